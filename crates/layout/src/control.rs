@@ -1,0 +1,253 @@
+//! The control segment of a zone: doorbells, topics, publishers' rings and block tables.
+//!
+//! ```text
+//! 0                      ControlHeader
+//! DOORBELL_TABLE_OFFSET  Doorbell[MAX_DOORBELLS]
+//! DYNAMIC_OFFSET         ranges of whole pages, handed out by the daemon:
+//!                        a TopicRegion per topic, a PublisherRegion per publisher
+//! ```
+//! All members of a zone map it read-write. Whoever reads a field that another process wrote
+//! copies it once and checks the copy.
+
+use crate::{Descriptor, CONTROL_PAGE, MAX_DOORBELLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
+use std::mem::{offset_of, size_of};
+
+/// First word of a control segment ("rgapsctl").
+pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"rgapsctl");
+/// First word of a topic region ("rgapstop").
+pub const TOPIC_MAGIC: u64 = u64::from_le_bytes(*b"rgapstop");
+/// Where the doorbell table starts.
+pub const DOORBELL_TABLE_OFFSET: u64 = CONTROL_PAGE;
+/// Where the ranges that the daemon hands out start.
+pub const DYNAMIC_OFFSET: u64 =
+    DOORBELL_TABLE_OFFSET + MAX_DOORBELLS as u64 * size_of::<Doorbell>() as u64;
+
+/// Start of a control segment, written by the daemon.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct ControlHeader {
+    pub magic: u64,
+    pub version: u32,
+    pub reserved: u32,
+    pub zone_id: [u8; 16],
+    pub bytes: u64,
+}
+
+/// A futex word that wakes one sleeping subscriber, publisher or wait set.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Doorbell {
+    /// Counts the rings; the sleeper waits for it to change.
+    pub rings: u32,
+    /// Padding.
+    pub reserved: [u32; 15],
+}
+
+/// `PublisherSlot::state`: nobody publishes here.
+pub const PUBLISHER_EMPTY: u32 = 0;
+/// `PublisherSlot::state`: a client publishes here.
+pub const PUBLISHER_ACTIVE: u32 = 1;
+/// `PublisherSlot::state`: the publisher left or died; the daemon keeps its history.
+pub const PUBLISHER_ORPHAN: u32 = 2;
+
+/// One publisher's place in a topic.
+///
+/// `head`, `tail` and sequence numbers never go back on a slot, also when its publisher
+/// changes, so a subscriber's cursor on the slot stays meaningful.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PublisherSlot {
+    /// Random, changes with every publisher of the slot; 0 when empty. Written last by the daemon.
+    pub incarnation: u64,
+    /// Of the `PublisherRegion` in the control segment.
+    pub region_offset: u64,
+    /// Descriptors in the ring: a power of two, above `depth`.
+    pub ring_capacity: u32,
+    /// Entries of the block table: a multiple of 64.
+    pub block_capacity: u32,
+    /// Sequence number of the publisher's first message.
+    pub start: u64,
+    /// Messages that the ring keeps.
+    pub depth: u32,
+    /// `PUBLISHER_EMPTY`, `_ACTIVE` or `_ORPHAN`.
+    pub state: u32,
+    /// Doorbell of the publisher, rung when it is blocked and something was freed.
+    pub doorbell: u32,
+    /// The daemon adds one when the publisher should look for blocks that a dead holder freed.
+    pub sweep: u32,
+    /// Padding.
+    pub reserved0: [u64; 2],
+
+    /// Sequence number of the next message. Written by the publisher.
+    pub head: u64,
+    /// Sequence number of the oldest message that the ring still holds. Written by the publisher.
+    pub tail: u64,
+    /// Nonzero while the publisher waits for blocks to come back.
+    pub wants_blocks: u32,
+    /// Blocks ever used: higher entries of the block table were never touched.
+    pub blocks_used: u32,
+    /// Bytes of messages published, ever.
+    pub published_bytes: u64,
+    /// Padding.
+    pub reserved1: [u64; 4],
+}
+
+/// One subscriber's place in a topic; its index is its bit in holder words.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubscriberSlot {
+    /// Random, changes with every subscriber of the slot; 0 when empty. Written by the daemon.
+    pub incarnation: u64,
+    /// Padding.
+    pub reserved0: [u64; 7],
+
+    /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber.
+    pub doorbell: u32,
+    /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
+    /// that left are reused only when every subscriber is past their leaving.
+    pub seen_epoch: u32,
+    /// Samples taken, ever.
+    pub received: u64,
+    /// Messages missed, ever.
+    pub missed: u64,
+    /// Samples held now.
+    pub held: u32,
+    /// Padding.
+    pub reserved1: u32,
+    /// Padding.
+    pub reserved2: [u64; 4],
+
+    /// Sequence number that the subscriber reads next, per publisher slot. A reliable
+    /// subscriber's cursor holds the publisher back.
+    pub cursors: [u64; MAX_PUBLISHERS],
+}
+
+/// A topic. Created by the daemon at the first join from either side.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub struct TopicRegion {
+    /// [`TOPIC_MAGIC`].
+    pub magic: u64,
+    /// Random, never 0.
+    pub topic_id: u64,
+    /// Changes whenever anyone joins or leaves; a futex word. Written by the daemon.
+    pub membership_epoch: u32,
+    /// Padding.
+    pub reserved0: u32,
+    /// Publisher slots that are active or orphaned.
+    pub publishers: u64,
+    /// Subscriber slots in use.
+    pub subscribers: u64,
+    /// Subscriber slots whose cursors hold publishers back.
+    pub reliable: u64,
+    /// Padding.
+    pub reserved1: [u64; 2],
+
+    /// Subscriber slots that sleep: set by the subscriber, cleared by who rings its doorbell.
+    pub sleepers: u64,
+    /// Padding.
+    pub reserved2: [u64; 7],
+
+    /// Publisher slots that wait for a reliable subscriber.
+    pub blocked: u64,
+    /// Padding.
+    pub reserved3: [u64; 7],
+
+    /// Publishers.
+    pub publisher: [PublisherSlot; MAX_PUBLISHERS],
+    /// Subscribers.
+    pub subscriber: [SubscriberSlot; MAX_SUBSCRIBERS],
+}
+
+/// One block of a publisher: who holds it and where its bytes are.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockEntry {
+    /// The holder word, one 128-bit atomic: the mask in the low half, the generation in the high.
+    pub holders: [u64; 2],
+    /// From the start of the pool.
+    pub offset: u64,
+    /// Bytes granted; 0 when the entry was never used.
+    pub bytes: u64,
+    /// Padding (timelines of releases, later).
+    pub reserved: [u64; 4],
+}
+
+/// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks.
+///
+/// ```text
+/// 0                Descriptor[ring_capacity]
+/// blocks()         BlockEntry[block_capacity]
+/// returned()       u64[block_capacity / 64]   a bit per block that came back
+/// summary()        u64[ceil(block_capacity / 4096)]   a bit per word above that is not 0
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PublisherRegion {
+    /// Descriptors in the ring.
+    pub ring_capacity: u32,
+    /// Entries of the block table.
+    pub block_capacity: u32,
+}
+
+impl PublisherRegion {
+    /// Offset of the block table.
+    pub const fn blocks(self) -> u64 {
+        self.ring_capacity as u64 * size_of::<Descriptor>() as u64
+    }
+    /// Offset of the bitmap of returned blocks.
+    pub const fn returned(self) -> u64 {
+        self.blocks() + self.block_capacity as u64 * size_of::<BlockEntry>() as u64
+    }
+    /// Offset of the bitmap's summary.
+    pub const fn summary(self) -> u64 {
+        self.returned() + (self.block_capacity as u64 / 64 * 8).next_multiple_of(64)
+    }
+    /// Bytes of the region, whole pages.
+    pub const fn bytes(self) -> u64 {
+        (self.summary() + self.summary_words() * 8).next_multiple_of(CONTROL_PAGE)
+    }
+    /// Words of the summary.
+    pub const fn summary_words(self) -> u64 {
+        (self.block_capacity as u64).div_ceil(4096)
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Doorbell>() == 64);
+    assert!(size_of::<BlockEntry>() == 64);
+    assert!(offset_of!(BlockEntry, holders) == 0);
+    assert!(offset_of!(BlockEntry, offset) == 16);
+    assert!(offset_of!(BlockEntry, bytes) == 24);
+    assert!(size_of::<PublisherSlot>() == 128);
+    assert!(offset_of!(PublisherSlot, incarnation) == 0);
+    assert!(offset_of!(PublisherSlot, region_offset) == 8);
+    assert!(offset_of!(PublisherSlot, ring_capacity) == 16);
+    assert!(offset_of!(PublisherSlot, block_capacity) == 20);
+    assert!(offset_of!(PublisherSlot, start) == 24);
+    assert!(offset_of!(PublisherSlot, depth) == 32);
+    assert!(offset_of!(PublisherSlot, state) == 36);
+    assert!(offset_of!(PublisherSlot, doorbell) == 40);
+    assert!(offset_of!(PublisherSlot, sweep) == 44);
+    assert!(offset_of!(PublisherSlot, head) == 64);
+    assert!(offset_of!(PublisherSlot, tail) == 72);
+    assert!(offset_of!(PublisherSlot, wants_blocks) == 80);
+    assert!(offset_of!(PublisherSlot, blocks_used) == 84);
+    assert!(offset_of!(PublisherSlot, published_bytes) == 88);
+    assert!(size_of::<SubscriberSlot>() == 256);
+    assert!(offset_of!(SubscriberSlot, doorbell) == 64);
+    assert!(offset_of!(SubscriberSlot, seen_epoch) == 68);
+    assert!(offset_of!(SubscriberSlot, received) == 72);
+    assert!(offset_of!(SubscriberSlot, missed) == 80);
+    assert!(offset_of!(SubscriberSlot, held) == 88);
+    assert!(offset_of!(SubscriberSlot, cursors) == 128);
+    assert!(offset_of!(TopicRegion, membership_epoch) == 16);
+    assert!(offset_of!(TopicRegion, publishers) == 24);
+    assert!(offset_of!(TopicRegion, subscribers) == 32);
+    assert!(offset_of!(TopicRegion, reliable) == 40);
+    assert!(offset_of!(TopicRegion, sleepers) == 64);
+    assert!(offset_of!(TopicRegion, blocked) == 128);
+    assert!(offset_of!(TopicRegion, publisher) == 192);
+    assert!(offset_of!(TopicRegion, subscriber) == 192 + 128 * MAX_PUBLISHERS);
+    assert!(size_of::<TopicRegion>() == 192 + 128 * MAX_PUBLISHERS + 256 * MAX_SUBSCRIBERS);
+};

@@ -1,0 +1,79 @@
+//! What travels through a topic's ring.
+
+use crate::MAX_DIMS;
+use std::mem::{offset_of, size_of};
+
+/// `flags` bit: `dtype`, `shape` and `strides` are filled in.
+pub const DESCRIPTOR_TYPED: u8 = 1;
+
+/// One message, as its publisher announces it. A reader needs only the first cache line of an
+/// untyped message.
+///
+/// ```text
+///   0 committed   u64  sequence + 1; 0 while the slot is being written
+///   8 generation  u64  of the block's holder word
+///  16 incarnation u64  of the publisher that wrote the slot
+///  24 block       u32  index into the publisher's block table
+///  28 pool        u16  index of the pool in the zone
+///  30 ndim        u8
+///  31 flags       u8
+///  32 offset      u64  of the first byte, from the start of the pool
+///  40 bytes       u64
+///  48 publish_ns  u64  CLOCK_MONOTONIC when publish was called
+///  56 tag         u64  the user's
+///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
+///  72 timeline_value u64
+///  80 source_host u64
+///  88 reserved    u64
+///  96 shape       [u64; 8]  elements
+/// 160 strides     [i64; 8]  elements
+/// 224 reserved    [u64; 4]
+/// ```
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // the diagram above
+pub struct Descriptor {
+    pub committed: u64,
+    pub generation: u64,
+    pub incarnation: u64,
+    pub block: u32,
+    pub pool: u16,
+    pub ndim: u8,
+    pub flags: u8,
+    pub offset: u64,
+    pub bytes: u64,
+    pub publish_ns: u64,
+    pub tag: u64,
+    pub dtype_code: u8,
+    pub dtype_bits: u8,
+    pub dtype_lanes: u16,
+    pub timeline: u32,
+    pub timeline_value: u64,
+    pub source_host: u64,
+    pub reserved0: u64,
+    pub shape: [u64; MAX_DIMS],
+    pub strides: [i64; MAX_DIMS],
+    pub reserved1: [u64; 4],
+}
+
+const _: () = {
+    assert!(size_of::<Descriptor>() == 256);
+    assert!(offset_of!(Descriptor, committed) == 0);
+    assert!(offset_of!(Descriptor, generation) == 8);
+    assert!(offset_of!(Descriptor, incarnation) == 16);
+    assert!(offset_of!(Descriptor, block) == 24);
+    assert!(offset_of!(Descriptor, pool) == 28);
+    assert!(offset_of!(Descriptor, ndim) == 30);
+    assert!(offset_of!(Descriptor, flags) == 31);
+    assert!(offset_of!(Descriptor, offset) == 32);
+    assert!(offset_of!(Descriptor, bytes) == 40);
+    assert!(offset_of!(Descriptor, publish_ns) == 48);
+    assert!(offset_of!(Descriptor, tag) == 56);
+    assert!(offset_of!(Descriptor, dtype_code) == 64);
+    assert!(offset_of!(Descriptor, timeline) == 68);
+    assert!(offset_of!(Descriptor, timeline_value) == 72);
+    assert!(offset_of!(Descriptor, source_host) == 80);
+    assert!(offset_of!(Descriptor, shape) == 96);
+    assert!(offset_of!(Descriptor, strides) == 160);
+    assert!(offset_of!(Descriptor, reserved1) == 224);
+};

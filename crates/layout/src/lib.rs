@@ -1,0 +1,32 @@
+//! Bytes shared between processes (and later between hosts, GPUs and the kernel).
+//!
+//! Everything that two programs must agree on stands here once: the limits, the
+//! structures in a zone's *control segment*, the descriptor that travels through a
+//! topic's ring, and the names of domains and element types. The structures are
+//! plain `repr(C)` data with fixed-width fields; no code outside this crate writes
+//! an offset by hand. They are never borrowed while another process may write them:
+//! `rgaps-topic` reads and writes the fields as atomics at `offset_of!` positions.
+//!
+//! A change of any structure here bumps [`LAYOUT_VERSION`] and has a decision record.
+#![forbid(unsafe_code)]
+
+mod control;
+mod descriptor;
+mod domain;
+mod dtype;
+mod limits;
+mod registry;
+
+pub use control::{
+    BlockEntry, ControlHeader, Doorbell, PublisherRegion, PublisherSlot, SubscriberSlot,
+    TopicRegion, CONTROL_MAGIC, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, PUBLISHER_ACTIVE,
+    PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
+};
+pub use descriptor::{Descriptor, DESCRIPTOR_TYPED};
+pub use domain::{Domain, DomainParseError, GpuUuid};
+pub use dtype::{DType, DTypeParseError};
+pub use limits::*;
+pub use registry::{
+    ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
+    TopicRecord, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC,
+};

@@ -1,0 +1,62 @@
+//! Named limits. Every table, queue and bit mask that is shared takes its size from here.
+
+/// Version of every structure in this crate; both ends of a mapping must agree on it.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Publishers of one topic on one host. One bit each in a topic's `blocked` word.
+pub const MAX_PUBLISHERS: usize = 16;
+/// Subscribers of one topic on one host. One bit each in a block's holder word.
+pub const MAX_SUBSCRIBERS: usize = 60;
+/// Dimensions of a tensor that a descriptor can carry.
+pub const MAX_DIMS: usize = 8;
+/// Longest topic name, in bytes of UTF-8.
+pub const MAX_TOPIC_NAME: usize = 255;
+/// Longest type name of a topic, in bytes of UTF-8.
+pub const MAX_TYPE_NAME: usize = 127;
+/// Longest client name, in bytes of UTF-8.
+pub const MAX_CLIENT_NAME: usize = 63;
+
+/// Deepest history of a publisher, in messages.
+pub const MAX_DEPTH: u32 = 1 << 16;
+/// Most blocks (loans, history and held samples together) of one publisher.
+pub const MAX_BLOCKS: u32 = 1 << 16;
+/// Most samples that one subscriber may hold at once.
+pub const MAX_HELD: u32 = 4096;
+/// Samples that one subscriber may hold at once unless it asks for more.
+pub const DEFAULT_HELD: u32 = 64;
+
+/// Topics of one zone.
+pub const MAX_TOPICS: usize = 8192;
+/// Client processes of one zone.
+pub const MAX_CLIENTS: usize = 1024;
+/// Pools (one per domain) of one zone.
+pub const MAX_POOLS: usize = 16;
+/// Segments of one pool.
+pub const MAX_SEGMENTS: usize = 256;
+/// Doorbells (one per subscriber, publisher or wait set) of one zone.
+pub const MAX_DOORBELLS: u32 = 1 << 16;
+
+/// Arenas are leased in multiples of this (the granularity of CUDA's VMM on every GPU we know).
+pub const GRANULE_BYTES: u64 = 2 << 20;
+/// Largest pool: bounds the granule table of the registry.
+pub const MAX_POOL_BYTES: u64 = 1 << 40;
+/// Granules of the largest pool.
+pub const MAX_GRANULES: usize = (MAX_POOL_BYTES / GRANULE_BYTES) as usize;
+/// Alignment of every block, and the smallest unit that is allocated.
+pub const BLOCK_ALIGN: u64 = 256;
+
+/// Size of a control segment: sparse, only what is touched takes memory.
+pub const CONTROL_BYTES: u64 = 16 << 30;
+/// Unit in which ranges of the control segment are handed out.
+pub const CONTROL_PAGE: u64 = 4096;
+
+/// Bit of a holder word that belongs to the publisher: from the loan until it is published.
+pub const PRODUCER_BIT: u32 = 60;
+/// Bit of a holder word that says that the topic's ring holds the block.
+pub const RING_BIT: u32 = 61;
+
+/// A sleeper looks again at least this often, so that a lost wake-up costs time and not a message.
+pub const WAIT_SLICE_NS: u64 = 500_000_000;
+
+const _: () = assert!(MAX_SUBSCRIBERS <= PRODUCER_BIT as usize);
+const _: () = assert!(MAX_BLOCKS % 64 == 0 && MAX_DEPTH.is_power_of_two());

@@ -1,0 +1,160 @@
+//! The registry of a zone: what the daemon knows, in a segment that outlives it.
+//!
+//! Only the daemon writes it; clients hold it read-only, to give it back to the next daemon
+//! and to hold a lock on the byte that stands for them (`ClientRecord`), by which the next
+//! daemon knows which of them still live. A record counts when its `state` says so; `state` is
+//! written last when a record is made and first when it ends.
+//!
+//! ```text
+//! RegistryHeader | ClientRecord[MAX_CLIENTS] | PoolRecord[MAX_POOLS] | TopicRecord[MAX_TOPICS]
+//! | granule owners: u32[MAX_POOLS][MAX_GRANULES]
+//! ```
+//! A granule's owner is 0, or `1 + topic index * MAX_PUBLISHERS + publisher slot`.
+
+use crate::{
+    MAX_CLIENTS, MAX_CLIENT_NAME, MAX_GRANULES, MAX_POOLS, MAX_PUBLISHERS, MAX_SEGMENTS,
+    MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TOPIC_NAME, MAX_TYPE_NAME,
+};
+use std::mem::size_of;
+
+/// First word of a registry ("rgapsreg").
+pub const REGISTRY_MAGIC: u64 = u64::from_le_bytes(*b"rgapsreg");
+
+/// `state` of a record that is not in use.
+pub const RECORD_FREE: u32 = 0;
+/// `state` of a record that is in use.
+pub const RECORD_LIVE: u32 = 1;
+/// `state` of a publisher that left or died while its history is kept.
+pub const RECORD_ORPHAN: u32 = 2;
+
+/// Start of a registry.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct RegistryHeader {
+    pub magic: u64,
+    pub version: u32,
+    pub reserved: u32,
+    pub zone_id: [u8; 16],
+    /// Inode of the control segment's memfd, by which a successor recognises it.
+    pub control_inode: u64,
+    /// Daemons that have served the zone.
+    pub daemons: u64,
+}
+
+/// A client process. Its index is the byte of the registry that it holds a read lock on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct ClientRecord {
+    pub state: u32,
+    pub pid: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Random; a client that comes back after the daemon's death shows it.
+    pub client_id: u64,
+    pub name: [u8; MAX_CLIENT_NAME + 1],
+}
+
+/// A segment of a pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct SegmentRecord {
+    pub bytes: u64,
+    /// Inode of the memfd; 0 for a CUDA handle, which has none.
+    pub inode: u64,
+}
+
+/// A pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct PoolRecord {
+    pub state: u32,
+    /// 0 host, 1 CUDA.
+    pub domain_kind: u32,
+    pub gpu_uuid: [u8; 16],
+    pub cap_bytes: u64,
+    pub segment_count: u32,
+    pub reserved: u32,
+    pub segments: [SegmentRecord; MAX_SEGMENTS],
+}
+
+/// A publisher of a topic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct PublisherRecord {
+    pub state: u32,
+    pub client: u32,
+    pub incarnation: u64,
+    pub region_offset: u64,
+    pub ring_capacity: u32,
+    pub block_capacity: u32,
+    pub start: u64,
+    pub depth: u32,
+    pub doorbell: u32,
+    pub pool: u32,
+    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all.
+    pub qos_flags: u32,
+    /// Of a keep-all log; 0 without.
+    pub max_bytes: u64,
+}
+
+/// A subscriber of a topic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct SubscriberRecord {
+    pub state: u32,
+    pub client: u32,
+    pub incarnation: u64,
+    pub doorbell: u32,
+    /// Bit 0 reliable, bit 1 transient-local.
+    pub qos_flags: u32,
+}
+
+/// A topic.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct TopicRecord {
+    pub state: u32,
+    pub name_bytes: u32,
+    pub topic_id: u64,
+    pub region_offset: u64,
+    /// Pool of the topic's domain, or `u32::MAX` while no one has named a domain.
+    pub pool: u32,
+    pub type_bytes: u32,
+    pub name: [u8; MAX_TOPIC_NAME + 1],
+    pub type_name: [u8; MAX_TYPE_NAME + 1],
+    pub publishers: [PublisherRecord; MAX_PUBLISHERS],
+    pub subscribers: [SubscriberRecord; MAX_SUBSCRIBERS],
+}
+
+const _: () = assert!(size_of::<TopicRecord>() == 4096);
+
+impl RegistryHeader {
+    /// Offset of client record `index`.
+    pub const fn client(index: usize) -> u64 {
+        (size_of::<RegistryHeader>() + index * size_of::<ClientRecord>()) as u64
+    }
+    /// Offset of pool record `index`.
+    pub const fn pool(index: usize) -> u64 {
+        Self::client(MAX_CLIENTS).next_multiple_of(4096)
+            + (index * size_of::<PoolRecord>()) as u64
+    }
+    /// Offset of topic record `index`.
+    pub const fn topic(index: usize) -> u64 {
+        Self::pool(MAX_POOLS).next_multiple_of(4096) + (index * size_of::<TopicRecord>()) as u64
+    }
+    /// Offset of the owner word of granule `granule` of pool `pool`.
+    pub const fn granule(pool: usize, granule: usize) -> u64 {
+        Self::topic(MAX_TOPICS) + ((pool * MAX_GRANULES + granule) * 4) as u64
+    }
+    /// Bytes of a registry.
+    pub const fn bytes() -> u64 {
+        Self::granule(MAX_POOLS, 0).next_multiple_of(4096)
+    }
+}

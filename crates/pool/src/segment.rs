@@ -1,0 +1,170 @@
+//! The one abstraction over memory of every domain.
+//!
+//! The daemon makes segments with a [`SegmentSource`]; a process that joined a pool reserves the
+//! address range of the pool's cap and maps segments into it, one behind the other, with a
+//! [`Mapping`]. Offsets are always from the start of the pool, so a block may span segments.
+
+use rgaps_layout::Domain;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// What a process may do with a pool's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Subscribers.
+    ReadOnly,
+    /// Publishers.
+    ReadWrite,
+}
+
+/// Size of the pages behind a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSize {
+    /// The system's ordinary pages.
+    Base,
+    /// Huge pages of this many bytes.
+    Huge(u64),
+    /// Device memory: the driver's own.
+    Device,
+}
+
+/// Where a segment was asked to be, and where it was found to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numa {
+    /// The node that was asked for.
+    pub asked: u32,
+    /// Sampled pages, all and those that are on the node.
+    pub sampled: u32,
+    /// See `sampled`.
+    pub on_node: u32,
+}
+
+/// What a segment turned out to be, as opposed to what was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Pages behind it.
+    pub pages: PageSize,
+    /// Set where a node was asked for.
+    pub numa: Option<Numa>,
+    /// What could not be had and why, in a sentence for the user each.
+    pub warnings: Vec<String>,
+}
+
+/// A stretch of shared memory, by the descriptor that others map it with.
+#[derive(Debug)]
+pub struct Segment {
+    /// Passed to clients by SCM_RIGHTS.
+    pub fd: OwnedFd,
+    /// A multiple of the source's granularity.
+    pub bytes: u64,
+    /// Inode of a memfd, 0 for a device handle.
+    pub inode: u64,
+    /// What it turned out to be.
+    pub placement: Placement,
+}
+
+/// A stream of the domain on which work may still be running: a `CUstream` as an integer.
+/// 0 is the device's default stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream(pub u64);
+
+/// What goes wrong with pools.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A system call failed.
+    #[error("{call} failed: {source}; {hint}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Why.
+        source: std::io::Error,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A CUDA driver call failed.
+    #[error("{call} failed: {name} ({code}); {hint}")]
+    Cuda {
+        /// The call.
+        call: &'static str,
+        /// CUDA's name of the error.
+        name: String,
+        /// Its number.
+        code: i32,
+        /// What to do about it.
+        hint: String,
+    },
+    /// The domain cannot be used in this process.
+    #[error("domain {domain} cannot be used here: {reason}")]
+    Unavailable {
+        /// The domain.
+        domain: Domain,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A descriptor that a peer handed over is not what it should be.
+    #[error("the segment that was handed over is refused: {0}")]
+    Untrusted(String),
+    /// A range outside what is mapped.
+    #[error("bytes {offset}..{end} lie outside the {mapped} bytes of the pool that are mapped")]
+    OutOfRange {
+        /// First byte.
+        offset: u64,
+        /// One past the last.
+        end: u64,
+        /// Mapped bytes.
+        mapped: u64,
+    },
+    /// The pool's reserved address range is used up.
+    #[error("the pool's cap of {cap} bytes is reached; raise it in rgaps.toml")]
+    CapReached {
+        /// The cap.
+        cap: u64,
+    },
+}
+
+/// Makes segments of one domain. Lives in the daemon.
+pub trait SegmentSource: Send {
+    /// The domain of its segments.
+    fn domain(&self) -> Domain;
+    /// Segment sizes are multiples of this, which is a multiple of the layout's granule.
+    fn granularity(&self) -> u64;
+    /// A new segment of `bytes` bytes, a multiple of [`granularity`](Self::granularity).
+    fn create(&mut self, bytes: u64) -> Result<Segment, PoolError>;
+    /// Takes back a segment that an earlier daemon created and a client kept. Everything that can
+    /// be checked of it is checked: kind, seals, owner, size, and `inode` where it is not 0.
+    fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError>;
+    /// Gives the physical memory of a range of a segment back to the system where the domain can;
+    /// the bytes read as zero, or as anything, afterwards.
+    fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64);
+}
+
+/// A pool as one process sees it: a reserved address range with segments mapped from its start.
+///
+/// All methods may be called from any thread; `extend` calls exclude one another.
+pub trait Mapping: Send + Sync {
+    /// The pool's domain.
+    fn domain(&self) -> Domain;
+    /// What this process may do with the bytes.
+    fn access(&self) -> Access;
+    /// Address of the pool's first byte: a host pointer, or a `CUdeviceptr`.
+    fn base(&self) -> u64;
+    /// Bytes reserved.
+    fn cap(&self) -> u64;
+    /// Bytes mapped, from the start.
+    fn mapped(&self) -> u64;
+    /// Maps the next segment behind those that are mapped. The descriptor is checked first (kind,
+    /// seals, size) and is still the caller's afterwards.
+    fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError>;
+    /// Copies host bytes into the pool; returns when they are there.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError>;
+    /// Copies bytes of the pool to the host; returns when they are there.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError>;
+    /// Copies `bytes` bytes from an address that is valid in this process, on the host or on a
+    /// device (found out by asking the driver), into the pool; returns when they are there.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes until the call returns.
+    unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError>;
+    /// Waits on the CPU until all work queued on `stream` so far has finished.
+    fn synchronize(&self, stream: Stream) -> Result<(), PoolError>;
+}
