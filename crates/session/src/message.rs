@@ -1,0 +1,534 @@
+//! What clients and the daemon say to each other.
+//!
+//! One packet of a `SOCK_SEQPACKET` socket carries one [`ClientPacket`] or [`DaemonPacket`],
+//! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
+//! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
+
+use rgaps_layout::Domain;
+use serde::{Deserialize, Serialize};
+
+/// Version of everything in this module.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Longest packet.
+pub const MAX_PACKET_BYTES: usize = 60 * 1024;
+/// Most file descriptors that one packet carries.
+pub const MAX_PACKET_FDS: usize = 32;
+/// Ranges that one lease or return names at most.
+pub const MAX_RANGES: usize = 256;
+/// Rows of one page of a listing.
+pub const PAGE_ROWS: usize = 64;
+
+/// From a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientPacket {
+    /// The answer carries the same number.
+    pub id: u64,
+    /// The request.
+    pub request: Request,
+}
+
+/// From the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum DaemonPacket {
+    /// To the request of this number.
+    Answer {
+        /// The request's number.
+        id: u64,
+        /// Its outcome.
+        result: Result<Answer, Refusal>,
+    },
+    /// Unasked.
+    Notice(Notice),
+}
+
+/// Unasked news from the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Notice {
+    /// A pool that the client uses has more segments: fetch them with [`Request::Segments`].
+    PoolGrown {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool in the zone.
+        pool: u32,
+        /// Segments there are now.
+        segments: u32,
+    },
+    /// The daemon is going away on purpose; clients do not start another by themselves.
+    Stopping,
+}
+
+/// A zone: the topics of one set of access rules in a realm, with their control segment,
+/// registry and pools. Random.
+pub type ZoneId = u128;
+
+/// History of a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum History {
+    /// The last `n` messages.
+    KeepLast(u32),
+    /// All of them, up to these limits; then the oldest that no reliable subscriber needs goes.
+    KeepAll {
+        /// Limit in messages.
+        messages: u32,
+        /// Limit in bytes of payload.
+        bytes: u64,
+    },
+}
+
+impl History {
+    /// Messages kept at most.
+    pub fn depth(self) -> u32 {
+        match self {
+            History::KeepLast(n) => n,
+            History::KeepAll { messages, .. } => messages,
+        }
+    }
+}
+
+/// What a publisher promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// What is kept for subscribers that lag, and for late joiners if `transient_local`.
+    pub history: History,
+    /// Reliable subscribers may hold this publisher back.
+    pub reliable: bool,
+    /// The history is kept for late joiners, also when the publisher has left.
+    pub transient_local: bool,
+    /// Loans that are open at once at most.
+    pub loans: u32,
+}
+
+/// What a subscriber asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demand {
+    /// Hold publishers back rather than miss a message; needs publishers that offer it.
+    pub reliable: bool,
+    /// Start with the kept history; needs publishers that offer it.
+    pub transient_local: bool,
+    /// History that publishers must keep at least, in messages; 0 asks for nothing.
+    pub depth: u32,
+}
+
+/// In which role a client joins a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Publish.
+    Publisher(Offer),
+    /// Subscribe.
+    Subscriber(Demand),
+}
+
+/// Which side of a topic a slot is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Side {
+    /// `TopicRegion::publisher`.
+    Publisher,
+    /// `TopicRegion::subscriber`.
+    Subscriber,
+}
+
+/// A publisher or subscriber, by its place and the random number that makes it this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// Zone of the topic.
+    pub zone: ZoneId,
+    /// Index of the topic in the zone.
+    pub topic: u32,
+    /// Side.
+    pub side: Side,
+    /// Slot on that side.
+    pub slot: u32,
+    /// Incarnation of the slot.
+    pub incarnation: u64,
+}
+
+/// A range of a pool in bytes, whole granules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// First byte.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// What a client can ask of the daemon. All but `Hello` need a welcome first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// First of every session. Answer: [`Answer::Welcome`].
+    Hello {
+        /// [`PROTOCOL_VERSION`].
+        protocol: u32,
+        /// [`rgaps_layout::LAYOUT_VERSION`].
+        layout: u32,
+        /// The realm that the client means.
+        realm: String,
+        /// What to call the client in listings.
+        name: String,
+    },
+    /// Join a topic, creating it if need be. Answer: [`Answer::Joined`]; its packet carries two
+    /// descriptors when `ZoneGrant` is there: the registry (read-only, an open file description
+    /// of the client's own) and the control segment.
+    Join {
+        /// The topic's name.
+        topic: String,
+        /// The type its messages have; empty asks for nothing.
+        type_name: String,
+        /// The domain its messages live in; none takes the topic's, or host if it has none yet.
+        domain: Option<Domain>,
+        /// The role.
+        role: Role,
+    },
+    /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
+    /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
+    Leave(Member),
+    /// Descriptors of a pool's segments from number `from` on, as many as fit in a packet.
+    /// Answer: [`Answer::Segments`].
+    Segments {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool.
+        pool: u32,
+        /// First segment wanted.
+        from: u32,
+        /// For a publisher; subscribers get descriptors that can only be read.
+        writable: bool,
+    },
+    /// More memory for a publisher: at least one contiguous range of `bytes` (rounded up to
+    /// granules). Answer: [`Answer::Leased`], or `PoolFull`.
+    Lease {
+        /// The publisher.
+        publisher: Member,
+        /// Contiguous bytes wanted.
+        bytes: u64,
+    },
+    /// Ranges that a publisher does not need any more. Answer: [`Answer::Done`].
+    Return {
+        /// The publisher.
+        publisher: Member,
+        /// The ranges.
+        ranges: Vec<Range>,
+    },
+    /// A doorbell for a wait set. Answer: [`Answer::Doorbell`].
+    TakeDoorbell {
+        /// The zone.
+        zone: ZoneId,
+    },
+    /// Done with a doorbell. Answer: [`Answer::Done`].
+    ReturnDoorbell {
+        /// The zone.
+        zone: ZoneId,
+        /// Its index.
+        doorbell: u32,
+    },
+    /// After the daemon was restarted: first packet of a zone's handing back, with the
+    /// descriptors of registry and control segment. Answer: [`Answer::Zone`].
+    HandBack {
+        /// The zone.
+        zone: ZoneId,
+        /// The client's index in the registry, on whose byte it holds its lock.
+        client_index: u32,
+        /// The random number in its record.
+        client_id: u64,
+    },
+    /// Then, per pool the client has mapped: the descriptors of its segments, in order, as many
+    /// packets as it takes. Answer: [`Answer::Done`].
+    HandBackSegments {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool.
+        pool: u32,
+        /// Number of the first segment in this packet.
+        from: u32,
+    },
+    /// Then, per member, what the client still has. Answer: [`Answer::Done`].
+    Claim {
+        /// The member.
+        member: Member,
+        /// Leases of a publisher, in packets of at most [`MAX_RANGES`].
+        ranges: Vec<Range>,
+    },
+    /// Last: the doorbells of its wait sets; what it did not claim is given up.
+    /// Answer: [`Answer::Done`].
+    HandedBack {
+        /// The zone.
+        zone: ZoneId,
+        /// Doorbells taken for wait sets.
+        doorbells: Vec<u32>,
+    },
+    /// How the daemon is. Answer: [`Answer::Status`].
+    Status,
+    /// Topics that the client may see, by name, from row `from` on. Answer: [`Answer::Topics`].
+    Topics {
+        /// First row wanted.
+        from: u32,
+    },
+    /// One topic's members. Answer: [`Answer::Topic`].
+    Topic {
+        /// Its name.
+        topic: String,
+    },
+    /// All pools. Answer: [`Answer::Pools`].
+    Pools,
+    /// Client processes, from row `from` on. Answer: [`Answer::Clients`].
+    Clients {
+        /// First row wanted.
+        from: u32,
+    },
+    /// Leave, for good: only from the daemon's own user or root. Answer: [`Answer::Done`].
+    Stop,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant)] // answers are rare and short-lived
+pub enum Answer {
+    /// Done.
+    Done,
+    /// To `Hello`.
+    Welcome {
+        /// Version of the daemon's package.
+        version: String,
+        /// Its process, in its own PID namespace.
+        pid: u32,
+        /// Random, changes with every daemon.
+        daemon: u64,
+        /// Zones that a predecessor left and that wait to be handed back.
+        expects_hand_back: bool,
+    },
+    /// To `Join`.
+    Joined {
+        /// What was joined.
+        member: Member,
+        /// There when this is the session's first topic in the zone.
+        grant: Option<ZoneGrant>,
+        /// Of the topic in the control segment.
+        region_offset: u64,
+        /// Random number of the topic.
+        topic_id: u64,
+        /// The member's doorbell.
+        doorbell: u32,
+        /// Geometry and history of the publisher's own ring; zeros for a subscriber.
+        ring: Ring,
+        /// The type that the topic has.
+        type_name: String,
+        /// The topic's pool, once somebody has named a domain.
+        pool: Option<PoolGrant>,
+    },
+    /// To `Segments`; the packet carries a descriptor per entry.
+    Segments {
+        /// Bytes of each.
+        bytes: Vec<u64>,
+    },
+    /// To `Lease`.
+    Leased {
+        /// The ranges; the first is as large as was asked for.
+        ranges: Vec<Range>,
+    },
+    /// To `TakeDoorbell`.
+    Doorbell {
+        /// Its index.
+        doorbell: u32,
+    },
+    /// To `HandBack`.
+    Zone {
+        /// Whether the daemon still lacks the segments of the zone's pools.
+        wants_segments: bool,
+    },
+    /// To `Status`.
+    Status(Status),
+    /// To `Topics`.
+    Topics(Vec<TopicRow>),
+    /// To `Topic`.
+    Topic(TopicInfo),
+    /// To `Pools`.
+    Pools(Vec<PoolRow>),
+    /// To `Clients`.
+    Clients(Vec<ClientRow>),
+}
+
+/// A client's place in a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneGrant {
+    /// Index of its record in the registry: the byte to lock (`F_OFD_SETLK`, read).
+    pub client_index: u32,
+    /// Random number in its record.
+    pub client_id: u64,
+}
+
+/// A publisher's ring in the control segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ring {
+    /// Of its `PublisherRegion`.
+    pub region_offset: u64,
+    /// Descriptors.
+    pub ring_capacity: u32,
+    /// Entries of the block table.
+    pub block_capacity: u32,
+    /// Messages kept.
+    pub depth: u32,
+    /// Sequence number of its first message.
+    pub start: u64,
+}
+
+/// A pool, for a client that will map it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolGrant {
+    /// Index in the zone.
+    pub pool: u32,
+    /// Where its bytes are.
+    pub domain: Domain,
+    /// Address range to reserve.
+    pub cap_bytes: u64,
+    /// Segments there are.
+    pub segments: u32,
+}
+
+/// Why the daemon says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// Access rules, or a request for the daemon's owner only.
+    NotPermitted,
+    /// The topic exists with another type.
+    TypeMismatch,
+    /// The topic exists in another domain.
+    DomainMismatch,
+    /// Offers and demands do not fit.
+    QosIncompatible,
+    /// A named limit is reached.
+    LimitReached,
+    /// The pool's cap is reached.
+    PoolFull,
+    /// The domain has no pool here: no such device, no driver, out of device memory.
+    DomainUnavailable,
+    /// Protocol, layout or realm differ.
+    VersionMismatch,
+    /// No topic, member or zone of that name or number.
+    NotFound,
+    /// The request makes no sense, or lies.
+    BadRequest,
+    /// The zone was lost with the daemon that served it.
+    ZoneLost,
+    /// The daemon waits for its predecessor's zones; ask again shortly.
+    Recovering,
+    /// A system call of the daemon's failed.
+    Internal,
+}
+
+/// A no, in words for the user that say what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people.
+    pub message: String,
+}
+
+/// State of a daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names say it
+pub struct Status {
+    pub version: String,
+    pub realm: String,
+    pub pid: u32,
+    pub socket: String,
+    pub uptime_ms: u64,
+    pub clients: u32,
+    pub topics: u32,
+    pub zones: u32,
+    pub rss_bytes: u64,
+    pub idle_exit_ms: Option<u64>,
+    /// Clients whose death was cleaned up, and blocks freed by that.
+    pub clients_reaped: u64,
+    pub blocks_reclaimed: u64,
+    /// Sessions cut off for breaking the protocol.
+    pub sessions_cut_off: u64,
+    /// Warnings worth a look: fallbacks taken, limits near.
+    pub warnings: Vec<String>,
+}
+
+/// A line of `topic list`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TopicRow {
+    pub name: String,
+    pub type_name: String,
+    pub domain: Option<Domain>,
+    pub publishers: u32,
+    pub subscribers: u32,
+    pub orphans: u32,
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// A topic in detail.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TopicInfo {
+    pub row: TopicRow,
+    pub zone: ZoneId,
+    pub publishers: Vec<PublisherRow>,
+    pub subscribers: Vec<SubscriberRow>,
+}
+
+/// A publisher of a topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PublisherRow {
+    pub slot: u32,
+    pub client: String,
+    pub pid: u32,
+    pub offer: Offer,
+    /// Left or died; its history is kept.
+    pub orphan: bool,
+    pub start: u64,
+    pub head: u64,
+    pub tail: u64,
+    pub leased_bytes: u64,
+    pub blocks_used: u32,
+}
+
+/// A subscriber of a topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct SubscriberRow {
+    pub slot: u32,
+    pub client: String,
+    pub pid: u32,
+    pub demand: Demand,
+    pub received: u64,
+    pub missed: u64,
+    pub held: u32,
+    /// Messages behind the heads of all publishers.
+    pub lag: u64,
+    /// How its messages reach it ("zero-copy"), and why not better where it could be.
+    pub path: String,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PoolRow {
+    pub zone: ZoneId,
+    pub access: String,
+    pub domain: Domain,
+    pub cap_bytes: u64,
+    pub segment_bytes: u64,
+    pub segments: u32,
+    pub leased_bytes: u64,
+    pub pages: String,
+    /// Node asked for, and share of sampled pages found on it, in percent.
+    pub numa: Option<(u32, u32)>,
+    pub warnings: Vec<String>,
+}
+
+/// A client process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ClientRow {
+    pub name: String,
+    pub pid: u32,
+    pub uid: u32,
+    pub publishers: u32,
+    pub subscribers: u32,
+}
