@@ -1,0 +1,90 @@
+# The one entry for people and for CI; `make help` lists the targets. Longer steps are in tools/.
+# CI sets CI=true, which turns incremental compilation off; nothing else differs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+export CARGO_BUILD_JOBS ?= $(shell nproc)
+export CARGO_TERM_COLOR ?= auto
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
+# The crash test: how many kills, and the seed that a failure prints.
+KILLS ?= 1000
+SEED ?= 1
+# `make test` runs a shorter one.
+TEST_KILLS ?= 200
+
+# The extension module is built and tested by maturin and pytest, not by cargo test.
+RUST_TESTS := --workspace --exclude rgaps-python
+PURE_CRATES := -p rgaps-layout -p rgaps-sync -p rgaps-topic
+LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
+
+.PHONY: help build test demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 dist clean setup
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: ## Install what building and testing need (every other target calls its part of it)
+	@tools/setup.sh base rust python aarch64 deny
+
+build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
+	@tools/setup.sh base rust
+	cargo build --release --locked $(RUST_TESTS)
+
+test: ## Everything, on a machine without a GPU
+	@tools/test.sh
+
+demo: ## A camera and three Python subscribers, without a copy; results under target/demo
+	@tools/demo.sh
+
+check: ## rustfmt, clippy without warnings, cargo-deny
+	@tools/setup.sh base rust deny
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cargo deny --log-level error check licenses bans sources
+
+unit: ## Unit, property, integration and command-line tests
+	@tools/setup.sh base rust
+	cargo test --locked $(RUST_TESTS)
+
+loom: ## The rings and holder words under a model checker
+	@tools/setup.sh base rust
+	cargo test --locked --release $(LOOM) -p rgaps-topic --test loom
+
+wheel: build ## The Python wheel, in target/wheels
+	@tools/wheel.sh
+
+python: wheel ## The wheel in .venv, then pytest
+	@tools/pytest.sh
+
+c-test: build ## C programs against the header and both libraries
+	@tools/c-test.sh
+
+chaos: build ## Kill publishers, subscribers and the daemon: KILLS=1000 SEED=1; last line is JSON
+	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+
+bench: build ## The figures, as JSON under bench/out
+	@tools/bench.sh
+
+miri: ## Undefined behaviour in the pure crates
+	@tools/setup.sh base rust miri
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --target-dir target/miri $(PURE_CRATES) --lib
+
+asan: ## Unit tests under AddressSanitizer
+	@tools/sanitize.sh address
+
+tsan: ## Unit tests under ThreadSanitizer
+	@tools/sanitize.sh thread
+
+aarch64: ## Cross build of everything; the pure crates' tests under qemu-user
+	@tools/aarch64.sh
+
+dist: ## Folder for a machine without compilers, such as one with a GPU: dist/
+	@tools/dist.sh
+
+clean: ## Remove what the other targets made
+	rm -rf target dist .venv .cache bench/out

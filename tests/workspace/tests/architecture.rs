@@ -1,0 +1,114 @@
+//! The order of dependencies that ARCHITECTURE.md draws, checked against the manifests.
+#![forbid(unsafe_code)]
+
+use rgaps_workspace_tests::{Package, Workspace};
+
+/// The layers in the data's order. A crate depends only on crates of earlier layers.
+const LAYERS: [&[&str]; 9] = [
+    &["layout"],
+    &["sync"],
+    &["pool"],
+    &["cuda"],
+    &["topic"],
+    &["session"],
+    &["engine"],
+    &["rgaps"],
+    &["rgapsd", "cli", "capi", "python"],
+];
+
+/// Pairs that the order would allow and the architecture does not: the first never depends on the
+/// second, directly or through others.
+const STRANGERS: [(&str, &str); 4] = [
+    ("topic", "pool"),
+    ("topic", "cuda"),
+    ("capi", "engine"),
+    ("python", "engine"),
+];
+
+/// Nothing here runs futures: below the edges there are threads, epoll and futexes only.
+const ASYNC_RUNTIMES: [&str; 5] = ["tokio", "async-std", "smol", "async-executor", "glommio"];
+
+fn layer(folder: &str) -> Option<usize> {
+    LAYERS.iter().position(|crates| crates.contains(&folder))
+}
+
+#[test]
+fn every_crate_has_its_layer() {
+    let workspace = Workspace::load();
+    let crates = workspace.crates();
+    for (folder, _) in &crates {
+        assert!(
+            layer(folder).is_some(),
+            "crates/{folder} has no layer: see ARCHITECTURE.md"
+        );
+    }
+}
+
+#[test]
+fn crates_depend_on_earlier_layers_only() {
+    let workspace = Workspace::load();
+    let crates = workspace.crates();
+    let folder_of = |name: &str| {
+        crates
+            .iter()
+            .find(|(_, package)| package.name == name)
+            .map(|(f, _)| f)
+    };
+    let mut seen = 0;
+    for (folder, package) in &crates {
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|d| d.kind.as_deref() != Some("dev"))
+        {
+            let Some(on) = folder_of(&dependency.name) else {
+                continue;
+            };
+            seen += 1;
+            assert!(
+                layer(on) < layer(folder),
+                "crates/{folder} must not depend on crates/{on}"
+            );
+        }
+    }
+    assert!(
+        seen >= crates.len() - 1,
+        "only {seen} dependencies were recognised among our crates"
+    );
+}
+
+#[test]
+fn strangers_do_not_know_each_other() {
+    let workspace = Workspace::load();
+    let crates = workspace.crates();
+    let package = |wanted: &str| {
+        crates
+            .iter()
+            .find(|(folder, _)| folder == wanted)
+            .map(|(_, p)| *p)
+    };
+    for (one, other) in STRANGERS {
+        let (Some(one_package), Some(other_package)) = (package(one), package(other)) else {
+            continue;
+        };
+        let reaches = workspace
+            .closure(one_package)
+            .iter()
+            .any(|p| p.id == other_package.id);
+        assert!(!reaches, "crates/{one} reaches crates/{other}");
+    }
+}
+
+#[test]
+fn no_async_runtime_is_linked() {
+    let workspace = Workspace::load();
+    for (folder, package) in workspace.crates() {
+        let linked: Vec<_> = workspace
+            .closure(package)
+            .into_iter()
+            .filter(|found| ASYNC_RUNTIMES.contains(&found.name.as_str()))
+            .map(|found: &Package| found.name.as_str())
+            .collect();
+        assert!(linked.is_empty(), "crates/{folder} links {linked:?}");
+    }
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Cross-builds everything for 64-bit Arm and runs the pure crates' tests under qemu-user. qemu-user
+# runs one process's instructions, not an Arm kernel: what needs the kernel's memory and process
+# calls is only built. On an Arm machine `make test` runs it all natively.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ "$(uname -m)" = aarch64 ]; then
+  echo "aarch64: this machine is one; the other steps ran natively"
+  exit 0
+fi
+tools/setup.sh base rust aarch64
+cross=(--locked --target aarch64-unknown-linux-gnu --target-dir target/aarch64)
+cargo build "${cross[@]}" --workspace --exclude rgaps-python
+cargo test "${cross[@]}" -p rgaps-layout -p rgaps-sync -p rgaps-topic
+cargo test "${cross[@]}" -p rgaps-pool --lib tlsf

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Installs what the build needs, and nothing that is already there: a second call takes well under
+# a second. Each argument is a group: base, rust, python, aarch64, deny, nightly, miri.
+#
+# System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
+# Python packages go into .venv.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+RUST_MIN=1.85
+PYTHON_MIN=3.10
+DENY_VERSION=0.18.3
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+# True if version $1 is at least $2.
+at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else fail "need root for: $*; run it as root, then make again"; fi
+}
+
+# Installs the Debian packages among the arguments that are missing.
+apt_need() {
+  local missing=() package
+  for package; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  command -v apt-get >/dev/null ||
+    fail "no apt-get here; install the equivalents of these Debian packages: ${missing[*]}"
+  say "apt-get install ${missing[*]}"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+    fail "apt-get could not install: ${missing[*]}"
+}
+
+setup_base() {
+  # util-linux: unshare, for the container tests; strace: counts the system calls of a loan.
+  apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux
+}
+
+setup_rust() {
+  if ! command -v rustup >/dev/null && ! command -v cargo >/dev/null; then
+    say "installing rustup (https://rustup.rs)"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+      sh -s -- -y --quiet --no-modify-path --profile minimal -c clippy -c rustfmt ||
+      fail "could not install rustup; install Rust $RUST_MIN or newer with clippy and rustfmt"
+  fi
+  local version
+  version=$(rustc --version | cut -d' ' -f2)
+  at_least "$version" "$RUST_MIN" ||
+    fail "rustc $version is older than $RUST_MIN; run: rustup update stable"
+  cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+  cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+}
+
+# The first interpreter that is new enough for the wheel and can make virtual environments.
+find_python() {
+  local candidate version
+  for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3; do
+    version=$("$candidate" -c 'import venv, ensurepip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+    at_least "$version" "$PYTHON_MIN" && { echo "$candidate"; return; }
+  done
+  fail "no Python $PYTHON_MIN or newer with the venv module found"
+}
+
+setup_python() {
+  local wanted=tools/requirements.txt stamp=.venv/requirements.installed
+  cmp -s "$wanted" "$stamp" && .venv/bin/python -c '' 2>/dev/null && return
+  local python
+  python=$(find_python)
+  say "installing $wanted into .venv ($("$python" --version))"
+  .venv/bin/python -c '' 2>/dev/null || "$python" -m venv --clear .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$wanted"
+  cp "$wanted" "$stamp"
+}
+
+# Adds a target or component to a toolchain if it is not there: kind, name, toolchain.
+rustup_need() {
+  command -v rustup >/dev/null ||
+    fail "rustup is needed for $1 $2; install it from https://rustup.rs or add that $1 by other means"
+  # An installed component is listed with its target triple behind its name.
+  rustup "$1" list --installed --toolchain "$3" | grep -qE "^$2(-|$)" ||
+    rustup "$1" add --toolchain "$3" "$2"
+}
+
+setup_aarch64() {
+  apt_need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+  local toolchain
+  toolchain=$(rustup show active-toolchain | cut -d' ' -f1)
+  rustup_need target aarch64-unknown-linux-gnu "$toolchain"
+}
+
+setup_deny() {
+  command -v cargo-deny >/dev/null && return
+  say "building cargo-deny $DENY_VERSION (about 6 CPU minutes, once per machine)"
+  # Unoptimised and without the HTTP client for the advisory database: see docs/decisions/0003.
+  CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$PWD/target/cargo-deny" \
+    cargo install cargo-deny --version "$DENY_VERSION" --locked --debug --no-default-features --quiet
+  rm -rf target/cargo-deny
+}
+
+setup_nightly() {
+  rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+  rustup_need component rust-src nightly
+}
+
+setup_miri() {
+  setup_nightly
+  rustup_need component miri nightly
+}
+
+for group; do
+  "setup_$group"
+done
