@@ -1,5 +1,26 @@
-//! Pools: shared segments, the address range that a process maps them into, and the
-//! allocator that runs inside a leased arena.
-mod segment;
+//! Pools: shared segments, the address range that a process maps them into, and the allocator
+//! that runs inside a leased arena.
+//!
+//! The daemon makes segments with a [`SegmentSource`] and passes their descriptors to clients,
+//! which map them with a [`Mapping`]. Those two traits are all that the other crates know of
+//! memory; [`HostSource`] and [`HostMapping`] are the host's, `rgaps-cuda` has the GPU's, and
+//! `conformance` holds both to one suite.
 
-pub use segment::{Access, Mapping, Numa, PageSize, Placement, PoolError, Segment, SegmentSource, Stream};
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod host_mapping;
+mod host_source;
+#[cfg(test)]
+mod host_tests;
+mod memfd;
+mod numa;
+mod segment;
+mod shared_map;
+
+pub use host_mapping::HostMapping;
+pub use host_source::{HostConfig, HostSource, HugePages};
+pub use memfd::{create_sealed_memfd, verify_memfd};
+pub use segment::{
+    Access, Mapping, Numa, PageSize, Placement, PoolError, Segment, SegmentSource, Stream,
+};
+pub use shared_map::SharedMap;

@@ -114,12 +114,41 @@ pub enum PoolError {
         /// Mapped bytes.
         mapped: u64,
     },
+    /// A write through a read-only mapping.
+    #[error("this process mapped the pool read-only, as subscribers do; only a publisher writes")]
+    ReadOnly,
+    /// A size that no segment or pool can have.
+    #[error("{bytes} bytes cannot be the size of a {what}: it is a multiple of {granule} bytes, above 0, at most {most}")]
+    BadSize {
+        /// "segment" or "pool".
+        what: &'static str,
+        /// What was asked for.
+        bytes: u64,
+        /// Its unit.
+        granule: u64,
+        /// Its limit.
+        most: u64,
+    },
     /// The pool's reserved address range is used up.
     #[error("the pool's cap of {cap} bytes is reached; raise it in rgaps.toml")]
     CapReached {
         /// The cap.
         cap: u64,
     },
+}
+
+impl PoolError {
+    pub(crate) fn system(
+        call: &'static str,
+        source: impl Into<std::io::Error>,
+        hint: impl Into<String>,
+    ) -> Self {
+        PoolError::System {
+            call,
+            source: source.into(),
+            hint: hint.into(),
+        }
+    }
 }
 
 /// Makes segments of one domain. Lives in the daemon.

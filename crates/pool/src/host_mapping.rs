@@ -1,0 +1,279 @@
+//! A pool of host memory as one process sees it.
+
+use crate::memfd::{inspect, HUGE_BYTES};
+use crate::segment::{Access, Mapping, PageSize, PoolError, Stream};
+use crate::shared_map::{keep_private, map_hint, protection};
+use rgaps_layout::{Domain, GRANULE_BYTES, MAX_POOL_BYTES};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Pools from this size on start at a multiple of it, for pages of 1 GiB.
+const GIANT_BYTES: usize = 1 << 30;
+
+/// A reserved address range with sealed memfds mapped from its start.
+///
+/// The range stays where it is until the value is dropped, so an address computed from a pool
+/// offset stays good. Forked children do not inherit it, and core dumps leave it out.
+#[derive(Debug)]
+pub struct HostMapping {
+    base: NonNull<u8>,
+    cap: usize,
+    access: Access,
+    /// Stored with Release when a segment is in place, loaded with Acquire before it is touched.
+    mapped: AtomicU64,
+    /// Held while extending. False when the addresses behind the mapped part may be someone
+    /// else's (see `place`).
+    reserved: Mutex<bool>,
+}
+
+// SAFETY: the struct is an address range of the process and two synchronised fields. The range
+// is unmapped only by `drop`. What threads do to the bytes is ordered by the loans on them.
+unsafe impl Send for HostMapping {}
+// SAFETY: as above; `extend` calls exclude one another by the mutex.
+unsafe impl Sync for HostMapping {}
+
+impl HostMapping {
+    /// Reserves `cap` bytes of addresses, rounded up to the granule. No memory is taken.
+    pub fn new(cap: u64, access: Access) -> Result<Self, PoolError> {
+        let bad = PoolError::BadSize {
+            what: "pool",
+            bytes: cap,
+            granule: GRANULE_BYTES,
+            most: MAX_POOL_BYTES,
+        };
+        if cap == 0 || cap > MAX_POOL_BYTES {
+            return Err(bad);
+        }
+        let rounded = cap.next_multiple_of(GRANULE_BYTES);
+        let Ok(cap) = usize::try_from(rounded) else {
+            return Err(bad);
+        };
+        let align = if cap >= GIANT_BYTES {
+            GIANT_BYTES
+        } else {
+            HUGE_BYTES as usize
+        };
+        let base = reserve_aligned(cap, align)?;
+        // SAFETY: the range was just reserved and is not given out yet.
+        unsafe { keep_private(base.as_ptr().cast(), cap) };
+        Ok(HostMapping {
+            base,
+            cap,
+            access,
+            mapped: AtomicU64::new(0),
+            reserved: Mutex::new(true),
+        })
+    }
+
+    /// The address of a range that lies within what is mapped.
+    fn locate(&self, offset: u64, bytes: u64) -> Result<*mut u8, PoolError> {
+        let mapped = self.mapped();
+        let end = offset.saturating_add(bytes);
+        if end > mapped {
+            return Err(PoolError::OutOfRange {
+                offset,
+                end,
+                mapped,
+            });
+        }
+        // SAFETY: `offset <= mapped <= cap`, the length of the range that `base` starts.
+        Ok(unsafe { self.base.as_ptr().add(offset as usize) })
+    }
+
+    fn locate_for_writing(&self, offset: u64, bytes: u64) -> Result<*mut u8, PoolError> {
+        match self.access {
+            Access::ReadOnly => Err(PoolError::ReadOnly),
+            Access::ReadWrite => self.locate(offset, bytes),
+        }
+    }
+
+    /// Puts the segment's pages at `offset`, which is where the mapped part ends.
+    fn place(
+        &self,
+        reserved: &mut bool,
+        fd: BorrowedFd<'_>,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), PoolError> {
+        // SAFETY: `offset + bytes <= cap` was checked by `extend`.
+        let address = unsafe { self.base.as_ptr().add(offset) }.cast();
+        // SAFETY: the range lies in our reservation, behind what is mapped, so nothing but the
+        // reservation is replaced; `extend` excludes another extension of it. The file cannot
+        // shrink: `extend` has seen its seals. Huge pages were all allocated when the segment was
+        // created, so nothing needs to be reserved for them here.
+        let placed = unsafe {
+            rustix::mm::mmap(
+                address,
+                bytes,
+                protection(self.access),
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                fd,
+                0,
+            )
+        };
+        if let Err(error) = placed {
+            // Some kernels have removed the reservation by the time they fail. It is put back
+            // only where nobody has taken the addresses since. "Taken" may also mean that it was
+            // never removed, but that cannot be told apart, so the addresses are given up.
+            // SAFETY: an existing mapping is not replaced.
+            *reserved = unsafe { reserve(address, bytes, MapFlags::FIXED_NOREPLACE) }.is_ok();
+            return Err(PoolError::system("mmap", error, map_hint(bytes as u64)));
+        }
+        // SAFETY: the range was mapped just now and is not given out yet.
+        unsafe { keep_private(address, bytes) };
+        Ok(())
+    }
+}
+
+impl Mapping for HostMapping {
+    fn domain(&self) -> Domain {
+        Domain::Host
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn base(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    fn cap(&self) -> u64 {
+        self.cap as u64
+    }
+
+    fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Acquire)
+    }
+
+    fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mapped = self.mapped();
+        if bytes == 0 || bytes % GRANULE_BYTES != 0 {
+            let (granule, most) = (GRANULE_BYTES, self.cap());
+            return Err(PoolError::BadSize {
+                what: "segment",
+                bytes,
+                granule,
+                most,
+            });
+        }
+        if bytes > self.cap() - mapped {
+            return Err(PoolError::CapReached { cap: self.cap() });
+        }
+        if !*reserved {
+            let hint = "the pool cannot grow in this process any more; open it again";
+            return Err(PoolError::system("mmap", rustix::io::Errno::NOMEM, hint));
+        }
+        let found = inspect(fd, bytes)?;
+        if let PageSize::Huge(page) = found.pages {
+            let start = self.base() + mapped;
+            if page == 0 || start % page != 0 || bytes % page != 0 {
+                let why = format!("its pages of {page} bytes do not fit the pool's granule");
+                return Err(PoolError::Untrusted(why));
+            }
+        }
+        self.place(&mut reserved, fd, mapped as usize, bytes as usize)?;
+        if found.pages == PageSize::Base {
+            // SAFETY: the range was mapped by `place`. The advice changes no bytes, and where
+            // transparent huge pages are not for shared memory it does nothing.
+            let _ = unsafe {
+                let address = self.base.as_ptr().add(mapped as usize).cast();
+                rustix::mm::madvise(address, bytes as usize, Advice::LinuxHugepage)
+            };
+        }
+        self.mapped.store(mapped + bytes, Ordering::Release);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+        let target = self.locate_for_writing(offset, bytes.len() as u64)?;
+        // SAFETY: `locate` has checked the range against what is mapped read-write. It may be
+        // `bytes` itself when a caller made a slice of pool memory, so overlap is allowed for.
+        unsafe { std::ptr::copy(bytes.as_ptr(), target, bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
+        let source = self.locate(offset, bytes.len() as u64)?;
+        // SAFETY: `locate` has checked the range; overlap as in `write`.
+        unsafe { std::ptr::copy(source, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
+        let target = self.locate_for_writing(offset, bytes)?;
+        let source = std::ptr::with_exposed_provenance::<u8>(source as usize);
+        if bytes > 0 {
+            // SAFETY: the source is the caller's promise, the target was checked by `locate`; the
+            // source may lie in this pool, so overlap is allowed for.
+            unsafe { std::ptr::copy(source, target, bytes as usize) };
+        }
+        Ok(())
+    }
+
+    /// Nothing to wait for: host memory has no streams, its writers are done when they return.
+    fn synchronize(&self, _stream: Stream) -> Result<(), PoolError> {
+        Ok(())
+    }
+}
+
+impl Drop for HostMapping {
+    fn drop(&mut self) {
+        let reserved = *self
+            .reserved
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let bytes = if reserved {
+            self.cap
+        } else {
+            *self.mapped.get_mut() as usize
+        };
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: the range is the reservation that `new` made, as far as it is certainly ours;
+        // the segments in it go with it, and users of its addresses keep this value alive. In a
+        // forked child nothing is mapped there.
+        let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
+        debug_assert!(result.is_ok(), "munmap of an own reservation: {result:?}");
+    }
+}
+
+/// # Safety
+/// With an address, `how` is not `FIXED`, so that no mapping is replaced.
+unsafe fn reserve(
+    address: *mut std::ffi::c_void,
+    bytes: usize,
+    how: MapFlags,
+) -> rustix::io::Result<*mut std::ffi::c_void> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | how;
+    // SAFETY: the caller's.
+    unsafe { rustix::mm::mmap_anonymous(address, bytes, ProtFlags::empty(), flags) }
+}
+
+/// Reserves `bytes` addresses that start at a multiple of `align`, by reserving more and giving
+/// both ends back.
+fn reserve_aligned(bytes: usize, align: usize) -> Result<NonNull<u8>, PoolError> {
+    let failed = |e| PoolError::system("mmap", e, map_hint((bytes + align) as u64));
+    // SAFETY: no address is given.
+    let raw = unsafe { reserve(std::ptr::null_mut(), bytes + align, MapFlags::empty()) }
+        .map_err(failed)?;
+    let head = raw.addr().next_multiple_of(align) - raw.addr();
+    let tail = align - head;
+    // SAFETY: `head <= align`, so the result lies in the reservation.
+    let base = unsafe { raw.byte_add(head) };
+    // SAFETY: both ranges are ends of the reservation just made, which nobody knows of yet.
+    unsafe {
+        if head > 0 {
+            rustix::mm::munmap(raw, head).map_err(failed)?;
+        }
+        if tail > 0 {
+            rustix::mm::munmap(base.byte_add(bytes), tail).map_err(failed)?;
+        }
+    }
+    Ok(NonNull::new(base.cast()).expect("mmap gives no null address"))
+}

@@ -1,0 +1,252 @@
+//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked.
+
+use crate::memfd::{create_memfd, inspect, seal, HUGE_BYTES};
+use crate::numa;
+use crate::segment::{Access, PageSize, Placement, PoolError, Segment, SegmentSource};
+use crate::shared_map::SharedMap;
+use rgaps_layout::{Domain, GRANULE_BYTES, MAX_POOL_BYTES};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes per `fallocate` call: a signal undoes the call in progress, not all of them.
+const ALLOCATE_STEP_BYTES: u64 = 256 << 20;
+/// Interrupted `fallocate` calls in a row before giving up.
+const ALLOCATE_RETRIES: u32 = 100;
+
+const _: () = assert!(GRANULE_BYTES % HUGE_BYTES == 0);
+
+/// Whether segments are made of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HugePages {
+    /// No. The kernel may still merge pages where `transparent_hugepage/shmem_enabled` says so.
+    #[default]
+    Off,
+    /// Yes where there are enough, else ordinary pages and a warning.
+    Try,
+    /// Yes, or creating a segment fails.
+    Require,
+}
+
+/// What segments of host memory should be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostConfig {
+    /// Size of the pages.
+    pub huge_pages: HugePages,
+    /// NUMA node to take the memory from. Implies `prefault`, since only memory that is there can
+    /// be looked at.
+    pub numa_node: Option<u32>,
+    /// Takes all memory of a segment when it is created, so that a system without memory refuses
+    /// the segment instead of killing the process that touches it. Huge pages always are.
+    pub prefault: bool,
+}
+
+/// Makes segments of host memory.
+#[derive(Debug)]
+pub struct HostSource {
+    config: HostConfig,
+}
+
+impl HostSource {
+    /// A source of segments as `config` asks for.
+    pub fn new(config: HostConfig) -> Self {
+        HostSource { config }
+    }
+
+    /// A memfd of `bytes` bytes as configured, not sealed yet, with its memory if so configured.
+    fn allocate(&self, bytes: u64, pages: PageSize) -> Result<(OwnedFd, Placement), PoolError> {
+        let mut placement = Placement {
+            pages,
+            numa: None,
+            warnings: Vec::new(),
+        };
+        let fd = match pages {
+            PageSize::Huge(_) => {
+                let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+                create_memfd("rgaps-pool-huge", bytes, flags)?
+            }
+            _ => create_memfd("rgaps-pool", bytes, MemfdFlags::empty())?,
+        };
+        // The policy decides where `take_memory` finds the pages, so it is set before it.
+        let map = match self.config.numa_node {
+            Some(node) => {
+                let map = SharedMap::map_unchecked(fd.as_fd(), bytes, Access::ReadWrite)?;
+                placement.warnings.extend(numa::prefer(&map, node).err());
+                Some((node, map))
+            }
+            None => None,
+        };
+        if self.config.prefault || map.is_some() || pages != PageSize::Base {
+            take_memory(&fd, bytes, pages)?;
+        }
+        if let Some((node, map)) = map {
+            let (found, warning) = numa::verify(&map, node, page_bytes(pages));
+            placement.numa = Some(found);
+            placement.warnings.extend(warning);
+        }
+        Ok((fd, placement))
+    }
+
+    fn allocate_or_fall_back(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
+        if self.config.huge_pages == HugePages::Off {
+            return self.allocate(bytes, PageSize::Base);
+        }
+        let refused = match self.allocate(bytes, PageSize::Huge(HUGE_BYTES)) {
+            Ok(made) => return Ok(made),
+            Err(refused) if self.config.huge_pages == HugePages::Require => return Err(refused),
+            Err(refused) => refused,
+        };
+        let (fd, mut placement) = self.allocate(bytes, PageSize::Base)?;
+        placement
+            .warnings
+            .push(format!("ordinary pages instead of huge ones: {refused}"));
+        Ok((fd, placement))
+    }
+}
+
+impl SegmentSource for HostSource {
+    fn domain(&self) -> Domain {
+        Domain::Host
+    }
+
+    fn granularity(&self) -> u64 {
+        GRANULE_BYTES
+    }
+
+    fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
+        check_segment_bytes(bytes)?;
+        let (fd, placement) = self.allocate_or_fall_back(bytes)?;
+        for warning in &placement.warnings {
+            tracing::warn!(bytes, "host segment: {warning}");
+        }
+        seal(&fd)?;
+        let inode = inspect(fd.as_fd(), bytes)?.inode;
+        Ok(Segment {
+            fd,
+            bytes,
+            inode,
+            placement,
+        })
+    }
+
+    fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError> {
+        check_segment_bytes(bytes)?;
+        let found = inspect(fd.as_fd(), bytes)?;
+        let uid = rustix::process::geteuid().as_raw();
+        if found.uid != uid {
+            let why = format!("it belongs to user {} instead of {uid}", found.uid);
+            return Err(PoolError::Untrusted(why));
+        }
+        if inode != 0 && found.inode != inode {
+            let why = format!("it is inode {} instead of {inode}", found.inode);
+            return Err(PoolError::Untrusted(why));
+        }
+        let placement = Placement {
+            pages: found.pages,
+            numa: None,
+            warnings: Vec::new(),
+        };
+        Ok(Segment {
+            fd,
+            bytes,
+            inode: found.inode,
+            placement,
+        })
+    }
+
+    /// Ordinary pages only. Huge pages and prefaulted memory are kept: once given back they may be
+    /// gone to someone else, and the next touch would kill the process that touches them.
+    fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
+        let kept = self.config.prefault || segment.placement.pages != PageSize::Base;
+        let inside = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= segment.bytes);
+        if kept || !inside || bytes == 0 {
+            return;
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if let Err(error) = rustix::fs::fallocate(&segment.fd, flags, offset, bytes) {
+            tracing::warn!(%error, offset, bytes, "memory of a pool could not be given back");
+        }
+    }
+}
+
+fn check_segment_bytes(bytes: u64) -> Result<(), PoolError> {
+    if bytes == 0 || bytes % GRANULE_BYTES != 0 || bytes > MAX_POOL_BYTES {
+        let (granule, most) = (GRANULE_BYTES, MAX_POOL_BYTES);
+        return Err(PoolError::BadSize {
+            what: "segment",
+            bytes,
+            granule,
+            most,
+        });
+    }
+    Ok(())
+}
+
+fn page_bytes(pages: PageSize) -> u64 {
+    match pages {
+        PageSize::Huge(bytes) => bytes,
+        _ => rustix::param::page_size() as u64,
+    }
+}
+
+/// Allocates every page of the file, so that touching it cannot fail.
+fn take_memory(fd: &OwnedFd, bytes: u64, pages: PageSize) -> Result<(), PoolError> {
+    if pages == PageSize::Base {
+        check_available(bytes)?;
+    }
+    let (mut done, mut interrupted) = (0, 0);
+    while done < bytes {
+        let step = ALLOCATE_STEP_BYTES.min(bytes - done);
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), done, step) {
+            Ok(()) => (done, interrupted) = (done + step, 0),
+            Err(Errno::INTR) if interrupted < ALLOCATE_RETRIES => interrupted += 1,
+            Err(error) => {
+                return Err(PoolError::system(
+                    "fallocate",
+                    error,
+                    no_memory(pages, bytes),
+                ))
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Shared memory beyond what is available is not refused by the kernel: it calls the OOM killer.
+fn check_available(bytes: u64) -> Result<(), PoolError> {
+    match available_bytes() {
+        Some(available) if available < bytes => {
+            let hint =
+                format!("{available} bytes are available; ask for less, or without prefault");
+            Err(PoolError::system("fallocate", Errno::NOMEM, hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
+fn no_memory(pages: PageSize, bytes: u64) -> String {
+    match pages {
+        PageSize::Huge(huge) => format!(
+            "{} huge pages of {} KiB are needed beyond those in use: raise vm.nr_hugepages \
+             (sysctl -w vm.nr_hugepages=N), or set huge pages to off",
+            bytes / huge,
+            huge >> 10
+        ),
+        _ => "free memory, raise the memory limit of this cgroup, or ask for less".to_owned(),
+    }
+}

@@ -1,0 +1,139 @@
+//! memfds that cannot change their size.
+//!
+//! A file that shrinks under a mapping kills every reader with SIGBUS, so all shared host memory
+//! is in memfds that are sealed against resizing before anyone else sees them, and every process
+//! checks the seals and the size of what it was handed before it maps it.
+
+use crate::segment::PageSize;
+use crate::PoolError;
+use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// `f_type` of the file system behind memfds of huge pages.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+/// Size of the huge pages that are asked for: the layout's granule, so that every segment is
+/// made of whole ones.
+pub(crate) const HUGE_BYTES: u64 = 2 << 20;
+
+const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// Creates a memfd of `bytes` bytes and seals it against resizing and further sealing.
+///
+/// It is sparse: memory is taken by what is touched. `name` shows in `/proc/PID/maps` only.
+pub fn create_sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, PoolError> {
+    let fd = create_memfd(name, bytes, MemfdFlags::empty())?;
+    seal(&fd)?;
+    Ok(fd)
+}
+
+/// Checks that `fd` is a memfd of exactly `bytes` bytes that nobody can resize or seal further,
+/// and returns its inode. What is true now stays true: seals are never lifted.
+pub fn verify_memfd(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, PoolError> {
+    Ok(inspect(fd, bytes)?.inode)
+}
+
+/// What `inspect` found out about a memfd.
+pub(crate) struct Inspected {
+    pub(crate) inode: u64,
+    pub(crate) uid: u32,
+    pub(crate) pages: PageSize,
+}
+
+/// See [`verify_memfd`].
+pub(crate) fn inspect(fd: BorrowedFd<'_>, bytes: u64) -> Result<Inspected, PoolError> {
+    let refuse = |why: String| Err(PoolError::Untrusted(why));
+    // Pipes, sockets and files of most file systems have no seals (EINVAL); files of a tmpfs have
+    // F_SEAL_SEAL from birth, so they can never get the others.
+    let seals = match rustix::fs::fcntl_get_seals(fd) {
+        Ok(seals) => seals,
+        Err(error) => return refuse(format!("it is no memfd (F_GET_SEALS: {error})")),
+    };
+    if !seals.contains(REQUIRED_SEALS) {
+        return refuse(format!(
+            "it can still be resized or sealed (seals {:#x})",
+            seals.bits()
+        ));
+    }
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return refuse(format!(
+            "it is sealed against writing (seals {:#x})",
+            seals.bits()
+        ));
+    }
+    let stat = rustix::fs::fstat(fd)
+        .map_err(|e| PoolError::system("fstat", e, "the descriptor is of no use; join again"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return refuse("it is not a regular file".to_owned());
+    }
+    if stat.st_size as u64 != bytes {
+        return refuse(format!("it has {} bytes instead of {bytes}", stat.st_size));
+    }
+    let system = rustix::fs::fstatfs(fd)
+        .map_err(|e| PoolError::system("fstatfs", e, "the descriptor is of no use; join again"))?;
+    let pages = match system.f_type as u64 {
+        HUGETLBFS_MAGIC => PageSize::Huge(system.f_bsize as u64),
+        _ => PageSize::Base,
+    };
+    Ok(Inspected {
+        inode: stat.st_ino,
+        uid: stat.st_uid,
+        pages,
+    })
+}
+
+/// Creates a memfd of `bytes` bytes, not sealed yet.
+pub(crate) fn create_memfd(
+    name: &str,
+    bytes: u64,
+    extra: MemfdFlags,
+) -> Result<OwnedFd, PoolError> {
+    check_file_limit(bytes)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra;
+    let mut created = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
+    if created.as_ref().err() == Some(&Errno::INVAL) {
+        // Linux before 6.3 does not know MFD_NOEXEC_SEAL.
+        created = rustix::fs::memfd_create(name, flags);
+    }
+    let fd = created.map_err(|e| PoolError::system("memfd_create", e, create_hint(e)))?;
+    rustix::fs::ftruncate(&fd, bytes).map_err(|e| {
+        PoolError::system("ftruncate", e, "free memory or ask for a smaller segment")
+    })?;
+    Ok(fd)
+}
+
+/// Seals a memfd against resizing and against further seals.
+pub(crate) fn seal(fd: &OwnedFd) -> Result<(), PoolError> {
+    rustix::fs::fcntl_add_seals(fd.as_fd(), REQUIRED_SEALS).map_err(|e| {
+        PoolError::system(
+            "fcntl(F_ADD_SEALS)",
+            e,
+            "memfd sealing must be allowed in this sandbox",
+        )
+    })
+}
+
+/// `ftruncate` beyond RLIMIT_FSIZE kills the process with SIGXFSZ instead of failing.
+fn check_file_limit(bytes: u64) -> Result<(), PoolError> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if limit < bytes => Err(PoolError::system(
+            "ftruncate",
+            Errno::FBIG,
+            format!("the file size limit (ulimit -f) is {limit} bytes; raise it above {bytes}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn create_hint(error: Errno) -> &'static str {
+    match error {
+        Errno::MFILE => "too many open files in this process; raise ulimit -n",
+        Errno::NFILE => "too many open files in the system; raise fs.file-max",
+        Errno::NOSYS | Errno::PERM | Errno::ACCESS => {
+            "this sandbox forbids memfd_create; allow it in its seccomp profile"
+        }
+        _ => "see 'rgaps doctor'",
+    }
+}

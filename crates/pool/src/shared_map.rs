@@ -1,0 +1,124 @@
+//! A whole memfd in this process's address space.
+
+use crate::memfd::inspect;
+use crate::segment::Access;
+use crate::PoolError;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+/// A sealed memfd, mapped whole at an address of the system's choosing until it is dropped.
+///
+/// Other processes may write its bytes at any time, so it gives out a pointer and never a
+/// reference. A forked child does not inherit it, and core dumps leave it out.
+#[derive(Debug)]
+pub struct SharedMap {
+    base: NonNull<u8>,
+    bytes: usize,
+    access: Access,
+}
+
+// SAFETY: the struct is an address and a length; the mapping belongs to the process, not to a
+// thread, and is removed only by `drop`, which needs the value itself.
+unsafe impl Send for SharedMap {}
+// SAFETY: as above; the methods by `&self` only hand out the address.
+unsafe impl Sync for SharedMap {}
+
+impl SharedMap {
+    /// Maps the sealed memfd `fd` of exactly `bytes` bytes. Seals and size are checked first.
+    pub fn new(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Self, PoolError> {
+        inspect(fd, bytes)?;
+        let map = Self::map_unchecked(fd, bytes, access)?;
+        map.keep_private();
+        Ok(map)
+    }
+
+    /// Maps a memfd that this process created and still has to itself.
+    pub(crate) fn map_unchecked(
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        access: Access,
+    ) -> Result<Self, PoolError> {
+        let length = usize::try_from(bytes)
+            .ok()
+            .filter(|n| *n > 0)
+            .ok_or_else(|| {
+                PoolError::Untrusted(format!("{bytes} bytes cannot be mapped in this process"))
+            })?;
+        // SAFETY: no address is given, so no existing mapping is touched. That the file cannot
+        // shrink under the mapping was established by `inspect`, or by the file being ours.
+        let address = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                protection(access),
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                0,
+            )
+        }
+        .map_err(|e| PoolError::system("mmap", e, map_hint(bytes)))?;
+        let base = NonNull::new(address.cast::<u8>()).expect("mmap gives no null address");
+        Ok(SharedMap {
+            base,
+            bytes: length,
+            access,
+        })
+    }
+
+    fn keep_private(&self) {
+        // SAFETY: the range is this mapping, made by the caller and not given out yet.
+        unsafe { keep_private(self.base.as_ptr().cast(), self.bytes) }
+    }
+
+    /// Address of the first byte, aligned to a page.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// What this process may do with the bytes.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+impl Drop for SharedMap {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `bytes` are the mapping that `map_unchecked` made; nothing else
+        // unmaps it, and users of `base` keep this value alive. In a forked child the range is
+        // not mapped (MADV_DONTFORK), and unmapping nothing is no error; that the child has put
+        // nothing of its own there is the rule that handles are poisoned in a child.
+        let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(result.is_ok(), "munmap of an own mapping: {result:?}");
+    }
+}
+
+pub(crate) fn protection(access: Access) -> ProtFlags {
+    match access {
+        Access::ReadOnly => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    }
+}
+
+/// Leaves a range out of forked children and core dumps, as far as the kernel knows how to.
+///
+/// # Safety
+/// The range is mapped, and its mapping belongs to the caller.
+pub(crate) unsafe fn keep_private(base: *mut c_void, bytes: usize) {
+    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+        // SAFETY: the caller's; both only set flags of the mapping.
+        if let Err(error) = unsafe { rustix::mm::madvise(base, bytes, advice) } {
+            tracing::warn!(%error, ?advice, "madvise failed; forked children or core dumps will see shared memory");
+        }
+    }
+}
+
+pub(crate) fn map_hint(bytes: u64) -> String {
+    format!("{bytes} bytes of address space are needed; raise ulimit -v or vm.max_map_count")
+}
