@@ -1,1 +1,36 @@
-//! placeholder
+//! GPU memory behind the pool's segment abstraction.
+//!
+//! The CUDA driver is a library that is looked for when the program runs ([`Driver::load`]), so
+//! the same binary runs where no GPU is and says why it has none. The crate binds the functions
+//! that it uses and no others (`table`), and keeps each resource (allocation handle, reserved
+//! addresses, primary context, stream) in a type whose drop gives it back, so that a failing call
+//! half way leaves nothing behind.
+//!
+//! Memory comes from the driver's virtual memory management only: physical allocations that travel
+//! as file descriptors, mapped into an address range that was reserved for the whole pool. The
+//! daemon's side, [`CudaSource`], needs no context: a context costs hundreds of megabytes of GPU
+//! memory and would put the daemon among the processes that share the GPU. The clients' side,
+//! [`CudaMapping`], retains the device's primary context, which is the one that torch and every
+//! other user of the CUDA runtime has too, and never that of another device.
+//!
+//! Every call pushes the context and pops it again: it works on any thread and leaves the caller's
+//! current context alone.
+mod abi;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod handle;
+mod library;
+mod mapping;
+mod source;
+mod stream;
+mod table;
+
+pub use context::{Context, DeviceMemory};
+pub use device::Device;
+pub use driver::{Driver, LIBRARY_ENV};
+pub use error::CudaError;
+pub use mapping::CudaMapping;
+pub use source::CudaSource;
+pub use stream::CudaStream;

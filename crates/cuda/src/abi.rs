@@ -1,0 +1,98 @@
+//! The parts of `cuda.h` that we use: types, constants, structures.
+//!
+//! Names are CUDA's. Values are fixed by the driver's binary interface, which NVIDIA keeps stable
+//! within a major symbol version; they are the same from CUDA 11.4 to 13.
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_int, c_uint, c_void};
+
+pub(crate) type CUresult = c_int;
+pub(crate) type CUdevice = c_int;
+pub(crate) type CUdeviceptr = u64;
+pub(crate) type CUmemGenericAllocationHandle = u64;
+/// A pointer in C. Kept as an integer, because it is never followed here.
+pub(crate) type CUcontext = usize;
+/// A pointer in C, or one of the special values below.
+pub(crate) type CUstream = usize;
+
+pub(crate) const CUDA_SUCCESS: CUresult = 0;
+pub(crate) const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
+pub(crate) const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
+pub(crate) const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
+pub(crate) const CUDA_ERROR_DEINITIALIZED: CUresult = 4;
+pub(crate) const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
+pub(crate) const CUDA_ERROR_NO_DEVICE: CUresult = 100;
+pub(crate) const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
+pub(crate) const CUDA_ERROR_OPERATING_SYSTEM: CUresult = 304;
+pub(crate) const CUDA_ERROR_INVALID_HANDLE: CUresult = 400;
+pub(crate) const CUDA_ERROR_NOT_READY: CUresult = 600;
+pub(crate) const CUDA_ERROR_ILLEGAL_ADDRESS: CUresult = 700;
+pub(crate) const CUDA_ERROR_CONTEXT_IS_DESTROYED: CUresult = 709;
+pub(crate) const CUDA_ERROR_LAUNCH_FAILED: CUresult = 719;
+pub(crate) const CUDA_ERROR_NOT_PERMITTED: CUresult = 800;
+pub(crate) const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
+pub(crate) const CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: CUresult = 803;
+pub(crate) const CUDA_ERROR_MPS_CLIENT_TERMINATED: CUresult = 810;
+pub(crate) const CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: CUresult = 900;
+pub(crate) const CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: CUresult = 906;
+pub(crate) const CUDA_ERROR_UNKNOWN: CUresult = 999;
+
+pub(crate) const CU_DEVICE_ATTRIBUTE_INTEGRATED: c_int = 18;
+pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
+pub(crate) const CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 102;
+pub(crate) const CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
+pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;
+
+pub(crate) const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
+pub(crate) const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_uint = 1;
+pub(crate) const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
+pub(crate) const CU_MEM_ACCESS_FLAGS_PROT_READ: c_uint = 1;
+pub(crate) const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_uint = 3;
+pub(crate) const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_uint = 0;
+
+pub(crate) const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+pub(crate) const CU_MEMORYTYPE_HOST: c_uint = 1;
+
+pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;
+/// Handles up to this one (default, legacy, per-thread) mean a stream of the current context.
+pub(crate) const CU_STREAM_PER_THREAD: CUstream = 2;
+pub(crate) const CU_STREAM_CAPTURE_STATUS_NONE: c_int = 0;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CUmemLocation {
+    pub(crate) type_: c_uint,
+    pub(crate) id: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CUmemAllocationFlags {
+    pub(crate) compression_type: u8,
+    pub(crate) gpu_direct_rdma_capable: u8,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 4],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUmemAllocationProp {
+    pub(crate) type_: c_uint,
+    pub(crate) requested_handle_types: c_uint,
+    pub(crate) location: CUmemLocation,
+    pub(crate) win32_handle_meta_data: *mut c_void,
+    pub(crate) alloc_flags: CUmemAllocationFlags,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUmemAccessDesc {
+    pub(crate) location: CUmemLocation,
+    pub(crate) flags: c_uint,
+}
+
+const _: () = assert!(size_of::<CUmemAllocationProp>() == 32);
+const _: () = assert!(std::mem::offset_of!(CUmemAllocationProp, location) == 8);
+const _: () = assert!(std::mem::offset_of!(CUmemAllocationProp, alloc_flags) == 24);
+const _: () = assert!(size_of::<CUmemAccessDesc>() == 12);

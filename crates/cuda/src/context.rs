@@ -1,0 +1,128 @@
+//! The primary context of one GPU, retained for as long as it is used.
+
+use crate::abi::*;
+use crate::device::Device;
+use crate::driver::{cu, Driver};
+use crate::error::CudaError;
+use rgaps_layout::GpuUuid;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Memory of a GPU, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceMemory {
+    /// What nobody uses.
+    pub free_bytes: u64,
+    /// All that there is.
+    pub total_bytes: u64,
+}
+
+/// The primary context of one GPU: the one that the CUDA runtime, and so torch, uses in this
+/// process too.
+pub struct Context {
+    driver: Arc<Driver>,
+    device: Device,
+    raw: CUcontext,
+}
+
+impl Context {
+    /// Retains the primary context of the GPU `uuid`, and creates it where this process has none
+    /// (which takes some hundred milliseconds and some hundred megabytes of GPU memory).
+    pub fn retain(driver: Arc<Driver>, uuid: GpuUuid) -> Result<Arc<Context>, CudaError> {
+        let device = driver.device(uuid)?;
+        let mut raw: CUcontext = 0;
+        // SAFETY: the out pointer is ours; the ordinal is one that the driver gave.
+        unsafe { cu!(&driver, cuDevicePrimaryCtxRetain(&mut raw, device.ordinal))? };
+        Ok(Arc::new(Context {
+            driver,
+            device,
+            raw,
+        }))
+    }
+
+    /// The driver it belongs to.
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// Its GPU.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Memory of its GPU, of all processes together.
+    pub fn memory(&self) -> Result<DeviceMemory, CudaError> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: the out pointers are ours.
+        unsafe { cu!(&self.driver, cuMemGetInfo(&mut free, &mut total))? };
+        Ok(DeviceMemory {
+            free_bytes: free as u64,
+            total_bytes: total as u64,
+        })
+    }
+
+    /// Waits on the CPU for all work of this process on the GPU.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _entered = self.enter()?;
+        // SAFETY: no arguments; the context is current.
+        unsafe { cu!(&self.driver, cuCtxSynchronize()) }
+    }
+
+    /// Makes the context current on this thread until the guard is dropped.
+    pub(crate) fn enter(&self) -> Result<Entered<'_>, CudaError> {
+        // SAFETY: `raw` came from cuDevicePrimaryCtxRetain and is released only by our drop.
+        unsafe { cu!(&self.driver, cuCtxPushCurrent(self.raw))? };
+        Ok(Entered {
+            context: self,
+            thread_bound: PhantomData,
+        })
+    }
+
+    /// Whether the context that is current on this thread, if any, is one of this GPU.
+    pub(crate) fn caller_is_on_device(&self) -> bool {
+        let mut device: CUdevice = -1;
+        // SAFETY: the out pointer is ours. Without a current context the call returns an error.
+        let code = unsafe { (self.driver.table().cuCtxGetDevice)(&mut device) };
+        code == CUDA_SUCCESS && device == self.device.ordinal
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: pairs with the retain in `retain`, once; everything that used the context holds
+        // an Arc of it and is gone.
+        let released = unsafe { cu!(&self.driver, cuDevicePrimaryCtxRelease(self.device.ordinal)) };
+        if let Err(error) = released {
+            tracing::debug!(%error, gpu = %self.device.uuid, "primary context not released");
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The context is current on this thread. The stack of current contexts belongs to the thread, so
+/// the guard must not leave it.
+pub(crate) struct Entered<'a> {
+    context: &'a Context,
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let PhantomData = self.thread_bound;
+        let mut popped: CUcontext = 0;
+        // SAFETY: the out pointer is ours; pops what `enter` pushed on this same thread.
+        let result = unsafe { cu!(&self.context.driver, cuCtxPopCurrent(&mut popped)) };
+        if let Err(error) = result {
+            tracing::debug!(%error, "context not popped");
+        }
+    }
+}

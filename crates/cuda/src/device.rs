@@ -1,0 +1,116 @@
+//! The GPUs that this process sees.
+
+use crate::abi::*;
+use crate::driver::{cu, Driver};
+use crate::error::CudaError;
+use rgaps_layout::GpuUuid;
+use std::ffi::{c_int, CStr};
+
+/// Longest GPU name that is read, in bytes.
+const NAME_BYTES: usize = 128;
+
+/// One GPU (or MIG instance) as this process sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Its position among those that this process sees; other processes may count differently.
+    pub ordinal: i32,
+    /// What names it everywhere.
+    pub uuid: GpuUuid,
+    /// Its product name.
+    pub name: String,
+    /// All of its memory.
+    pub total_bytes: u64,
+    /// It shares the host's memory (Jetson and the like).
+    pub integrated: bool,
+    /// It can map physical memory into reserved addresses.
+    pub virtual_memory: bool,
+    /// Its memory can be shared as a file descriptor.
+    pub fd_handles: bool,
+    /// A NIC can read and write memory that was made for that.
+    pub gpu_direct_rdma: bool,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+}
+
+impl Device {
+    /// Says what the GPU lacks, if it cannot hold a pool.
+    pub fn require_pools(&self) -> Result<(), CudaError> {
+        let lack = match (self.virtual_memory, self.fd_handles) {
+            (false, _) => "virtual memory management",
+            (true, false) => "sharing of memory by file descriptor",
+            (true, true) => return Ok(()),
+        };
+        Err(CudaError::Unsupported {
+            uuid: self.uuid,
+            name: self.name.clone(),
+            lack,
+        })
+    }
+}
+
+impl Driver {
+    /// All GPUs that this process sees. Creates no context.
+    pub fn devices(&self) -> Result<Vec<Device>, CudaError> {
+        let mut count: c_int = 0;
+        // SAFETY: the out pointer is ours.
+        unsafe { cu!(self, cuDeviceGetCount(&mut count))? };
+        (0..count).map(|ordinal| self.describe(ordinal)).collect()
+    }
+
+    /// The GPU with this UUID.
+    pub fn device(&self, uuid: GpuUuid) -> Result<Device, CudaError> {
+        let devices = self.devices()?;
+        let visible = match devices.as_slice() {
+            [] => "none".to_owned(),
+            some => some
+                .iter()
+                .map(|d| d.uuid.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let found = devices.into_iter().find(|device| device.uuid == uuid);
+        found.ok_or(CudaError::NoSuchDevice { uuid, visible })
+    }
+
+    fn describe(&self, ordinal: c_int) -> Result<Device, CudaError> {
+        let mut device: CUdevice = 0;
+        let mut uuid = [0u8; 16];
+        let mut name = [0u8; NAME_BYTES];
+        let mut total_bytes = 0usize;
+        // SAFETY: the out pointers are ours, and `name` has the length that is passed with it.
+        unsafe {
+            cu!(self, cuDeviceGet(&mut device, ordinal))?;
+            cu!(self, cuDeviceGetUuid(&mut uuid, device))?;
+            cu!(
+                self,
+                cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as c_int, device)
+            )?;
+            cu!(self, cuDeviceTotalMem(&mut total_bytes, device))?;
+        }
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        let number = |attribute| self.attribute(device, attribute);
+        Ok(Device {
+            ordinal,
+            uuid: GpuUuid(uuid),
+            name: name.to_string_lossy().into_owned(),
+            total_bytes: total_bytes as u64,
+            integrated: number(CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
+            virtual_memory: number(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0,
+            fd_handles: number(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?
+                != 0,
+            gpu_direct_rdma: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
+                != 0,
+            compute_capability: (
+                number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+        })
+    }
+
+    fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<u32, CudaError> {
+        let mut value: c_int = 0;
+        // SAFETY: the out pointer is ours.
+        unsafe { cu!(self, cuDeviceGetAttribute(&mut value, attribute, device))? };
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+}

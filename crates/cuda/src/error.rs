@@ -1,0 +1,158 @@
+//! What goes wrong with GPUs.
+
+use crate::abi::*;
+use rgaps_layout::{Domain, GpuUuid};
+use rgaps_pool::PoolError;
+
+/// Why a GPU cannot be used, or which call to the driver failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// There is no driver library, or it cannot be loaded.
+    #[error(
+        "no CUDA driver: {library} cannot be loaded ({reason}); install the NVIDIA driver, or in a \
+         container start it with GPU access"
+    )]
+    LibraryMissing {
+        /// What was looked for.
+        library: String,
+        /// What the loader said.
+        reason: String,
+    },
+    /// The library is older than what we need.
+    #[error(
+        "the CUDA driver {library} (it supports CUDA {version}) has no {symbol}; \
+         update the NVIDIA driver to one for CUDA 11.4 or later"
+    )]
+    TooOld {
+        /// The library.
+        library: String,
+        /// The first function that it lacks.
+        symbol: &'static str,
+        /// The CUDA version that it says it supports.
+        version: String,
+    },
+    /// A call failed; `cuInit` too.
+    #[error("{call} failed: {name} ({code}); {hint}")]
+    Call {
+        /// The driver function.
+        call: &'static str,
+        /// CUDA's name of the error.
+        name: String,
+        /// Its number.
+        code: i32,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// No GPU with this UUID is visible to this process.
+    #[error(
+        "this process sees no GPU {uuid} (it sees: {visible}); check CUDA_VISIBLE_DEVICES and the \
+         container's devices"
+    )]
+    NoSuchDevice {
+        /// The GPU that was asked for.
+        uuid: GpuUuid,
+        /// Those that there are.
+        visible: String,
+    },
+    /// The GPU lacks something that pools need.
+    #[error("{uuid} ({name}) cannot hold a pool: it has no {lack}; use the host domain")]
+    Unsupported {
+        /// The GPU.
+        uuid: GpuUuid,
+        /// Its name.
+        name: String,
+        /// What it lacks.
+        lack: &'static str,
+    },
+    /// The value is not the handle of a stream.
+    #[error("0x{0:x} is not a CUDA stream; pass a CUstream, or 0 for the default stream")]
+    NotAStream(u64),
+    /// The stream is recording a graph, so nothing runs on it that could be waited for.
+    #[error(
+        "the stream is capturing a CUDA graph; publish and release outside the capture, \
+         or on another stream"
+    )]
+    Capturing,
+}
+
+impl CudaError {
+    /// As an error of the pool in the memory of `uuid`.
+    pub fn into_pool(self, uuid: GpuUuid) -> PoolError {
+        match self {
+            CudaError::Call {
+                call,
+                name,
+                code,
+                hint,
+            } => PoolError::Cuda {
+                call,
+                name,
+                code,
+                hint: hint.to_owned(),
+            },
+            CudaError::NotAStream(_) => PoolError::Cuda {
+                call: "cuStreamSynchronize",
+                name: "CUDA_ERROR_INVALID_HANDLE".to_owned(),
+                code: CUDA_ERROR_INVALID_HANDLE,
+                hint: self.to_string(),
+            },
+            CudaError::Capturing => PoolError::Cuda {
+                call: "cuStreamSynchronize",
+                name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED".to_owned(),
+                code: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                hint: self.to_string(),
+            },
+            other => PoolError::Unavailable {
+                domain: Domain::Cuda(uuid),
+                reason: other.to_string(),
+            },
+        }
+    }
+
+    /// The number of the driver's error, where a call failed.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            CudaError::Call { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+/// What a user can do about an error code.
+pub(crate) fn hint(code: CUresult) -> &'static str {
+    match code {
+        CUDA_ERROR_OUT_OF_MEMORY => {
+            "the GPU's memory is used up: end other users of it (nvidia-smi shows them) or lower \
+             the pool's cap in rgaps.toml"
+        }
+        CUDA_ERROR_NO_DEVICE => "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES",
+        CUDA_ERROR_STUB_LIBRARY => {
+            "the library found is the toolkit's stub for linking: remove its folder from \
+             LD_LIBRARY_PATH"
+        }
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "library and kernel module are of different versions: reboot, or reload the module"
+        }
+        CUDA_ERROR_NOT_INITIALIZED | CUDA_ERROR_DEINITIALIZED => {
+            "the driver is not usable in this process: after a fork open rgaps anew in a process \
+             that was started with exec"
+        }
+        CUDA_ERROR_NOT_SUPPORTED | CUDA_ERROR_NOT_PERMITTED => {
+            "the GPU or its driver's configuration does not allow it ('rgaps doctor' shows what it \
+             does)"
+        }
+        CUDA_ERROR_INVALID_VALUE => "a handle, address or size was refused by the driver",
+        CUDA_ERROR_INVALID_HANDLE => "the stream or handle does not exist (any more)",
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
+            "a stream is capturing a CUDA graph: use a stream of its own outside the capture"
+        }
+        CUDA_ERROR_ILLEGAL_ADDRESS
+        | CUDA_ERROR_LAUNCH_FAILED
+        | CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | CUDA_ERROR_MPS_CLIENT_TERMINATED => {
+            "this process's CUDA context is lost (an earlier kernel failed): restart the process"
+        }
+        _ => "see the CUDA driver's documentation of this code",
+    }
+}

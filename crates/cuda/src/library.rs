@@ -1,0 +1,49 @@
+//! The shared library that holds the driver.
+
+use std::ffi::{c_void, CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::NonNull;
+
+/// A library that stays loaded until the process ends: the driver starts threads and registers
+/// handlers, so it is never closed.
+pub(crate) struct Library {
+    handle: NonNull<c_void>,
+}
+
+// SAFETY: the handle is only passed to dlsym, which may be called from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads `path` (a name without a slash is searched for as the system does).
+    pub(crate) fn open(path: &OsStr) -> Result<Library, String> {
+        let path = CString::new(path.as_bytes())
+            .map_err(|_| "the path contains a NUL character".to_owned())?;
+        // SAFETY: the path is a C string. Loading runs the library's initialisers, which is what
+        // the user asks for by installing it as the driver or naming it in the environment.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle)
+            .map(|handle| Library { handle })
+            .ok_or_else(last_error)
+    }
+
+    /// Address of a symbol.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle is of a library that `open` loaded and that is never closed.
+        let address = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: dlerror gives null or a C string that is valid until this thread's next dl call.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            "dlopen failed without a reason".to_owned()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}

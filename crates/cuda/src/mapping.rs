@@ -1,0 +1,215 @@
+//! A pool in GPU memory, as one process sees it.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::CudaError;
+use crate::handle::Reservation;
+use crate::source::{check_size, import, pool_granularity, too_small};
+use crate::stream::{CudaStream, ForeignStreams};
+use rgaps_layout::{Domain, GpuUuid, MAX_POOL_BYTES};
+use rgaps_pool::{Access, Mapping, PoolError, Stream};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Segments of GPU memory mapped one behind the other into a reserved address range.
+///
+/// Copies run on a stream of the mapping's own and are waited for: they do not wait for work that
+/// the user queued elsewhere ([`synchronize`](Mapping::synchronize) does), and that work does not
+/// wait for them. Dropping the mapping takes the addresses away, so whoever drops it has waited
+/// for the work that uses them.
+pub struct CudaMapping {
+    // Fields drop in this order: addresses before the stream, the stream before the context.
+    addresses: Mutex<Reservation>,
+    copies: CudaStream,
+    context: Arc<Context>,
+    foreign: ForeignStreams,
+    access: Access,
+    base: u64,
+    cap: u64,
+    granularity: u64,
+    /// Grows only, under the lock of `addresses`. SYNC POINT mapped: the Release store in `extend`
+    /// pairs with the Acquire load in `mapped`, so whoever sees a size may use the bytes below it.
+    mapped: AtomicU64,
+}
+
+impl CudaMapping {
+    /// Reserves addresses for `cap` bytes (rounded up to the granularity) on the GPU `uuid`.
+    pub fn new(
+        driver: Arc<Driver>,
+        uuid: GpuUuid,
+        cap: u64,
+        access: Access,
+    ) -> Result<CudaMapping, PoolError> {
+        let fail = |error: CudaError| error.into_pool(uuid);
+        let device = driver.device(uuid).map_err(fail)?;
+        device.require_pools().map_err(fail)?;
+        let granularity = pool_granularity(&driver, &device)?;
+        if cap == 0 || cap > MAX_POOL_BYTES {
+            return Err(PoolError::Untrusted(format!(
+                "a pool's cap is between 1 and {MAX_POOL_BYTES} bytes, not {cap}"
+            )));
+        }
+        let context = Context::retain(driver.clone(), uuid).map_err(fail)?;
+        let copies = CudaStream::new(context.clone()).map_err(fail)?;
+        let addresses = {
+            let _entered = context.enter().map_err(fail)?;
+            Reservation::new(&driver, cap.next_multiple_of(granularity)).map_err(fail)?
+        };
+        Ok(CudaMapping {
+            base: addresses.base(),
+            cap: addresses.bytes(),
+            addresses: Mutex::new(addresses),
+            copies,
+            context,
+            foreign: ForeignStreams::default(),
+            access,
+            granularity,
+            mapped: AtomicU64::new(0),
+        })
+    }
+
+    /// The context it lives in, for streams of one's own.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn fail(&self, error: CudaError) -> PoolError {
+        error.into_pool(self.context.device().uuid)
+    }
+
+    /// The address of a range, if all of it is mapped.
+    fn address(&self, offset: u64, bytes: u64) -> Result<u64, PoolError> {
+        let mapped = self.mapped();
+        let end = offset.saturating_add(bytes);
+        if end > mapped || offset > mapped {
+            return Err(PoolError::OutOfRange {
+                offset,
+                end,
+                mapped,
+            });
+        }
+        Ok(self.base + offset)
+    }
+
+    fn writable_address(&self, offset: u64, bytes: u64) -> Result<u64, PoolError> {
+        match self.access {
+            Access::ReadWrite => self.address(offset, bytes),
+            Access::ReadOnly => Err(PoolError::System {
+                call: "write",
+                source: std::io::ErrorKind::PermissionDenied.into(),
+                hint: "the pool is mapped read-only in this process".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Mapping for CudaMapping {
+    fn domain(&self) -> Domain {
+        Domain::Cuda(self.context.device().uuid)
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Acquire) // SYNC POINT mapped
+    }
+
+    fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
+        check_size(bytes, self.granularity)?;
+        let mut addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mapped = self.mapped();
+        if bytes > self.cap - mapped {
+            return Err(PoolError::CapReached { cap: self.cap });
+        }
+        let device = self.context.device();
+        let _entered = self.context.enter().map_err(|error| self.fail(error))?;
+        // What an earlier call mapped and could neither open nor take back is in the way.
+        while addresses.mapped() > mapped {
+            addresses.unmap_last().map_err(|error| self.fail(error))?;
+        }
+        let memory = import(self.context.driver(), device, fd)?;
+        // Which GPU the memory is on is not compared here: its number is the one of the process
+        // that made it, which may count GPUs differently. Access is granted to our GPU only, so
+        // memory of another is refused by the driver unless the two are peers.
+        let found = memory.properties().map_err(|error| self.fail(error))?;
+        if found.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(PoolError::Untrusted("it is not memory of a GPU".to_owned()));
+        }
+        addresses
+            .map(&memory, bytes)
+            .map_err(|error| match error.code() {
+                Some(CUDA_ERROR_INVALID_VALUE) => too_small(bytes),
+                _ => self.fail(error),
+            })?;
+        if let Err(error) = addresses.allow(device, self.access) {
+            if let Err(unmap) = addresses.unmap_last() {
+                tracing::warn!(error = %unmap, "a segment without access stays mapped for now");
+            }
+            return Err(self.fail(error));
+        }
+        self.mapped.store(mapped + bytes, Ordering::Release); // SYNC POINT mapped
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+        let to = self.writable_address(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range is mapped read-write and stays so while `self` lives.
+        unsafe { self.copies.write(to, bytes) }.map_err(|error| self.fail(error))
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
+        let from = self.address(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range is mapped and stays so while `self` lives.
+        unsafe { self.copies.read(bytes, from) }.map_err(|error| self.fail(error))
+    }
+
+    unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
+        let to = self.writable_address(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the source; the destination is mapped read-write.
+        unsafe { self.copies.write_from(to, source, bytes as usize) }
+            .map_err(|error| self.fail(error))
+    }
+
+    fn synchronize(&self, stream: Stream) -> Result<(), PoolError> {
+        self.foreign
+            .synchronize(&self.context, stream)
+            .map_err(|error| self.fail(error))
+    }
+}
+
+impl fmt::Debug for CudaMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaMapping")
+            .field("domain", &self.domain())
+            .field("access", &self.access)
+            .field("base", &format_args!("{:#x}", self.base))
+            .field("cap", &self.cap)
+            .field("mapped", &self.mapped())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+//! Segments of GPU memory, as the daemon makes them.
+
+use crate::abi::*;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::CudaError;
+use crate::handle::{granularity, properties, Allocation, Reservation};
+use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES};
+use rgaps_pool::{PageSize, Placement, PoolError, Segment, SegmentSource};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Makes segments in the memory of one GPU. Creates no context.
+///
+/// A segment is its descriptor: the handle it was created with is released at once, and the driver
+/// keeps the memory for as long as a descriptor or a mapping of it is left in any process.
+pub struct CudaSource {
+    driver: Arc<Driver>,
+    device: Device,
+    granularity: u64,
+}
+
+impl CudaSource {
+    /// A source for the GPU `uuid`; an error if the GPU is not there or cannot hold pools.
+    pub fn new(driver: Arc<Driver>, uuid: GpuUuid) -> Result<CudaSource, PoolError> {
+        let fail = |error: CudaError| error.into_pool(uuid);
+        let device = driver.device(uuid).map_err(fail)?;
+        device.require_pools().map_err(fail)?;
+        let granularity = pool_granularity(&driver, &device)?;
+        Ok(CudaSource {
+            driver,
+            device,
+            granularity,
+        })
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn fail(&self, error: CudaError) -> PoolError {
+        error.into_pool(self.device.uuid)
+    }
+
+    /// Memory that a NIC may use where the GPU has such; some set-ups (no peer-memory module, some
+    /// hypervisors) announce it and refuse it, so plain memory is the fall-back.
+    fn allocate(&self, bytes: u64, warnings: &mut Vec<String>) -> Result<Allocation, CudaError> {
+        if self.device.gpu_direct_rdma {
+            match Allocation::create(&self.driver, bytes, &properties(&self.device, true)) {
+                Err(error) if is_refusal(&error) => {
+                    warnings.push(format!("no memory that a NIC can use directly: {error}"));
+                }
+                result => return result,
+            }
+        }
+        Allocation::create(&self.driver, bytes, &properties(&self.device, false))
+    }
+
+    /// Checks that `memory` is a piece of this GPU's memory that can be mapped for `bytes` bytes.
+    /// The driver tells no size, so the check is to map it, which without access rights needs no
+    /// context and gives the GPU nothing to see.
+    fn verify(
+        &self,
+        memory: &Allocation,
+        bytes: u64,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), PoolError> {
+        let found = memory.properties().map_err(|error| self.fail(error))?;
+        let on_device = found.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
+            && found.location.id == self.device.ordinal;
+        if found.type_ != CU_MEM_ALLOCATION_TYPE_PINNED || !on_device {
+            return Err(PoolError::Untrusted(format!(
+                "it is not memory of {} but of location type {} number {}",
+                self.device.uuid, found.location.type_, found.location.id
+            )));
+        }
+        let mut probe = Reservation::new(&self.driver, bytes).map_err(|error| self.fail(error))?;
+        match probe.map(memory, bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.code() == Some(CUDA_ERROR_INVALID_VALUE) => Err(too_small(bytes)),
+            // The documentation names no context as a condition. Should a driver want one all the
+            // same, taking back what is there is worth more than knowing its size for certain.
+            Err(error) if error.code() == Some(CUDA_ERROR_INVALID_CONTEXT) => {
+                warnings.push(format!(
+                    "the size of an adopted segment is not verified: {error}"
+                ));
+                Ok(())
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+}
+
+impl SegmentSource for CudaSource {
+    fn domain(&self) -> Domain {
+        Domain::Cuda(self.device.uuid)
+    }
+
+    fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
+        check_size(bytes, self.granularity)?;
+        let mut warnings = Vec::new();
+        let memory = self
+            .allocate(bytes, &mut warnings)
+            .map_err(|error| self.fail(error))?;
+        let fd = memory.export().map_err(|error| self.fail(error))?;
+        Ok(Segment {
+            fd,
+            bytes,
+            inode: 0,
+            placement: placement(warnings),
+        })
+    }
+
+    fn adopt(&mut self, fd: OwnedFd, bytes: u64, _inode: u64) -> Result<Segment, PoolError> {
+        check_size(bytes, self.granularity)?;
+        let memory = import(&self.driver, &self.device, fd.as_fd())?;
+        let mut warnings = Vec::new();
+        self.verify(&memory, bytes, &mut warnings)?;
+        Ok(Segment {
+            fd,
+            bytes,
+            inode: 0,
+            placement: placement(warnings),
+        })
+    }
+
+    fn discard(&mut self, _segment: &Segment, _offset: u64, _bytes: u64) {
+        // GPU memory goes back to the system with its segment; the driver has no part release.
+    }
+}
+
+/// The granularity of mappings, as a multiple of the layout's granule.
+pub(crate) fn pool_granularity(driver: &Driver, device: &Device) -> Result<u64, PoolError> {
+    let bytes = granularity(driver, device).map_err(|error| error.into_pool(device.uuid))?;
+    if bytes == 0 || !bytes.is_power_of_two() {
+        return Err(PoolError::Unavailable {
+            domain: Domain::Cuda(device.uuid),
+            reason: format!("the driver gives a granularity of {bytes} bytes"),
+        });
+    }
+    Ok(bytes.max(GRANULE_BYTES))
+}
+
+/// The memory behind a descriptor that a peer handed over.
+pub(crate) fn import(
+    driver: &Arc<Driver>,
+    device: &Device,
+    fd: BorrowedFd<'_>,
+) -> Result<Allocation, PoolError> {
+    Allocation::import(driver, fd).map_err(|error| match error.code() {
+        Some(
+            CUDA_ERROR_INVALID_VALUE
+            | CUDA_ERROR_INVALID_HANDLE
+            | CUDA_ERROR_OPERATING_SYSTEM
+            | CUDA_ERROR_UNKNOWN,
+        ) => PoolError::Untrusted(format!(
+            "the driver does not know it as GPU memory: {error}"
+        )),
+        _ => error.into_pool(device.uuid),
+    })
+}
+
+/// Whether the driver refused a property, as opposed to having no memory left.
+fn is_refusal(error: &CudaError) -> bool {
+    matches!(
+        error.code(),
+        Some(CUDA_ERROR_NOT_SUPPORTED | CUDA_ERROR_NOT_PERMITTED | CUDA_ERROR_INVALID_VALUE)
+    )
+}
+
+/// Refuses sizes that cannot be a segment's.
+pub(crate) fn check_size(bytes: u64, granularity: u64) -> Result<(), PoolError> {
+    if bytes == 0 || bytes % granularity != 0 {
+        return Err(PoolError::Untrusted(format!(
+            "its size of {bytes} bytes is not a positive multiple of {granularity}"
+        )));
+    }
+    Ok(())
+}
+
+/// The error for memory that is smaller than its description.
+pub(crate) fn too_small(bytes: u64) -> PoolError {
+    PoolError::Untrusted(format!(
+        "it is smaller than the {bytes} bytes that it was announced with"
+    ))
+}
+
+fn placement(warnings: Vec<String>) -> Placement {
+    Placement {
+        pages: PageSize::Device,
+        numa: None,
+        warnings,
+    }
+}

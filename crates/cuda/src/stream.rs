@@ -1,0 +1,286 @@
+//! Streams: our own, and those that users hand to us.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::driver::cu;
+use crate::error::CudaError;
+use rgaps_pool::Stream;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// A stream of our own. Work on it does not wait for the default stream, nor the reverse.
+pub struct CudaStream {
+    context: Arc<Context>,
+    raw: CUstream,
+}
+
+impl CudaStream {
+    /// A new stream.
+    pub fn new(context: Arc<Context>) -> Result<CudaStream, CudaError> {
+        let mut raw: CUstream = 0;
+        {
+            let _entered = context.enter()?;
+            // SAFETY: the out pointer is ours and the context is current.
+            unsafe {
+                cu!(
+                    context.driver(),
+                    cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING)
+                )?
+            };
+        }
+        Ok(CudaStream { context, raw })
+    }
+
+    /// The handle, for publishing on it.
+    pub fn handle(&self) -> Stream {
+        Stream(self.raw as u64)
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Waits on the CPU until all that is queued has finished.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { cu!(self.context.driver(), cuStreamSynchronize(self.raw)) }
+    }
+
+    /// Whether all that is queued has finished.
+    pub fn is_idle(&self) -> Result<bool, CudaError> {
+        let _entered = self.context.enter()?;
+        let driver = self.context.driver();
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { (driver.table().cuStreamQuery)(self.raw) } {
+            CUDA_ERROR_NOT_READY => Ok(false),
+            code => driver.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    /// Queues setting `bytes` bytes from `address` on to `value`.
+    ///
+    /// # Safety
+    /// The range is device memory that this process may write, and nothing else reads or writes it
+    /// until the work has finished.
+    pub unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), CudaError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller vouches for the range; the stream lives as long as `self`.
+        unsafe {
+            cu!(
+                self.context.driver(),
+                cuMemsetD8Async(address, value, bytes as usize, self.raw)
+            )
+        }
+    }
+
+    /// Queues setting `words` 32-bit words from `address` (a multiple of 4) on to `value`.
+    ///
+    /// # Safety
+    /// As [`fill`](Self::fill).
+    pub unsafe fn fill_u32(&self, address: u64, value: u32, words: u64) -> Result<(), CudaError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller vouches for the range; the stream lives as long as `self`.
+        unsafe {
+            cu!(
+                self.context.driver(),
+                cuMemsetD32Async(address, value, words as usize, self.raw)
+            )
+        }
+    }
+
+    /// Queues a copy between any two addresses, of the host or of a device.
+    ///
+    /// # Safety
+    /// Both ranges are valid until the work has finished, and nothing else writes the source or
+    /// touches the destination until then.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller vouches for the ranges; the stream lives as long as `self`.
+        unsafe {
+            cu!(
+                self.context.driver(),
+                cuMemcpyAsync(to, from, bytes as usize, self.raw)
+            )
+        }
+    }
+
+    /// Copies from the host and waits.
+    ///
+    /// # Safety
+    /// `to` is device memory that this process may write for `from.len()` bytes.
+    pub(crate) unsafe fn write(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: the slice outlives the call, which waits; the caller vouches for the rest.
+        unsafe { self.write_host(to, from.as_ptr().cast(), from.len()) }
+    }
+
+    /// Copies from a host address and waits.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` is writable device memory, for `bytes` bytes.
+    unsafe fn write_host(
+        &self,
+        to: u64,
+        from: *const c_void,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        let driver = self.context.driver();
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller vouches for both ranges until we return, which is after the wait. The
+        // wait is needed: from pageable memory the call returns when the bytes are staged.
+        unsafe {
+            cu!(driver, cuMemcpyHtoDAsync(to, from, bytes, self.raw))?;
+            cu!(driver, cuStreamSynchronize(self.raw))
+        }
+    }
+
+    /// Copies to the host and waits.
+    ///
+    /// # Safety
+    /// `from` is device memory that this process may read for `to.len()` bytes.
+    pub(crate) unsafe fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+        let driver = self.context.driver();
+        let _entered = self.context.enter()?;
+        // SAFETY: the slice is exclusively ours until we return, which is after the wait.
+        unsafe {
+            cu!(
+                driver,
+                cuMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, to.len(), self.raw)
+            )?;
+            cu!(driver, cuStreamSynchronize(self.raw))
+        }
+    }
+
+    /// Copies from an address of the host or of any device, whichever it is, and waits.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` is writable device memory, for `bytes` bytes.
+    pub(crate) unsafe fn write_from(
+        &self,
+        to: u64,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        if self.is_host(from)? {
+            // SAFETY: passed on from our caller.
+            return unsafe { self.write_host(to, from as usize as *const c_void, bytes) };
+        }
+        let driver = self.context.driver();
+        let _entered = self.context.enter()?;
+        // SAFETY: as in `write_host`. A copy between devices does not wait on the CPU by itself.
+        unsafe {
+            cu!(driver, cuMemcpyAsync(to, from, bytes, self.raw))?;
+            cu!(driver, cuStreamSynchronize(self.raw))
+        }
+    }
+
+    /// Memory that the driver has never heard of is ordinary host memory; on systems that let the
+    /// GPU read that too (HMM, ATS) it is still host memory for a copy.
+    fn is_host(&self, address: u64) -> Result<bool, CudaError> {
+        let mut kind: u32 = 0;
+        let driver = self.context.driver();
+        let _entered = self.context.enter()?;
+        // SAFETY: the attribute is a 32-bit number, written to ours; the address is only looked up.
+        let code = unsafe {
+            (driver.table().cuPointerGetAttribute)(
+                (&raw mut kind).cast(),
+                CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                address,
+            )
+        };
+        match code {
+            CUDA_ERROR_INVALID_VALUE => Ok(true),
+            code => {
+                driver.check("cuPointerGetAttribute", code)?;
+                Ok(kind == CU_MEMORYTYPE_HOST)
+            }
+        }
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else {
+            return;
+        };
+        // SAFETY: the handle came from cuStreamCreate and is destroyed here only.
+        if let Err(error) = unsafe { cu!(self.context.driver(), cuStreamDestroy(self.raw)) } {
+            tracing::debug!(%error, "stream not destroyed");
+        }
+    }
+}
+
+impl fmt::Debug for CudaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaStream({:#x})", self.raw)
+    }
+}
+
+/// Waits for streams that a user names by handle.
+///
+/// The driver follows a handle without looking at it, so a wrong one can end the process. What can
+/// be seen from outside is checked first: a handle is the address of an object of the driver.
+#[derive(Debug, Default)]
+pub(crate) struct ForeignStreams {
+    /// The last handle that was found to be an address, so that the check is made once and not on
+    /// every message. A hint: a torn or stale value costs one more check.
+    last_checked: AtomicU64,
+}
+
+impl ForeignStreams {
+    /// Waits on the CPU until all work queued on `stream` so far has finished.
+    pub(crate) fn synchronize(&self, context: &Context, stream: Stream) -> Result<(), CudaError> {
+        let raw = stream.0 as CUstream;
+        let special = raw <= CU_STREAM_PER_THREAD;
+        if !special {
+            self.check_handle(stream.0)?;
+        }
+        // The special handles mean a stream of the current context. Where the caller works in a
+        // context of this GPU, that is the one that he means, and else the primary one.
+        let _entered = match special && context.caller_is_on_device() {
+            true => None,
+            false => Some(context.enter()?),
+        };
+        let driver = context.driver();
+        let mut capture: c_int = CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the handle is special or was checked as far as it can be; the user vouches for
+        // it being a stream. Waiting on a capturing stream would spoil the capture, so ask first.
+        unsafe {
+            cu!(driver, cuStreamIsCapturing(raw, &mut capture))?;
+            if capture != CU_STREAM_CAPTURE_STATUS_NONE {
+                return Err(CudaError::Capturing);
+            }
+            cu!(driver, cuStreamSynchronize(raw))
+        }
+    }
+
+    fn check_handle(&self, handle: u64) -> Result<(), CudaError> {
+        if self.last_checked.load(Ordering::Relaxed) == handle {
+            return Ok(());
+        }
+        if handle % align_of::<usize>() as u64 != 0 || !is_mapped(handle) {
+            return Err(CudaError::NotAStream(handle));
+        }
+        self.last_checked.store(handle, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Whether the address lies in a page that this process has mapped.
+fn is_mapped(address: u64) -> bool {
+    // SAFETY: sysconf only reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let mut resident = 0u8;
+    // SAFETY: mincore looks the page up without touching it and writes one byte for one page.
+    let code = unsafe {
+        libc::mincore(
+            (address / page * page) as usize as *mut c_void,
+            1,
+            &mut resident,
+        )
+    };
+    code == 0
+}
