@@ -3,6 +3,24 @@
 //!
 //! A session carries joins, leaves, leases and mappings; never a message of a topic.
 
+mod access;
+mod config;
+mod launch;
+mod lock;
 mod message;
+mod ready;
+mod socket;
 
+pub use access::{
+    check_topic_name, pattern_matches, Access, AccessClass, AccessError, TopicNameError,
+    DEFAULT_CLASS,
+};
+pub use config::{
+    segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, CudaPool, CudaUse,
+    Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal,
+};
+pub use launch::{connect, connect_or_start, LaunchError};
+pub use lock::{DaemonLock, LockError};
 pub use message::*;
+pub use ready::Ready;
+pub use socket::{Channel, Credentials, Listener, SocketError};

@@ -1,0 +1,360 @@
+//! Configuration: what can be set, and where it is read from.
+//!
+//! Built-in values, then the first of the files there is (the one named by `--config` or
+//! `RGAPS_CONFIG`, else `./rgaps.toml`, `~/.config/rgaps/rgaps.toml`, `/etc/rgaps/rgaps.toml`),
+//! then the environment: `RGAPS_REALM`, `RGAPS_POOL__HOST__CAP=2GiB` and so on, two underscores
+//! for a dot. A daemon that a client starts gets the client's configuration as a whole.
+
+mod load;
+mod memory;
+mod paths;
+mod size;
+
+pub use load::Environment;
+pub(crate) use load::INLINE_VARIABLE;
+pub(crate) use paths::prepare_folder;
+pub use size::{ByteSize, ByteSizeError};
+
+use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS};
+use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Segment size unless the configuration says otherwise.
+const DEFAULT_SEGMENT_BYTES: u64 = 64 << 20;
+/// Longest realm: its name is a file's.
+const MAX_REALM_NAME: usize = 64;
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("the configuration '{}' cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file or an environment variable says something that cannot be.
+    #[error("{place}: {reason}")]
+    Wrong {
+        /// The file or variable.
+        place: String,
+        /// What is wrong with which key.
+        reason: String,
+    },
+    /// The folder of the socket cannot be used.
+    #[error("the socket's folder '{}' cannot be used: {reason}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// All that can be set. The names of the keys in `rgaps.toml` are those of the fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Which daemon of this user or host is meant: `[A-Za-z0-9_-]`, at most 64 characters.
+    pub realm: String,
+    /// Path of the daemon's socket; none takes [`Config::socket_path`]'s choice.
+    pub socket: Option<PathBuf>,
+    /// Permissions of the socket.
+    pub socket_mode: FileMode,
+    /// A daemon without clients leaves after this long; 0 is never.
+    pub idle_exit_ms: u64,
+    /// How long a daemon waits for what its predecessor left with clients.
+    pub recovery_ms: u64,
+    /// What to log, as `tracing` filters are written: "info", "rgaps_engine=debug".
+    pub log: String,
+    /// Whether a client that finds no daemon starts one.
+    pub autostart: bool,
+    /// Memory.
+    pub pool: Pools,
+    /// Limits.
+    pub limits: Limits,
+    /// Who may publish and subscribe to what; topics that no rule names are open to everyone
+    /// who can open the socket.
+    pub access: Vec<AccessRule>,
+    /// The file that was read.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
+    /// Environment variables that start with `RGAPS_` but name no key.
+    #[serde(skip)]
+    pub ignored_variables: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            realm: "default".to_owned(),
+            socket: None,
+            socket_mode: FileMode(0o600),
+            idle_exit_ms: 60_000,
+            recovery_ms: 2_000,
+            log: "info".to_owned(),
+            autostart: true,
+            pool: Pools::default(),
+            limits: Limits::default(),
+            access: Vec::new(),
+            file: None,
+            ignored_variables: Vec::new(),
+        }
+    }
+}
+
+/// Memory, per kind of domain.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pools {
+    /// Shared host memory.
+    pub host: HostPool,
+    /// GPUs.
+    pub cuda: CudaPool,
+}
+
+/// A host pool. There is one per zone (topics of equal access rules).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostPool {
+    /// Most bytes; none takes half of the memory that this machine or container has.
+    pub cap: Option<ByteSize>,
+    /// The pool grows by segments of this size, a multiple of 2 MiB.
+    pub segment: ByteSize,
+    /// Huge pages.
+    pub hugepages: HugePages,
+    /// NUMA node to allocate on.
+    pub numa_node: Option<u32>,
+    /// Touch a segment's pages when it is made, not when a message first needs them.
+    pub prefault: bool,
+}
+
+impl Default for HostPool {
+    fn default() -> Self {
+        HostPool {
+            cap: None,
+            segment: ByteSize(DEFAULT_SEGMENT_BYTES),
+            hugepages: HugePages::Off,
+            numa_node: None,
+            prefault: false,
+        }
+    }
+}
+
+/// A CUDA pool, per GPU and zone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CudaPool {
+    /// Most bytes on each GPU; none takes half of the GPU's memory.
+    pub cap: Option<ByteSize>,
+    /// The pool grows by segments of this size, a multiple of 2 MiB.
+    pub segment: ByteSize,
+    /// Whether GPUs are used.
+    pub enabled: CudaUse,
+}
+
+impl Default for CudaPool {
+    fn default() -> Self {
+        CudaPool {
+            cap: None,
+            segment: ByteSize(DEFAULT_SEGMENT_BYTES),
+            enabled: CudaUse::Auto,
+        }
+    }
+}
+
+/// Whether a host pool uses huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HugePages {
+    /// No.
+    #[default]
+    Off,
+    /// Yes if there are any, else ordinary pages and a warning.
+    Try,
+    /// Yes, or the segment is not made.
+    Require,
+}
+
+/// Whether GPUs are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaUse {
+    /// If a driver answers.
+    #[default]
+    Auto,
+    /// No; the driver is not even loaded.
+    Off,
+}
+
+/// Limits of a daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Client processes of a zone.
+    pub clients: u32,
+    /// Topics of a zone.
+    pub topics: u32,
+    /// Sessions that are open at once.
+    pub connections: u32,
+    /// Sessions of one user that are open at once.
+    pub connections_per_user: u32,
+    /// Bytes of a pool that one publisher may have leased; none is the pool's cap.
+    pub lease_per_publisher: Option<ByteSize>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            clients: MAX_CLIENTS as u32,
+            topics: MAX_TOPICS as u32,
+            connections: 2 * MAX_CLIENTS as u32,
+            connections_per_user: MAX_CLIENTS as u32,
+            lease_per_publisher: None,
+        }
+    }
+}
+
+/// Who may publish and subscribe to some topics. Topics of different rules share no memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessRule {
+    /// What to call it.
+    pub name: String,
+    /// Patterns of topic names: `camera/*`, `robot/**`.
+    pub topics: Vec<String>,
+    /// Users that may subscribe; with `groups` empty too, everyone.
+    #[serde(default)]
+    pub users: Vec<Principal>,
+    /// Groups that may subscribe.
+    #[serde(default)]
+    pub groups: Vec<Principal>,
+    /// Users that may publish; with `publish_groups` empty too, those that may subscribe.
+    #[serde(default)]
+    pub publish_users: Vec<Principal>,
+    /// Groups that may publish.
+    #[serde(default)]
+    pub publish_groups: Vec<Principal>,
+}
+
+/// A user or group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a user or group is a name (\"alice\") or a number (1000)"
+)]
+pub enum Principal {
+    /// By number.
+    Id(u32),
+    /// By name.
+    Name(String),
+}
+
+/// Permissions of a file, written in octal as a string: "0660".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileMode(pub u32);
+
+impl Serialize for FileMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:04o}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for FileMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const EXPECTED: &str = "permissions are written in octal as a string, such as \"0660\"";
+        // Not as a number: 660 would be taken for 0o1224.
+        let text = String::deserialize(deserializer).map_err(|_| de::Error::custom(EXPECTED))?;
+        match u32::from_str_radix(&text, 8) {
+            Ok(mode) if mode <= 0o777 => Ok(FileMode(mode)),
+            _ => Err(de::Error::custom(EXPECTED)),
+        }
+    }
+}
+
+impl Config {
+    /// How long a daemon without clients stays; none is for ever.
+    pub fn idle_exit(&self) -> Option<Duration> {
+        (self.idle_exit_ms != 0).then(|| Duration::from_millis(self.idle_exit_ms))
+    }
+
+    /// Says what cannot be, naming the key.
+    pub fn check(&self) -> Result<(), String> {
+        check_realm(&self.realm)?;
+        check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
+        check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;
+        let limits = &self.limits;
+        for (key, value, most) in [
+            ("clients", limits.clients, MAX_CLIENTS as u32),
+            ("topics", limits.topics, MAX_TOPICS as u32),
+            ("connections", limits.connections, u32::MAX),
+            (
+                "connections_per_user",
+                limits.connections_per_user,
+                u32::MAX,
+            ),
+        ] {
+            if value == 0 || value > most {
+                return Err(format!("limits.{key} = {value}: it must be 1 to {most}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HostPool {
+    /// The cap in bytes, whole granules: as configured, or half of the memory there is.
+    pub fn cap_bytes(&self) -> u64 {
+        let wanted = self
+            .cap
+            .map_or_else(|| memory::available_bytes() / 2, |cap| cap.0);
+        wanted.clamp(GRANULE_BYTES, MAX_POOL_BYTES) / GRANULE_BYTES * GRANULE_BYTES
+    }
+
+    /// Bytes of a segment, see [`segment_bytes`].
+    pub fn segment_bytes(&self) -> u64 {
+        segment_bytes(self.segment, self.cap_bytes())
+    }
+}
+
+/// Bytes of a pool's segments: as configured, or as many as it takes so that the table of
+/// segments holds a pool of this cap.
+pub fn segment_bytes(configured: ByteSize, cap_bytes: u64) -> u64 {
+    let least = cap_bytes
+        .div_ceil(MAX_SEGMENTS as u64)
+        .next_multiple_of(GRANULE_BYTES);
+    configured.0.next_multiple_of(GRANULE_BYTES).max(least)
+}
+
+fn check_realm(realm: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if realm.is_empty() || realm.len() > MAX_REALM_NAME || !realm.chars().all(plain) {
+        return Err(format!(
+            "realm = {realm:?}: a realm is named with 1 to {MAX_REALM_NAME} letters, digits, \
+             '_' or '-'"
+        ));
+    }
+    Ok(())
+}
+
+fn check_pool(key: &str, cap: Option<ByteSize>, segment: ByteSize) -> Result<(), String> {
+    if segment.0 == 0 || segment.0 % GRANULE_BYTES != 0 {
+        return Err(format!(
+            "{key}.segment = {segment}: it must be a multiple of 2MiB"
+        ));
+    }
+    match cap {
+        Some(cap) if cap.0 < GRANULE_BYTES || cap.0 > MAX_POOL_BYTES => Err(format!(
+            "{key}.cap = {cap}: it must be 2MiB to {}",
+            ByteSize(MAX_POOL_BYTES)
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

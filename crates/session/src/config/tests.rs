@@ -1,0 +1,215 @@
+use super::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn environment(variables: &[(&str, &str)], files: &[&Path]) -> Environment {
+    Environment {
+        variables: variables
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect(),
+        files: files.iter().map(|path| path.to_path_buf()).collect(),
+    }
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+const FULL: &str = r#"
+realm = "lab"
+socket = "/run/lab.sock"
+socket_mode = "0660"
+idle_exit_ms = 0
+recovery_ms = 500
+log = "debug"
+autostart = false
+
+[pool.host]
+cap = "8GiB"
+segment = 134217728
+hugepages = "try"
+numa_node = 1
+prefault = true
+
+[pool.cuda]
+cap = "4GiB"
+segment = "32MiB"
+enabled = "off"
+
+[limits]
+clients = 100
+topics = 50
+connections = 7
+connections_per_user = 3
+lease_per_publisher = "1GiB"
+
+[[access]]
+name = "camera"
+topics = ["camera/**"]
+users = ["alice", 1000]
+groups = ["video"]
+publish_users = [0]
+publish_groups = []
+"#;
+
+#[test]
+fn every_key_of_a_file() {
+    let path = file(FULL);
+    let config = Config::load_from(None, &environment(&[], &[path.path()])).unwrap();
+    assert_eq!(config.file.as_deref(), Some(path.path()));
+    assert_eq!(config.realm, "lab");
+    assert_eq!(config.socket_path(), Path::new("/run/lab.sock"));
+    assert_eq!(config.socket_mode, FileMode(0o660));
+    assert_eq!(config.idle_exit(), None);
+    assert_eq!(
+        (config.recovery_ms, config.log.as_str(), config.autostart),
+        (500, "debug", false)
+    );
+    let host = HostPool {
+        cap: Some(ByteSize(8 << 30)),
+        segment: ByteSize(128 << 20),
+        hugepages: HugePages::Try,
+        numa_node: Some(1),
+        prefault: true,
+    };
+    assert_eq!(config.pool.host, host);
+    assert_eq!(config.pool.cuda.enabled, CudaUse::Off);
+    assert_eq!(config.limits.lease_per_publisher, Some(ByteSize(1 << 30)));
+    assert_eq!(
+        config.access[0].users,
+        [Principal::Name("alice".into()), Principal::Id(1000)]
+    );
+
+    // What a daemon that is started gets is the same.
+    let inline = config.to_inline().unwrap();
+    let again = Config::load_from(
+        None,
+        &environment(&[(INLINE_VARIABLE, &inline), ("RGAPS_REALM", "other")], &[]),
+    );
+    assert_eq!(
+        again.unwrap(),
+        Config {
+            file: None,
+            ..config
+        }
+    );
+    let default = Config::default().to_inline().unwrap();
+    let again = Config::load_from(None, &environment(&[(INLINE_VARIABLE, &default)], &[]));
+    assert_eq!(again.unwrap(), Config::default());
+}
+
+#[test]
+fn files_in_order_and_variables_over_them() {
+    let first = file("realm = \"first\"\nlog = \"warn\"\n[pool.host]\nprefault = true\n");
+    let second = file("realm = \"second\"");
+    let files = [Path::new("/not/there.toml"), first.path(), second.path()];
+    let config = Config::load_from(None, &environment(&[], &files)).unwrap();
+    assert_eq!(config.realm, "first");
+    let explicit = second.path().to_str().unwrap();
+    let named = environment(&[("RGAPS_CONFIG", explicit)], &files);
+    assert_eq!(Config::load_from(None, &named).unwrap().realm, "second");
+    assert_eq!(
+        Config::load_from(Some(first.path()), &named).unwrap().realm,
+        "first"
+    );
+
+    let variables = [
+        ("RGAPS_REALM", "123"),
+        ("RGAPS_SOCKET_MODE", "660"),
+        ("RGAPS_SOCKET", "relative.sock"),
+        ("RGAPS_AUTOSTART", "false"),
+        ("RGAPS_POOL__HOST__CAP", "2GiB"),
+        ("RGAPS_POOL__HOST__HUGEPAGES", "require"),
+        ("RGAPS_LIMITS__TOPICS", "12"),
+        ("RGAPS_ACCESS", "[{name = \"a\", topics = [\"b\"]}]"),
+        ("RGAPS_SERVICE_HOST", "10.0.0.1"),
+        ("RGAPS_DAEMON", "/bin/rgapsd"),
+        ("PATH", "/bin"),
+    ];
+    let config = Config::load_from(None, &environment(&variables, &files)).unwrap();
+    assert_eq!(config.realm, "123");
+    assert_eq!(config.log, "warn", "the file's, where no variable speaks");
+    assert_eq!(config.socket_mode, FileMode(0o660));
+    assert!(config.socket.as_ref().unwrap().is_absolute());
+    assert!(!config.autostart);
+    assert_eq!(config.pool.host.cap, Some(ByteSize(2 << 30)));
+    assert!(config.pool.host.prefault);
+    assert_eq!(config.pool.host.hugepages, HugePages::Require);
+    assert_eq!(config.limits.topics, 12);
+    assert_eq!(config.access[0].topics, ["b"]);
+    assert_eq!(config.ignored_variables, ["RGAPS_SERVICE_HOST"]);
+}
+
+#[test]
+fn errors_name_place_and_key() {
+    for (text, key) in [
+        ("relm = \"x\"", "relm"),
+        ("[pool.host]\ncap = \"many\"", "many"),
+        ("[pool.host]\nhuge = 1", "huge"),
+        ("socket_mode = 660", "octal"),
+        ("socket_mode = \"999\"", "octal"),
+        ("realm = \"../etc\"", "realm"),
+        ("[pool.host]\nsegment = \"1MiB\"", "pool.host.segment"),
+        ("[pool.cuda]\ncap = \"1KiB\"", "pool.cuda.cap"),
+        ("[limits]\ntopics = 0", "limits.topics"),
+        ("[limits]\nclients = 100000", "limits.clients"),
+        ("[[access]]\nname = \"x\"", "topics"),
+        ("[pool.host]\nhugepages = \"maybe\"", "hugepages"),
+        ("not toml", "not toml"),
+    ] {
+        let path = file(text);
+        let error = Config::load_from(Some(path.path()), &environment(&[], &[])).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(path.path().to_str().unwrap()), "{error}");
+        assert!(error.contains(key), "{text}: {error}");
+    }
+    for (variable, value) in [
+        ("RGAPS_POOL__HOST__CAP", "much"),
+        ("RGAPS_POOL__HOTS__CAP", "1GiB"),
+        ("RGAPS_POOL", "1"),
+        ("RGAPS_REALM__X", "1"),
+        ("RGAPS_AUTOSTART", "perhaps"),
+        ("RGAPS_REALM", ""),
+    ] {
+        let error = Config::load_from(None, &environment(&[(variable, value)], &[])).unwrap_err();
+        assert!(error.to_string().contains(variable), "{error}");
+    }
+    let error =
+        Config::load_from(Some(Path::new("/not/there.toml")), &environment(&[], &[])).unwrap_err();
+    assert!(error.to_string().contains("/not/there.toml"), "{error}");
+}
+
+#[test]
+fn a_pool_fits_the_table_of_segments() {
+    let host = |cap: u64| HostPool {
+        cap: Some(ByteSize(cap)),
+        ..HostPool::default()
+    };
+    assert_eq!(host(1 << 30).segment_bytes(), 64 << 20);
+    let large = host(MAX_POOL_BYTES);
+    assert!(large.segment_bytes() * MAX_SEGMENTS as u64 >= large.cap_bytes());
+    assert_eq!(large.segment_bytes() % GRANULE_BYTES, 0);
+    assert_eq!(host((1 << 30) + 5).cap_bytes(), 1 << 30);
+    let by_default = HostPool::default().cap_bytes();
+    assert!(by_default >= GRANULE_BYTES && by_default % GRANULE_BYTES == 0);
+}
+
+#[test]
+fn the_list_of_keys_is_complete() {
+    let all = Config {
+        socket: Some("/x".into()),
+        ..Config::default()
+    };
+    let table: BTreeMap<String, toml::Value> = toml::from_str(&all.to_inline().unwrap()).unwrap();
+    for key in table.keys() {
+        let variable = format!("RGAPS_{}__NO_SUCH_KEY", key.to_uppercase());
+        let error = Config::load_from(None, &environment(&[(&variable, "1")], &[]));
+        assert!(
+            error.is_err(),
+            "{key} is not known as a key of the environment"
+        );
+    }
+}

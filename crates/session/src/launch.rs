@@ -1,0 +1,499 @@
+//! Finding the daemon, or starting one.
+//!
+//! Ten clients that start at once start one daemon: whoever takes the start lock looks again,
+//! starts it and holds the lock until it is ready.
+
+use crate::config::{prepare_folder, INLINE_VARIABLE};
+use crate::lock::{with_suffix, StartLock};
+use crate::ready::{READY_VARIABLE, READY_WORD};
+use crate::{Channel, Config, ConfigError, DaemonLock, LockError, SocketError};
+use rustix::event::{PollFd, PollFlags};
+use rustix::pipe::PipeFlags;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to be ready; loading a GPU's driver takes seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often one looks while another client starts the daemon.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// A log longer than this is put aside when a daemon is started.
+const LOG_BYTES_MAX: u64 = 4 << 20;
+/// Of a log, what an error message quotes.
+const LOG_TAIL_BYTES: usize = 2048;
+/// Longest reason that a daemon gives for not starting.
+const REASON_BYTES_MAX: usize = 4096;
+/// What a daemon inherits, besides `RGAPS_*` and `LC_*`. Not `CUDA_*`: the daemon serves others
+/// than the client that started it, on all GPUs.
+const INHERITED: [&str; 10] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    // Where containers keep the driver's libraries.
+    "LD_LIBRARY_PATH",
+    "RUST_BACKTRACE",
+];
+
+/// There is no daemon to talk to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The configuration does not allow to look for one.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// None runs, and the configuration says not to start one.
+    #[error(
+        "no daemon answers at {}; start one with 'rgaps up', or let clients start it \
+         (autostart = true)",
+        list(tried)
+    )]
+    NoDaemon {
+        /// Where it was looked for.
+        tried: Vec<PathBuf>,
+    },
+    /// There is one that we may not talk to.
+    #[error(
+        "the daemon's socket '{}' may not be used by this user: ask its owner for access \
+         (socket_mode in rgaps.toml), or use a realm of your own (RGAPS_REALM)", path.display()
+    )]
+    NotPermitted {
+        /// Its socket.
+        path: PathBuf,
+    },
+    /// There is no program to start.
+    #[error(
+        "no daemon runs and the program 'rgapsd' was not found in {}; install rgaps, put rgapsd \
+         on the PATH, or set RGAPS_DAEMON to its path",
+        list(searched)
+    )]
+    NotFound {
+        /// Where it was looked for.
+        searched: Vec<PathBuf>,
+    },
+    /// The program cannot be started.
+    #[error("'{}' cannot be started: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The daemon started, and gave up.
+    #[error("the daemon did not start: {reason}")]
+    Failed {
+        /// Its own words, or the end of its log.
+        reason: String,
+    },
+    /// The daemon is taking too long.
+    #[error("no daemon was ready within {} s: {reason}", START_TIMEOUT.as_secs())]
+    NotReady {
+        /// What it was that took so long, and where to look.
+        reason: String,
+    },
+    /// A file beside the socket cannot be used.
+    #[error("'{}' cannot be used: {source}; set RGAPS_SOCKET to a path that can be written", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The socket failed otherwise.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let quoted: Vec<String> = paths
+        .iter()
+        .map(|path| format!("'{}'", path.display()))
+        .collect();
+    quoted.join(", ")
+}
+
+/// Connects to the daemon of the configuration's realm, if one answers.
+pub fn connect(config: &Config) -> Result<Option<Channel>, LaunchError> {
+    let mut refused = None;
+    for (index, path) in config.socket_candidates().iter().enumerate() {
+        let chosen = index == 0 && config.socket.is_none();
+        if !prepare_folder(path, chosen, false)? {
+            continue;
+        }
+        match Channel::connect(path) {
+            Ok(channel) => return Ok(Some(channel)),
+            Err(error) => match error.errno() {
+                Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR) => {}
+                // Of a system's daemon that is not for us, only if there is no other.
+                Some(libc::EACCES | libc::EPERM) if index > 0 => {}
+                Some(libc::EACCES | libc::EPERM) => {
+                    refused = Some(LaunchError::NotPermitted { path: path.clone() });
+                }
+                _ => return Err(error.into()),
+            },
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+/// Connects to the daemon of the configuration's realm; if none answers and the configuration
+/// lets us (`autostart`), starts one. `bin_dirs` are looked in for the program before `PATH`.
+///
+/// The daemon may still leave between this and the first packet: then connect again.
+pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel, LaunchError> {
+    if let Some(channel) = connect(config)? {
+        return Ok(channel);
+    }
+    if !config.autostart {
+        return Err(LaunchError::NoDaemon {
+            tried: config.socket_candidates(),
+        });
+    }
+    let socket = config.socket_path();
+    prepare_folder(&socket, config.socket.is_none(), true)?;
+    let deadline = Instant::now() + START_TIMEOUT;
+    let _lock = loop {
+        let lock = StartLock::try_take(&socket).map_err(|source| LaunchError::File {
+            path: with_suffix(&socket, ".lock"),
+            source,
+        })?;
+        // Also with the lock in hand: who had it before may just have started the daemon.
+        if let Some(channel) = connect(config)? {
+            return Ok(channel);
+        }
+        if let Some(lock) = lock {
+            break lock;
+        }
+        pause(
+            deadline,
+            "another process is starting the daemon and does not get on with it",
+        )?;
+    };
+    wait_for_leaving_daemon(config, &socket, deadline)?
+        .map_or_else(|| start(config, &socket, bin_dirs, deadline), Ok)
+}
+
+fn pause(deadline: Instant, reason: &str) -> Result<(), LaunchError> {
+    if Instant::now() >= deadline {
+        return Err(LaunchError::NotReady {
+            reason: reason.to_owned(),
+        });
+    }
+    std::thread::sleep(LOOK_AGAIN);
+    Ok(())
+}
+
+/// A daemon on its way out has given up its socket but not yet its lock, one on its way in has
+/// the lock but no socket yet: waits for it to be gone, or to answer.
+fn wait_for_leaving_daemon(
+    config: &Config,
+    socket: &Path,
+    deadline: Instant,
+) -> Result<Option<Channel>, LaunchError> {
+    let path = DaemonLock::path_for(socket);
+    loop {
+        match DaemonLock::probe(&path) {
+            Ok(()) => return Ok(None),
+            Err(LockError::AlreadyRunning { pid }) => {
+                let who = pid.map_or("a process".to_owned(), |pid| format!("process {pid}"));
+                let reason = format!(
+                    "{who} serves '{}' but does not answer there; stop it, then try again",
+                    socket.display()
+                );
+                pause(deadline, &reason)?;
+            }
+            Err(LockError::System { path, source }) => {
+                return Err(LaunchError::File { path, source })
+            }
+        }
+        if let Some(channel) = connect(config)? {
+            return Ok(Some(channel));
+        }
+    }
+}
+
+/// Starts a daemon, waits until it is ready, connects.
+fn start(
+    config: &Config,
+    socket: &Path,
+    bin_dirs: &[PathBuf],
+    deadline: Instant,
+) -> Result<Channel, LaunchError> {
+    let program = find_program(bin_dirs)?;
+    let log_path = socket.with_file_name(format!("{}.log", config.realm));
+    let (log, log_start) = open_log(&log_path).map_err(|source| LaunchError::File {
+        path: log_path.clone(),
+        source,
+    })?;
+    let spawn_error = |source| LaunchError::Spawn {
+        program: program.clone(),
+        source,
+    };
+    let (reader, lower) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| spawn_error(errno.into()))?;
+    // Above the standard ones, which the daemon gets others for (ours may be closed).
+    let writer =
+        rustix::io::fcntl_dupfd_cloexec(&lower, 3).map_err(|errno| spawn_error(errno.into()))?;
+    drop(lower);
+    let for_daemon = Config {
+        socket: Some(socket.to_owned()),
+        ..config.clone()
+    };
+    let mut command = Command::new(&program);
+    command
+        .env_clear()
+        .envs(scrubbed(std::env::vars_os()))
+        .env(INLINE_VARIABLE, for_daemon.to_inline()?)
+        .env(READY_VARIABLE, writer.as_raw_fd().to_string())
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(spawn_error)?)
+        .stderr(log);
+    detach(&mut command, writer.as_raw_fd());
+    // The process that `spawn` knows is gone when it returns; the daemon is its orphaned child.
+    let mut parent = command.spawn().map_err(spawn_error)?;
+    drop(writer);
+    // It left by `_exit(0)`; that there was something to wait for is all that counts.
+    let _ = parent.wait();
+    drop(command);
+
+    match read_word(&reader, deadline) {
+        Ok(word) if word == READY_WORD => {}
+        Ok(word) if word.is_empty() => {
+            return Err(LaunchError::Failed {
+                reason: log_tail(&log_path, log_start),
+            });
+        }
+        Ok(word) => {
+            return Err(LaunchError::Failed {
+                reason: String::from_utf8_lossy(&word).into(),
+            });
+        }
+        Err(source) => {
+            let reason = format!("{source}; see its log '{}'", log_path.display());
+            return Err(LaunchError::NotReady { reason });
+        }
+    }
+    connect(config)?.ok_or_else(|| LaunchError::Failed {
+        reason: format!(
+            "it said that it was ready, but nothing answers at '{}'; see its log '{}'",
+            socket.display(),
+            log_path.display()
+        ),
+    })
+}
+
+fn find_program(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
+    if let Some(named) = std::env::var_os("RGAPS_DAEMON") {
+        let path = PathBuf::from(named);
+        return if is_program(&path) {
+            std::path::absolute(&path).map_err(|source| LaunchError::Spawn {
+                program: path,
+                source,
+            })
+        } else {
+            Err(LaunchError::NotFound {
+                searched: vec![path],
+            })
+        };
+    }
+    let mut folders = bin_dirs.to_vec();
+    if let Some(folder) = std::env::current_exe()
+        .ok()
+        .as_deref()
+        .and_then(Path::parent)
+    {
+        folders.push(folder.to_owned());
+        // Where cargo puts tests and examples, one below the programs.
+        if folder.ends_with("deps") || folder.ends_with("examples") {
+            folders.extend(folder.parent().map(Path::to_owned));
+        }
+    }
+    folders.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    // The daemon runs in `/`, so its path must not be relative.
+    folders.retain(|folder| folder.is_absolute());
+    let program = folders
+        .iter()
+        .map(|folder| folder.join("rgapsd"))
+        .find(|path| is_program(path));
+    program.ok_or(LaunchError::NotFound { searched: folders })
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn scrubbed(
+    all: impl Iterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    all.filter(|(name, _)| {
+        name.to_str().is_some_and(|name| {
+            INHERITED.contains(&name) || name.starts_with("LC_") || name.starts_with("RGAPS_")
+        })
+    })
+}
+
+/// The log to append to, and its length so far.
+fn open_log(path: &Path) -> std::io::Result<(File, u64)> {
+    if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() > LOG_BYTES_MAX) {
+        std::fs::rename(path, with_suffix(path, ".old"))?;
+    }
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    let length = log.metadata()?.len();
+    Ok((log, length))
+}
+
+fn log_tail(path: &Path, from: u64) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let new = text.get(from as usize..).unwrap_or_default();
+    let tail = String::from_utf8_lossy(&new[new.len().saturating_sub(LOG_TAIL_BYTES)..]);
+    if tail.trim().is_empty() {
+        format!("it ended without a word; see its log '{}'", path.display())
+    } else {
+        format!(
+            "its log '{}' ends with:\n{}",
+            path.display(),
+            tail.trim_end()
+        )
+    }
+}
+
+/// Makes the command's process a daemon: no terminal, no parent, no descriptor of ours but
+/// standard ones and `keep`.
+fn detach(command: &mut Command, keep: RawFd) {
+    let make_daemon = move || {
+        // SAFETY: plain system calls, on the only thread of a child that is about to exec.
+        // `_exit` runs no handlers of the process that this is a copy of.
+        unsafe {
+            if libc::setsid() < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            match libc::fork() {
+                -1 => return Err(std::io::Error::last_os_error()),
+                0 => {}
+                _ => libc::_exit(0),
+            }
+            libc::umask(0o077);
+        }
+        close_on_exec(keep)
+    };
+    // SAFETY: the closure only makes system calls and allocates nothing, as it must between
+    // fork and exec of a process with several threads.
+    unsafe { command.pre_exec(make_daemon) };
+}
+
+/// Marks all descriptors above the standard ones to be closed by exec (and not before, for the
+/// standard library has one open to report errors through), and `keep` to stay.
+fn close_on_exec(keep: RawFd) -> std::io::Result<()> {
+    // SAFETY: these calls change flags of descriptors, in a process that is about to exec; a
+    // number that is not open is an error without effect.
+    unsafe {
+        let flag = libc::CLOSE_RANGE_CLOEXEC;
+        if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flag) != 0 {
+            // Before Linux 5.11: one by one.
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            for fd in 3..limit.rlim_cur.min(1 << 20) as RawFd {
+                libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            }
+        }
+        if libc::fcntl(keep, libc::F_SETFD, 0) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// What the daemon says, up to its end or the ready word.
+fn read_word(pipe: &OwnedFd, deadline: Instant) -> std::io::Result<Vec<u8>> {
+    let mut word = Vec::new();
+    while word != READY_WORD && word.len() < REASON_BYTES_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = rustix::event::Timespec {
+            tv_sec: left.as_secs() as _,
+            tv_nsec: left.subsec_nanos() as _,
+        };
+        let mut polled = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(0) => {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    "the daemon was started but did not say that it is ready",
+                ))
+            }
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut bytes = [0u8; 512];
+        match rustix::io::read(pipe, &mut bytes) {
+            Ok(0) => break,
+            Ok(count) => word.extend_from_slice(&bytes[..count]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_scrubbed() {
+        let all = [
+            "PATH",
+            "CUDA_VISIBLE_DEVICES",
+            "RGAPS_REALM",
+            "LC_ALL",
+            "SECRET",
+            "LD_PRELOAD",
+        ];
+        let all = all
+            .iter()
+            .map(|name| (OsString::from(name), OsString::from("x")));
+        let left: Vec<OsString> = scrubbed(all).map(|(name, _)| name).collect();
+        assert_eq!(left, ["PATH", "RGAPS_REALM", "LC_ALL"]);
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.log");
+        std::fs::write(&path, "one\n").unwrap();
+        let (_, length) = open_log(&path).unwrap();
+        assert_eq!(length, 4);
+        std::fs::write(&path, "one\ntwo\n").unwrap();
+        assert!(log_tail(&path, 4).ends_with("two") && !log_tail(&path, 4).contains("one"));
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(LOG_BYTES_MAX + 1)
+            .unwrap();
+        assert_eq!(open_log(&path).unwrap().1, 0);
+        assert!(folder.path().join("r.log.old").exists());
+    }
+}

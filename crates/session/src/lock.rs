@@ -1,0 +1,167 @@
+//! Locks by `flock`: they end with the process that holds them, however it ends.
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often a daemon tries for its lock, and how long it waits between: only a client that
+/// looks whether the lock is free takes it for a moment.
+const TAKE_TRIES: u32 = 5;
+/// See [`TAKE_TRIES`].
+const TAKE_PAUSE: Duration = Duration::from_millis(20);
+
+/// A daemon's lock could not be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another daemon serves this socket.
+    #[error("a daemon is running already{}", pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    AlreadyRunning {
+        /// Its process, as it wrote it, in its own PID namespace.
+        pid: Option<u32>,
+    },
+    /// The lock file cannot be opened or locked.
+    #[error("the lock '{}' cannot be taken: {source}; see that its folder exists and is writable", path.display())]
+    System {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Held by a daemon for life: while it is, the socket's path is that daemon's.
+///
+/// The file stays when the lock ends: removing it would let two daemons lock two files of
+/// one name.
+#[derive(Debug)]
+pub struct DaemonLock {
+    _file: File,
+}
+
+impl DaemonLock {
+    /// The lock file of a daemon that listens at `socket`.
+    pub fn path_for(socket: &Path) -> PathBuf {
+        with_suffix(socket, ".daemon.lock")
+    }
+
+    /// Takes the lock or says who has it. Waits no longer than a client that looks
+    /// ([`probe`](Self::probe)) may have it in hand.
+    pub fn take(path: &Path) -> Result<DaemonLock, LockError> {
+        let mut tries_left = TAKE_TRIES;
+        let mut file = loop {
+            tries_left -= 1;
+            match lock(path) {
+                Err(LockError::AlreadyRunning { .. }) if tries_left > 0 => {
+                    std::thread::sleep(TAKE_PAUSE);
+                }
+                other => break other?,
+            }
+        };
+        let system = |source| LockError::System {
+            path: path.to_owned(),
+            source,
+        };
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(system)?;
+        Ok(DaemonLock { _file: file })
+    }
+
+    /// Whether the lock is free, found by taking it for a moment.
+    pub(crate) fn probe(path: &Path) -> Result<(), LockError> {
+        lock(path).map(drop)
+    }
+}
+
+fn lock(path: &Path) -> Result<File, LockError> {
+    let system = |source| LockError::System {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = open(path).map_err(system)?;
+    if try_lock(&file).map_err(system)? {
+        return Ok(file);
+    }
+    let mut text = String::new();
+    // A word for the message only; none if it cannot be read.
+    let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut text);
+    Err(LockError::AlreadyRunning {
+        pid: text.trim().parse().ok(),
+    })
+}
+
+/// Held while a client starts a daemon.
+#[derive(Debug)]
+pub(crate) struct StartLock {
+    _file: File,
+}
+
+impl StartLock {
+    /// The lock, or none while somebody else has it.
+    pub(crate) fn try_take(socket: &Path) -> std::io::Result<Option<StartLock>> {
+        let file = open(&with_suffix(socket, ".lock"))?;
+        Ok(try_lock(&file)?.then_some(StartLock { _file: file }))
+    }
+}
+
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    // NOFOLLOW: in a shared folder, a link could have us write into a file of ours.
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(File::from(rustix::fs::open(
+        path,
+        flags,
+        Mode::RUSR | Mode::WUSR,
+    )?))
+}
+
+fn try_lock(file: &File) -> std::io::Result<bool> {
+    let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    match rustix::io::retry_on_intr(lock) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = DaemonLock::path_for(&folder.path().join("r.sock"));
+        let held = DaemonLock::take(&path).unwrap();
+        match DaemonLock::take(&path) {
+            Err(LockError::AlreadyRunning { pid }) => assert_eq!(pid, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        DaemonLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        let path = folder.path().join("r.sock.daemon.lock");
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(matches!(
+            DaemonLock::take(&path),
+            Err(LockError::System { .. })
+        ));
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,465 @@
+//! The socket: whole packets with file descriptors, and who is at the other end.
+
+use crate::{DaemonLock, MAX_PACKET_BYTES, MAX_PACKET_FDS};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use serde::{de::DeserializeOwned, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Connections that wait for the daemon to accept them; the system may allow fewer.
+const BACKLOG: i32 = 1024;
+/// Supplementary groups that one process can have (`NGROUPS_MAX`).
+const MAX_GROUPS: usize = 65536;
+/// `SO_PEERPIDFD` of Linux 6.5, which the libc crate does not know on every target.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// What goes wrong with a session's socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// A system call failed.
+    #[error("{call} on the daemon's socket failed: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The path cannot be a socket's.
+    #[error("'{}' cannot be the daemon's socket: {reason}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A nonblocking socket has nothing to read, or no room to write.
+    #[error("the socket is not ready; try again when poll says so")]
+    WouldBlock,
+    /// The other end is gone.
+    #[error("the other end of the session has closed it")]
+    Closed,
+    /// A packet that is too long to send.
+    #[error("a packet of {bytes} bytes is over the limit of {MAX_PACKET_BYTES}; split it")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// More descriptors than a packet may carry.
+    #[error("a packet with {count} descriptors is over the limit of {MAX_PACKET_FDS}; split it")]
+    TooManyDescriptors {
+        /// How many.
+        count: usize,
+    },
+    /// The peer sent more than a packet holds, or this process has no descriptors left
+    /// for what was sent.
+    #[error(
+        "a packet arrived cut off: the peer breaks the protocol, or this process has reached \
+         its limit of open files (ulimit -n)"
+    )]
+    Truncated,
+    /// Bytes that are no packet.
+    #[error("a packet does not decode ({0}): the peer breaks the protocol or has another version")]
+    Malformed(String),
+}
+
+impl SocketError {
+    fn system(call: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| match errno {
+            Errno::AGAIN => SocketError::WouldBlock,
+            Errno::PIPE | Errno::CONNRESET => SocketError::Closed,
+            other => SocketError::System {
+                call,
+                source: other.into(),
+            },
+        }
+    }
+
+    /// The error number, if a system call gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            SocketError::System { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+/// Who is at the other end of a socket, as the kernel saw it when the peer connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its process in our PID namespace; none if it is not visible from here.
+    pub pid: Option<u32>,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// One end of a session.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Channel {
+    /// Connects to a daemon's socket. The errors of an absent daemon (`ENOENT`, `ECONNREFUSED`)
+    /// come as [`SocketError::System`].
+    pub fn connect(path: &Path) -> Result<Channel, SocketError> {
+        let address = address(path)?;
+        let fd = new_socket()?;
+        rustix::io::retry_on_intr(|| net::connect(&fd, &address)).map_err(|errno| {
+            SocketError::System {
+                call: "connect",
+                source: errno.into(),
+            }
+        })?;
+        Ok(Channel { fd })
+    }
+
+    /// A channel over a connected `SOCK_SEQPACKET` socket.
+    pub fn from_fd(fd: OwnedFd) -> Channel {
+        Channel { fd }
+    }
+
+    /// Two connected channels.
+    pub fn pair() -> Result<(Channel, Channel), SocketError> {
+        let (a, b) = net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(SocketError::system("socketpair"))?;
+        Ok((Channel { fd: a }, Channel { fd: b }))
+    }
+
+    /// With `true`, `send` and `receive` say [`SocketError::WouldBlock`] instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<(), SocketError> {
+        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(SocketError::system("ioctl"))
+    }
+
+    /// Sends one packet, whole or not at all.
+    pub fn send(&self, packet: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        let bytes = postcard::to_stdvec(packet)
+            .map_err(|error| SocketError::Malformed(error.to_string()))?;
+        if bytes.len() > MAX_PACKET_BYTES {
+            return Err(SocketError::TooLarge { bytes: bytes.len() });
+        }
+        if fds.len() > MAX_PACKET_FDS {
+            return Err(SocketError::TooManyDescriptors { count: fds.len() });
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS))];
+        rustix::io::retry_on_intr(|| {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                let fits = control.push(SendAncillaryMessage::ScmRights(fds));
+                debug_assert!(
+                    fits,
+                    "the space is for as many as the check above lets through"
+                );
+            }
+            let data = [IoSlice::new(&bytes)];
+            // NOSIGNAL: a library must not die of SIGPIPE in its user's process.
+            net::sendmsg(&self.fd, &data, &mut control, SendFlags::NOSIGNAL)
+        })
+        .map_err(SocketError::system("sendmsg"))?;
+        Ok(())
+    }
+
+    /// Receives one packet. `None`: the other end closed the session (or died).
+    ///
+    /// A packet that is too long, carries too many descriptors, does not decode or has bytes
+    /// left over is an error, and all descriptors that came with it are closed.
+    pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, SocketError> {
+        let mut bytes = vec![0u8; MAX_PACKET_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            let mut data = [IoSliceMut::new(&mut bytes)];
+            net::recvmsg(&self.fd, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+        });
+        let message = match received {
+            Ok(message) => message,
+            // The peer closed while something that we sent lay unread: an end like any other.
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(errno) => return Err(SocketError::system("recvmsg")(errno)),
+        };
+        // Whatever came is owned from here on, so every way out closes it.
+        let mut fds = Vec::new();
+        for entry in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = entry {
+                fds.extend(rights);
+            }
+        }
+        if message
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            return Err(SocketError::Truncated);
+        }
+        if message.bytes == 0 {
+            return Ok(None);
+        }
+        if fds.len() > MAX_PACKET_FDS {
+            return Err(SocketError::TooManyDescriptors { count: fds.len() });
+        }
+        let (packet, rest) = postcard::take_from_bytes(&bytes[..message.bytes])
+            .map_err(|error| SocketError::Malformed(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(SocketError::Malformed(format!(
+                "{} bytes left over",
+                rest.len()
+            )));
+        }
+        Ok(Some((packet, fds)))
+    }
+
+    /// Ends both directions, so that whoever waits on the socket, here or there, wakes up.
+    pub fn shutdown(&self) {
+        // It fails only when the session has ended already.
+        let _ = net::shutdown(&self.fd, net::Shutdown::Both);
+    }
+
+    /// Who the peer is.
+    pub fn peer(&self) -> Result<Credentials, SocketError> {
+        let mut credentials = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        // SAFETY: a `ucred` is plain integers, so any bytes the kernel writes are valid.
+        let bytes = unsafe { option(self.as_fd(), libc::SO_PEERCRED, &mut credentials) }
+            .map_err(SocketError::system("getsockopt(SO_PEERCRED)"))?;
+        debug_assert_eq!(bytes, size_of::<libc::ucred>());
+        Ok(Credentials {
+            // 0: the peer is in a PID namespace that cannot be seen from ours.
+            pid: u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0),
+            uid: credentials.uid,
+            gid: credentials.gid,
+        })
+    }
+
+    /// The peer's supplementary groups.
+    pub fn peer_groups(&self) -> Result<Vec<u32>, SocketError> {
+        let mut groups = vec![0 as libc::gid_t; 64];
+        loop {
+            let mut bytes = size_of_val(groups.as_slice()) as libc::socklen_t;
+            // SAFETY: `groups` is valid for `bytes` bytes, which the kernel does not exceed, and
+            // any bytes make valid integers.
+            let rc = unsafe {
+                libc::getsockopt(
+                    self.fd.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_PEERGROUPS,
+                    groups.as_mut_ptr().cast(),
+                    &mut bytes,
+                )
+            };
+            let needed = bytes as usize / size_of::<libc::gid_t>();
+            if rc == 0 {
+                groups.truncate(needed);
+                return Ok(groups);
+            }
+            let error = std::io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::ERANGE)
+                || needed <= groups.len()
+                || needed > MAX_GROUPS
+            {
+                return Err(SocketError::System {
+                    call: "getsockopt(SO_PEERGROUPS)",
+                    source: error,
+                });
+            }
+            groups.resize(needed, 0);
+        }
+    }
+
+    /// A descriptor that becomes readable when the peer's process has ended, after its files
+    /// were closed. None where the kernel has no `SO_PEERPIDFD` and the peer's PID is not
+    /// visible from here, or the peer was reaped already.
+    pub fn peer_pidfd(&self) -> Option<OwnedFd> {
+        let mut raw: libc::c_int = -1;
+        // SAFETY: an integer, for which any bytes are valid.
+        match unsafe { option(self.as_fd(), SO_PEERPIDFD, &mut raw) } {
+            Ok(_) if raw >= 0 => {
+                // SAFETY: the kernel has just made this descriptor for us, nobody else has it.
+                return Some(unsafe { OwnedFd::from_raw_fd(raw) });
+            }
+            _ => {}
+        }
+        // Before Linux 6.5. The PID might be another process's by now; the daemon asks right
+        // after accepting, while the peer waits for its welcome.
+        let pid = i32::try_from(self.peer().ok()?.pid?).ok()?;
+        let pid = rustix::process::Pid::from_raw(pid)?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    }
+}
+
+/// Reads a socket option of fixed size; gives the bytes that the kernel wrote.
+///
+/// # Safety
+/// Any bytes make a valid `T`.
+unsafe fn option<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<usize, Errno> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is valid for `bytes` bytes, which the kernel does not exceed; that what it
+    // writes is a `T` is the caller's promise.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            (value as *mut T).cast(),
+            &mut bytes,
+        )
+    };
+    if rc == 0 {
+        Ok(bytes as usize)
+    } else {
+        let code = std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO);
+        Err(Errno::from_raw_os_error(code))
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, SocketError> {
+    net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(SocketError::system("socket"))
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, SocketError> {
+    SocketAddrUnix::new(path).map_err(|errno| SocketError::Path {
+        path: path.to_owned(),
+        reason: match errno {
+            Errno::NAMETOOLONG => "it is longer than the 107 bytes that the system allows; set \
+                                   'socket' in rgaps.toml or RGAPS_SOCKET to a shorter one"
+                .to_owned(),
+            other => std::io::Error::from(other).to_string(),
+        },
+    })
+}
+
+/// The daemon's socket in the file system. Dropping it removes the path.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of our socket's name, so that only our own is removed.
+    identity: (u64, u64),
+    retired: bool,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Listener {
+    /// Listens at `path`, whose name appears with its mode and ready for connections at once. A
+    /// socket of a daemon that died is replaced, for which the lock (of that path) stands;
+    /// anything else at the path is left alone and an error. The listener is nonblocking.
+    pub fn bind(path: &Path, mode: u32, _lock: &DaemonLock) -> Result<Listener, SocketError> {
+        let refuse = |reason: String| SocketError::Path {
+            path: path.to_owned(),
+            reason,
+        };
+        match std::fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                return Err(refuse(
+                    "something that is not a socket is there; move it away or set another \
+                     'socket' in rgaps.toml"
+                        .to_owned(),
+                ));
+            }
+            _ => {}
+        }
+        // Under another name first: at `path` it must never be seen half made.
+        let mut making = path.as_os_str().to_owned();
+        making.push(".new");
+        let making = PathBuf::from(making);
+        let address = address(&making)?;
+        let name = |what: &'static str| {
+            let path = path.to_owned();
+            move |error: std::io::Error| SocketError::Path {
+                path,
+                reason: format!("{what}: {error}"),
+            }
+        };
+        match std::fs::remove_file(&making) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(name("a left-over cannot be removed")(error));
+            }
+            _ => {}
+        }
+        let fd = new_socket()?;
+        net::bind(&fd, &address).map_err(|errno| name("bind")(errno.into()))?;
+        std::fs::set_permissions(&making, std::fs::Permissions::from_mode(mode))
+            .map_err(name("its mode cannot be set"))?;
+        net::listen(&fd, BACKLOG).map_err(SocketError::system("listen"))?;
+        rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
+        let made = std::fs::symlink_metadata(&making).map_err(name("it vanished"))?;
+        std::fs::rename(&making, path).map_err(name("it cannot be moved there"))?;
+        let identity = (made.dev(), made.ino());
+        Ok(Listener {
+            fd,
+            path: path.to_owned(),
+            identity,
+            retired: false,
+        })
+    }
+
+    /// The path it was bound to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next connection, if one waits. The channel is blocking.
+    pub fn accept(&self) -> Result<Option<Channel>, SocketError> {
+        match rustix::io::retry_on_intr(|| net::accept_with(&self.fd, SocketFlags::CLOEXEC)) {
+            Ok(fd) => Ok(Some(Channel { fd })),
+            // A client that went away before it was accepted is none.
+            Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(SocketError::system("accept")(errno)),
+        }
+    }
+
+    /// Removes the path: no new connections come, those that wait can still be accepted. A
+    /// daemon that leaves does this first and looks once more.
+    pub fn retire(&mut self) {
+        if self.retired {
+            return;
+        }
+        self.retired = true;
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == self.identity);
+        if ours {
+            // The name was ours; if it went by itself, so much the better.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
