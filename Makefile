@@ -38,7 +38,7 @@ build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps
 test: ## Everything, on a machine without a GPU
 	@tools/test.sh
 
-demo: ## A camera and three Python subscribers, without a copy; results under target/demo
+demo: wheel ## A camera and three Python subscribers, without a copy; results under target/demo
 	@tools/demo.sh
 
 check: ## rustfmt, clippy without warnings, cargo-deny
@@ -55,10 +55,10 @@ loom: ## The rings and holder words under a model checker
 	@tools/setup.sh base rust
 	cargo test --locked --release $(LOOM) -p rgaps-topic --test loom
 
-wheel: build ## The Python wheel, in target/wheels
+wheel: build ## The Python wheel, in target/wheels and in .venv
 	@tools/wheel.sh
 
-python: wheel ## The wheel in .venv, then pytest
+python: wheel ## pytest with that wheel
 	@tools/pytest.sh
 
 c-test: build ## C programs against the header and both libraries
@@ -83,7 +83,7 @@ tsan: ## Unit tests under ThreadSanitizer
 aarch64: ## Cross build of everything; the pure crates' tests under qemu-user
 	@tools/aarch64.sh
 
-dist: ## Folder for a machine without compilers, such as one with a GPU: dist/
+dist: wheel ## Folder for a machine without compilers, such as one with a GPU: dist/
 	@tools/dist.sh
 
 clean: ## Remove what the other targets made

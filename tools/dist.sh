@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Makes dist/: what a machine without compilers needs to run rgaps and its tests, such as a borrowed
+# one with a GPU. Stripped, and below a limit, since it travels.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+LIMIT_MIB=64
+tools/setup.sh base rust python
+rm -rf dist
+mkdir -p dist/{bin,lib,include,wheels,tests/bin,tools}
+
+cp target/release/{rgaps,rgapsd,rgaps-chaos} dist/bin/
+cp target/release/librgaps.{so,a} dist/lib/
+cp -r crates/capi/include/. dist/include/
+cp target/wheels/rgaps-*.whl dist/wheels/
+cp -r tests/python dist/tests/
+cp tools/bench.sh dist/tools/
+git rev-parse HEAD >dist/revision
+
+# The test programs of the crates that touch memory of every domain; cargo names them as JSON.
+cargo test --release --locked --no-run --message-format=json -p rgaps-pool -p rgaps-cuda -p rgaps |
+  .venv/bin/python -c '
+import json, shutil, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable") and message["profile"]["test"]:
+        package = message["manifest_path"].split("/")[-2]
+        name = message["target"]["name"]
+        shutil.copy(message["executable"], f"dist/tests/bin/{package}-{name}")
+'
+strip dist/bin/* dist/tests/bin/*
+strip --strip-unneeded dist/lib/librgaps.so
+strip --strip-debug dist/lib/librgaps.a
+find dist -name __pycache__ -prune -exec rm -rf {} +
+
+size_mib=$(($(du -sb dist | cut -f1) >> 20))
+du -sh dist/*
+[ "$size_mib" -lt "$LIMIT_MIB" ] || { echo "dist: $size_mib MiB is over $LIMIT_MIB MiB" >&2; exit 1; }
+echo "dist: $size_mib MiB"
