@@ -2,7 +2,7 @@
 # `make test`: every step in order, cheap ones first, stopping at the first that fails. Each step is
 # a target of its own, so a failure can be looked at alone.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 STEPS=(setup check unit loom build c-test python chaos aarch64)
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
