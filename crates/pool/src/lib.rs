@@ -16,6 +16,7 @@ mod memfd;
 mod numa;
 mod segment;
 mod shared_map;
+mod tlsf;
 
 pub use host_mapping::HostMapping;
 pub use host_source::{HostConfig, HostSource, HugePages};
@@ -24,3 +25,4 @@ pub use segment::{
     Access, Mapping, Numa, PageSize, Placement, PoolError, Segment, SegmentSource, Stream,
 };
 pub use shared_map::SharedMap;
+pub use tlsf::{Allocation, RegionError, Tlsf, TlsfStats, UnknownHandle};

@@ -1,0 +1,53 @@
+//! On the way of a message the allocator of blocks allocates no private memory.
+
+use rgaps_pool::Tlsf;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const BLOCKS: usize = 4096;
+
+#[test]
+fn no_allocation_within_the_blocks_it_was_made_for() {
+    let mut tlsf = Tlsf::with_blocks(BLOCKS as u32);
+    tlsf.add_region(0, 1 << 30).unwrap();
+    let mut used = Vec::with_capacity(BLOCKS);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    assert!(before > 0, "allocations are counted");
+    for round in 0..8u64 {
+        // Gaps by alignment make as many free blocks as there can be.
+        while used.len() < BLOCKS {
+            let i = used.len() as u64;
+            used.push(
+                tlsf.allocate(i * 37 % 9_000, 256 << ((i + round) % 5))
+                    .unwrap()
+                    .handle,
+            );
+        }
+        let mut kept = 0;
+        used.retain(|handle| {
+            kept += 1;
+            kept % 3 == 0 || tlsf.free(*handle).is_err()
+        });
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+}
