@@ -181,8 +181,16 @@ pub enum Request {
     /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
     Leave(Member),
-    /// Descriptors of a pool's segments from number `from` on, as many as fit in a packet.
-    /// Answer: [`Answer::Segments`].
+    /// A pool of a zone that the client is in; for a subscriber that joined before anyone had
+    /// named the topic's domain, and meets the pool in a descriptor. Answer: [`Answer::Pool`].
+    Pool {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool.
+        pool: u32,
+    },
+    /// Descriptors of a pool's segments from number `from` on, as many as fit in a packet; none
+    /// if there are none from there on. Answer: [`Answer::Segments`].
     Segments {
         /// The zone.
         zone: ZoneId,
@@ -314,6 +322,8 @@ pub enum Answer {
         /// The topic's pool, once somebody has named a domain.
         pool: Option<PoolGrant>,
     },
+    /// To `Pool`.
+    Pool(PoolGrant),
     /// To `Segments`; the packet carries a descriptor per entry.
     Segments {
         /// Bytes of each.
