@@ -9,7 +9,10 @@
 //! All members of a zone map it read-write. Whoever reads a field that another process wrote
 //! copies it once and checks the copy.
 
-use crate::{Descriptor, CONTROL_PAGE, MAX_DOORBELLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
+use crate::{
+    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_PUBLISHERS,
+    MAX_SUBSCRIBERS, SPARE_BLOCKS,
+};
 use std::mem::{offset_of, size_of};
 
 /// First word of a control segment ("rgapsctl").
@@ -191,6 +194,26 @@ pub struct PublisherRegion {
 }
 
 impl PublisherRegion {
+    /// The region of a publisher that keeps `depth` messages and has `loans` open at most.
+    ///
+    /// The ring has room for one more than is kept: a message is announced before the one that
+    /// it pushes out goes.
+    pub const fn for_history(depth: u32, loans: u32) -> PublisherRegion {
+        let blocks = depth as u64 + loans as u64 + SPARE_BLOCKS as u64;
+        let blocks = if blocks > MAX_BLOCKS as u64 { MAX_BLOCKS } else { blocks as u32 };
+        PublisherRegion {
+            ring_capacity: (depth + 1).next_power_of_two(),
+            block_capacity: blocks.next_multiple_of(64),
+        }
+    }
+    /// Whether the numbers are within the limits; to be asked of numbers that a peer wrote.
+    pub const fn is_sound(self) -> bool {
+        self.ring_capacity.is_power_of_two()
+            && self.ring_capacity <= MAX_DEPTH * 2
+            && self.block_capacity > 0
+            && self.block_capacity % 64 == 0
+            && self.block_capacity <= MAX_BLOCKS
+    }
     /// Offset of the block table.
     pub const fn blocks(self) -> u64 {
         self.ring_capacity as u64 * size_of::<Descriptor>() as u64

@@ -16,12 +16,16 @@ pub const MAX_TYPE_NAME: usize = 127;
 /// Longest client name, in bytes of UTF-8.
 pub const MAX_CLIENT_NAME: usize = 63;
 
+/// Sequence numbers stay below this, which leaves room to add to them; a higher one is a lie.
+pub const SEQUENCE_END: u64 = 1 << 62;
 /// Deepest history of a publisher, in messages.
-pub const MAX_DEPTH: u32 = 1 << 16;
+pub const MAX_DEPTH: u32 = 1 << 15;
 /// Most blocks (loans, history and held samples together) of one publisher.
 pub const MAX_BLOCKS: u32 = 1 << 16;
 /// Most samples that one subscriber may hold at once.
 pub const MAX_HELD: u32 = 4096;
+/// Blocks that a publisher has beyond its history and its loans: samples held after they left the ring.
+pub const SPARE_BLOCKS: u32 = 4096;
 /// Samples that one subscriber may hold at once unless it asks for more.
 pub const DEFAULT_HELD: u32 = 64;
 

@@ -1,1 +1,20 @@
-//! placeholder
+//! Atomics, futexes and the clock, as `core` and Linux give them, or as loom models them.
+//!
+//! Code that other processes take part in is written against this crate, so that a model
+//! (`--cfg loom`) runs the very lines that ship.
+
+pub mod atomic;
+mod clock;
+mod futex;
+
+pub use clock::monotonic_ns;
+pub use futex::{futex_wait, futex_wait_any, futex_wake_all, Wake, WAIT_ANY_MAX};
+
+/// Tells the processor that this is a spin loop (and the model that others must run).
+#[inline(always)]
+pub fn spin_hint() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}

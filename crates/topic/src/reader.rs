@@ -1,0 +1,409 @@
+//! A subscriber's side: taking messages in order, noticing what was missed, letting go.
+
+use crate::holder::{self, Outcome};
+use crate::step::step;
+use crate::{
+    ring, ring_publishers, Message, PublisherView, RegionView, Storage, SubscriberView, Tensor,
+    TopicView,
+};
+use rgaps_layout::{
+    DType, PublisherRegion, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
+    SEQUENCE_END,
+};
+use rgaps_sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+/// Where a subscriber begins to read publishers that were there before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// With what comes next.
+    Live,
+    /// With the newest `n` messages that are kept.
+    Kept(u64),
+}
+
+/// A message whose block this subscriber now holds.
+#[derive(Debug)]
+pub struct Taken<S: Storage> {
+    /// Slot of its publisher.
+    pub publisher: u32,
+    /// Random number of its publisher.
+    pub incarnation: u64,
+    /// Its number among the publisher's messages, from 0.
+    pub sequence: u64,
+    /// Messages of this publisher that were lost just before it.
+    pub missed: u64,
+    /// What the descriptor says. `pool`, `offset` and `bytes` are a peer's words: the caller
+    /// checks them against the pools that are mapped.
+    pub message: Message,
+    /// The hold on the block.
+    pub held: Held<S>,
+}
+
+/// A subscriber's hold on a block: its bit in the holder word. Not a guard: whoever drops one
+/// without [`release`](Held::release) keeps the block until the subscriber's process ends.
+#[derive(Debug)]
+#[must_use = "a block is held until `release`"]
+pub struct Held<S: Storage> {
+    source: Arc<Source<S>>,
+    bit: u64,
+    block: u32,
+    generation: u64,
+}
+
+impl<S: Storage> Held<S> {
+    /// Lets go of the block. May be called from any thread, also while another polls.
+    pub fn release(self) {
+        let region = &self.source.region;
+        let Some(word) = region.holders(self.block) else {
+            return;
+        };
+        step!("release.begin");
+        if holder::release(word, self.generation, self.bit) == Outcome::Emptied {
+            holder::announce_return(region, self.block);
+            // The publisher says that it waits, then looks; we say, then look (SYNC: sleep).
+            fence(Ordering::SeqCst);
+            let publisher = &self.source.publisher;
+            if publisher.wants_blocks().load(Ordering::Relaxed) != 0 {
+                ring(
+                    &region.storage,
+                    publisher.doorbell().load(Ordering::Relaxed),
+                );
+            }
+        }
+        // The source goes only now: while it is held, the daemon does not reuse the region.
+    }
+}
+
+/// A publisher as the subscriber knows it.
+#[derive(Debug)]
+struct Source<S> {
+    incarnation: u64,
+    start: u64,
+    region: RegionView<S>,
+    publisher: PublisherView<S>,
+}
+
+/// A subscriber's cursors. Exactly one exists per subscriber.
+#[derive(Debug)]
+pub struct Reader<S: Storage> {
+    topic: TopicView<S>,
+    slot: SubscriberView<S>,
+    slot_index: u32,
+    reliable: bool,
+    sources: [Option<Arc<Source<S>>>; MAX_PUBLISHERS],
+    /// Publishers that left while blocks of theirs are held here.
+    leaving: Vec<Arc<Source<S>>>,
+    cursors: [u64; MAX_PUBLISHERS],
+    /// Messages lost since the last one taken, per publisher.
+    missed: [u64; MAX_PUBLISHERS],
+    /// False until the first message was taken: what went before is not missed.
+    begun: [bool; MAX_PUBLISHERS],
+    epoch_seen: u32,
+    next: usize,
+    received: u64,
+    missed_total: u64,
+}
+
+/// A slot of a ring, as a reader finds it.
+#[allow(clippy::large_enum_variant)] // lives on the stack for a moment; a box would allocate
+enum Slot {
+    Ready(Descriptor),
+    NotYet,
+    Overrun,
+}
+
+/// A descriptor's fields, copied.
+struct Descriptor {
+    generation: u64,
+    incarnation: u64,
+    block: u32,
+    message: Message,
+}
+
+impl<S: Storage> Reader<S> {
+    /// The reader of subscriber slot `slot_index`. Sets its cursors in the topic.
+    pub fn new(topic: TopicView<S>, slot_index: u32, reliable: bool, start: Start) -> Reader<S> {
+        assert!((slot_index as usize) < MAX_SUBSCRIBERS);
+        let slot = topic.subscriber(slot_index as usize);
+        let mut reader = Reader {
+            slot,
+            slot_index,
+            reliable,
+            sources: std::array::from_fn(|_| None),
+            leaving: Vec::new(),
+            cursors: [0; MAX_PUBLISHERS],
+            missed: [0; MAX_PUBLISHERS],
+            begun: [false; MAX_PUBLISHERS],
+            epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
+            next: 0,
+            received: 0,
+            missed_total: 0,
+            topic,
+        };
+        reader.learn_sources();
+        for index in 0..MAX_PUBLISHERS {
+            let publisher = reader.topic.publisher(index);
+            let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
+            let tail = publisher.tail().load(Ordering::Acquire).min(head);
+            let cursor = match start {
+                Start::Live => head,
+                Start::Kept(n) => tail.max(head.saturating_sub(n)),
+            };
+            reader.move_cursor(index, cursor);
+        }
+        reader.acknowledge_epoch();
+        reader
+    }
+
+    /// Messages missed so far.
+    pub fn missed(&self) -> u64 {
+        self.missed_total
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &TopicView<S> {
+        &self.topic
+    }
+
+    /// Takes the next message, of the publishers in turn. None: there is nothing new.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Taken<S>> {
+        let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
+        if epoch != self.epoch_seen || !self.leaving.is_empty() {
+            self.follow_membership(epoch);
+        }
+        for turn in 0..MAX_PUBLISHERS {
+            let index = (self.next + turn) % MAX_PUBLISHERS;
+            if self.sources[index].is_some() {
+                if let Some(taken) = self.take(index) {
+                    self.next = (index + 1) % MAX_PUBLISHERS;
+                    return Some(taken);
+                }
+            }
+        }
+        None
+    }
+
+    /// Says that this subscriber is about to sleep. Poll once more before sleeping.
+    pub fn announce_sleep(&self) {
+        self.topic
+            .sleepers()
+            .fetch_or(1 << self.slot_index, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    #[cold]
+    fn follow_membership(&mut self, epoch: u32) {
+        if epoch != self.epoch_seen {
+            self.epoch_seen = epoch;
+            self.learn_sources();
+        }
+        self.acknowledge_epoch();
+    }
+
+    /// Tells the daemon that the regions of publishers that left are not touched any more from
+    /// here, once that is so.
+    fn acknowledge_epoch(&mut self) {
+        self.leaving.retain(|source| Arc::strong_count(source) > 1);
+        if self.leaving.is_empty() {
+            // The last holder's writes to the region come before this store: the count was
+            // lowered with Release, and this fence makes our look at it an Acquire.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            self.slot
+                .seen_epoch()
+                .store(self.epoch_seen, Ordering::Release);
+        }
+    }
+
+    fn learn_sources(&mut self) {
+        let present = self.topic.publishers().load(Ordering::Acquire);
+        for index in 0..MAX_PUBLISHERS {
+            let known = self.sources[index]
+                .as_ref()
+                .map(|source| source.incarnation);
+            let incarnation = self
+                .topic
+                .publisher(index)
+                .incarnation()
+                .load(Ordering::Acquire);
+            let there = (present >> index & 1 != 0 && incarnation != 0).then_some(incarnation);
+            if known != there {
+                self.leaving.extend(self.sources[index].take());
+                self.sources[index] = there.and_then(|incarnation| self.learn(index, incarnation));
+            }
+        }
+    }
+
+    fn learn(&mut self, index: usize, incarnation: u64) -> Option<Arc<Source<S>>> {
+        let publisher = self.topic.publisher(index);
+        let geometry = PublisherRegion {
+            ring_capacity: publisher.ring_capacity().load(Ordering::Relaxed),
+            block_capacity: publisher.block_capacity().load(Ordering::Relaxed),
+        };
+        let base = publisher.region_offset().load(Ordering::Relaxed);
+        let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
+        let start = publisher.start().load(Ordering::Relaxed).min(SEQUENCE_END);
+        if self.cursors[index] < start {
+            // What we had not read of the slot's last publisher went with it.
+            self.count_missed(index, start - self.cursors[index]);
+            self.move_cursor(index, start);
+        }
+        Some(Arc::new(Source {
+            incarnation,
+            start,
+            region,
+            publisher,
+        }))
+    }
+
+    /// Takes the next message of one publisher, skipping what it has overrun.
+    fn take(&mut self, index: usize) -> Option<Taken<S>> {
+        loop {
+            let cursor = self.cursors[index];
+            let source = self.sources[index].as_ref()?;
+            match read_slot(&source.region, cursor) {
+                Slot::Ready(descriptor) => {
+                    if let Some(held) = self.hold(source, &descriptor) {
+                        return Some(self.taken(index, cursor, held, descriptor.message));
+                    }
+                }
+                Slot::NotYet if !self.is_behind(index, cursor) => return None,
+                Slot::NotYet | Slot::Overrun => {}
+            }
+            self.skip(index, cursor);
+        }
+    }
+
+    fn hold(&self, source: &Arc<Source<S>>, descriptor: &Descriptor) -> Option<Held<S>> {
+        let Descriptor {
+            incarnation,
+            block,
+            generation,
+            ..
+        } = *descriptor;
+        let word = source.region.holders(block)?;
+        let bit = 1 << self.slot_index;
+        (incarnation == source.incarnation && holder::acquire(word, generation, bit)).then(|| {
+            Held {
+                source: source.clone(),
+                bit,
+                block,
+                generation,
+            }
+        })
+    }
+
+    fn taken(&mut self, index: usize, cursor: u64, held: Held<S>, message: Message) -> Taken<S> {
+        step!("take.acquired");
+        self.move_cursor(index, cursor + 1);
+        step!("take.cursor");
+        self.begun[index] = true;
+        self.received += 1;
+        self.slot.received().store(self.received, Ordering::Relaxed);
+        Taken {
+            publisher: index as u32,
+            incarnation: held.source.incarnation,
+            sequence: cursor.wrapping_sub(held.source.start),
+            missed: std::mem::take(&mut self.missed[index]),
+            message,
+            held,
+        }
+    }
+
+    /// Whether a slot that is not ready is one that the publisher has gone round and is writing
+    /// anew, rather than one that it has not reached.
+    fn is_behind(&self, index: usize, cursor: u64) -> bool {
+        self.oldest_kept(index) > cursor
+    }
+
+    /// Sequence number of the oldest message that a publisher keeps, as far as it can be believed.
+    fn oldest_kept(&self, index: usize) -> u64 {
+        let publisher = self.topic.publisher(index);
+        let tail = publisher.tail().load(Ordering::Acquire);
+        tail.min(publisher.head().load(Ordering::Acquire))
+            .min(SEQUENCE_END)
+    }
+
+    /// Moves past a message that is gone, to the oldest one that is still kept.
+    fn skip(&mut self, index: usize, cursor: u64) {
+        // At least one on, so that a peer that lies about its tail cannot hold us here.
+        let next = self.oldest_kept(index).max(cursor + 1);
+        self.count_missed(index, next - cursor);
+        self.move_cursor(index, next);
+    }
+
+    fn count_missed(&mut self, index: usize, count: u64) {
+        if self.begun[index] {
+            self.missed[index] += count;
+            self.missed_total += count;
+            self.slot
+                .missed()
+                .store(self.missed_total, Ordering::Relaxed);
+        }
+    }
+
+    fn move_cursor(&mut self, index: usize, cursor: u64) {
+        self.cursors[index] = cursor;
+        self.slot.cursor(index).store(cursor, Ordering::Release);
+        if self.reliable {
+            ring_publishers(&self.topic, 1 << index);
+        }
+    }
+}
+
+/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied.
+#[inline]
+fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
+    let get = |word| region.descriptor(cursor, word).load(Ordering::Relaxed);
+    let committed = region.descriptor(cursor, 0).load(Ordering::Acquire);
+    if committed != cursor + 1 {
+        return if committed > cursor + 1 {
+            Slot::Overrun
+        } else {
+            Slot::NotYet
+        };
+    }
+    let place = get(3);
+    let flags = (place >> 56) as u8;
+    let tensor = (flags & DESCRIPTOR_TYPED != 0).then(|| read_tensor(&get, (place >> 48) as u8));
+    let descriptor = Descriptor {
+        generation: get(1),
+        incarnation: get(2),
+        block: place as u32,
+        message: Message {
+            pool: (place >> 32) as u16,
+            offset: get(4),
+            bytes: get(5),
+            publish_ns: get(6),
+            tag: get(7),
+            tensor,
+        },
+    };
+    // SYNC: descriptor.
+    fence(Ordering::Acquire);
+    if get(0) == committed {
+        Slot::Ready(descriptor)
+    } else {
+        Slot::Overrun
+    }
+}
+
+fn read_tensor(get: &impl Fn(usize) -> u64, ndim: u8) -> Tensor {
+    let kind = get(8);
+    let ndim = ndim.min(MAX_DIMS as u8);
+    let mut tensor = Tensor {
+        dtype: DType {
+            code: kind as u8,
+            bits: (kind >> 8) as u8,
+            lanes: (kind >> 16) as u16,
+        },
+        ndim,
+        ..Tensor::default()
+    };
+    for dim in 0..usize::from(ndim) {
+        tensor.shape[dim] = get(12 + dim);
+        tensor.strides[dim] = get(20 + dim) as i64;
+    }
+    tensor
+}

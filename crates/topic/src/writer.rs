@@ -1,0 +1,477 @@
+//! A publisher's side: loans, publishing, eviction, blocks that come back.
+
+use crate::holder::{self, Holders, Outcome, RING};
+use crate::step::step;
+use crate::{ring_sleepers, PublisherView, RegionView, Storage, TopicView};
+use rgaps_layout::{DType, DESCRIPTOR_TYPED, MAX_DIMS};
+use rgaps_sync::atomic::{fence, Ordering};
+
+/// Blocks that became free, by number; the caller frees their memory.
+pub trait Freed: FnMut(u32) {}
+impl<F: FnMut(u32)> Freed for F {}
+
+/// A block that is being filled.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a loan is published or abandoned"]
+pub struct Loan {
+    block: u32,
+    generation: u64,
+}
+
+impl Loan {
+    /// Number of the block.
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+}
+
+/// Why there is no loan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoanError {
+    /// All entries of the block table are in use: loans, history and held samples.
+    NoBlocks,
+}
+
+/// Why a message was not published. The loan is gone; its block is free again or given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PublishError {
+    /// The block's holder word is not as the loan left it: someone broke the protocol.
+    LoanLost,
+}
+
+/// Shape of a message that is a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions in use.
+    pub ndim: u8,
+    /// Elements per dimension.
+    pub shape: [u64; MAX_DIMS],
+    /// Elements from one index to the next, per dimension.
+    pub strides: [i64; MAX_DIMS],
+}
+
+/// What a descriptor says of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Message {
+    /// Index of the pool in the zone.
+    pub pool: u16,
+    /// First byte, from the start of the pool.
+    pub offset: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// `CLOCK_MONOTONIC` when publish was called.
+    pub publish_ns: u64,
+    /// The user's.
+    pub tag: u64,
+    /// Set for tensors.
+    pub tensor: Option<Tensor>,
+}
+
+/// What the publisher remembers of a block, beyond anyone else's reach.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    generation: u64,
+    live: bool,
+}
+
+/// What the publisher remembers of a message in its ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Retained {
+    block: u32,
+    generation: u64,
+    bytes: u64,
+}
+
+/// A publisher's ring and blocks. Exactly one exists per publisher.
+#[derive(Debug)]
+pub struct Writer<S> {
+    topic: TopicView<S>,
+    slot: PublisherView<S>,
+    region: RegionView<S>,
+    slot_index: u32,
+    incarnation: u64,
+    depth: u64,
+    max_bytes: u64,
+    head: u64,
+    tail: u64,
+    retained_bytes: u64,
+    published_bytes: u64,
+    retained: Vec<Retained>,
+    records: Vec<Record>,
+    unused: Vec<u32>,
+    blocks_used: u32,
+    /// No reliable subscriber reads below this, as of `epoch_seen`.
+    slowest: u64,
+    epoch_seen: u32,
+    sweep_seen: u32,
+}
+
+impl<S: Storage> Writer<S> {
+    /// The writer of publisher slot `slot_index`, as the daemon granted it: `start` is the
+    /// sequence number of the first message, `depth` how many messages the ring keeps and
+    /// `max_bytes` how many bytes of payload they may have.
+    pub fn new(
+        topic: TopicView<S>,
+        slot_index: u32,
+        region: RegionView<S>,
+        incarnation: u64,
+        start: u64,
+        depth: u32,
+        max_bytes: u64,
+    ) -> Writer<S> {
+        let slot = topic.publisher(slot_index as usize);
+        let geometry = region.geometry();
+        assert!(depth > 0 && depth < geometry.ring_capacity);
+        let blocks = geometry.block_capacity as usize;
+        Writer {
+            sweep_seen: slot.sweep().load(Ordering::Acquire),
+            topic,
+            slot,
+            slot_index,
+            incarnation,
+            depth: u64::from(depth),
+            max_bytes,
+            head: start,
+            tail: start,
+            retained_bytes: 0,
+            published_bytes: 0,
+            retained: vec![Retained::default(); geometry.ring_capacity as usize],
+            records: vec![Record::default(); blocks],
+            // The last one handed in is the first handed out: few blocks stay few cache lines.
+            unused: (0..geometry.block_capacity).rev().collect(),
+            blocks_used: 0,
+            region,
+            slowest: start,
+            epoch_seen: 0,
+        }
+    }
+
+    /// Sequence number of the next message.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Messages that the ring holds.
+    pub fn retained(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &TopicView<S> {
+        &self.topic
+    }
+
+    /// A block for `bytes` bytes of memory at `offset` of the pool.
+    pub fn loan(&mut self, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
+        let block = self.unused.pop().ok_or(LoanError::NoBlocks)?;
+        let record = &mut self.records[block as usize];
+        record.live = true;
+        let generation = record.generation;
+        let (at, length) = self.region.extent(block).expect("our own block");
+        at.store(offset, Ordering::Relaxed);
+        length.store(bytes, Ordering::Relaxed);
+        step!("loan.extent");
+        if block >= self.blocks_used {
+            self.blocks_used = block + 1;
+            self.slot
+                .blocks_used()
+                .store(self.blocks_used, Ordering::Release);
+        }
+        step!("loan.used");
+        holder::begin(
+            self.region.holders(block).expect("our own block"),
+            generation,
+        );
+        step!("loan.begun");
+        Ok(Loan { block, generation })
+    }
+
+    /// Gives a loan back unpublished.
+    pub fn abandon(&mut self, loan: Loan, freed: &mut impl Freed) {
+        self.drop_bit(loan.block, loan.generation, holder::PRODUCER, freed);
+    }
+
+    /// Whether the next message may be published now, or would push out one of `bytes` that a
+    /// reliable subscriber has still to read. Ask before anything else is done.
+    pub fn has_room(&mut self, bytes: u64) -> bool {
+        let Some(last) = self.pushed_out(bytes) else {
+            return true;
+        };
+        if last < self.slowest && self.epoch_seen == self.epoch() {
+            return true;
+        }
+        self.epoch_seen = self.epoch();
+        self.slowest = self.slowest_reliable();
+        last < self.slowest
+    }
+
+    /// Subscribers that hold the publisher back from a message of `bytes` bytes.
+    pub fn held_back_by(&self, bytes: u64) -> u64 {
+        let Some(last) = self.pushed_out(bytes) else {
+            return 0;
+        };
+        let reliable = self.reliable();
+        (0..64)
+            .filter(|bit| reliable >> bit & 1 != 0 && self.cursor(*bit) <= last)
+            .fold(0, |mask, bit| mask | 1 << bit)
+    }
+
+    /// Says that this publisher is about to sleep until a reliable subscriber reads on. Look
+    /// again ([`has_room`](Self::has_room)) before sleeping.
+    pub fn announce_blocked(&self) {
+        self.topic
+            .blocked()
+            .fetch_or(1 << self.slot_index, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says whether this publisher sleeps until blocks come back. Look again before sleeping.
+    pub fn announce_wants_blocks(&self, wants: bool) {
+        self.slot
+            .wants_blocks()
+            .store(u32::from(wants), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sequence number of the newest message that one more of `bytes` bytes pushes out, if any.
+    fn pushed_out(&self, bytes: u64) -> Option<u64> {
+        let mut first_kept = (self.head + 1).saturating_sub(self.depth).max(self.tail);
+        let mut kept = self.retained_bytes.saturating_add(bytes);
+        if kept > self.max_bytes {
+            for sequence in self.tail..self.head {
+                if kept <= self.max_bytes && sequence >= first_kept {
+                    break;
+                }
+                kept -= self.retained_at(sequence).bytes;
+                first_kept = first_kept.max(sequence + 1);
+            }
+        }
+        (first_kept > self.tail).then(|| first_kept - 1)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.topic.membership_epoch().load(Ordering::Acquire)
+    }
+
+    fn reliable(&self) -> u64 {
+        self.topic.reliable().load(Ordering::Acquire) & holder::SUBSCRIBERS
+    }
+
+    fn cursor(&self, subscriber: u32) -> u64 {
+        let slot = self.topic.subscriber(subscriber as usize);
+        slot.cursor(self.slot_index as usize)
+            .load(Ordering::Acquire)
+    }
+
+    fn slowest_reliable(&self) -> u64 {
+        let mut reliable = self.reliable();
+        let mut slowest = u64::MAX;
+        while reliable != 0 {
+            slowest = slowest.min(self.cursor(reliable.trailing_zeros()));
+            reliable &= reliable - 1;
+        }
+        slowest
+    }
+
+    /// Announces a message that fills a loan, pushes out what the history has no room for, and
+    /// rings for sleepers. Returns its sequence number.
+    pub fn publish(
+        &mut self,
+        loan: Loan,
+        message: &Message,
+        freed: &mut impl Freed,
+    ) -> Result<u64, PublishError> {
+        let Loan { block, generation } = loan;
+        let word = self.region.holders(block).expect("our own block");
+        // The ring's bit is set before the descriptor is there: a death in between leaves a bit
+        // that the daemon finds without a descriptor and clears.
+        if !holder::commit(word, generation) {
+            return Err(PublishError::LoanLost);
+        }
+        step!("publish.in_ring");
+        let sequence = self.head;
+        self.write_descriptor(sequence, block, generation, message);
+        step!("publish.committed");
+        self.head = sequence + 1;
+        self.slot.head().store(self.head, Ordering::Release);
+        step!("publish.announced");
+        ring_sleepers(&self.topic, holder::SUBSCRIBERS);
+        step!("publish.rung");
+
+        // What follows no subscriber waits for.
+        let at = (sequence & (self.retained.len() as u64 - 1)) as usize;
+        self.retained[at] = Retained {
+            block,
+            generation,
+            bytes: message.bytes,
+        };
+        self.retained_bytes += message.bytes;
+        self.published_bytes += message.bytes;
+        self.slot
+            .published_bytes()
+            .store(self.published_bytes, Ordering::Relaxed);
+        while self.retained() > self.depth
+            || (self.retained_bytes > self.max_bytes && self.retained() > 1)
+        {
+            self.evict_oldest(freed);
+        }
+        Ok(sequence)
+    }
+
+    fn write_descriptor(&self, sequence: u64, block: u32, generation: u64, message: &Message) {
+        let put = |word, value| {
+            self.region
+                .descriptor(sequence, word)
+                .store(value, Ordering::Relaxed);
+        };
+        let committed = self.region.descriptor(sequence, 0);
+        committed.store(0, Ordering::Relaxed);
+        // A reader that sees any of the new fields sees 0 in `committed` when it looks again
+        // (SYNC: descriptor).
+        fence(Ordering::Release);
+        step!("publish.invalidated");
+        let tensor = message.tensor.as_ref();
+        let ndim = tensor.map_or(0, |tensor| tensor.ndim);
+        let flags = if tensor.is_some() {
+            DESCRIPTOR_TYPED
+        } else {
+            0
+        };
+        put(1, generation);
+        put(2, self.incarnation);
+        put(
+            3,
+            u64::from(block)
+                | u64::from(message.pool) << 32
+                | u64::from(ndim) << 48
+                | u64::from(flags) << 56,
+        );
+        put(4, message.offset);
+        put(5, message.bytes);
+        put(6, message.publish_ns);
+        put(7, message.tag);
+        if let Some(tensor) = tensor {
+            let DType { code, bits, lanes } = tensor.dtype;
+            put(
+                8,
+                u64::from(code) | u64::from(bits) << 8 | u64::from(lanes) << 16,
+            );
+            for dim in 0..usize::from(ndim).min(MAX_DIMS) {
+                put(12 + dim, tensor.shape[dim]);
+                put(20 + dim, tensor.strides[dim] as u64);
+            }
+        }
+        step!("publish.described");
+        committed.store(sequence + 1, Ordering::Release);
+    }
+
+    /// Takes the oldest message out of the ring. False: there is none.
+    pub fn evict_oldest(&mut self, freed: &mut impl Freed) -> bool {
+        if self.tail == self.head {
+            return false;
+        }
+        let Retained {
+            block,
+            generation,
+            bytes,
+        } = self.retained_at(self.tail);
+        self.tail += 1;
+        self.retained_bytes -= bytes;
+        self.slot.tail().store(self.tail, Ordering::Release);
+        step!("evict.tail");
+        self.drop_bit(block, generation, RING, freed);
+        step!("evict.released");
+        true
+    }
+
+    /// Takes messages out of the ring that every subscriber has read, of a volatile publisher
+    /// that is short of memory. Returns how many.
+    pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
+        let mut subscribers =
+            self.topic.subscribers().load(Ordering::Acquire) & holder::SUBSCRIBERS;
+        let mut read = self.head;
+        while subscribers != 0 {
+            read = read.min(self.cursor(subscribers.trailing_zeros()));
+            subscribers &= subscribers - 1;
+        }
+        let before = self.tail;
+        while self.tail < read && self.evict_oldest(freed) {}
+        self.tail - before
+    }
+
+    fn retained_at(&self, sequence: u64) -> Retained {
+        self.retained[(sequence & (self.retained.len() as u64 - 1)) as usize]
+    }
+
+    fn drop_bit(&mut self, block: u32, generation: u64, bit: u64, freed: &mut impl Freed) {
+        let word = self.region.holders(block).expect("our own block");
+        if holder::release(word, generation, bit) == Outcome::Emptied {
+            self.retire(block, freed);
+        }
+    }
+
+    fn retire(&mut self, block: u32, freed: &mut impl Freed) {
+        let record = &mut self.records[block as usize];
+        debug_assert!(record.live);
+        record.live = false;
+        record.generation = record.generation.wrapping_add(1);
+        self.unused.push(block);
+        freed(block);
+    }
+
+    /// Frees a block that others say is back, if its word bears them out.
+    fn retire_if_returned(&mut self, block: u32, freed: &mut impl Freed) {
+        let record = self.records[block as usize];
+        let now = Holders::load(self.region.holders(block).expect("our own block"));
+        let ended = Holders {
+            generation: record.generation.wrapping_add(1),
+            mask: 0,
+        };
+        if record.live && now == ended {
+            self.retire(block, freed);
+        }
+    }
+
+    /// Frees the blocks whose last holder was someone else. Costs a load when there are none.
+    #[inline]
+    pub fn collect_returned(&mut self, freed: &mut impl Freed) {
+        for word in 0..self.region.geometry().summary_words() as u32 {
+            if self.region.summary(word).load(Ordering::Relaxed) != 0 {
+                self.collect_summary(word, freed);
+            }
+        }
+        let sweep = self.slot.sweep().load(Ordering::Relaxed);
+        if sweep != self.sweep_seen {
+            self.sweep(sweep, freed);
+        }
+    }
+
+    #[cold]
+    fn sweep(&mut self, sweep: u32, freed: &mut impl Freed) {
+        // A holder may have died between ending a block's life and saying so.
+        fence(Ordering::Acquire);
+        self.sweep_seen = sweep;
+        for block in 0..self.blocks_used {
+            self.retire_if_returned(block, freed);
+        }
+    }
+
+    fn collect_summary(&mut self, word: u32, freed: &mut impl Freed) {
+        // SYNC: returned.
+        let mut words = self.region.summary(word).swap(0, Ordering::AcqRel);
+        while words != 0 {
+            let index = word * 64 + words.trailing_zeros();
+            words &= words - 1;
+            if index >= self.region.geometry().block_capacity / 64 {
+                return;
+            }
+            let mut bits = self.region.returned(index).swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                self.retire_if_returned(index * 64 + bits.trailing_zeros(), freed);
+                bits &= bits - 1;
+            }
+        }
+    }
+}

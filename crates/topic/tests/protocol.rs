@@ -1,0 +1,291 @@
+//! The protocol in one process: order, overruns, reliability, what the dead leave behind.
+#![cfg(not(loom))]
+
+mod fixture;
+
+use fixture::Fixture;
+use rgaps_layout::{DType, MAX_DIMS};
+use rgaps_topic::{
+    abandon, clear_holder, evict_through, live_blocks, Holders, Message, Start, Tensor,
+};
+
+fn message(tag: u64) -> Message {
+    Message {
+        tag,
+        bytes: 10,
+        offset: tag * 256,
+        ..Message::default()
+    }
+}
+
+#[test]
+fn messages_arrive_in_order_with_all_their_fields() {
+    let fixture = Fixture::new(4, 8);
+    let mut writer = fixture.writer(0, 8);
+    let mut reader = fixture.reader(0, false, Start::Live);
+    let mut shape = [0; MAX_DIMS];
+    shape[..3].copy_from_slice(&[3, 1080, 1920]);
+    let mut strides = [0; MAX_DIMS];
+    strides[..3].copy_from_slice(&[1080 * 1920, 1920, -1]);
+    let tensor = Tensor {
+        dtype: DType::F32,
+        ndim: 3,
+        shape,
+        strides,
+    };
+    let sent = Message {
+        pool: 7,
+        offset: 1 << 39,
+        bytes: 1 << 33,
+        publish_ns: 5,
+        tag: 6,
+        tensor: None,
+    };
+    for typed in [false, true] {
+        let sent = Message {
+            tensor: typed.then_some(tensor),
+            ..sent
+        };
+        let loan = writer.loan(1 << 39, 1 << 33).unwrap();
+        writer
+            .publish(loan, &sent, &mut |_| panic!("nothing is freed"))
+            .unwrap();
+        let taken = reader.poll().unwrap();
+        assert_eq!(taken.message, sent);
+        assert_eq!((taken.sequence, taken.missed), (u64::from(typed), 0));
+        taken.held.release();
+        assert!(reader.poll().is_none());
+    }
+}
+
+#[test]
+fn a_reader_that_lags_is_told_how_much_it_missed_and_each_block_is_freed_once() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(3, false, Start::Live);
+    let mut freed = Vec::new();
+    let mut publish = |tag| {
+        let mut free = |block| freed.push(block);
+        writer.collect_returned(&mut free);
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(tag), &mut free).unwrap();
+    };
+    publish(0);
+    let first = reader.poll().unwrap();
+    (1..100).for_each(&mut publish);
+    // 1..96 are gone; 0 is held and therefore intact.
+    let next = reader.poll().unwrap();
+    assert_eq!((next.message.tag, next.sequence, next.missed), (96, 96, 95));
+    first.held.release();
+    next.held.release();
+    (100..200).for_each(&mut publish);
+    assert_eq!(freed.len(), 200 - 4, "all but the history are free");
+    assert_eq!(reader.missed(), 95);
+}
+
+#[test]
+fn a_reliable_reader_holds_the_publisher_back_and_a_new_one_counts_from_its_start() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(2, 4);
+    let mut reader = fixture.reader(0, true, Start::Live);
+    for tag in 0..4 {
+        assert!(writer.has_room(10));
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| ()).unwrap();
+    }
+    assert!(!writer.has_room(10));
+    assert_eq!(writer.held_back_by(10), 1);
+    reader.poll().unwrap().held.release();
+    assert!(writer.has_room(10));
+    let late = fixture.reader(1, true, Start::Live);
+    fixture.bump_epoch();
+    for tag in 4..8 {
+        while !writer.has_room(10) {
+            assert_eq!(writer.held_back_by(10), 1, "the late one is not behind");
+            reader.poll().unwrap().held.release();
+        }
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| ()).unwrap();
+    }
+    drop(late);
+    assert_eq!(reader.missed(), 0);
+}
+
+#[test]
+fn late_joiners_get_what_is_kept_in_order() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    for tag in 0..10 {
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| ()).unwrap();
+    }
+    for (n, expected) in [(u64::MAX, 6..10), (2, 8..10), (1, 9..10)] {
+        let mut reader = fixture.reader(0, false, Start::Kept(n));
+        for tag in expected {
+            let taken = reader.poll().unwrap();
+            assert_eq!((taken.message.tag, taken.missed), (tag, 0));
+            taken.held.release();
+        }
+        assert!(reader.poll().is_none());
+    }
+}
+
+#[test]
+fn a_history_limited_in_bytes_pushes_out_as_many_as_it_must() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer_limited(0, 4, 100);
+    let mut reader = fixture.reader(0, true, Start::Live);
+    let mut publish = |bytes| {
+        let room = writer.has_room(bytes);
+        if room {
+            let loan = writer.loan(0, 256).unwrap();
+            let message = Message {
+                bytes,
+                ..Message::default()
+            };
+            writer.publish(loan, &message, &mut |_| ()).unwrap();
+        }
+        (room, writer.retained())
+    };
+    assert_eq!(publish(40), (true, 1));
+    assert_eq!(publish(40), (true, 2));
+    assert_eq!(publish(90), (false, 2), "both must go, neither is read");
+    reader.poll().unwrap().held.release();
+    assert_eq!(publish(90), (false, 2));
+    reader.poll().unwrap().held.release();
+    assert_eq!(publish(90), (true, 1));
+    assert_eq!(publish(10), (true, 2));
+}
+
+#[test]
+fn the_bits_of_a_dead_subscriber_are_cleared_and_its_blocks_come_back() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 1);
+    let mut dead = fixture.reader(5, false, Start::Live);
+    let mut alive = fixture.reader(6, false, Start::Live);
+    let mut freed = 0;
+    let loan = writer.loan(0, 256).unwrap();
+    writer
+        .publish(loan, &message(0), &mut |_| freed += 1)
+        .unwrap();
+    let _never_released = dead.poll().unwrap();
+    let held = alive.poll().unwrap();
+    writer.evict_oldest(&mut |_| freed += 1);
+    assert_eq!(
+        clear_holder(&writer.topic().publisher(0), &fixture.region(0), 5),
+        0
+    );
+    assert_eq!(
+        clear_holder(&writer.topic().publisher(0), &fixture.region(0), 5),
+        0
+    );
+    held.held.release();
+    writer.collect_returned(&mut |_| freed += 1);
+    writer.collect_returned(&mut |_| freed += 1);
+    assert_eq!(freed, 1);
+}
+
+#[test]
+fn a_holder_that_died_before_it_announced_the_return_is_swept() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 1);
+    let loan = writer.loan(0, 256).unwrap();
+    let block = loan.block();
+    writer
+        .publish(loan, &message(0), &mut |_| panic!())
+        .unwrap();
+    // What the dead one did: it emptied the word, and no more.
+    let word = fixture
+        .region(0)
+        .holders(block)
+        .unwrap()
+        .load(std::sync::atomic::Ordering::SeqCst);
+    let ended = Holders {
+        generation: Holders::unpack(word).generation + 1,
+        mask: 0,
+    };
+    fixture
+        .region(0)
+        .holders(block)
+        .unwrap()
+        .store(ended.pack(), std::sync::atomic::Ordering::SeqCst);
+    let mut freed = Vec::new();
+    writer.collect_returned(&mut |block| freed.push(block));
+    assert!(freed.is_empty());
+    writer
+        .topic()
+        .publisher(0)
+        .sweep()
+        .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    writer.collect_returned(&mut |block| freed.push(block));
+    assert_eq!(freed, [block]);
+    writer.evict_oldest(&mut |_| panic!("freed twice"));
+}
+
+#[test]
+fn a_dead_publisher_leaves_its_history_and_nothing_else() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(0, false, Start::Live);
+    for tag in 0..6 {
+        let loan = writer.loan(tag * 4096, 4096).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| ()).unwrap();
+    }
+    let _open_loan = writer.loan(1 << 20, 4096).unwrap();
+    let slot = writer.topic().publisher(0);
+    drop(writer);
+    let region = fixture.region(0);
+    let left = abandon(&slot, &region, fixture.incarnation(0), 0);
+    assert_eq!((left.tail, left.head, left.freed), (2, 6, 1));
+    assert_eq!(live_blocks(&slot, &region).count(), 4);
+    let held = reader.poll().unwrap();
+    assert_eq!(held.message.tag, 2);
+    evict_through(&slot, &region, fixture.incarnation(0), left.tail..left.head);
+    let live: Vec<_> = live_blocks(&slot, &region).collect();
+    assert_eq!(live, [(2 * 4096, 4096)], "what is held stays");
+    held.held.release();
+    assert_eq!(live_blocks(&slot, &region).count(), 0);
+}
+
+#[test]
+fn cursors_that_lie_do_not_hold_a_reader_or_the_daemon() {
+    use std::sync::atomic::Ordering::SeqCst;
+    for (tail, head) in [
+        (9, 3),
+        (0, u64::MAX),
+        (u64::MAX, u64::MAX),
+        (1 << 40, 1 << 41),
+    ] {
+        let fixture = Fixture::new(4, 4);
+        let mut writer = fixture.writer(0, 4);
+        let mut reader = fixture.reader(0, false, Start::Live);
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(0), &mut |_| ()).unwrap();
+        let slot = writer.topic().publisher(0);
+        slot.tail().store(tail, SeqCst);
+        slot.head().store(head, SeqCst);
+        slot.blocks_used().store(u32::MAX, SeqCst);
+        assert!(reader.poll().is_some(), "what was announced is still there");
+        assert!(reader.poll().is_none());
+        let left = abandon(&slot, &fixture.region(0), fixture.incarnation(0), 0);
+        assert!(left.head - left.tail <= 8);
+    }
+}
+
+#[test]
+fn descriptors_that_lie_are_skipped() {
+    use std::sync::atomic::Ordering::SeqCst;
+    // Words of the descriptor: generation, incarnation, block and flags.
+    for (word, value) in [(1, 99), (2, 99), (3, u64::MAX), (3, 4000)] {
+        let fixture = Fixture::new(4, 4);
+        let mut writer = fixture.writer(0, 4);
+        let mut reader = fixture.reader(0, false, Start::Live);
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(0), &mut |_| ()).unwrap();
+        fixture.descriptor_word(0, 0, word).store(value, SeqCst);
+        assert!(reader.poll().is_none());
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(1), &mut |_| ()).unwrap();
+        assert_eq!(reader.poll().unwrap().message.tag, 1);
+    }
+}
