@@ -150,14 +150,20 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `bytes` bytes of addresses, a multiple of the granularity.
-    pub(crate) fn new(driver: &Arc<Driver>, bytes: u64) -> Result<Reservation, CudaError> {
+    /// Reserves `bytes` bytes of addresses. They and the first address are multiples of the
+    /// granularity.
+    pub(crate) fn new(
+        driver: &Arc<Driver>,
+        bytes: u64,
+        granularity: u64,
+    ) -> Result<Reservation, CudaError> {
         let mut base: CUdeviceptr = 0;
-        // SAFETY: the out pointer is ours; alignment and address 0 leave both to the driver.
+        let (size, alignment) = (bytes as usize, granularity as usize);
+        // SAFETY: the out pointer is ours; address 0 leaves the choice to the driver.
         unsafe {
             cu!(
                 driver,
-                cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0)
+                cuMemAddressReserve(&mut base, size, alignment, 0, 0)
             )?
         };
         Ok(Reservation {

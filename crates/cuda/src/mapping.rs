@@ -48,15 +48,19 @@ impl CudaMapping {
         device.require_pools().map_err(fail)?;
         let granularity = pool_granularity(&driver, &device)?;
         if cap == 0 || cap > MAX_POOL_BYTES {
-            return Err(PoolError::Untrusted(format!(
-                "a pool's cap is between 1 and {MAX_POOL_BYTES} bytes, not {cap}"
-            )));
+            return Err(PoolError::BadSize {
+                what: "pool",
+                bytes: cap,
+                granule: granularity,
+                most: MAX_POOL_BYTES,
+            });
         }
         let context = Context::retain(driver.clone(), uuid).map_err(fail)?;
         let copies = CudaStream::new(context.clone()).map_err(fail)?;
         let addresses = {
             let _entered = context.enter().map_err(fail)?;
-            Reservation::new(&driver, cap.next_multiple_of(granularity)).map_err(fail)?
+            Reservation::new(&driver, cap.next_multiple_of(granularity), granularity)
+                .map_err(fail)?
         };
         Ok(CudaMapping {
             base: addresses.base(),
@@ -97,11 +101,7 @@ impl CudaMapping {
     fn writable_address(&self, offset: u64, bytes: u64) -> Result<u64, PoolError> {
         match self.access {
             Access::ReadWrite => self.address(offset, bytes),
-            Access::ReadOnly => Err(PoolError::System {
-                call: "write",
-                source: std::io::ErrorKind::PermissionDenied.into(),
-                hint: "the pool is mapped read-only in this process".to_owned(),
-            }),
+            Access::ReadOnly => Err(PoolError::ReadOnly),
         }
     }
 }
@@ -128,7 +128,8 @@ impl Mapping for CudaMapping {
     }
 
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
-        check_size(bytes, self.granularity)?;
+        // How much fits is another question, with another answer.
+        check_size(bytes, self.granularity, u64::MAX)?;
         let mut addresses = self
             .addresses
             .lock()

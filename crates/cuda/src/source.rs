@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::CudaError;
 use crate::handle::{granularity, properties, Allocation, Reservation};
-use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES};
+use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, MAX_POOL_BYTES};
 use rgaps_pool::{PageSize, Placement, PoolError, Segment, SegmentSource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -49,6 +49,7 @@ impl CudaSource {
         if self.device.gpu_direct_rdma {
             match Allocation::create(&self.driver, bytes, &properties(&self.device, true)) {
                 Err(error) if is_refusal(&error) => {
+                    tracing::warn!(%error, "no GPU memory that a NIC can use directly");
                     warnings.push(format!("no memory that a NIC can use directly: {error}"));
                 }
                 result => return result,
@@ -75,7 +76,8 @@ impl CudaSource {
                 self.device.uuid, found.location.type_, found.location.id
             )));
         }
-        let mut probe = Reservation::new(&self.driver, bytes).map_err(|error| self.fail(error))?;
+        let mut probe = Reservation::new(&self.driver, bytes, self.granularity)
+            .map_err(|error| self.fail(error))?;
         match probe.map(memory, bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.code() == Some(CUDA_ERROR_INVALID_VALUE) => Err(too_small(bytes)),
@@ -102,7 +104,7 @@ impl SegmentSource for CudaSource {
     }
 
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
-        check_size(bytes, self.granularity)?;
+        check_size(bytes, self.granularity, MAX_POOL_BYTES)?;
         let mut warnings = Vec::new();
         let memory = self
             .allocate(bytes, &mut warnings)
@@ -117,7 +119,7 @@ impl SegmentSource for CudaSource {
     }
 
     fn adopt(&mut self, fd: OwnedFd, bytes: u64, _inode: u64) -> Result<Segment, PoolError> {
-        check_size(bytes, self.granularity)?;
+        check_size(bytes, self.granularity, MAX_POOL_BYTES)?;
         let memory = import(&self.driver, &self.device, fd.as_fd())?;
         let mut warnings = Vec::new();
         self.verify(&memory, bytes, &mut warnings)?;
@@ -174,11 +176,14 @@ fn is_refusal(error: &CudaError) -> bool {
 }
 
 /// Refuses sizes that cannot be a segment's.
-pub(crate) fn check_size(bytes: u64, granularity: u64) -> Result<(), PoolError> {
-    if bytes == 0 || bytes % granularity != 0 {
-        return Err(PoolError::Untrusted(format!(
-            "its size of {bytes} bytes is not a positive multiple of {granularity}"
-        )));
+pub(crate) fn check_size(bytes: u64, granularity: u64, most: u64) -> Result<(), PoolError> {
+    if bytes == 0 || bytes % granularity != 0 || bytes > most {
+        return Err(PoolError::BadSize {
+            what: "segment",
+            bytes,
+            granule: granularity,
+            most,
+        });
     }
     Ok(())
 }
