@@ -1,0 +1,119 @@
+//! Start-up, errors, devices.
+
+use crate::abi::Code;
+use crate::call::{call, call_early, initialise, put};
+use std::ffi::{c_char, c_int, c_uint};
+
+/// CUDA 12.4: new enough for everything that rgaps asks for, old enough to be common.
+const VERSION: c_int = 12040;
+const NAME: &[u8] = b"rgaps test GPU\0";
+
+#[no_mangle]
+extern "C" fn cuInit(flags: c_uint) -> c_int {
+    call_early("cuInit", |g| match flags {
+        0 => initialise(g),
+        _ => Err(Code::INVALID_VALUE),
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
+    // SAFETY: the caller's.
+    call_early("cuDriverGetVersion", |_| unsafe { put(version, VERSION) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuGetErrorName(code: c_int, text: *mut *const c_char) -> c_int {
+    let name = match code {
+        0 => Some("CUDA_SUCCESS\0"),
+        code => Code(code).name(),
+    };
+    call_early("cuGetErrorName", |_| {
+        let name = name.ok_or(Code::INVALID_VALUE)?;
+        // SAFETY: the caller's; the names are static and end in NUL.
+        unsafe { put(text, name.as_ptr().cast()) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuGetErrorString(code: c_int, text: *mut *const c_char) -> c_int {
+    // SAFETY: the caller's. The stand-in has no prose for its codes, so their names do.
+    unsafe { cuGetErrorName(code, text) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
+    // SAFETY: the caller's.
+    call("cuDeviceGetCount", |g| unsafe {
+        put(count, g.config().visible.len() as c_int)
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
+    call("cuDeviceGet", |g| {
+        g.position(ordinal)?;
+        // SAFETY: the caller's.
+        unsafe { put(device, ordinal) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int {
+    call("cuDeviceGetUuid", |g| {
+        let position = g.position(device)?;
+        // SAFETY: the caller's.
+        unsafe { put(uuid, g.config().gpus[position].uuid) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int) -> c_int {
+    call("cuDeviceGetName", |g| {
+        g.position(device)?;
+        let room = usize::try_from(bytes)
+            .ok()
+            .filter(|room| *room > 0 && !name.is_null());
+        let length = room.ok_or(Code::INVALID_VALUE)?.min(NAME.len());
+        // SAFETY: the caller's: `name` has room for `bytes` bytes.
+        unsafe {
+            name.cast::<u8>().copy_from(NAME.as_ptr(), length);
+            name.add(length - 1).write(0);
+        }
+        Ok(())
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> c_int {
+    call("cuDeviceTotalMem", |g| {
+        g.position(device)?;
+        // SAFETY: the caller's.
+        unsafe { put(bytes, g.config().memory_bytes as usize) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> c_int {
+    call("cuDeviceGetAttribute", |g| {
+        g.position(device)?;
+        let config = g.config();
+        let found = match attribute {
+            18 => 0,                             // INTEGRATED
+            41 => 1,                             // UNIFIED_ADDRESSING
+            75 => 9,                             // COMPUTE_CAPABILITY_MAJOR
+            76 => 0,                             // COMPUTE_CAPABILITY_MINOR
+            92..=94 => 0,                        // stream memory operations: not yet
+            102 => c_int::from(config.has_vmm),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            103 => c_int::from(config.has_fd),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            110 => c_int::from(config.has_rdma), // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        // SAFETY: the caller's.
+        unsafe { put(value, found) }
+    })
+}

@@ -1,0 +1,204 @@
+//! Streams and events.
+
+use crate::abi::{Code, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
+use crate::call::{call, put, Global};
+use crate::context::{current, Context};
+use crate::stream::{Kind, Stream};
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+fn find(g: &Global, stream: usize) -> Result<(Arc<Context>, Arc<Stream>), Code> {
+    let context = current()?;
+    let stream = context.stream(g, stream)?;
+    Ok((context, stream))
+}
+
+/// Asking a capturing stream about work spoils the capture.
+fn refuse_capturing(stream: &Stream) -> Result<(), Code> {
+    match stream
+        .capture
+        .compare_exchange(1, 2, Ordering::AcqRel, Ordering::Acquire)
+    {
+        Err(0) => Ok(()),
+        _ => Err(Code::STREAM_CAPTURE_UNSUPPORTED),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuStreamCreate(stream: *mut usize, flags: c_uint) -> c_int {
+    call("cuStreamCreate", |g| {
+        let context = current()?;
+        let kind = match flags {
+            0 => Kind::Blocking,
+            STREAM_NON_BLOCKING => Kind::NonBlocking,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        if stream.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let new = Stream::new(kind, Arc::downgrade(&context));
+        // SAFETY: the caller's.
+        unsafe { put(stream, g.streams.add(new)) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamDestroy_v2(stream: usize) -> c_int {
+    // What is queued is still done.
+    call("cuStreamDestroy", |g| {
+        g.streams.remove(stream).map(|stream| stream.close())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
+    call("cuStreamSynchronize", |g| {
+        let (context, stream) = find(g, stream)?;
+        refuse_capturing(&stream)?;
+        stream.point().wait();
+        context.lost().map_or(Ok(()), Err)
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamQuery(stream: usize) -> c_int {
+    call("cuStreamQuery", |g| {
+        let (context, stream) = find(g, stream)?;
+        refuse_capturing(&stream)?;
+        if !stream.point().is_done() {
+            return Err(Code::NOT_READY);
+        }
+        context.lost().map_or(Ok(()), Err)
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> c_int {
+    call("cuStreamBeginCapture", |g| {
+        let (_, stream) = find(g, stream)?;
+        let begun = stream
+            .capture
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
+        match begun {
+            Ok(_) if stream.kind != Kind::Legacy => Ok(()),
+            Ok(_) => {
+                stream.capture.store(0, Ordering::Release);
+                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+            }
+            Err(_) => Err(Code::ILLEGAL_STATE),
+        }
+    })
+}
+
+/// Gives no graph: what was recorded is not kept.
+#[no_mangle]
+unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> c_int {
+    call("cuStreamEndCapture", |g| {
+        let (_, stream) = find(g, stream)?;
+        // SAFETY: the caller's.
+        unsafe { put(graph, 0)? };
+        match stream.capture.swap(0, Ordering::AcqRel) {
+            0 => Err(Code::STREAM_CAPTURE_UNMATCHED),
+            1 => Ok(()),
+            _ => Err(Code::STREAM_CAPTURE_INVALIDATED),
+        }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> c_int {
+    call("cuStreamIsCapturing", |g| {
+        let (context, found) = find(g, stream)?;
+        let blocking = |s: &Arc<Stream>| s.kind == Kind::Blocking;
+        let captures = |s: &Arc<Stream>| s.capture.load(Ordering::Acquire) != 0;
+        if stream < STREAM_PER_THREAD
+            && g.streams
+                .of(&context)
+                .iter()
+                .any(|s| blocking(s) && captures(s))
+        {
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+        }
+        // SAFETY: the caller's.
+        unsafe { put(status, found.capture.load(Ordering::Acquire)) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> c_int {
+    call("cuEventCreate", |g| {
+        current()?;
+        if event.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the caller's.
+        unsafe { put(event, g.streams.add_event()) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuEventDestroy_v2(event: usize) -> c_int {
+    call("cuEventDestroy", |g| g.streams.remove_event(event))
+}
+
+#[no_mangle]
+extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
+    call("cuEventRecord", |g| {
+        let event = g.streams.event(event)?;
+        let (context, stream) = find(g, stream)?;
+        let point = context.submit(g, &stream, Vec::new(), || ())?;
+        *event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(point);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuEventSynchronize(event: usize) -> c_int {
+    call("cuEventSynchronize", |g| {
+        let event = g.streams.event(event)?;
+        let point = event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(point) = point {
+            point.wait();
+        }
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuEventQuery(event: usize) -> c_int {
+    call("cuEventQuery", |g| {
+        let event = g.streams.event(event)?;
+        let recorded = event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match recorded.as_ref() {
+            Some(point) if !point.is_done() => Err(Code::NOT_READY),
+            _ => Ok(()),
+        }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> c_int {
+    call("cuStreamWaitEvent", |g| {
+        let event = g.streams.event(event)?;
+        let (context, stream) = find(g, stream)?;
+        let point = event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        context
+            .submit(g, &stream, point.into_iter().collect(), || ())
+            .map(drop)
+    })
+}

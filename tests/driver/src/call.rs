@@ -1,0 +1,170 @@
+//! What all exported functions have in common, and the state behind them.
+
+use crate::abi::Code;
+use crate::config::Config;
+use crate::context::Contexts;
+use crate::faults::Faults;
+use crate::memory::Memory;
+use crate::stream::Streams;
+use std::ffi::c_int;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+/// Everything that the library knows.
+pub(crate) struct Global {
+    config: RwLock<Config>,
+    faults: Mutex<Faults>,
+    memory: RwLock<Memory>,
+    pub(crate) contexts: Contexts,
+    pub(crate) streams: Streams,
+    initialised: AtomicBool,
+    misconfigured: Option<String>,
+}
+
+/// The process that first called us. A fork has the memory but none of the threads.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// The state; made at the first call.
+pub(crate) fn global() -> &'static Global {
+    static GLOBAL: OnceLock<Global> = OnceLock::new();
+    GLOBAL.get_or_init(|| {
+        OWNER.store(std::process::id(), Ordering::Release);
+        let (config, misconfigured) = match Config::from_environment() {
+            Ok(config) => (config, None),
+            Err(reason) => (Config::default(), Some(reason)),
+        };
+        let mut faults = Faults::default();
+        faults.reset(config.seed.unwrap_or(0));
+        Global {
+            config: RwLock::new(config),
+            faults: Mutex::new(faults),
+            memory: RwLock::new(Memory::default()),
+            contexts: Contexts::default(),
+            streams: Streams::default(),
+            initialised: AtomicBool::new(false),
+            misconfigured,
+        }
+    })
+}
+
+impl Global {
+    pub(crate) fn config(&self) -> RwLockReadGuard<'_, Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while bytes are copied, so that they are not unmapped meanwhile.
+    pub(crate) fn memory(&self) -> RwLockReadGuard<'_, Memory> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn memory_mut(&self) -> RwLockWriteGuard<'_, Memory> {
+        self.memory.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes settings and counts calls anew.
+    pub(crate) fn configure(&self, settings: &str) -> Result<(), String> {
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = config.clone();
+        changed.apply(settings)?;
+        *config = changed;
+        self.faults().reset(config.seed.unwrap_or(0));
+        Ok(())
+    }
+
+    /// The position among all GPUs of the one with this ordinal.
+    pub(crate) fn position(&self, ordinal: c_int) -> Result<usize, Code> {
+        let ordinal = usize::try_from(ordinal).map_err(|_| Code::INVALID_DEVICE)?;
+        self.config()
+            .visible
+            .get(ordinal)
+            .copied()
+            .ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// The ordinal, in this process, of the GPU at this position.
+    pub(crate) fn ordinal(&self, position: usize) -> Option<c_int> {
+        self.config()
+            .visible
+            .iter()
+            .position(|p| *p == position)
+            .map(|ordinal| ordinal as c_int)
+    }
+}
+
+pub(crate) fn in_forked_child() -> bool {
+    let owner = OWNER.load(Ordering::Acquire);
+    owner != 0 && owner != std::process::id()
+}
+
+/// Runs an exported function: refuses in a forked child (before any lock is touched, as another
+/// thread may have held it at the fork) and before `cuInit`, injects failures, contains panics.
+pub(crate) fn call(name: &'static str, body: impl FnOnce(&Global) -> Result<(), Code>) -> c_int {
+    run(name, true, body)
+}
+
+/// As [`call`], for functions that work before `cuInit`.
+pub(crate) fn call_early(
+    name: &'static str,
+    body: impl FnOnce(&Global) -> Result<(), Code>,
+) -> c_int {
+    run(name, false, body)
+}
+
+fn run(
+    name: &'static str,
+    needs_init: bool,
+    body: impl FnOnce(&Global) -> Result<(), Code>,
+) -> c_int {
+    if in_forked_child() {
+        return Code::NOT_INITIALIZED.0;
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let global = global();
+        if needs_init && !global.initialised.load(Ordering::Acquire) {
+            return Err(Code::NOT_INITIALIZED);
+        }
+        let rules = global.config().faults.clone();
+        if let Some(code) = global.faults().on_call(name, &rules) {
+            return Err(code);
+        }
+        body(global)
+    }));
+    match result {
+        Ok(Ok(())) => 0,
+        Ok(Err(code)) => code.0,
+        Err(_) => Code::UNKNOWN.0,
+    }
+}
+
+/// `cuInit`.
+pub(crate) fn initialise(global: &Global) -> Result<(), Code> {
+    if let Some(reason) = &global.misconfigured {
+        eprintln!("rgaps test driver: {reason}");
+        return Err(Code::INVALID_VALUE);
+    }
+    if global.config().visible.is_empty() {
+        return Err(Code::NO_DEVICE);
+    }
+    global.initialised.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Writes an output argument.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Code> {
+    if to.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's; unaligned so that no alignment has to be vouched for.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! What the stand-in pretends to be.
+
+use crate::faults::Fault;
+
+/// Most GPUs: access rights are kept in a mask of this width.
+pub(crate) const MAX_DEVICES: usize = 32;
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gpu {
+    pub(crate) uuid: [u8; 16],
+}
+
+/// Settings, from the environment and the control function.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Config {
+    /// All GPUs of the pretended host, in its order.
+    pub(crate) gpus: Vec<Gpu>,
+    /// Positions in `gpus` of those that this process sees, by ordinal.
+    pub(crate) visible: Vec<usize>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) has_vmm: bool,
+    pub(crate) has_fd: bool,
+    pub(crate) has_rdma: bool,
+    pub(crate) delay_us: u64,
+    pub(crate) seed: Option<u64>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// Settings that may be given, in lower case.
+const NAMES: [&str; 7] = [
+    "devices",
+    "uuids",
+    "memory_mb",
+    "lack",
+    "delay_us",
+    "seed",
+    "fail",
+];
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            gpus: vec![default_gpu(0)],
+            visible: vec![0],
+            memory_bytes: 64 << 30,
+            has_vmm: true,
+            has_fd: true,
+            has_rdma: true,
+            delay_us: 0,
+            seed: None,
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Settings of this process's environment.
+    pub(crate) fn from_environment() -> Result<Config, String> {
+        let mut config = Config::default();
+        for name in NAMES {
+            let variable = format!("RGAPS_TEST_DRIVER_{}", name.to_uppercase());
+            if let Ok(value) = std::env::var(&variable) {
+                config
+                    .set(name, &value)
+                    .map_err(|reason| format!("{variable}: {reason}"))?;
+            }
+        }
+        if let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") {
+            config.visible = visible(&config.gpus, &list);
+        }
+        Ok(config)
+    }
+
+    /// Applies `name=value;name=value`.
+    pub(crate) fn apply(&mut self, settings: &str) -> Result<(), String> {
+        for setting in settings.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| format!("'{setting}' has no '='"))?;
+            self.set(name.trim(), value.trim())?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "devices" => {
+                let count = number(value)? as usize;
+                if count > MAX_DEVICES {
+                    return Err(format!("at most {MAX_DEVICES} devices"));
+                }
+                self.show_all((0..count).map(default_gpu).collect());
+            }
+            "uuids" => {
+                let gpus: Result<Vec<_>, _> = value
+                    .split(',')
+                    .map(|text| uuid(text).map(|uuid| Gpu { uuid }))
+                    .collect();
+                self.show_all(gpus?);
+            }
+            "memory_mb" => self.memory_bytes = number(value)? << 20,
+            "lack" => {
+                let lacks: Vec<_> = value.split(',').filter(|l| !l.is_empty()).collect();
+                if let Some(odd) = lacks.iter().find(|l| !["vmm", "fd", "rdma"].contains(l)) {
+                    return Err(format!("'{odd}' is nothing that can be lacking"));
+                }
+                let has = |what| !lacks.contains(&what);
+                (self.has_vmm, self.has_fd, self.has_rdma) = (has("vmm"), has("fd"), has("rdma"));
+            }
+            "delay_us" => self.delay_us = number(value)?,
+            "seed" if value.is_empty() => self.seed = None,
+            "seed" => self.seed = Some(number(value)?),
+            "fail" => {
+                let faults = value.split(',').filter(|f| !f.is_empty());
+                self.faults = faults.map(Fault::parse).collect::<Result<_, _>>()?;
+            }
+            _ => return Err(format!("'{name}' is not one of {NAMES:?}")),
+        }
+        Ok(())
+    }
+
+    fn show_all(&mut self, gpus: Vec<Gpu>) {
+        self.visible = (0..gpus.len()).collect();
+        self.gpus = gpus;
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("'{text}' is not a number"))
+}
+
+/// The same in every process, and told apart at a glance.
+fn default_gpu(position: usize) -> Gpu {
+    let mut uuid = *b"rgaps test gpu\0\0";
+    uuid[15] = position as u8;
+    Gpu { uuid }
+}
+
+fn uuid(text: &str) -> Result<[u8; 16], String> {
+    let bad = || format!("'{text}' is not a UUID");
+    let digits: String = text
+        .trim()
+        .trim_start_matches("GPU-")
+        .chars()
+        .filter(|c| *c != '-')
+        .collect();
+    if digits.len() != 32 || !digits.is_ascii() {
+        return Err(bad());
+    }
+    Ok(u128::from_str_radix(&digits, 16)
+        .map_err(|_| bad())?
+        .to_be_bytes())
+}
+
+/// As the driver does, the list ends at the first entry that names no GPU.
+fn visible(gpus: &[Gpu], list: &str) -> Vec<usize> {
+    let position = |entry: &str| match entry.trim().parse::<usize>() {
+        Ok(ordinal) => (ordinal < gpus.len()).then_some(ordinal),
+        Err(_) => gpus.iter().position(|gpu| Ok(gpu.uuid) == uuid(entry)),
+    };
+    list.split(',').map_while(position).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_and_wrong_ones_refused() {
+        let mut config = Config::default();
+        config.apply("devices=3; delay_us=5;lack=fd,rdma").unwrap();
+        assert_eq!(
+            (config.gpus.len(), config.visible.len(), config.delay_us),
+            (3, 3, 5)
+        );
+        assert_eq!(
+            (config.has_vmm, config.has_fd, config.has_rdma),
+            (true, false, false)
+        );
+        config
+            .apply("uuids=GPU-00112233-4455-6677-8899-aabbccddeeff")
+            .unwrap();
+        assert_eq!(config.gpus[0].uuid[..3], [0, 0x11, 0x22]);
+        for wrong in [
+            "devices=x",
+            "devices=33",
+            "uuids=GPU-1",
+            "lack=air",
+            "delay_us=-1",
+            "other=1",
+            "fail",
+        ] {
+            assert!(config.apply(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn visible_devices_are_chosen_by_ordinal_or_uuid() {
+        let gpus: Vec<_> = (0..3).map(default_gpu).collect();
+        assert_eq!(visible(&gpus, "2,0"), [2, 0]);
+        assert_eq!(
+            visible(&gpus, "GPU-72676170-7320-7465-7374-206770750001"),
+            [1]
+        );
+        assert_eq!(visible(&gpus, "1,9,0"), [1]);
+        assert!(visible(&gpus, "").is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! How a test in the same process finds, loads and steers the stand-in.
+
+use crate::abi::Code;
+use crate::call::global;
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// File name of the shared library.
+const FILE: &str = "librgaps_test_driver.so";
+
+#[no_mangle]
+unsafe extern "C" fn rgaps_test_driver_configure(settings: *const c_char) -> c_int {
+    // SAFETY: the caller passes a C string.
+    let settings = unsafe { CStr::from_ptr(settings) }.to_string_lossy();
+    match global().configure(&settings) {
+        Ok(()) => 0,
+        Err(reason) => {
+            eprintln!("rgaps test driver: {reason}");
+            Code::INVALID_VALUE.0
+        }
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn rgaps_test_driver_calls(call: *const c_char) -> u64 {
+    // SAFETY: the caller passes a C string.
+    let call = unsafe { CStr::from_ptr(call) }.to_string_lossy();
+    global().faults().count(&call)
+}
+
+#[no_mangle]
+unsafe extern "C" fn rgaps_test_driver_live(what: *const c_char) -> u64 {
+    // SAFETY: the caller passes a C string.
+    let what = unsafe { CStr::from_ptr(what) }.to_string_lossy();
+    let global = global();
+    match &*what {
+        "contexts" => global.contexts.live(),
+        other => {
+            let found = global
+                .memory()
+                .live(other)
+                .or_else(|| global.streams.live(other));
+            found.unwrap_or(u64::MAX)
+        }
+    }
+}
+
+#[no_mangle]
+extern "C" fn rgaps_test_driver_lose_context(device: c_int) -> c_int {
+    let global = global();
+    let context = global
+        .position(device)
+        .ok()
+        .and_then(|p| global.contexts.primary(p));
+    match context {
+        Some(context) => {
+            context.lose(Code::LAUNCH_FAILED);
+            0
+        }
+        None => Code::INVALID_CONTEXT.0,
+    }
+}
+
+/// Where cargo put the shared library: beside this program, or in the folder above it. Test
+/// programs and their dependencies lie in `target/<profile>/deps`, what was built by name in
+/// `target/<profile>`; `RGAPS_TEST_DRIVER` names it elsewhere.
+///
+/// Panics, with what to do, where it is not: this is for tests.
+pub fn library() -> PathBuf {
+    if let Some(path) = std::env::var_os("RGAPS_TEST_DRIVER") {
+        return path.into();
+    }
+    let program = std::env::current_exe().expect("a program knows where it is");
+    let folders = program.ancestors().skip(1).take(3);
+    let candidates = folders.flat_map(|folder| [folder.join(FILE), folder.join("deps").join(FILE)]);
+    let found = candidates.into_iter().find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        panic!(
+            "{FILE} is not near {}: make rgaps-test-driver a dev-dependency of this test, \
+             or run 'cargo build -p rgaps-test-driver'",
+            program.display()
+        )
+    })
+}
+
+/// A copy of the stand-in of a test's own, so that tests in one process do not meet: a library
+/// that is loaded from another file has a state of its own.
+pub struct TestDriver {
+    path: PathBuf,
+    handle: *mut c_void,
+}
+
+// SAFETY: the handle is only passed to dlsym, and the library's functions are made for threads.
+unsafe impl Send for TestDriver {}
+// SAFETY: as above.
+unsafe impl Sync for TestDriver {}
+
+impl TestDriver {
+    /// Copies and loads the shared library. Panics where that fails.
+    pub fn private() -> TestDriver {
+        static COPIES: AtomicU64 = AtomicU64::new(0);
+        let number = COPIES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rgaps-test-driver-{}-{number}.so", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let from = library();
+        std::fs::copy(&from, &path)
+            .unwrap_or_else(|error| panic!("{} cannot be copied: {error}", from.display()));
+        Self::open(path)
+    }
+
+    fn open(path: PathBuf) -> TestDriver {
+        let text = CString::new(path.as_os_str().as_bytes()).expect("paths hold no NUL");
+        // SAFETY: a C string; the library is our own and stays loaded.
+        let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} cannot be loaded", path.display());
+        TestDriver { path, handle }
+    }
+
+    /// The copy, to load the driver from. It is removed with this value; what is loaded stays.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Changes settings (`name=value;...`, see the crate's documentation) and counts calls anew.
+    /// Panics if the settings are wrong.
+    pub fn configure(&self, settings: &str) {
+        // SAFETY: the type is that of the function above.
+        let function: unsafe extern "C" fn(*const c_char) -> c_int =
+            unsafe { self.function(c"rgaps_test_driver_configure") };
+        let text = CString::new(settings).expect("settings hold no NUL");
+        // SAFETY: a C string.
+        let code = unsafe { function(text.as_ptr()) };
+        assert_eq!(code, 0, "'{settings}' is refused");
+    }
+
+    /// How often a driver function was called since the last `configure`; its name without `_v2`.
+    pub fn calls(&self, name: &str) -> u64 {
+        self.number(c"rgaps_test_driver_calls", name)
+    }
+
+    /// How many `handles`, `reservations`, `mappings`, `allocations`, `registrations`, `contexts`,
+    /// `streams` or `events` there are in this process.
+    pub fn live(&self, what: &str) -> u64 {
+        let found = self.number(c"rgaps_test_driver_live", what);
+        assert_ne!(found, u64::MAX, "'{what}' is not counted");
+        found
+    }
+
+    /// Ends the context of a GPU, as a kernel that fails does.
+    pub fn lose_context(&self, ordinal: i32) {
+        // SAFETY: the type is that of the function above.
+        let function: extern "C" fn(c_int) -> c_int =
+            unsafe { self.function(c"rgaps_test_driver_lose_context") };
+        assert_eq!(function(ordinal), 0, "GPU {ordinal} has no context");
+    }
+
+    /// A function of the library, for what rgaps itself does not call.
+    ///
+    /// # Safety
+    /// `F` is the type of that function.
+    pub unsafe fn function<F: Copy>(&self, symbol: &CStr) -> F {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        // SAFETY: the handle is of a library that stays loaded.
+        let address = unsafe { libc::dlsym(self.handle, symbol.as_ptr()) };
+        assert!(!address.is_null(), "the test driver has no {symbol:?}");
+        // SAFETY: the sizes agree, the caller vouches for the type.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+
+    fn number(&self, symbol: &CStr, argument: &str) -> u64 {
+        // SAFETY: both functions have this type.
+        let function: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { self.function(symbol) };
+        let text = CString::new(argument).expect("names hold no NUL");
+        // SAFETY: a C string.
+        unsafe { function(text.as_ptr()) }
+    }
+}
+
+impl Drop for TestDriver {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,45 @@
+//! A stand-in for the CUDA driver, for tests on machines without a GPU.
+//!
+//! As a shared library (`librgaps_test_driver.so`) it exports the driver functions that rgaps uses,
+//! under the driver's own symbol names; `RGAPS_CUDA_LIBRARY` names it to rgaps. GPU memory is host
+//! memory: an allocation is a memfd, so its descriptor really shares it between processes, and a
+//! mapping without write access really faults on a write. What matters most is kept as the driver
+//! documents it, on the strict side where the documentation leaves a choice:
+//!
+//! - Streams are asynchronous. Each has a thread that runs its operations in order, each after a
+//!   delay. A non-blocking stream waits for nothing else and nothing waits for it; the legacy
+//!   default stream and blocking streams wait for one another.
+//! - Copies wait as little as the documentation allows: from pageable memory until the bytes are
+//!   staged, between devices not at all. Work that nobody waited for has not happened yet, and a
+//!   reader sees the old bytes.
+//! - Handles are checked where the driver would follow them: a wrong one gives an error.
+//! - In a forked child every call fails, as the driver's do.
+//!
+//! Configured by the environment when the library is first called, and later by
+//! [`TestDriver::configure`] with the same names in lower case and without the prefix:
+//!
+//! | variable | |
+//! |---|---|
+//! | `RGAPS_TEST_DRIVER_DEVICES` | number of GPUs, default 1 |
+//! | `RGAPS_TEST_DRIVER_UUIDS` | their UUIDs, `GPU-...,GPU-...`; default: made of their numbers |
+//! | `RGAPS_TEST_DRIVER_MEMORY_MB` | memory of each, default 65536; none is taken until it is written |
+//! | `RGAPS_TEST_DRIVER_LACK` | what they cannot do: `vmm`, `fd`, `rdma`, comma-separated |
+//! | `RGAPS_TEST_DRIVER_DELAY_US` | delay before each operation of a stream, default 0 |
+//! | `RGAPS_TEST_DRIVER_SEED` | makes each delay a random part of the above, the same every time |
+//! | `RGAPS_TEST_DRIVER_FAIL` | `CALL:WHEN:ERROR,...`, WHEN being `3` (the third call), `3+` (from it on), `10%` or `*` |
+//!
+//! `CUDA_VISIBLE_DEVICES` is obeyed, with ordinals or UUIDs, so that processes can count the same
+//! GPUs differently.
+mod abi;
+mod api;
+mod call;
+mod config;
+mod context;
+mod control;
+mod faults;
+mod memory;
+mod physical;
+mod stream;
+mod transfer;
+
+pub use control::{library, TestDriver};
