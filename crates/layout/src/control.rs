@@ -33,6 +33,7 @@ pub struct ControlHeader {
     pub magic: u64,
     pub version: u32,
     pub reserved: u32,
+    /// Little-endian.
     pub zone_id: [u8; 16],
     pub bytes: u64,
 }

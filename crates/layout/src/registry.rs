@@ -35,6 +35,7 @@ pub struct RegistryHeader {
     pub magic: u64,
     pub version: u32,
     pub reserved: u32,
+    /// Little-endian.
     pub zone_id: [u8; 16],
     /// Inode of the control segment's memfd, by which a successor recognises it.
     pub control_inode: u64,

@@ -1,0 +1,240 @@
+//! What the conductor knows of its zones: enough to hand everything back to another daemon.
+
+use super::mapping::PoolMapping;
+use super::{ClientError, ZoneView};
+use rgaps_layout::{GRANULE_BYTES, MAX_SEGMENTS};
+use rgaps_pool::{Access, Mapping};
+use rgaps_session::{Member, PoolGrant, Range};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A zone's page in the book.
+pub(super) struct ZoneBook {
+    pub(super) view: Arc<ZoneView>,
+    pub(super) pools: BTreeMap<u32, PoolBook>,
+    pub(super) members: HashMap<Member, MemberBook>,
+    /// Taken for wait sets.
+    pub(super) doorbells: BTreeSet<u32>,
+}
+
+/// A publisher or subscriber of this process.
+#[derive(Debug, Default)]
+pub(super) struct MemberBook {
+    /// A publisher's.
+    pub(super) pool: Option<u32>,
+    /// What a publisher has leased.
+    pub(super) ranges: Vec<Range>,
+}
+
+impl ZoneBook {
+    pub(super) fn new(view: Arc<ZoneView>) -> ZoneBook {
+        ZoneBook {
+            view,
+            pools: BTreeMap::new(),
+            members: HashMap::new(),
+            doorbells: BTreeSet::new(),
+        }
+    }
+
+    /// The pool's page, made if need be. The first word on it holds: a pool does not change.
+    pub(super) fn pool(&mut self, grant: &PoolGrant) -> &mut PoolBook {
+        self.pools
+            .entry(grant.pool)
+            .or_insert_with(|| PoolBook::new(*grant))
+    }
+
+    /// Whether anything of this process is in the zone still.
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.doorbells.is_empty()
+    }
+}
+
+/// A pool's page in the book: its segments' descriptors, kept for a daemon to come, and how they
+/// are mapped.
+pub(super) struct PoolBook {
+    pub(super) grant: PoolGrant,
+    pub(super) segments: Vec<(OwnedFd, u64)>,
+    /// Whether the descriptors can be written through.
+    pub(super) writable: bool,
+    read_only: Option<Mapped>,
+    read_write: Option<Mapped>,
+}
+
+struct Mapped {
+    mapping: Arc<PoolMapping>,
+    /// Of `PoolBook::segments`, mapped so far.
+    segments: usize,
+}
+
+impl PoolBook {
+    fn new(grant: PoolGrant) -> PoolBook {
+        PoolBook {
+            grant,
+            segments: Vec::new(),
+            writable: false,
+            read_only: None,
+            read_write: None,
+        }
+    }
+
+    /// Bytes of the segments that are known.
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub(super) fn is_mapped(&self) -> bool {
+        self.read_only.is_some() || self.read_write.is_some()
+    }
+
+    pub(super) fn mapping(&self, access: Access) -> Option<&Arc<PoolMapping>> {
+        let mapped = match access {
+            Access::ReadOnly => &self.read_only,
+            Access::ReadWrite => &self.read_write,
+        };
+        mapped.as_ref().map(|mapped| &mapped.mapping)
+    }
+
+    pub(super) fn set_mapping(&mut self, mapping: Arc<PoolMapping>) {
+        let mapped = match mapping.access() {
+            Access::ReadOnly => &mut self.read_only,
+            Access::ReadWrite => &mut self.read_write,
+        };
+        *mapped = Some(Mapped {
+            mapping,
+            segments: 0,
+        });
+    }
+
+    /// Enters segments that the daemon sent.
+    pub(super) fn append(&mut self, bytes: &[u64], fds: Vec<OwnedFd>) -> Result<(), ClientError> {
+        let wrong = |what: &str| Err(ClientError::Protocol(what.to_owned()));
+        if bytes.len() != fds.len() {
+            return wrong("it sent segments whose number is not that of their descriptors");
+        }
+        if self.segments.len() + fds.len() > MAX_SEGMENTS {
+            return wrong("it sent more segments than a pool has");
+        }
+        let mut total = self.bytes();
+        for bytes in bytes {
+            if *bytes == 0 || bytes % GRANULE_BYTES != 0 {
+                return wrong("it sent a segment of odd size");
+            }
+            total = total.saturating_add(*bytes);
+        }
+        if total > self.grant.cap_bytes.next_multiple_of(GRANULE_BYTES) {
+            return wrong("it sent segments beyond the pool's cap");
+        }
+        self.segments
+            .extend(fds.into_iter().zip(bytes.iter().copied()));
+        Ok(())
+    }
+
+    /// Maps what is not mapped yet.
+    pub(super) fn extend_mappings(&mut self) -> Result<(), ClientError> {
+        for mapped in [&mut self.read_only, &mut self.read_write]
+            .into_iter()
+            .flatten()
+        {
+            for (fd, bytes) in self.segments.iter().skip(mapped.segments) {
+                mapped.mapping.extend(fd.as_fd(), *bytes)?;
+                mapped.segments += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes `gone` out of a publisher's leases, whichever way they were cut when they were leased.
+pub(super) fn subtract(ranges: &mut Vec<Range>, gone: Range) {
+    let gone_end = gone.offset.saturating_add(gone.bytes);
+    let mut left = Vec::with_capacity(ranges.len() + 1);
+    for range in ranges.iter() {
+        let end = range.offset.saturating_add(range.bytes);
+        let before = gone.offset.clamp(range.offset, end);
+        let after = gone_end.clamp(range.offset, end).max(before);
+        for (from, to) in [(range.offset, before), (after, end)] {
+            if from < to {
+                left.push(Range {
+                    offset: from,
+                    bytes: to - from,
+                });
+            }
+        }
+    }
+    *ranges = left;
+}
+
+/// A lease has to be whole granules within the pool.
+pub(super) fn check_lease(ranges: &[Range], wanted: u64, cap: u64) -> Result<(), ClientError> {
+    let sound = |range: &Range| {
+        range.bytes != 0
+            && range.offset % GRANULE_BYTES == 0
+            && range.bytes % GRANULE_BYTES == 0
+            && range
+                .offset
+                .checked_add(range.bytes)
+                .is_some_and(|end| end <= cap)
+    };
+    if ranges.first().is_none_or(|first| first.bytes < wanted) || !ranges.iter().all(sound) {
+        return Err(ClientError::Protocol(format!(
+            "it leased {ranges:?} to a publisher that wanted {wanted} bytes of a pool of {cap}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(from: u64, to: u64) -> Range {
+        Range {
+            offset: from,
+            bytes: to - from,
+        }
+    }
+
+    #[test]
+    fn subtracting_leases() {
+        let cases = [
+            (vec![range(0, 10)], range(0, 10), vec![]),
+            (
+                vec![range(0, 10)],
+                range(2, 4),
+                vec![range(0, 2), range(4, 10)],
+            ),
+            (vec![range(0, 10)], range(0, 4), vec![range(4, 10)]),
+            (vec![range(0, 10)], range(8, 12), vec![range(0, 8)]),
+            (
+                vec![range(2, 4), range(4, 6)],
+                range(3, 5),
+                vec![range(2, 3), range(5, 6)],
+            ),
+            (vec![range(2, 4)], range(4, 9), vec![range(2, 4)]),
+            (vec![range(2, 4)], range(0, 2), vec![range(2, 4)]),
+            (vec![range(2, 4), range(8, 9)], range(0, u64::MAX), vec![]),
+        ];
+        for (mut ranges, gone, left) in cases {
+            subtract(&mut ranges, gone);
+            assert_eq!(ranges, left, "without {gone:?}");
+        }
+    }
+
+    #[test]
+    fn leases_are_checked() {
+        let g = GRANULE_BYTES;
+        let cap = 8 * g;
+        assert!(check_lease(&[range(g, 3 * g), range(4 * g, 5 * g)], 2 * g, cap).is_ok());
+        assert!(check_lease(&[range(6 * g, 8 * g)], 1, cap).is_ok());
+        assert!(check_lease(&[], g, cap).is_err());
+        assert!(check_lease(&[range(0, g)], 2 * g, cap).is_err());
+        assert!(check_lease(&[range(7 * g, 9 * g)], g, cap).is_err());
+        assert!(check_lease(&[range(1, g + 1)], g, cap).is_err());
+        let wraps = Range {
+            offset: u64::MAX - g + 1,
+            bytes: g,
+        };
+        assert!(check_lease(&[range(0, g), wraps], g, cap).is_err());
+    }
+}

@@ -1,0 +1,304 @@
+//! The conductor as the rest of the process sees it.
+
+use super::link;
+use super::mapping::PoolMapping;
+use super::worker::{unexpected, Worker};
+use super::{ClientError, ForkGuard, ZoneView};
+use rgaps_layout::Domain;
+use rgaps_pool::Access;
+use rgaps_session::{
+    Answer, ClientRow, Config, Member, PoolGrant, PoolRow, Range, Request, Ring, Role, Status,
+    TopicInfo, TopicRow, ZoneId,
+};
+use rustix::event::EventfdFlags;
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Commands that wait for the conductor; who sends one more waits for room.
+const COMMANDS_MAX: usize = 256;
+/// Pages that a listing is read for at most.
+const PAGES_MAX: usize = 4096;
+
+/// Runs on the conductor's thread.
+pub(super) type Command = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// What came of a join.
+#[derive(Clone, Debug)]
+pub(crate) struct Joined {
+    /// This publisher or subscriber.
+    pub(crate) member: Member,
+    /// Its zone, mapped.
+    pub(crate) zone: Arc<ZoneView>,
+    /// Of the topic in the control segment.
+    pub(crate) region_offset: u64,
+    /// Random number of the topic.
+    pub(crate) topic_id: u64,
+    /// The member's doorbell.
+    pub(crate) doorbell: u32,
+    /// A publisher's ring; zeros for a subscriber.
+    pub(crate) ring: Ring,
+    /// The type that the topic has.
+    pub(crate) type_name: String,
+    /// The topic's pool; a subscriber may come before anyone has named a domain, and asks for
+    /// it with [`Conductor::pool_grant`] when a descriptor names it.
+    pub(crate) pool: Option<PoolGrant>,
+}
+
+/// The node's thread for everything that the daemon is needed for. Calls wait for it, at most
+/// about as long as a daemon takes to start; in a forked child they refuse.
+///
+/// Dropping it leaves everything and ends the thread.
+pub(crate) struct Conductor {
+    // Left alone in a forked child, which has neither the thread nor the descriptor.
+    inner: ManuallyDrop<Inner>,
+    guard: ForkGuard,
+}
+
+struct Inner {
+    commands: Option<SyncSender<Command>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Conductor {
+    /// Connects to the daemon, or starts it, and starts the thread. `name` is shown in listings;
+    /// `bin_dirs` are looked in for `rgapsd`.
+    pub(crate) fn start(
+        config: Config,
+        name: &str,
+        bin_dirs: &[PathBuf],
+    ) -> Result<Conductor, ClientError> {
+        let guard = ForkGuard::new()?;
+        let session = link::open(&config, name, bin_dirs, config.autostart)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags).map_err(ClientError::system("eventfd"))?;
+        let wake = Arc::new(wake);
+        let (sender, receiver) = sync_channel::<Command>(COMMANDS_MAX);
+        let worker = Worker::new(
+            session,
+            config,
+            name.to_owned(),
+            bin_dirs.to_vec(),
+            guard.clone(),
+        );
+        let thread_wake = wake.clone();
+        let thread = std::thread::Builder::new()
+            .name("rgaps-conductor".to_owned())
+            .spawn(move || {
+                block_signals();
+                worker.run(&receiver, &thread_wake);
+            })
+            .map_err(|source| ClientError::System {
+                call: "creating a thread",
+                source,
+            })?;
+        let inner = Inner {
+            commands: Some(sender),
+            wake,
+            thread: Some(thread),
+        };
+        Ok(Conductor {
+            inner: ManuallyDrop::new(inner),
+            guard,
+        })
+    }
+
+    /// For the handles of this node: one load tells whether they are a forked child's.
+    pub(crate) fn guard(&self) -> &ForkGuard {
+        &self.guard
+    }
+
+    /// Joins a topic. A `domain` of none takes the topic's, or host for a publisher of a topic
+    /// that has none yet; an empty `type_name` takes any.
+    pub(crate) fn join(
+        &self,
+        topic: &str,
+        type_name: &str,
+        domain: Option<Domain>,
+        role: Role,
+    ) -> Result<Joined, ClientError> {
+        let request = Request::Join {
+            topic: topic.to_owned(),
+            type_name: type_name.to_owned(),
+            domain,
+            role,
+        };
+        self.run(move |worker| worker.join(&request))
+    }
+
+    /// Leaves. Fine without a daemon: the next one sees that the member is gone.
+    pub(crate) fn leave(&self, member: Member) -> Result<(), ClientError> {
+        self.run(move |worker| worker.leave(member))
+    }
+
+    /// More memory for a publisher: the first range has at least `bytes`. What is leased is
+    /// mapped in the zone's mappings of the pool before this returns.
+    pub(crate) fn lease(&self, publisher: Member, bytes: u64) -> Result<Vec<Range>, ClientError> {
+        self.run(move |worker| worker.lease(publisher, bytes))
+    }
+
+    /// Gives leased memory back. Fine without a daemon.
+    pub(crate) fn return_ranges(
+        &self,
+        publisher: Member,
+        ranges: Vec<Range>,
+    ) -> Result<(), ClientError> {
+        self.run(move |worker| worker.return_ranges(publisher, ranges))
+    }
+
+    /// A doorbell for a wait set.
+    pub(crate) fn take_doorbell(&self, zone: ZoneId) -> Result<u32, ClientError> {
+        self.run(move |worker| worker.take_doorbell(zone))
+    }
+
+    /// Done with a doorbell. Fine without a daemon.
+    pub(crate) fn return_doorbell(&self, zone: ZoneId, doorbell: u32) -> Result<(), ClientError> {
+        self.run(move |worker| worker.return_doorbell(zone, doorbell))
+    }
+
+    /// A pool that a descriptor names.
+    pub(crate) fn pool_grant(&self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
+        self.run(move |worker| worker.pool_grant(zone, pool))
+    }
+
+    /// A pool's mapping, one per node, zone and access, with all segments that there are. To
+    /// write takes a publisher of the pool.
+    pub(crate) fn pool_mapping(
+        &self,
+        zone: ZoneId,
+        grant: PoolGrant,
+        access: Access,
+    ) -> Result<Arc<PoolMapping>, ClientError> {
+        self.run(move |worker| worker.pool_mapping(zone, &grant, access))
+    }
+
+    /// Maps what a pool has grown by, for who meets an offset beyond what is mapped.
+    pub(crate) fn sync_pool(&self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
+        self.run(move |worker| worker.sync_pool(zone, pool))
+    }
+
+    /// How the daemon is.
+    pub(crate) fn status(&self) -> Result<Status, ClientError> {
+        match self.ask(Request::Status)? {
+            Answer::Status(status) => Ok(status),
+            other => Err(unexpected("a question for its status", &other)),
+        }
+    }
+
+    /// All topics that this client may see, by name.
+    pub(crate) fn topics(&self) -> Result<Vec<TopicRow>, ClientError> {
+        self.pages(|from| match self.ask(Request::Topics { from })? {
+            Answer::Topics(rows) => Ok(rows),
+            other => Err(unexpected("a question for topics", &other)),
+        })
+    }
+
+    /// One topic.
+    pub(crate) fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
+        match self.ask(Request::Topic {
+            topic: name.to_owned(),
+        })? {
+            Answer::Topic(topic) => Ok(topic),
+            other => Err(unexpected("a question for a topic", &other)),
+        }
+    }
+
+    /// All pools.
+    pub(crate) fn pools(&self) -> Result<Vec<PoolRow>, ClientError> {
+        match self.ask(Request::Pools)? {
+            Answer::Pools(rows) => Ok(rows),
+            other => Err(unexpected("a question for pools", &other)),
+        }
+    }
+
+    /// All client processes.
+    pub(crate) fn clients(&self) -> Result<Vec<ClientRow>, ClientError> {
+        self.pages(|from| match self.ask(Request::Clients { from })? {
+            Answer::Clients(rows) => Ok(rows),
+            other => Err(unexpected("a question for clients", &other)),
+        })
+    }
+
+    /// Has the daemon leave for good; returns when it has.
+    pub(crate) fn stop_daemon(&self) -> Result<(), ClientError> {
+        self.run(Worker::stop_daemon)
+    }
+
+    fn ask(&self, request: Request) -> Result<Answer, ClientError> {
+        self.run(move |worker| worker.ask(&request).map(|(answer, _)| answer))
+    }
+
+    fn pages<T>(
+        &self,
+        page: impl Fn(u32) -> Result<Vec<T>, ClientError>,
+    ) -> Result<Vec<T>, ClientError> {
+        let mut rows = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let more = page(rows.len() as u32)?;
+            if more.is_empty() {
+                return Ok(rows);
+            }
+            rows.extend(more);
+        }
+        Err(ClientError::Protocol("its listing has no end".to_owned()))
+    }
+
+    /// Has the thread do something, and waits for what comes of it.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Worker) -> Result<T, ClientError> + Send + 'static,
+    ) -> Result<T, ClientError> {
+        self.guard.check()?;
+        let commands = self.inner.commands.as_ref().ok_or(ClientError::Closed)?;
+        let (reply, answer) = sync_channel(1);
+        let command = move |worker: &mut Worker| {
+            // There is room for the one reply, and who asked waits for it below.
+            let _ = reply.send(work(worker));
+        };
+        commands
+            .send(Box::new(command))
+            .map_err(|_| ClientError::Closed)?;
+        self.inner.wake();
+        // The thread answers every command within its time limits; if it should panic, the
+        // sender of the reply is dropped.
+        answer.recv().map_err(|_| ClientError::Closed)?
+    }
+}
+
+impl Inner {
+    fn wake(&self) {
+        // It fails when the counter is full, and then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Conductor {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            return;
+        }
+        // SAFETY: taken once, here, and `inner` is not used again.
+        let mut inner = unsafe { ManuallyDrop::take(&mut self.inner) };
+        inner.commands = None;
+        inner.wake();
+        if let Some(thread) = inner.thread.take() {
+            // A panic of the thread was reported by its hook; there is nothing left to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Leaves the process's signals to its other threads, where their handlers are expected to run.
+fn block_signals() {
+    // SAFETY: `set` is initialised by sigfillset before it is used, and only this thread's mask
+    // is changed.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}

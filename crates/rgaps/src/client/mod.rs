@@ -1,0 +1,24 @@
+//! The process's side of the session with the daemon.
+//!
+//! A *conductor* per node: one thread that owns the session's socket and all that is known of
+//! zones, pools, members and leases. Application threads send it commands and wait; it joins,
+//! leases and maps for them, and when the daemon dies it finds or starts the next one and hands
+//! everything back. Nothing here is on the way of a message.
+
+mod book;
+mod conductor;
+mod error;
+mod fork;
+mod inherited;
+mod link;
+mod mapping;
+mod recovery;
+mod session;
+mod worker;
+mod zone;
+
+pub(crate) use conductor::{Conductor, Joined};
+pub use error::ClientError;
+pub(crate) use fork::ForkGuard;
+pub(crate) use mapping::PoolMapping;
+pub(crate) use zone::ZoneView;

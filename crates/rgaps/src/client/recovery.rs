@@ -1,0 +1,113 @@
+//! Handing zones back to a daemon that did not make them.
+
+use super::book::ZoneBook;
+use super::session::{CallError, Session};
+use super::worker::Worker;
+use rgaps_session::{Answer, Member, Range, Request, MAX_PACKET_FDS, MAX_RANGES};
+use std::os::fd::{AsFd, BorrowedFd};
+
+impl Worker {
+    /// Hands back all zones that are not lost, and has their pools looked at afterwards. A zone
+    /// that the daemon does not want is lost; only the end of the session is an error.
+    pub(super) fn hand_back(&mut self, session: &mut Session) -> Result<(), CallError> {
+        for (id, book) in &self.zones {
+            if book.view.lost().is_some() {
+                continue;
+            }
+            match hand_back_zone(session, book) {
+                Ok(()) => self
+                    .stale_pools
+                    .extend(book.pools.keys().map(|pool| (*id, *pool))),
+                Err(CallError::Refused(refusal)) => {
+                    tracing::warn!(reason = refusal.message, "a zone is lost");
+                    book.view.set_lost(&refusal.message);
+                }
+                Err(CallError::Unsendable(error)) => book.view.set_lost(&error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallError> {
+    let zone = book.view.id();
+    let grant = book.view.grant();
+    let registry = book
+        .view
+        .registry_to_hand_back()
+        .map_err(|error| CallError::Lost(error.to_string()))?;
+    let request = Request::HandBack {
+        zone,
+        client_index: grant.client_index,
+        client_id: grant.client_id,
+    };
+    let (answer, _) = session.call(&request, &[registry.as_fd(), book.view.control_fd()])?;
+    drop(registry);
+    let Answer::Zone { wants_segments } = answer else {
+        return Err(CallError::Lost(format!(
+            "it answers a hand-back with {answer:?}"
+        )));
+    };
+    if wants_segments {
+        hand_back_segments(session, book)?;
+    }
+    for (member, kept) in &book.members {
+        claim(session, *member, &kept.ranges)?;
+    }
+    let doorbells = book.doorbells.iter().copied().collect();
+    session
+        .call(&Request::HandedBack { zone, doorbells }, &[])
+        .map(drop)
+}
+
+fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), CallError> {
+    for (pool, kept) in &book.pools {
+        let fds: Vec<BorrowedFd<'_>> = kept.segments.iter().map(|(fd, _)| fd.as_fd()).collect();
+        for (packet, fds) in fds.chunks(MAX_PACKET_FDS).enumerate() {
+            let request = Request::HandBackSegments {
+                zone: book.view.id(),
+                pool: *pool,
+                from: (packet * MAX_PACKET_FDS) as u32,
+            };
+            match session.call(&request, fds) {
+                Ok(_) => {}
+                // Of this pool; another may be fine, and another client may have what it wants.
+                Err(CallError::Refused(refusal)) => {
+                    tracing::warn!(
+                        pool,
+                        reason = refusal.message,
+                        "segments are not taken back"
+                    );
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn claim(session: &mut Session, member: Member, ranges: &[Range]) -> Result<(), CallError> {
+    // A member without leases is claimed too.
+    let mut left = ranges;
+    loop {
+        let (packet, rest) = left.split_at(left.len().min(MAX_RANGES));
+        let request = Request::Claim {
+            member,
+            ranges: packet.to_vec(),
+        };
+        match session.call(&request, &[]) {
+            Ok(_) => {}
+            Err(CallError::Refused(refusal)) => {
+                tracing::warn!(?member, reason = refusal.message, "a claim is refused");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        left = rest;
+    }
+}

@@ -1,0 +1,268 @@
+//! One connection to one daemon: requests and their answers, one at a time, and what the daemon
+//! says in between.
+
+use super::inherited::NotInherited;
+use super::ClientError;
+use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
+use rgaps_session::{
+    Answer, Channel, ClientPacket, Config, DaemonPacket, Notice, Refusal, Request, SocketError,
+    PROTOCOL_VERSION,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Notices that wait to be looked at; a daemon that sends more while it owes an answer is broken.
+const NOTICES_MAX: usize = 4096;
+/// How long a daemon may take over an answer.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a request failed.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// The daemon's no.
+    Refused(Refusal),
+    /// The session has ended, or is of no use any more.
+    Lost(String),
+    /// No answer in time; the session must not be used again.
+    NoAnswer,
+    /// The request cannot be sent at all.
+    Unsendable(SocketError),
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    channel: NotInherited<Channel>,
+    next_id: u64,
+    notices: VecDeque<Notice>,
+}
+
+impl Session {
+    /// Introduces this process to a daemon that was just connected to.
+    pub(super) fn open(
+        channel: Channel,
+        config: &Config,
+        name: &str,
+    ) -> Result<Session, ClientError> {
+        let broken = |error: SocketError| ClientError::Gone {
+            reason: error.to_string(),
+        };
+        channel.set_nonblocking(true).map_err(broken)?;
+        let channel = NotInherited::new(channel);
+        let mut session = Session {
+            channel,
+            next_id: 1,
+            notices: VecDeque::new(),
+        };
+        let hello = Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            layout: LAYOUT_VERSION,
+            realm: config.realm.clone(),
+            name: shown_name(name),
+        };
+        match session.call(&hello, &[]) {
+            Ok((
+                Answer::Welcome {
+                    version,
+                    pid,
+                    daemon,
+                    ..
+                },
+                _,
+            )) => {
+                tracing::debug!(version, pid, daemon, "session opened");
+                Ok(session)
+            }
+            Ok((other, _)) => Err(ClientError::Protocol(format!(
+                "it answers a hello with {other:?}"
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the daemon has said that it leaves on purpose.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.notices.contains(&Notice::Stopping)
+    }
+
+    pub(super) fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn call(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(
+            &ClientPacket {
+                id,
+                request: request.clone(),
+            },
+            fds,
+            deadline,
+        )?;
+        loop {
+            match self.receive(Some(deadline))? {
+                (
+                    DaemonPacket::Answer {
+                        id: answered,
+                        result,
+                    },
+                    fds,
+                ) if answered == id => {
+                    return result
+                        .map(|answer| (answer, fds))
+                        .map_err(CallError::Refused);
+                }
+                (DaemonPacket::Answer { id: answered, .. }, _) => {
+                    return Err(CallError::Lost(format!(
+                        "it answered request {answered} instead of {id}"
+                    )));
+                }
+                (DaemonPacket::Notice(notice), _) => self.keep(notice)?,
+            }
+        }
+    }
+
+    /// Takes in what has arrived unasked, without waiting.
+    pub(super) fn take_in(&mut self) -> Result<(), CallError> {
+        loop {
+            match self.channel.receive::<DaemonPacket>() {
+                Ok(Some((DaemonPacket::Notice(notice), _))) => self.keep(notice)?,
+                Ok(Some((DaemonPacket::Answer { id, .. }, _))) => {
+                    return Err(CallError::Lost(format!("it answered request {id} twice")));
+                }
+                Ok(None) => return Err(ended()),
+                Err(SocketError::WouldBlock) => return Ok(()),
+                Err(error) => return Err(CallError::Lost(error.to_string())),
+            }
+        }
+    }
+
+    /// Waits until the daemon has ended the session.
+    pub(super) fn wait_for_end(&mut self) -> Result<(), CallError> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            match self.receive(Some(deadline)) {
+                Ok(_) => {}
+                Err(CallError::Lost(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn keep(&mut self, notice: Notice) -> Result<(), CallError> {
+        if self.notices.len() == NOTICES_MAX {
+            return Err(CallError::Lost(
+                "it floods this client with notices".to_owned(),
+            ));
+        }
+        self.notices.push_back(notice);
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        packet: &ClientPacket,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<(), CallError> {
+        loop {
+            match self.channel.send(packet, fds) {
+                Ok(()) => return Ok(()),
+                Err(SocketError::WouldBlock) => self.wait(PollFlags::OUT, Some(deadline))?,
+                Err(SocketError::Closed) => return Err(ended()),
+                Err(error @ SocketError::System { .. }) => {
+                    return Err(CallError::Lost(error.to_string()));
+                }
+                Err(error) => return Err(CallError::Unsendable(error)),
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<(DaemonPacket, Vec<OwnedFd>), CallError> {
+        loop {
+            match self.channel.receive() {
+                Ok(Some(received)) => return Ok(received),
+                Ok(None) => return Err(ended()),
+                Err(SocketError::WouldBlock) => self.wait(PollFlags::IN, deadline)?,
+                Err(error) => return Err(CallError::Lost(error.to_string())),
+            }
+        }
+    }
+
+    fn wait(&self, events: PollFlags, deadline: Option<Instant>) -> Result<(), CallError> {
+        let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), events)];
+        match poll_until(&mut polled, deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CallError::NoAnswer),
+            Err(error) => Err(CallError::Lost(format!("poll: {error}"))),
+        }
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl From<CallError> for ClientError {
+    fn from(error: CallError) -> ClientError {
+        match error {
+            CallError::Refused(refusal) => ClientError::Refused(refusal),
+            CallError::Lost(reason) => ClientError::Gone { reason },
+            CallError::NoAnswer => ClientError::NoAnswer {
+                seconds: ANSWER_TIMEOUT.as_secs(),
+            },
+            CallError::Unsendable(error) => ClientError::Protocol(error.to_string()),
+        }
+    }
+}
+
+fn ended() -> CallError {
+    CallError::Lost("its socket was closed".to_owned())
+}
+
+/// Waits until one of the descriptors is ready; false when the time is over. A signal does not
+/// end the wait.
+pub(super) fn poll_until(
+    polled: &mut [PollFd<'_>],
+    deadline: Option<Instant>,
+) -> std::io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: left.as_secs() as _,
+                tv_nsec: left.subsec_nanos() as _,
+            }
+        });
+        match rustix::event::poll(polled, left.as_ref()) {
+            Ok(count) => return Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// A name that a daemon takes: without control characters, cut to what fits.
+fn shown_name(name: &str) -> String {
+    let mut shown = String::new();
+    for c in name.chars().filter(|c| !c.is_control()) {
+        if shown.len() + c.len_utf8() > MAX_CLIENT_NAME {
+            break;
+        }
+        shown.push(c);
+    }
+    shown
+}

@@ -1,0 +1,181 @@
+//! A zone as this process has it.
+
+use super::inherited::NotInherited;
+use super::{ClientError, ForkGuard};
+use rgaps_layout::{ControlHeader, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, LAYOUT_VERSION};
+use rgaps_pool::{verify_memfd, Access, SharedMap};
+use rgaps_session::{ZoneGrant, ZoneId};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// A zone: its control segment, mapped whole and for writing, and the registry, on which a lock
+/// says to the next daemon that this process lives.
+pub(crate) struct ZoneView {
+    id: ZoneId,
+    grant: ZoneGrant,
+    // Not dropped in a forked child: there the mapping is not, and the numbers are others'.
+    control: ManuallyDrop<SharedMap>,
+    control_fd: ManuallyDrop<NotInherited<OwnedFd>>,
+    registry: ManuallyDrop<NotInherited<OwnedFd>>,
+    lost: OnceLock<String>,
+    guard: ForkGuard,
+}
+
+impl fmt::Debug for ZoneView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZoneView")
+            .field("id", &format_args!("{:032x}", self.id))
+            .field("client_index", &self.grant.client_index)
+            .field("lost", &self.lost.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ZoneView {
+    /// Checks and maps what came with a join, and takes the lock.
+    pub(super) fn new(
+        id: ZoneId,
+        grant: ZoneGrant,
+        registry: OwnedFd,
+        control: OwnedFd,
+        guard: ForkGuard,
+    ) -> Result<ZoneView, ClientError> {
+        verify_memfd(registry.as_fd(), RegistryHeader::bytes())?;
+        let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite)?;
+        check_header(&map, id)?;
+        lock_byte(registry.as_fd(), u64::from(grant.client_index))?;
+        Ok(ZoneView {
+            id,
+            grant,
+            control: ManuallyDrop::new(map),
+            control_fd: ManuallyDrop::new(NotInherited::new(control)),
+            registry: ManuallyDrop::new(NotInherited::new(registry)),
+            lost: OnceLock::new(),
+            guard,
+        })
+    }
+
+    /// Which.
+    pub(crate) fn id(&self) -> ZoneId {
+        self.id
+    }
+
+    /// This process's place in it.
+    pub(crate) fn grant(&self) -> ZoneGrant {
+        self.grant
+    }
+
+    /// Start of the control segment, `CONTROL_BYTES` long, writable, aligned to a page; mapped as
+    /// long as this value lives, but not in a forked child.
+    #[inline]
+    pub(crate) fn control(&self) -> NonNull<u8> {
+        self.control.base()
+    }
+
+    /// The address of a `T` at `offset` of the control segment, if it lies in it and is aligned.
+    pub(crate) fn at<T>(&self, offset: u64) -> Result<NonNull<T>, ClientError> {
+        let end = offset.checked_add(size_of::<T>() as u64);
+        if end.is_none_or(|end| end > CONTROL_BYTES) || offset % align_of::<T>() as u64 != 0 {
+            return Err(ClientError::Protocol(format!(
+                "{offset} is no place for {} bytes in the control segment",
+                size_of::<T>()
+            )));
+        }
+        // SAFETY: the offset lies in the mapping, as was just checked.
+        Ok(unsafe { self.control().add(offset as usize) }.cast())
+    }
+
+    /// How the zone was lost, if it was: no daemon serves it any more.
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
+    pub(super) fn set_lost(&self, reason: &str) {
+        // The first reason is the one that explains the others.
+        let _ = self.lost.set(reason.to_owned());
+    }
+
+    pub(super) fn check_not_lost(&self) -> Result<(), ClientError> {
+        match self.lost() {
+            Some(reason) => Err(ClientError::ZoneLost {
+                reason: reason.to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn control_fd(&self) -> BorrowedFd<'_> {
+        self.control_fd.as_fd()
+    }
+
+    /// The registry for handing back: another opening of the file, so that the daemon, while it
+    /// has it, does not share our lock and keep it when we die.
+    pub(super) fn registry_to_hand_back(&self) -> Result<OwnedFd, ClientError> {
+        let path = format!("/proc/self/fd/{}", self.registry.as_fd().as_raw_fd());
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, rustix::fs::Mode::empty()) {
+            Ok(fd) => Ok(fd),
+            // No /proc here: then the daemon's copy lives as short as the daemon makes it.
+            Err(_) => rustix::io::fcntl_dupfd_cloexec(self.registry.as_fd(), 3)
+                .map_err(ClientError::system("fcntl(F_DUPFD_CLOEXEC)")),
+        }
+    }
+}
+
+impl Drop for ZoneView {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            return;
+        }
+        // SAFETY: each is dropped once, here, and not used again.
+        unsafe {
+            ManuallyDrop::drop(&mut self.control);
+            ManuallyDrop::drop(&mut self.control_fd);
+            ManuallyDrop::drop(&mut self.registry);
+        }
+    }
+}
+
+fn check_header(map: &SharedMap, id: ZoneId) -> Result<(), ClientError> {
+    // SAFETY: the mapping is longer than the header and aligned to a page; the copy is taken
+    // whole, and whatever it holds are valid integers. The daemon wrote it before it sent the
+    // descriptor; a member that scribbles over it now is caught or not, but does no harm here.
+    let header: ControlHeader = unsafe { map.base().cast::<ControlHeader>().read_volatile() };
+    if header.magic != CONTROL_MAGIC
+        || header.version != LAYOUT_VERSION
+        || header.bytes != CONTROL_BYTES
+        || header.zone_id != id.to_le_bytes()
+    {
+        return Err(ClientError::Protocol(
+            "the control segment has another version or zone in its header".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// A read lock on one byte, of the open file: it ends when the last descriptor of this opening
+/// is closed, so at the latest with this process.
+fn lock_byte(fd: BorrowedFd<'_>, byte: u64) -> Result<(), ClientError> {
+    // SAFETY: an all-zero `flock` is a valid value of that plain struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = byte as _;
+    lock.l_len = 1;
+    loop {
+        // SAFETY: the descriptor is open and `lock` is a valid `flock`, as F_OFD_SETLK wants.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
+            return Ok(());
+        }
+        let source = std::io::Error::last_os_error();
+        if source.kind() != std::io::ErrorKind::Interrupted {
+            return Err(ClientError::System {
+                call: "fcntl(F_OFD_SETLK) on the registry",
+                source,
+            });
+        }
+    }
+}

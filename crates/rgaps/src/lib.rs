@@ -1,0 +1,3 @@
+//! Publish and subscribe messages in host and GPU memory without copies.
+
+mod client;
