@@ -41,6 +41,13 @@ pub struct HostConfig {
     pub prefault: bool,
 }
 
+impl HostConfig {
+    /// Whether the memory of a segment of ordinary pages is taken when it is created.
+    fn takes_memory(&self) -> bool {
+        self.prefault || self.numa_node.is_some()
+    }
+}
+
 /// Makes segments of host memory.
 #[derive(Debug)]
 pub struct HostSource {
@@ -76,7 +83,7 @@ impl HostSource {
             }
             None => None,
         };
-        if self.config.prefault || map.is_some() || pages != PageSize::Base {
+        if self.config.takes_memory() || pages != PageSize::Base {
             take_memory(&fd, bytes, pages)?;
         }
         if let Some((node, map)) = map {
@@ -157,7 +164,7 @@ impl SegmentSource for HostSource {
     /// Ordinary pages only. Huge pages and prefaulted memory are kept: once given back they may be
     /// gone to someone else, and the next touch would kill the process that touches them.
     fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
-        let kept = self.config.prefault || segment.placement.pages != PageSize::Base;
+        let kept = self.config.takes_memory() || segment.placement.pages != PageSize::Base;
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= segment.bytes);

@@ -2,6 +2,7 @@
 
 use crate::segment::Numa;
 use crate::shared_map::SharedMap;
+use libc::c_long;
 use std::io;
 
 /// Pages of a segment that are looked at, evenly spread.
@@ -18,6 +19,7 @@ pub(crate) fn prefer(map: &SharedMap, node: u32) -> Result<(), String> {
     let unknown = || format!("NUMA node {node} does not exist here{}", online());
     let mut mask = [0u64; MAX_NODES / 64];
     *mask.get_mut(node as usize / 64).ok_or_else(unknown)? = 1 << (node % 64);
+    // Every argument has a register's width: what is above a narrower one is undefined.
     // SAFETY: mbind reads `maxnode - 1` bits of the mask, which are there, and sets a policy on a
     // range that is mapped as long as `map` lives.
     let result = unsafe {
@@ -25,10 +27,10 @@ pub(crate) fn prefer(map: &SharedMap, node: u32) -> Result<(), String> {
             libc::SYS_mbind,
             map.base().as_ptr(),
             map.bytes(),
-            libc::MPOL_PREFERRED,
+            libc::MPOL_PREFERRED as c_long,
             mask.as_ptr(),
             MAX_NODES + 1,
-            0,
+            0 as c_long,
         )
     };
     if result == 0 {
@@ -69,12 +71,12 @@ pub(crate) fn verify(map: &SharedMap, asked: u32, page_bytes: u64) -> (Numa, Opt
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
-            0,
+            0 as c_long,
             count,
             addresses.as_ptr(),
             std::ptr::null::<i32>(),
             status.as_mut_ptr(),
-            0,
+            0 as c_long,
         )
     };
     if result != 0 {

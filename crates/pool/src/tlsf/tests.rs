@@ -309,8 +309,12 @@ proptest! {
     }
 
     #[test]
-    fn a_bin_holds_the_sizes_between_its_neighbours(a in 1..=MAX_UNITS, b in 1..=MAX_UNITS) {
-        let (low, high) = (a.min(b), a.max(b));
+    fn a_good_fit_passes_over_one_part_in_thirty_two(
+        low in (0..33u32, any::<u64>()).prop_map(|(log, low)| (1 << log) + low % (1 << log)),
+        more in 0..1000u64,
+    ) {
+        let low = low.min(MAX_UNITS);
+        let high = (low + low * more / 8000).min(MAX_UNITS);
         prop_assert!(Bin::of(low) <= Bin::of(high));
         let mut bins = Bins::new();
         let mut headers = Headers::with_capacity(1);
@@ -319,12 +323,25 @@ proptest! {
         if let Some(found) = bins.good_fit(low) {
             prop_assert_eq!(found, block);
         } else {
-            prop_assert!(high < low + low / 32 + 1, "{} was not found for {}", high, low);
+            prop_assert!(high < low + low / 32, "{} was not found for {}", high, low);
         }
         if high > low {
-            prop_assert!(bins.good_fit(high + high / 16 + 1).is_none());
+            prop_assert_eq!(bins.good_fit(high + high / 16 + 1), None);
         }
     }
+}
+
+#[test]
+fn an_aligned_block_finds_its_lease_behind_others_of_its_size() {
+    let mut tlsf = Tlsf::new();
+    tlsf.add_region(0, 4 * MIB).unwrap();
+    // A free block that is large enough and spans no multiple of 2 MiB with room behind it.
+    let filler = tlsf.allocate(2 * MIB + 256, 256).unwrap();
+    assert_eq!(filler.offset, 0);
+    assert_eq!(tlsf.allocate(MIB, 2 * MIB), None);
+    tlsf.add_region(8 * MIB, Tlsf::lease_bytes(MIB, 2 * MIB).unwrap())
+        .unwrap();
+    assert_eq!(tlsf.allocate(MIB, 2 * MIB).unwrap().offset, 8 * MIB);
 }
 
 #[test]
