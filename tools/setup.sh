@@ -43,13 +43,22 @@ setup_base() {
   apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux
 }
 
-setup_rust() {
-  if ! command -v rustup >/dev/null && ! command -v cargo >/dev/null; then
+# Debian 13 and Ubuntu 24.04 package rustup; elsewhere its own installer does.
+install_rust() {
+  if apt-cache show rustup >/dev/null 2>&1; then
+    apt_need rustup
+    rustup toolchain install stable --profile minimal -c clippy -c rustfmt
+    rustup default stable
+  else
     say "installing rustup (https://rustup.rs)"
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
       sh -s -- -y --quiet --no-modify-path --profile minimal -c clippy -c rustfmt ||
       fail "could not install rustup; install Rust $RUST_MIN or newer with clippy and rustfmt"
   fi
+}
+
+setup_rust() {
+  command -v rustup >/dev/null || command -v cargo >/dev/null || install_rust
   local version
   version=$(rustc --version | cut -d' ' -f2)
   at_least "$version" "$RUST_MIN" ||
