@@ -44,27 +44,29 @@ setup_base() {
 }
 
 # Debian 13 and Ubuntu 24.04 package rustup; elsewhere its own installer does.
-install_rust() {
+install_rustup() {
   if apt-cache show rustup >/dev/null 2>&1; then
     apt_need rustup
-    rustup toolchain install stable --profile minimal -c clippy -c rustfmt
-    rustup default stable
   else
     say "installing rustup (https://rustup.rs)"
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
-      sh -s -- -y --quiet --no-modify-path --profile minimal -c clippy -c rustfmt ||
+      sh -s -- -y --quiet --no-modify-path --default-toolchain none ||
       fail "could not install rustup; install Rust $RUST_MIN or newer with clippy and rustfmt"
   fi
 }
 
 setup_rust() {
-  command -v rustup >/dev/null || command -v cargo >/dev/null || install_rust
+  command -v rustup >/dev/null || command -v cargo >/dev/null || install_rustup
+  if command -v rustup >/dev/null; then
+    local toolchain
+    toolchain=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+    if ! { cargo clippy --version && cargo fmt --version; } >/dev/null 2>&1; then
+      rustup toolchain install "$toolchain" --profile minimal -c clippy -c rustfmt
+    fi
+  fi
   local version
   version=$(rustc --version | cut -d' ' -f2)
-  at_least "$version" "$RUST_MIN" ||
-    fail "rustc $version is older than $RUST_MIN; run: rustup update stable"
-  cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
-  cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+  at_least "$version" "$RUST_MIN" || fail "rustc $version is older than $RUST_MIN"
 }
 
 # The first interpreter that is new enough for the wheel and can make virtual environments.
