@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Notices that wait to be looked at; a daemon that sends more while it owes an answer is broken.
 const NOTICES_MAX: usize = 4096;
-/// How long a daemon may take over an answer.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a daemon may take over an answer: making a large segment whose pages are touched at
+/// once takes seconds.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a request failed.
 #[derive(Debug)]
