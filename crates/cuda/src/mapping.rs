@@ -203,6 +203,15 @@ impl Mapping for CudaMapping {
     }
 }
 
+impl Drop for CudaMapping {
+    fn drop(&mut self) {
+        // A copy whose wait failed may still run, and must not find its addresses gone.
+        if let Err(error) = self.copies.synchronize() {
+            tracing::debug!(%error, "a pool is unmapped without having waited for its copies");
+        }
+    }
+}
+
 impl fmt::Debug for CudaMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudaMapping")

@@ -203,9 +203,8 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        let Ok(_entered) = self.context.enter() else {
-            return;
-        };
+        // A context that cannot be entered is lost; the stream is tried all the same.
+        let _entered = self.context.enter();
         // SAFETY: the handle came from cuStreamCreate and is destroyed here only.
         if let Err(error) = unsafe { cu!(self.context.driver(), cuStreamDestroy(self.raw)) } {
             tracing::debug!(%error, "stream not destroyed");

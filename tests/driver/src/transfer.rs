@@ -24,6 +24,15 @@ enum Source {
     Pattern { value: u32, width: usize },
 }
 
+impl Source {
+    fn address(&self) -> Option<u64> {
+        match self {
+            Source::Address(from) => Some(*from),
+            _ => None,
+        }
+    }
+}
+
 /// A copy between any two addresses.
 ///
 /// # Safety
@@ -113,17 +122,23 @@ fn write(
     bytes: u64,
 ) -> Result<Point, Code> {
     let owner = Arc::downgrade(context);
+    // What is a device's address now has to be one when the work runs. Once given back, the
+    // addresses may be anything.
+    let place_of = |address| g.memory().place(address);
+    let before = (place_of(to), source.address().map(place_of));
     context.submit(g, stream, Vec::new(), move || {
         let Some(context) = owner.upgrade() else {
             return;
         };
         // Held until the bytes are there, so that nothing is unmapped under us.
         let memory = global().memory();
-        let readable = match source {
-            Source::Address(from) => memory.permits(from, bytes, context.position, false),
-            _ => true,
-        };
-        if !readable || !memory.permits(to, bytes, context.position, true) {
+        let from = source.address();
+        let now = (memory.place(to), from.map(|from| memory.place(from)));
+        let readable = |from| memory.permits(from, bytes, context.position, false);
+        if now != before
+            || !from.is_none_or(readable)
+            || !memory.permits(to, bytes, context.position, true)
+        {
             return context.lose(Code::ILLEGAL_ADDRESS);
         }
         // SAFETY: device ranges were just checked and stay mapped while the lock is held; host
