@@ -117,6 +117,26 @@ fn a_failing_call_is_told_and_leaves_nothing_behind() {
     }
 }
 
+/// Failures during the clean-up after failures, too.
+#[test]
+fn many_failures_leave_nothing_behind() {
+    let gpu = Gpu::new("");
+    let rules: Vec<_> = FATAL
+        .iter()
+        .map(|call| format!("{call}:4%:CUDA_ERROR_UNKNOWN"))
+        .collect();
+    let rules = rules.join(",");
+    let mut failed = 0;
+    for seed in 1..=200 {
+        gpu.control.configure(&format!("seed={seed};fail={rules}"));
+        failed += u32::from(use_a_pool(&gpu).is_err());
+        gpu.assert_nothing_held(&format!("after failures with seed {seed}"));
+    }
+    assert!(failed > 100, "only {failed} of 200 runs met a failure");
+    gpu.control.configure("fail=");
+    use_a_pool(&gpu).expect("afterwards all works");
+}
+
 #[test]
 fn a_failing_release_leaves_no_more_than_that() {
     for call in RELEASING {

@@ -173,6 +173,32 @@ fn default_streams_are_those_of_the_gpu() {
     }
 }
 
+/// A caller who works in a context of his own means the default stream of that one.
+#[test]
+fn a_default_stream_is_that_of_the_callers_context() {
+    let gpu = Gpu::new("");
+    let (mapping, _segment) = gpu.pool(Access::ReadWrite);
+    type Create = unsafe extern "C" fn(*mut usize, u32, c_int) -> c_int;
+    // SAFETY: the types are those of the driver functions.
+    let (create, fill) = unsafe {
+        (
+            gpu.control.function::<Create>(c"cuCtxCreate_v2"),
+            gpu.control.function::<FillAsync>(c"cuMemsetD8Async"),
+        )
+    };
+    let mut own = 0;
+    // SAFETY: the output is ours.
+    assert_eq!(unsafe { create(&mut own, 0, 0) }, 0);
+    gpu.control.configure(SLOW);
+    assert_eq!(fill(mapping.base(), 4, 16, 0), 0);
+    mapping.synchronize(Stream(0)).unwrap();
+    assert_eq!(
+        peek(&mapping, 15),
+        4,
+        "the default stream of another context was waited for"
+    );
+}
+
 #[test]
 fn calls_leave_the_callers_context_alone() {
     let gpu = Gpu::new("devices=2");
@@ -267,11 +293,8 @@ fn a_capturing_stream_is_refused_and_its_capture_goes_on() {
     assert_eq!(cuda_code(refused).1, 900);
     let mut graph = 0;
     // SAFETY: the output is ours.
-    assert_eq!(
-        unsafe { end(raw, &mut graph) },
-        0,
-        "the capture was spoiled"
-    );
+    let ended = unsafe { end(raw, &mut graph) };
+    assert_eq!(ended, 0, "the capture was spoiled");
     mapping.synchronize(stream.handle()).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Primary contexts, and which one is current on a thread.
+//! Contexts, and which one is current on a thread.
 
 use crate::abi::{Code, STREAM_LEGACY, STREAM_PER_THREAD};
 use crate::call::Global;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
-/// A primary context.
+/// A primary context, or one of the user's own.
 pub(crate) struct Context {
     /// Position of its GPU.
     pub(crate) position: usize,
@@ -65,6 +65,16 @@ impl Context {
             }
             other => global.streams.get(other),
         }
+    }
+
+    /// Closes its streams; whatever still refers to it gets errors.
+    fn end(self: &Arc<Self>, global: &Global) {
+        self.lose(Code::CONTEXT_IS_DESTROYED);
+        global.streams.remove_of(self);
+        self.legacy.close();
+        self.per_thread()
+            .drain()
+            .for_each(|(_, stream)| stream.close());
     }
 
     fn per_thread(&self) -> MutexGuard<'_, HashMap<ThreadId, Arc<Stream>>> {
@@ -124,10 +134,11 @@ struct Primary {
     retained: u64,
 }
 
-/// The primary contexts that exist, by position.
+/// The contexts that exist: primary ones by position, those of `cuCtxCreate` by handle.
 #[derive(Default)]
 pub(crate) struct Contexts {
     primaries: Mutex<HashMap<usize, Primary>>,
+    created: Mutex<HashMap<usize, Arc<Context>>>,
 }
 
 thread_local! {
@@ -162,18 +173,35 @@ impl Contexts {
         let context = primaries.remove(&position).map(|primary| primary.context);
         drop(primaries);
         if let Some(context) = context {
-            context.lose(Code::CONTEXT_IS_DESTROYED);
-            global.streams.remove_of(&context);
-            context.legacy.close();
-            context
-                .per_thread()
-                .drain()
-                .for_each(|(_, stream)| stream.close());
+            context.end(global);
         }
         Ok(())
     }
 
+    fn created(&self) -> MutexGuard<'_, HashMap<usize, Arc<Context>>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn create(&self, position: usize) -> Arc<Context> {
+        let context = Context::new(position);
+        self.created()
+            .insert(Arc::as_ptr(&context) as usize, context.clone());
+        context
+    }
+
+    pub(crate) fn destroy(&self, global: &Global, handle: usize) -> Result<(), Code> {
+        let context = self
+            .created()
+            .remove(&handle)
+            .ok_or(Code::INVALID_CONTEXT)?;
+        context.end(global);
+        Ok(())
+    }
+
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<Context>, Code> {
+        if let Some(created) = self.created().get(&handle) {
+            return Ok(created.clone());
+        }
         let primaries = self.primaries();
         let found = primaries
             .values()
@@ -192,7 +220,7 @@ impl Contexts {
 
     /// Contexts that exist.
     pub(crate) fn live(&self) -> u64 {
-        self.primaries().len() as u64
+        (self.primaries().len() + self.created().len()) as u64
     }
 }
 

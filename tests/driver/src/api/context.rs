@@ -42,6 +42,38 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 }
 
 #[no_mangle]
+unsafe extern "C" fn cuCtxCreate_v2(context: *mut usize, _flags: c_uint, device: c_int) -> c_int {
+    call("cuCtxCreate", |g| {
+        let position = g.position(device)?;
+        if context.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let created = g.contexts.create(position);
+        let handle = Arc::as_ptr(&created) as usize;
+        with_stack(|stack| stack.push(created));
+        // SAFETY: the caller's.
+        unsafe { put(context, handle) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuCtxDestroy_v2(context: usize) -> c_int {
+    call("cuCtxDestroy", |g| {
+        g.contexts.destroy(g, context)?;
+        // Where it is current it is popped.
+        with_stack(|stack| {
+            if stack
+                .last()
+                .is_some_and(|top| Arc::as_ptr(top) as usize == context)
+            {
+                stack.pop();
+            }
+        });
+        Ok(())
+    })
+}
+
+#[no_mangle]
 extern "C" fn cuCtxPushCurrent_v2(context: usize) -> c_int {
     call("cuCtxPushCurrent", |g| {
         let context = g.contexts.get(context)?;
