@@ -1,1 +1,42 @@
-//! placeholder
+//! The daemon's heart: it owns the pools, knows who is in which topic, and cleans up after those
+//! who are gone.
+//!
+//! [`Engine`] is the whole state and does no I/O with clients: requests go in, answers come out,
+//! so its rules are tested without sockets, with clients that lie. [`Reactor`] is the one thread
+//! around it: sockets, processes' ends, signals, time. Nothing of it is on a message's way.
+//!
+//! Everything that a client says is an allegation: what it sends is checked against what the
+//! engine itself knows, and what stands in shared memory is never taken for granted. What the
+//! engine knows is written to the zone's registry before it is acted upon, so that a successor
+//! can go on from there when this process is killed between any two steps.
+
+mod adoption;
+mod cleanup;
+mod control;
+mod doorbells;
+mod engine;
+mod granule_set;
+mod granules;
+mod hand_back;
+mod join;
+mod leave;
+mod listing;
+mod membership;
+mod pools;
+mod qos;
+mod random;
+mod ranges;
+mod reactor;
+mod recovery;
+mod refuse;
+mod registry;
+mod requests;
+mod sources;
+mod state_file;
+mod topic;
+mod zone;
+
+pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
+pub use reactor::{Reactor, ReactorError};
+pub use sources::{Opened, Sources, SystemSources};
+pub use state_file::state_path;

@@ -41,6 +41,8 @@ pub struct RegistryHeader {
     pub control_inode: u64,
     /// Daemons that have served the zone.
     pub daemons: u64,
+    /// One past the last byte of the control segment that was ever handed out.
+    pub control_used: u64,
 }
 
 /// A client process. Its index is the byte of the registry that it holds a read lock on.
@@ -97,7 +99,7 @@ pub struct PublisherRecord {
     pub depth: u32,
     pub doorbell: u32,
     pub pool: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all.
+    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all; from bit 8 on the number of loans.
     pub qos_flags: u32,
     /// Of a keep-all log; 0 without.
     pub max_bytes: u64,
@@ -112,7 +114,7 @@ pub struct SubscriberRecord {
     pub client: u32,
     pub incarnation: u64,
     pub doorbell: u32,
-    /// Bit 0 reliable, bit 1 transient-local.
+    /// Bit 0 reliable, bit 1 transient-local; from bit 8 on the history that is demanded.
     pub qos_flags: u32,
 }
 

@@ -23,6 +23,12 @@ impl Config {
         }
     }
 
+    /// Makes the folder of [`socket_path`](Self::socket_path) if it is not there, and checks that
+    /// it is ours alone where it was not configured.
+    pub fn prepare_socket_folder(&self) -> Result<(), ConfigError> {
+        prepare_folder(&self.socket_path(), self.socket.is_none(), true).map(|_| ())
+    }
+
     /// Where a client looks for a daemon, in this order: unless a socket is configured, the
     /// system's daemon comes after the user's own.
     pub fn socket_candidates(&self) -> Vec<PathBuf> {

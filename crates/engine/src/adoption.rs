@@ -1,0 +1,501 @@
+//! Taking over a zone from its registry and control segment. Both were in clients' hands: what
+//! they say is checked, and what cannot be is left out.
+
+use crate::control::Control;
+use crate::engine::SessionId;
+use crate::join::{MAX_MESSAGES, TOPIC_BYTES};
+use crate::leave::has_reached;
+use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
+use crate::pools::Pool;
+use crate::refuse::{bad, memory, refuse, system};
+use crate::registry::{reopen, Registry};
+use crate::sources::Sources;
+use crate::state_file::SavedZone;
+use crate::topic::{Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
+use crate::zone::{Client, Zone};
+use rgaps_layout::{
+    ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
+    SubscriberRecord, TopicRecord, CONTROL_BYTES, CONTROL_PAGE, GRANULE_BYTES, LAYOUT_VERSION,
+    MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES, MAX_PUBLISHERS, MAX_SEGMENTS,
+    MAX_SUBSCRIBERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC,
+};
+use rgaps_pool::verify_memfd;
+use rgaps_session::{check_topic_name, Limits, Range, Refusal, RefusalCode, Ring, Side};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::abandon;
+use rustix::fs::OFlags;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a client has claimed so far, while it hands back.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    pub(crate) members: HashMap<(u32, Side, u32), Vec<Range>>,
+}
+
+/// Ranges of the control segment that a predecessor may have had in quarantine.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    ranges: Vec<(u64, u64)>,
+    /// Subscribers that may still look there: topic, slot, incarnation, and the epoch after which
+    /// they do not.
+    waits: Vec<(u32, u32, u64, u32)>,
+}
+
+impl Zone {
+    /// Takes over a predecessor's zone from the descriptors that a client hands back.
+    pub(crate) fn adopt(
+        saved: &SavedZone,
+        registry: OwnedFd,
+        control: OwnedFd,
+        sources: &mut dyn Sources,
+        limits: &Limits,
+    ) -> Result<Zone, Refusal> {
+        let inode = verify_memfd(registry.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
+        if inode != saved.registry_inode {
+            return Err(bad(
+                "the registry that was handed back is not the one of that zone",
+            ));
+        }
+        check_owner(registry.as_fd())?;
+        check_owner(control.as_fd())?;
+        let registry = Registry::reopen_from(registry.as_fd())
+            .map_err(|e| system("open the registry that was handed back", e))?;
+        let read = |e| system("read the registry that was handed back", e);
+        let header = registry.header().map_err(read)?;
+        let sound = header.magic == REGISTRY_MAGIC
+            && header.version == LAYOUT_VERSION
+            && header.zone_id == saved.id.to_le_bytes();
+        if !sound {
+            return Err(refuse(
+                RefusalCode::ZoneLost,
+                "the registry that was handed back is of another version, or damaged; restart the clients",
+            ));
+        }
+        // Through a description of our own, that no client can change the flags of.
+        let control = reopen(control.as_fd(), OFlags::RDWR)
+            .map_err(|e| system("open the control segment that was handed back", e))?;
+        let control = Control::adopt(control).map_err(memory)?;
+        if control.inode() != header.control_inode {
+            return Err(bad(
+                "the control segment that was handed back is not the one of that zone",
+            ));
+        }
+        let mut zone = Zone::new(saved.id, &saved.class, registry, inode, control, limits);
+        zone.load_clients().map_err(read)?;
+        zone.load_pools(sources)?;
+        zone.load_topics().map_err(read)?;
+        zone.load_granules().map_err(read)?;
+        zone.set_aside(header.control_used);
+        if let Err(error) = zone.registry.count_daemon(header.daemons.wrapping_add(1)) {
+            tracing::warn!(%error, "the registry does not know of its new daemon");
+        }
+        Ok(zone)
+    }
+
+    fn load_clients(&mut self) -> std::io::Result<()> {
+        for index in 0..MAX_CLIENTS as u32 {
+            let record = self.registry.client(index)?;
+            if record.state == RECORD_LIVE {
+                self.clients.insert(index, client_of(&record));
+            }
+        }
+        Ok(())
+    }
+
+    fn load_pools(&mut self, sources: &mut dyn Sources) -> Result<(), Refusal> {
+        for index in 0..MAX_POOLS as u32 {
+            let record = self
+                .registry
+                .pool(index)
+                .map_err(|e| system("read the registry", e))?;
+            if record.state != RECORD_LIVE {
+                break;
+            }
+            check_pool(&record)?;
+            let domain = match record.domain_kind {
+                0 => Domain::Host,
+                _ => Domain::Cuda(GpuUuid(record.gpu_uuid)),
+            };
+            let opened = sources.open(domain).map_err(memory)?;
+            // The recorded cap, not today's: clients have reserved that much address space.
+            let mut pool = Pool::new(index, opened.source, record.cap_bytes, opened.segment_bytes);
+            pool.expect(&record.segments[..record.segment_count as usize]);
+            self.pools.push(pool);
+        }
+        Ok(())
+    }
+
+    fn load_topics(&mut self) -> std::io::Result<()> {
+        for (index, record) in self.registry.topics()? {
+            match self.load_topic(index, &record) {
+                Some(topic) => {
+                    self.names.insert(topic.name.clone(), index);
+                    self.topics.insert(index, topic);
+                }
+                None => {
+                    tracing::error!(
+                        index,
+                        "a topic's record makes no sense; the topic is given up"
+                    );
+                    self.registry.clear_topic(index)?;
+                }
+            }
+        }
+        let topics: Vec<u32> = self.topics.keys().copied().collect();
+        for index in topics {
+            self.restore_words(index);
+            self.remove_lost_subscribers(index);
+        }
+        Ok(())
+    }
+
+    fn load_topic(&mut self, index: u32, record: &TopicRecord) -> Option<Topic> {
+        let name = text(&record.name, record.name_bytes)?;
+        let type_name = text(&record.type_name, record.type_bytes)?;
+        let pool = (record.pool != NO_POOL).then_some(record.pool);
+        let sound = record.state == RECORD_LIVE
+            && record.topic_id != 0
+            && check_topic_name(&name).is_ok()
+            && !self.names.contains_key(&name)
+            && record.region_offset % CONTROL_PAGE == 0
+            && pool.is_none_or(|pool| (pool as usize) < self.pools.len());
+        if !sound || !self.control.reserve(record.region_offset, TOPIC_BYTES) {
+            return None;
+        }
+        let view = self.control.topic(record.region_offset);
+        let mut topic = Topic {
+            index,
+            name,
+            type_name,
+            id: record.topic_id,
+            region: record.region_offset,
+            pool,
+            epoch: view.membership_epoch().load(Ordering::Acquire),
+            publishers: Vec::new(),
+            subscribers: Vec::new(),
+            quarantine: Vec::new(),
+            starts: [0; MAX_PUBLISHERS],
+            spoiled: 0,
+        };
+        for (slot, record) in record.publishers.iter().enumerate() {
+            if let Some(publisher) = self.load_publisher(slot as u32, record) {
+                topic.starts[slot] = publisher.ring.start;
+                topic.publishers.push(publisher);
+            }
+        }
+        for (slot, record) in record.subscribers.iter().enumerate() {
+            topic
+                .subscribers
+                .extend(self.load_subscriber(slot as u32, record));
+        }
+        Some(topic)
+    }
+
+    fn load_publisher(&mut self, slot: u32, record: &PublisherRecord) -> Option<Publisher> {
+        if !matches!(record.state, RECORD_LIVE | RECORD_ORPHAN) {
+            return None;
+        }
+        let geometry = PublisherRegion {
+            ring_capacity: record.ring_capacity,
+            block_capacity: record.block_capacity,
+        };
+        let sound = record.incarnation != 0
+            && geometry.is_sound()
+            && (1..=MAX_DEPTH).contains(&record.depth)
+            && record.depth < record.ring_capacity
+            && record.start < MAX_MESSAGES
+            && (record.pool as usize) < self.pools.len()
+            && record.region_offset % CONTROL_PAGE == 0;
+        if !sound || !self.control.reserve(record.region_offset, geometry.bytes()) {
+            tracing::error!(
+                slot,
+                "a publisher's record makes no sense; the publisher is given up"
+            );
+            return None;
+        }
+        let client = self
+            .clients
+            .get(&record.client)
+            .filter(|_| record.state == RECORD_LIVE);
+        let known = client.is_some()
+            && self
+                .control
+                .doorbells
+                .reserve(record.doorbell, record.client);
+        let owner = match known {
+            true => Owner::Client(record.client),
+            // `restore_words` finds out what it left.
+            false => Owner::Orphan(Orphan {
+                order: 0,
+                tail: record.start,
+                head: record.start,
+            }),
+        };
+        Some(Publisher {
+            slot,
+            owner,
+            client_name: client.map_or_else(String::new, |client| client.name.clone()),
+            client_pid: client.map_or(0, |client| client.pid),
+            incarnation: record.incarnation,
+            offer: Publisher::offer_of(record),
+            ring: Ring {
+                region_offset: record.region_offset,
+                ring_capacity: record.ring_capacity,
+                block_capacity: record.block_capacity,
+                depth: record.depth,
+                start: record.start,
+            },
+            doorbell: if known { record.doorbell } else { 0 },
+            pool: record.pool,
+        })
+    }
+
+    fn load_subscriber(&mut self, slot: u32, record: &SubscriberRecord) -> Option<Subscriber> {
+        if record.state != RECORD_LIVE || record.incarnation == 0 {
+            return None;
+        }
+        let demand = Subscriber::demand_of(record);
+        // Without a client or a doorbell it is kept for now, so that its bits are cleared.
+        let known = self.clients.contains_key(&record.client)
+            && self
+                .control
+                .doorbells
+                .reserve(record.doorbell, record.client);
+        let (client, doorbell) = if known {
+            (record.client, record.doorbell)
+        } else {
+            (u32::MAX, 0)
+        };
+        Some(Subscriber {
+            slot,
+            client,
+            incarnation: record.incarnation,
+            demand,
+            doorbell,
+        })
+    }
+
+    /// Writes what the daemon writes of a topic's region again: its predecessor may have died half
+    /// way, and clients can write there too. Finds out what publishers that are gone left.
+    fn restore_words(&mut self, index: u32) {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return;
+        };
+        begin_topic(&self.control, topic);
+        let view = self.control.topic(topic.region);
+        for slot in 0..MAX_PUBLISHERS as u32 {
+            let words = view.publisher(slot as usize);
+            let Some(publisher) = topic.publisher_mut(slot) else {
+                empty_publisher(&view, slot);
+                continue;
+            };
+            if publisher.is_orphan() {
+                let region = self
+                    .control
+                    .region(publisher.ring.region_offset, publisher.geometry());
+                let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
+                let order = self.next_orphan;
+                self.next_orphan += 1;
+                publisher.owner = Owner::Orphan(Orphan {
+                    order,
+                    tail: left.tail,
+                    head: left.head,
+                });
+                self.orphaned.insert(index);
+                let written = self
+                    .registry
+                    .set_publisher(index, slot, &publisher.record());
+                if let Err(error) = written {
+                    tracing::error!(%error, "an orphan was not written down");
+                }
+            }
+            describe_publisher(&words, publisher);
+        }
+        for slot in 0..MAX_SUBSCRIBERS as u32 {
+            let known = topic
+                .subscriber(slot)
+                .map_or(0, |subscriber| subscriber.incarnation);
+            view.subscriber(slot as usize)
+                .incarnation()
+                .store(known, Ordering::Release);
+        }
+        announce(&self.control, topic);
+    }
+
+    fn remove_lost_subscribers(&mut self, index: u32) {
+        let lost: Vec<u32> = self.topics.get(&index).map_or_else(Vec::new, |topic| {
+            let lost = topic.subscribers.iter().filter(|s| s.doorbell == 0);
+            lost.map(|s| s.slot).collect()
+        });
+        for slot in lost {
+            self.remove_member(index, Side::Subscriber, slot);
+        }
+    }
+
+    fn load_granules(&mut self) -> std::io::Result<()> {
+        let owners: HashMap<u32, u32> = self
+            .topics
+            .values()
+            .flat_map(|topic| {
+                topic
+                    .publishers
+                    .iter()
+                    .map(|p| (topic.granule_owner(p.slot), p.pool))
+            })
+            .collect();
+        for pool in &mut self.pools {
+            let recorded = self.registry.granules(pool.index, pool.granule_count())?;
+            for (at, owner) in recorded
+                .into_iter()
+                .enumerate()
+                .filter(|(_, owner)| *owner != 0)
+            {
+                pool.restore_owner(at, owner);
+                if owners.get(&owner) != Some(&pool.index) {
+                    pool.free(&self.registry, at, 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what a predecessor may have had in quarantine from being handed out until all
+    /// subscribers of its time have looked at who is in their topics now.
+    fn set_aside(&mut self, control_used: u64) {
+        let end = control_used
+            .next_multiple_of(CONTROL_PAGE)
+            .clamp(self.control.used_end(), CONTROL_BYTES);
+        let ranges = self.control.set_aside_below(end);
+        let waits = self.topics.values().flat_map(|topic| {
+            topic
+                .subscribers
+                .iter()
+                .map(|s| (topic.index, s.slot, s.incarnation, topic.epoch))
+        });
+        self.set_aside = Some(SetAside {
+            ranges,
+            waits: waits.collect(),
+        });
+    }
+
+    /// Hands on what `set_aside` kept, once that is safe.
+    pub(crate) fn release_set_aside(&mut self) -> bool {
+        let Some(mut aside) = self.set_aside.take() else {
+            return false;
+        };
+        aside.waits.retain(|(topic, slot, incarnation, epoch)| {
+            let topic = self.topics.get(topic);
+            let there = topic.and_then(|topic| {
+                let subscriber = topic.subscriber(*slot)?;
+                (subscriber.incarnation == *incarnation).then_some(topic)
+            });
+            there.is_some_and(|topic| {
+                let view = self.control.topic(topic.region);
+                let seen = view
+                    .subscriber(*slot as usize)
+                    .seen_epoch()
+                    .load(Ordering::Acquire);
+                !has_reached(seen, *epoch)
+            })
+        });
+        if !aside.waits.is_empty() {
+            self.set_aside = Some(aside);
+            return false;
+        }
+        for (offset, bytes) in aside.ranges {
+            self.control.give(offset, bytes);
+        }
+        true
+    }
+
+    /// Attaches a client of a predecessor's to its new session.
+    pub(crate) fn attach(
+        &mut self,
+        index: u32,
+        id: u64,
+        uid: u32,
+        pid: u32,
+        session: SessionId,
+    ) -> Result<(), Refusal> {
+        let client = self
+            .clients
+            .get_mut(&index)
+            .filter(|client| client.id == id)
+            .ok_or_else(|| {
+                refuse(
+                    RefusalCode::ZoneLost,
+                    "the daemon took this client for dead and cleaned up after it; start it again",
+                )
+            })?;
+        if client.uid != uid || client.session.is_some() {
+            return Err(bad("that client is somebody else, or is back already"));
+        }
+        client.session = Some(session);
+        client.pid = pid;
+        client.claims = Some(Claims::default());
+        client.unlocked_since = None;
+        Ok(())
+    }
+}
+
+/// The file belongs to the daemon's user: only a process of that user can have made it.
+fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let about = rustix::fs::fstat(fd).map_err(|e| system("look at what was handed back", e))?;
+    if about.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(bad("a memfd that was handed back belongs to another user"));
+    }
+    Ok(())
+}
+
+fn client_of(record: &ClientRecord) -> Client {
+    let end = record
+        .name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(record.name.len() - 1);
+    let name: String = String::from_utf8_lossy(&record.name[..end])
+        .chars()
+        .filter(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)
+        .collect();
+    Client {
+        session: None,
+        id: record.client_id,
+        pid: record.pid,
+        uid: record.uid,
+        gid: record.gid,
+        name,
+        claims: None,
+        unlocked_since: None,
+    }
+}
+
+fn check_pool(record: &PoolRecord) -> Result<(), Refusal> {
+    let count = record.segment_count as usize;
+    let segments = record
+        .segments
+        .get(..count.min(MAX_SEGMENTS))
+        .unwrap_or_default();
+    let sizes = segments
+        .iter()
+        .all(|s| s.bytes > 0 && s.bytes % GRANULE_BYTES == 0 && s.bytes <= MAX_POOL_BYTES);
+    let total: u128 = segments.iter().map(|s| u128::from(s.bytes)).sum();
+    let sound = count <= MAX_SEGMENTS
+        && sizes
+        && record.cap_bytes <= MAX_POOL_BYTES
+        && total <= u128::from(record.cap_bytes)
+        && record.domain_kind <= 1;
+    sound.then_some(()).ok_or_else(|| {
+        refuse(
+            RefusalCode::ZoneLost,
+            "the registry's pools make no sense; restart the clients",
+        )
+    })
+}
+
+fn text(bytes: &[u8], length: u32) -> Option<String> {
+    let bytes = bytes.get(..length as usize)?;
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");

@@ -1,0 +1,67 @@
+//! The end of sessions and of processes.
+
+use crate::engine::{Engine, SessionId};
+
+impl Engine {
+    /// The session's socket is closed, from either side. `ended`: its process is known to be gone.
+    ///
+    /// What the client holds stays as long as its process lives: it may still read the bytes, or
+    /// have forked a child that does. Only where its end cannot be seen, the socket's stands for it.
+    pub fn hang_up(&mut self, session: SessionId, ended: bool) {
+        let Some(known) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let holdings = known.zones.iter().any(|(zone, client)| {
+            self.zones
+                .get(zone)
+                .is_some_and(|z| z.has_holdings(*client))
+        });
+        if holdings && known.peer.process_is_watched && !ended {
+            known.detached = true;
+            tracing::info!(
+                client = known.name,
+                pid = known.peer.credentials.pid,
+                "a client closed its session without leaving; what it holds stays until its process ends"
+            );
+            return;
+        }
+        self.end_session(session);
+    }
+
+    /// The session's process is gone: nothing of it reads or writes any more.
+    pub fn process_ended(&mut self, session: SessionId) {
+        self.end_session(session);
+    }
+
+    fn end_session(&mut self, session: SessionId) {
+        let Some(ended) = self.sessions.remove(&session) else {
+            return;
+        };
+        let (mut died, mut freed) = (false, 0);
+        for (zone, client) in &ended.zones {
+            let Some(zone) = self.zones.get_mut(zone) else {
+                continue;
+            };
+            died |= zone.has_holdings(*client);
+            freed += zone.reap_client(*client);
+        }
+        if died {
+            self.counters.clients_reaped += 1;
+            self.counters.blocks_reclaimed += freed;
+            let pid = ended.peer.credentials.pid;
+            tracing::info!(
+                client = ended.name,
+                pid,
+                blocks = freed,
+                "cleaned up after a client"
+            );
+        }
+        self.wake_tending();
+        self.note_idleness();
+    }
+
+    /// Whether the session still counts although its socket is closed.
+    pub fn is_detached(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.detached)
+    }
+}

@@ -1,0 +1,146 @@
+//! The daemon's mapping of a zone's control segment, and what of it is handed out.
+
+use crate::doorbells::Doorbells;
+use crate::ranges::Ranges;
+use crate::registry::punch;
+use rgaps_layout::{
+    ControlHeader, PublisherRegion, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET, LAYOUT_VERSION,
+};
+use rgaps_pool::{create_sealed_memfd, verify_memfd, Access, PoolError, SharedMap};
+use rgaps_session::ZoneId;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{RegionView, Shared, Storage, TopicView};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A zone's control segment.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// Views made of it do not outlive the borrow of `self` they were made under.
+    words: Shared,
+    map: SharedMap,
+    fd: OwnedFd,
+    inode: u64,
+    ranges: Ranges,
+    pub(crate) doorbells: Doorbells,
+}
+
+impl Control {
+    /// A new control segment.
+    pub(crate) fn create(zone: ZoneId) -> Result<Control, PoolError> {
+        let fd = create_sealed_memfd("rgaps-control", CONTROL_BYTES)?;
+        let control = Control::map(fd)?;
+        let words = &control.words;
+        let word = |at: usize| words.u64(at as u64);
+        word(offset_of!(ControlHeader, bytes)).store(CONTROL_BYTES, Ordering::Relaxed);
+        words
+            .u32(offset_of!(ControlHeader, version) as u64)
+            .store(LAYOUT_VERSION, Ordering::Relaxed);
+        for (half, at) in zone.to_le_bytes().chunks_exact(8).zip([0, 8]) {
+            let half = u64::from_ne_bytes(half.try_into().expect("chunks of 8"));
+            word(offset_of!(ControlHeader, zone_id) + at).store(half, Ordering::Relaxed);
+        }
+        word(offset_of!(ControlHeader, magic)).store(CONTROL_MAGIC, Ordering::Release);
+        Ok(control)
+    }
+
+    /// A predecessor's, handed back by a client. The header is not looked at: clients could have
+    /// written anything there, and the daemon needs nothing of it.
+    pub(crate) fn adopt(fd: OwnedFd) -> Result<Control, PoolError> {
+        Control::map(fd)
+    }
+
+    fn map(fd: OwnedFd) -> Result<Control, PoolError> {
+        let inode = verify_memfd(fd.as_fd(), CONTROL_BYTES)?;
+        let map = SharedMap::new(fd.as_fd(), CONTROL_BYTES, Access::ReadWrite)?;
+        // SAFETY: `map` is a page-aligned read-write mapping of CONTROL_BYTES bytes of a sealed
+        // memfd, which cannot shrink. It lives as long as `self`, and views are not stored: they
+        // live no longer than the request or tick that made them. Nobody makes references into it.
+        let words = unsafe { Shared::new(map.base().as_ptr(), map.bytes()) };
+        Ok(Control {
+            words,
+            map,
+            fd,
+            inode,
+            ranges: Ranges::new(DYNAMIC_OFFSET, CONTROL_BYTES),
+            doorbells: Doorbells::default(),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    pub(crate) fn words(&self) -> &Shared {
+        &self.words
+    }
+
+    /// A topic at an offset that this daemon handed out, or has checked.
+    pub(crate) fn topic(&self, offset: u64) -> TopicView<Shared> {
+        TopicView::new(self.words, offset).expect("an offset that the daemon chose or checked")
+    }
+
+    /// A publisher's region at an offset that this daemon handed out, or has checked.
+    pub(crate) fn region(&self, offset: u64, geometry: PublisherRegion) -> RegionView<Shared> {
+        RegionView::new(self.words, offset, geometry)
+            .expect("an offset and numbers that the daemon chose or checked")
+    }
+
+    /// Hands out a range of zeros.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
+        self.ranges.take(bytes)
+    }
+
+    /// Marks a range as handed out. False where any of it is already.
+    pub(crate) fn reserve(&mut self, offset: u64, bytes: u64) -> bool {
+        self.ranges.reserve(offset, bytes)
+    }
+
+    /// Keeps all that is free below `end` from being handed out, and says what that was.
+    pub(crate) fn set_aside_below(&mut self, end: u64) -> Vec<(u64, u64)> {
+        self.ranges.take_all_below(end)
+    }
+
+    pub(crate) fn used_end(&self) -> u64 {
+        self.ranges.used_end()
+    }
+
+    /// Gives the memory of a range back that nobody needs the contents of, while it stays taken.
+    pub(crate) fn discard(&self, offset: u64, bytes: u64) {
+        if let Err(error) = punch(self.fd.as_fd(), offset, bytes) {
+            tracing::warn!(%error, offset, bytes, "memory of a control segment was not given back");
+        }
+    }
+
+    /// Takes a range back. It is zeroed before anyone gets it again.
+    pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
+        match punch(self.fd.as_fd(), offset, bytes) {
+            Ok(()) => self.ranges.give(offset, bytes),
+            // Out of use for good: better a hole in 16 GiB of addresses than old words.
+            Err(error) => {
+                tracing::error!(%error, offset, bytes, "a range of a control segment is lost")
+            }
+        }
+    }
+
+    /// Drops this process's page table entries; the memory itself stays. Keeps the daemon small
+    /// when it has looked at many topics.
+    pub(crate) fn forget_pages(&self) {
+        // SAFETY: the range is `map`'s own; for a shared file mapping MADV_DONTNEED loses nothing,
+        // the next access finds the same pages in the file again.
+        let result = unsafe {
+            rustix::mm::madvise(
+                self.map.base().as_ptr().cast(),
+                self.map.bytes() as usize,
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "madvise(MADV_DONTNEED) on a control segment");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The requests by which clients hand back what the last daemon left with them, and those of its
+//! clients that do not come.
+
+use crate::engine::{Engine, SessionId};
+use crate::refuse::{bad, refuse};
+use crate::zone::Zone;
+use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS};
+use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A client is dead when its lock was found free for this long: it may have got its place just
+/// before the last daemon died, and be about to take the lock.
+const LOCK_GRACE: Duration = Duration::from_millis(250);
+/// Doorbells that one client may hand back.
+const MAX_HANDED_DOORBELLS: usize = 1024;
+
+impl Engine {
+    pub(crate) fn hand_back(
+        &mut self,
+        session: SessionId,
+        zone_id: ZoneId,
+        client_index: u32,
+        client_id: u64,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        let known = self.session(session)?;
+        if known.zones.contains_key(&zone_id) || client_index as usize >= MAX_CLIENTS {
+            return Err(bad(
+                "this session is in that zone already, or has no such place there",
+            ));
+        }
+        let (uid, pid) = (
+            known.peer.credentials.uid,
+            known.peer.credentials.pid.unwrap_or(0),
+        );
+        if !self.zones.contains_key(&zone_id) {
+            self.adopt(zone_id, fds)?;
+        }
+        let zone = self
+            .zones
+            .get_mut(&zone_id)
+            .expect("adopted, if it was not there");
+        zone.attach(client_index, client_id, uid, pid, session)?;
+        let wants_segments = zone.pools.iter().any(|pool| pool.is_incomplete());
+        self.session(session)?.zones.insert(zone_id, client_index);
+        Ok(Answer::Zone { wants_segments })
+    }
+
+    fn adopt(&mut self, zone_id: ZoneId, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let lost = || {
+            refuse(
+                RefusalCode::ZoneLost,
+                "the daemon does not know the zone that this client was in (it was gone for too \
+                 long, or its state file is lost); join the topics again",
+            )
+        };
+        let saved = self.recovery.expected(zone_id).cloned().ok_or_else(lost)?;
+        let replacement = self.classes.get(&saved.class).copied();
+        if let Some(replacement) = replacement {
+            let used = self
+                .zones
+                .get(&replacement)
+                .is_some_and(|zone| !zone.topics.is_empty() || !zone.clients.is_empty());
+            if used {
+                return Err(lost());
+            }
+        }
+        let [registry, control] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| bad("the registry and the control segment come with that request"))?;
+        let limits = self.setup.config.limits.clone();
+        let zone = Zone::adopt(
+            &saved,
+            registry,
+            control,
+            self.setup.sources.as_mut(),
+            &limits,
+        )?;
+        if let Some(replacement) = replacement {
+            self.zones.remove(&replacement);
+        }
+        tracing::info!(
+            class = saved.class,
+            topics = zone.topics.len(),
+            clients = zone.clients.len(),
+            "a zone of the last daemon's was taken over"
+        );
+        self.classes.insert(saved.class, zone_id);
+        self.zones.insert(zone_id, zone);
+        self.recovery.forget(zone_id);
+        self.write_state()
+    }
+
+    pub(crate) fn hand_back_segments(
+        &mut self,
+        session: SessionId,
+        zone: ZoneId,
+        pool: u32,
+        from: u32,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        let (zone, _) = self.claiming(session, zone)?;
+        zone.pool(pool)?;
+        for (fd, number) in fds.into_iter().zip(from..) {
+            zone.pools[pool as usize].adopt(number, fd)?;
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn claim(
+        &mut self,
+        session: SessionId,
+        member: &Member,
+        ranges: &[Range],
+    ) -> Result<Answer, Refusal> {
+        let (zone, client) = self.claiming(session, member.zone)?;
+        zone.check_member(member, client)?;
+        if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
+            return Err(bad("too many ranges, or a subscriber's"));
+        }
+        let topic = &zone.topics[&member.topic];
+        let owner = topic.granule_owner(member.slot);
+        if let Some(publisher) = topic.publisher(member.slot).filter(|_| !ranges.is_empty()) {
+            let pool = &zone.pools[publisher.pool as usize];
+            if ranges
+                .iter()
+                .any(|range| pool.owned(range, owner).is_none())
+            {
+                return Err(bad(
+                    "a range that is claimed is not a lease of that publisher",
+                ));
+            }
+        }
+        let key = (member.topic, member.side, member.slot);
+        let claims = zone
+            .clients
+            .get_mut(&client)
+            .and_then(|client| client.claims.as_mut());
+        let claimed = claims
+            .ok_or_else(not_handing_back)?
+            .members
+            .entry(key)
+            .or_default();
+        if claimed.len() + ranges.len() > rgaps_layout::MAX_GRANULES {
+            return Err(bad("more ranges are claimed than there can be"));
+        }
+        claimed.extend_from_slice(ranges);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn handed_back(
+        &mut self,
+        session: SessionId,
+        zone: ZoneId,
+        doorbells: &[u32],
+    ) -> Result<Answer, Refusal> {
+        let (zone, client) = self.claiming(session, zone)?;
+        if doorbells.len() > MAX_HANDED_DOORBELLS {
+            return Err(bad(format!(
+                "at most {MAX_HANDED_DOORBELLS} doorbells are handed back"
+            )));
+        }
+        zone.finish_claims(client);
+        for doorbell in doorbells {
+            if !zone.control.doorbells.reserve(*doorbell, client) {
+                // Two that share a doorbell wake up more often than need be, and that is all.
+                tracing::warn!(
+                    doorbell,
+                    "a doorbell that was handed back is another's already"
+                );
+            }
+        }
+        zone.give_up_missing_segments();
+        Ok(Answer::Done)
+    }
+
+    fn claiming(&mut self, session: SessionId, zone: ZoneId) -> Result<(&mut Zone, u32), Refusal> {
+        let (zone, client) = self.zone_of(session, zone)?;
+        let claiming = zone
+            .clients
+            .get(&client)
+            .is_some_and(|client| client.claims.is_some());
+        claiming
+            .then_some((zone, client))
+            .ok_or_else(not_handing_back)
+    }
+
+    /// Looks after clients of a predecessor's that have not come back. True: something changed.
+    pub(crate) fn check_absent(&mut self) -> bool {
+        let now = self.now;
+        let (mut reaped, mut freed) = (0, 0);
+        for zone in self.zones.values_mut() {
+            for client in zone.find_dead(now) {
+                tracing::info!(client, "a client of the last daemon's has ended");
+                freed += zone.reap_client(client);
+                reaped += 1;
+            }
+            zone.give_up_missing_segments();
+        }
+        self.counters.clients_reaped += reaped;
+        self.counters.blocks_reclaimed += freed;
+        reaped > 0
+    }
+}
+
+fn not_handing_back() -> Refusal {
+    bad("this session is not handing anything back")
+}
+
+impl Zone {
+    /// Whether there are clients of a predecessor's that have not come back yet.
+    pub(crate) fn has_absent_clients(&self) -> bool {
+        self.clients.values().any(|client| client.session.is_none())
+    }
+
+    /// Absent clients whose lock on the registry is gone, and with it their process.
+    fn find_dead(&mut self, now: Instant) -> Vec<u32> {
+        let mut dead = Vec::new();
+        let absent = self
+            .clients
+            .iter_mut()
+            .filter(|(_, client)| client.session.is_none());
+        for (index, client) in absent {
+            match is_locked(self.registry.fd(), u64::from(*index)) {
+                Ok(false) => {
+                    let since = *client.unlocked_since.get_or_insert(now);
+                    if now >= since + LOCK_GRACE {
+                        dead.push(*index);
+                    }
+                }
+                Ok(true) => client.unlocked_since = None,
+                Err(error) => tracing::error!(%error, "fcntl(F_OFD_GETLK) on a registry"),
+            }
+        }
+        dead
+    }
+
+    /// The client has claimed all that it has; the rest goes.
+    fn finish_claims(&mut self, index: u32) {
+        let claims = self
+            .clients
+            .get_mut(&index)
+            .and_then(|client| client.claims.take());
+        let Some(claims) = claims else { return };
+        for (topic, side, slot) in self.members_of(index) {
+            match claims.members.get(&(topic, side, slot)) {
+                None => {
+                    self.remove_member(topic, side, slot);
+                }
+                Some(ranges) if side == Side::Publisher => self.keep_leases(topic, slot, ranges),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Returns the leases of a publisher that its client does not know of.
+    fn keep_leases(&mut self, topic: u32, slot: u32, ranges: &[Range]) {
+        let Some(topic) = self.topics.get(&topic) else {
+            return;
+        };
+        let Some(publisher) = topic.publisher(slot) else {
+            return;
+        };
+        let owner = topic.granule_owner(slot);
+        let mut kept: Vec<(u64, u64)> = ranges
+            .iter()
+            .map(|range| (range.offset, range.offset + range.bytes))
+            .collect();
+        kept.sort_unstable();
+        let keeps = |granule: usize| {
+            let at = granule as u64 * GRANULE_BYTES;
+            let next = kept.partition_point(|(start, _)| *start <= at);
+            next > 0 && kept[next - 1].1 > at
+        };
+        self.pools[publisher.pool as usize].free_except(&self.registry, owner, keeps);
+    }
+
+    /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone.
+    fn give_up_missing_segments(&mut self) {
+        let waiting =
+            |client: &crate::zone::Client| client.session.is_none() || client.claims.is_some();
+        if self.clients.values().any(waiting) {
+            return;
+        }
+        for pool in self.pools.iter_mut().filter(|pool| pool.is_incomplete()) {
+            pool.drop_missing(&self.registry);
+        }
+    }
+}
+
+/// Whether some process holds a lock on byte `at` of a file.
+fn is_locked(fd: BorrowedFd<'_>, at: u64) -> std::io::Result<bool> {
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: at as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open as long as it is borrowed, and `lock` is a `flock` of ours
+    // that the kernel fills in.
+    let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    if rc != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}

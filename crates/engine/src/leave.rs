@@ -1,0 +1,371 @@
+//! Leaving and dying: what ends when a member is gone, and what stays for whom.
+
+use crate::granule_set::GranuleSet;
+use crate::join::TOPIC_BYTES;
+use crate::membership::{announce, empty_publisher};
+use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
+use crate::zone::Zone;
+use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
+use rgaps_session::Side;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{
+    abandon, clear_holder, evict_through, live_blocks, ring_publishers, Shared, TopicView,
+};
+
+impl Zone {
+    /// Takes all members of a client out of their topics, and forgets the client. Returns how
+    /// many blocks that freed.
+    pub(crate) fn reap_client(&mut self, client: u32) -> u64 {
+        let mut freed = 0;
+        for (topic, side, slot) in self.members_of(client) {
+            freed += self.remove_member(topic, side, slot);
+        }
+        self.remove_client(client);
+        freed
+    }
+
+    /// Takes a member out of its topic. Returns how many blocks that freed.
+    pub(crate) fn remove_member(&mut self, topic: u32, side: Side, slot: u32) -> u64 {
+        let freed = match side {
+            Side::Publisher => self.orphan_publisher(topic, slot),
+            Side::Subscriber => self.remove_subscriber(topic, slot),
+        };
+        self.tend_topic(topic);
+        freed
+    }
+
+    fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return 0;
+        };
+        let Some(at) = topic.subscribers.iter().position(|s| s.slot == slot) else {
+            return 0;
+        };
+        let subscriber = topic.subscribers.remove(at);
+        let view = self.control.topic(topic.region);
+        // Out of the masks first, so that nobody waits for it while its bits go.
+        view.reliable()
+            .store(topic.reliable_bits(), Ordering::Release);
+        view.subscribers()
+            .store(topic.subscriber_bits(), Ordering::Release);
+        view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
+        let mut freed = 0;
+        for publisher in &topic.publishers {
+            let region = self
+                .control
+                .region(publisher.ring.region_offset, publisher.geometry());
+            let words = view.publisher(publisher.slot as usize);
+            freed += clear_holder(&words, &region, slot);
+            // It may have held the last bit between two steps of letting go: the publisher looks
+            // at all its blocks.
+            words.sweep().fetch_add(1, Ordering::AcqRel);
+        }
+        view.subscriber(slot as usize)
+            .incarnation()
+            .store(0, Ordering::Release);
+        // Last: until it is written, a successor does all this again.
+        if let Err(error) = self.registry.clear_subscriber(index, slot) {
+            tracing::error!(%error, "a subscriber's end was not written down");
+        }
+        self.control.doorbells.give(subscriber.doorbell);
+        announce(&self.control, topic);
+        ring_publishers(&view, u64::MAX);
+        freed
+    }
+
+    /// Takes over a publisher that left or died.
+    fn orphan_publisher(&mut self, index: u32, slot: u32) -> u64 {
+        // First: from here on a successor knows that nobody writes there any more.
+        if let Err(error) = self
+            .registry
+            .set_publisher_state(index, slot, RECORD_ORPHAN)
+        {
+            tracing::error!(%error, "a publisher's end was not written down");
+        }
+        let order = self.next_orphan;
+        self.next_orphan += 1;
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return 0;
+        };
+        let view = self.control.topic(topic.region);
+        let Some(publisher) = topic.publisher_mut(slot) else {
+            return 0;
+        };
+        self.control.doorbells.give(publisher.doorbell);
+        publisher.doorbell = 0;
+        let words = view.publisher(slot as usize);
+        words.doorbell().store(0, Ordering::Relaxed);
+        words.state().store(PUBLISHER_ORPHAN, Ordering::Release);
+        view.blocked().fetch_and(!(1 << slot), Ordering::AcqRel);
+        let region = self
+            .control
+            .region(publisher.ring.region_offset, publisher.geometry());
+        let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
+        publisher.owner = Owner::Orphan(Orphan {
+            order,
+            tail: left.tail,
+            head: left.head,
+        });
+        announce(&self.control, topic);
+        self.orphaned.insert(index);
+        left.freed
+    }
+
+    /// Does for a topic's orphans, quarantined regions and itself what is due. True: something
+    /// changed.
+    pub(crate) fn tend_topic(&mut self, index: u32) -> bool {
+        let orphans = self.orphans_of(index);
+        let mut changed = false;
+        for slot in orphans {
+            changed |= self.evict_read(index, slot, false);
+            changed |= self.settle_orphan(index, slot);
+        }
+        changed |= self.release_quarantine(index);
+        changed | self.remove_if_deserted(index)
+    }
+
+    fn orphans_of(&self, index: u32) -> Vec<u32> {
+        let publishers = self
+            .topics
+            .get(&index)
+            .map_or(&[][..], |topic| &topic.publishers);
+        publishers
+            .iter()
+            .filter(|p| p.is_orphan())
+            .map(|p| p.slot)
+            .collect()
+    }
+
+    /// Evicts of an orphan's messages those that nobody needs: of a volatile one, those that all
+    /// subscribers have passed. With `for_room`, those that all *reliable* subscribers have
+    /// passed go too, and the history for late joiners.
+    fn evict_read(&mut self, index: u32, slot: u32, for_room: bool) -> bool {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return false;
+        };
+        let view = self.control.topic(topic.region);
+        let Some(publisher) = topic.publisher(slot) else {
+            return false;
+        };
+        let Owner::Orphan(orphan) = publisher.owner else {
+            return false;
+        };
+        if publisher.offer.transient_local && !for_room {
+            return false;
+        }
+        let through = passed(topic, &view, slot, orphan.head, for_room);
+        if through <= orphan.tail {
+            return false;
+        }
+        let region = self
+            .control
+            .region(publisher.ring.region_offset, publisher.geometry());
+        let words = view.publisher(slot as usize);
+        evict_through(&words, &region, publisher.incarnation, orphan.tail..through);
+        if let Some(publisher) = topic.publisher_mut(slot) {
+            publisher.owner = Owner::Orphan(Orphan {
+                tail: through,
+                ..orphan
+            });
+        }
+        true
+    }
+
+    /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing
+    /// lives at all and no message is left.
+    fn settle_orphan(&mut self, index: u32, slot: u32) -> bool {
+        let Some(topic) = self.topics.get(&index) else {
+            return false;
+        };
+        let Some(publisher) = topic.publisher(slot) else {
+            return false;
+        };
+        let Owner::Orphan(orphan) = publisher.owner else {
+            return false;
+        };
+        let live = self.live_granules(topic, publisher);
+        let owner = topic.granule_owner(slot);
+        let mut freed = 0;
+        if let Some(pool) = self.pools.get_mut(publisher.pool as usize) {
+            freed = pool.free_except(&self.registry, owner, |granule| live.contains(granule));
+        }
+        if live.is_empty() && orphan.tail >= orphan.head {
+            self.end_publisher(index, slot);
+            return true;
+        }
+        freed > 0
+    }
+
+    /// Granules in which somebody holds a block of the publisher's.
+    pub(crate) fn live_granules(&self, topic: &Topic, publisher: &Publisher) -> GranuleSet {
+        let words = self
+            .control
+            .topic(topic.region)
+            .publisher(publisher.slot as usize);
+        let region = self
+            .control
+            .region(publisher.ring.region_offset, publisher.geometry());
+        let mut live = GranuleSet::default();
+        for (offset, bytes) in live_blocks(&words, &region) {
+            live.add(offset, bytes);
+        }
+        live
+    }
+
+    /// Takes a publisher that nothing is left of out of its topic.
+    fn end_publisher(&mut self, index: u32, slot: u32) {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return;
+        };
+        let Some(at) = topic.publishers.iter().position(|p| p.slot == slot) else {
+            return;
+        };
+        let publisher = topic.publishers.remove(at);
+        let view = self.control.topic(topic.region);
+        empty_publisher(&view, slot);
+        announce(&self.control, topic);
+        if let Err(error) = self.registry.set_publisher_state(index, slot, RECORD_FREE) {
+            tracing::error!(%error, "a publisher's end was not written down");
+        }
+        let quarantined = quarantine_of(&publisher, topic.epoch);
+        // Nothing in it counts any more, and zeros are no holder word that anyone waits for.
+        self.control.discard(quarantined.offset, quarantined.bytes);
+        topic.quarantine.push(quarantined);
+        if !topic.publishers.iter().any(Publisher::is_orphan) {
+            self.orphaned.remove(&index);
+        }
+        self.quarantined.insert(index);
+    }
+
+    /// Hands on the regions of former publishers that no subscriber looks at any more.
+    fn release_quarantine(&mut self, index: u32) -> bool {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return false;
+        };
+        if topic.quarantine.is_empty() {
+            return false;
+        }
+        let view = self.control.topic(topic.region);
+        let seen: Vec<u32> = topic
+            .subscribers
+            .iter()
+            .map(|s| {
+                view.subscriber(s.slot as usize)
+                    .seen_epoch()
+                    .load(Ordering::Acquire)
+            })
+            .collect();
+        let before = topic.quarantine.len();
+        let control = &mut self.control;
+        topic.quarantine.retain(|region| {
+            let waits = seen.iter().any(|seen| !has_reached(*seen, region.epoch));
+            if !waits {
+                control.give(region.offset, region.bytes);
+            }
+            waits
+        });
+        if topic.quarantine.is_empty() {
+            self.quarantined.remove(&index);
+        }
+        topic.quarantine.len() != before
+    }
+
+    /// Removes a topic that nothing is left of.
+    pub(crate) fn remove_if_deserted(&mut self, index: u32) -> bool {
+        if !self.topics.get(&index).is_some_and(Topic::is_deserted) {
+            return false;
+        }
+        let Some(topic) = self.topics.remove(&index) else {
+            return false;
+        };
+        if let Err(error) = self.registry.clear_topic(index) {
+            tracing::error!(%error, topic = topic.name, "a topic's end was not written down");
+        }
+        for region in &topic.quarantine {
+            self.control.give(region.offset, region.bytes);
+        }
+        self.control.give(topic.region, TOPIC_BYTES);
+        self.names.remove(&topic.name);
+        self.orphaned.remove(&index);
+        self.quarantined.remove(&index);
+        true
+    }
+
+    /// Makes room: evicts, of the orphans that `wanted` names by topic and pool, the oldest whose
+    /// messages no reliable subscriber still needs. False: there is none.
+    pub(crate) fn evict_oldest_orphan(&mut self, wanted: impl Fn(u32, u32) -> bool) -> bool {
+        let mut orphans: Vec<(u64, u32, u32)> = Vec::new();
+        for topic in self
+            .orphaned
+            .iter()
+            .filter_map(|index| self.topics.get(index))
+        {
+            for publisher in &topic.publishers {
+                if let Owner::Orphan(orphan) = publisher.owner {
+                    if wanted(topic.index, publisher.pool) {
+                        orphans.push((orphan.order, topic.index, publisher.slot));
+                    }
+                }
+            }
+        }
+        orphans.sort_unstable();
+        orphans.into_iter().any(|(_, topic, slot)| {
+            let evicted = self.evict_read(topic, slot, true);
+            let settled = self.settle_orphan(topic, slot);
+            evicted || settled
+        })
+    }
+
+    /// Does what is due for the dead of all topics. True: something changed.
+    pub(crate) fn tend(&mut self) -> bool {
+        let topics: Vec<u32> = self.orphaned.union(&self.quarantined).copied().collect();
+        let mut changed = false;
+        for topic in topics {
+            changed |= self.tend_topic(topic);
+        }
+        changed | self.release_set_aside()
+    }
+
+    /// Whether `tend` has anything to look after.
+    pub(crate) fn needs_tending(&self) -> bool {
+        !self.orphaned.is_empty() || !self.quarantined.is_empty() || self.set_aside.is_some()
+    }
+}
+
+/// Up to where all subscribers (or all reliable ones) have read a publisher slot.
+fn passed(topic: &Topic, view: &TopicView<Shared>, slot: u32, head: u64, reliable: bool) -> u64 {
+    topic
+        .subscribers
+        .iter()
+        .filter(|subscriber| subscriber.demand.reliable || !reliable)
+        .map(|s| {
+            view.subscriber(s.slot as usize)
+                .cursor(slot as usize)
+                .load(Ordering::Acquire)
+        })
+        .fold(head, u64::min)
+}
+
+fn quarantine_of(publisher: &Publisher, epoch: u32) -> Quarantined {
+    Quarantined {
+        offset: publisher.ring.region_offset,
+        bytes: publisher.geometry().bytes(),
+        epoch,
+    }
+}
+
+/// Whether an epoch that wraps around is at or past another.
+pub(crate) fn has_reached(seen: u32, epoch: u32) -> bool {
+    seen.wrapping_sub(epoch) as i32 >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_reached;
+
+    #[test]
+    fn epochs_wrap_around() {
+        assert!(has_reached(5, 5) && has_reached(6, 5) && !has_reached(4, 5));
+        assert!(has_reached(2, u32::MAX) && !has_reached(u32::MAX, 2));
+    }
+}

@@ -1,0 +1,343 @@
+//! What there is, for people and programs that ask.
+
+use crate::engine::{Engine, SessionId};
+use crate::pools::Pool;
+use crate::refuse::{bad, refuse};
+use crate::topic::{Publisher, Subscriber, Topic};
+use crate::zone::Zone;
+use rgaps_pool::PageSize;
+use rgaps_session::{
+    check_topic_name, Answer, ClientRow, PoolRow, PublisherRow, Refusal, RefusalCode, Status,
+    SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, PAGE_ROWS,
+};
+use rgaps_sync::atomic::Ordering;
+use std::collections::BTreeMap;
+
+/// Warnings that a status carries at most.
+const MAX_WARNINGS: usize = 32;
+/// Warnings of one pool's row.
+const MAX_POOL_WARNINGS: usize = 4;
+/// Longest warning, in characters.
+const MAX_WARNING_CHARS: usize = 300;
+/// Pools of a listing: their rows have to fit one packet.
+const MAX_POOL_ROWS: usize = 24;
+const _: () =
+    assert!(MAX_POOL_ROWS * (MAX_POOL_WARNINGS * MAX_WARNING_CHARS + 400) < MAX_PACKET_BYTES);
+/// How full a limit is when a status warns of it.
+const NEARLY_FULL_PERCENT: usize = 90;
+
+impl Engine {
+    pub(crate) fn status(&self) -> Status {
+        let clients = self
+            .sessions
+            .values()
+            .filter(|session| session.welcomed)
+            .count();
+        Status {
+            version: self.setup.version.clone(),
+            realm: self.setup.config.realm.clone(),
+            pid: std::process::id(),
+            socket: self.setup.socket.display().to_string(),
+            uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
+            clients: clients as u32,
+            topics: self
+                .zones
+                .values()
+                .map(|zone| zone.topics.len() as u32)
+                .sum(),
+            zones: self.zones.len() as u32,
+            rss_bytes: rss_bytes(),
+            idle_exit_ms: self
+                .setup
+                .config
+                .idle_exit()
+                .map(|wait| wait.as_millis() as u64),
+            clients_reaped: self.counters.clients_reaped,
+            blocks_reclaimed: self.counters.blocks_reclaimed,
+            sessions_cut_off: self.counters.sessions_cut_off,
+            warnings: self.warnings(),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for session in self.sessions.values().filter(|session| session.detached) {
+            warnings.push(format!(
+                "client '{}' (process {}) closed its session without leaving and is detached: what \
+                 it holds stays until the process ends",
+                session.name,
+                session.peer.credentials.pid.unwrap_or(0)
+            ));
+        }
+        for zone in self.zones.values() {
+            let absent = zone
+                .clients
+                .values()
+                .filter(|client| client.session.is_none())
+                .count();
+            if absent > 0 {
+                warnings.push(format!(
+                    "{absent} clients of the last daemon live but have not come back yet (class '{}')",
+                    zone.class
+                ));
+            }
+            for (what, count, most) in [
+                ("clients", zone.clients.len(), zone.limits.clients as usize),
+                ("topics", zone.topics.len(), zone.limits.topics as usize),
+            ] {
+                if count * 100 >= most * NEARLY_FULL_PERCENT {
+                    warnings.push(format!("{count} of at most {most} {what} (limits.{what})"));
+                }
+            }
+            warnings.extend(zone.pools.iter().flat_map(pool_warnings));
+        }
+        if self.recovery.expects_any() {
+            warnings.push("topics of the last daemon have not been handed back".to_owned());
+        }
+        warnings.truncate(MAX_WARNINGS);
+        warnings.iter().map(|warning| clip(warning)).collect()
+    }
+
+    /// Whether the session may know of a zone's topics.
+    fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
+        let Some(known) = self.sessions.get(&session) else {
+            return false;
+        };
+        let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
+        // A class that the configuration has no more is for the daemon's owner to see.
+        self.access
+            .class(&zone.class)
+            .map_or(credentials.uid == 0, |class| {
+                class.may_subscribe(credentials, groups) || class.may_publish(credentials, groups)
+            })
+    }
+
+    pub(crate) fn list_topics(&self, session: SessionId, from: u32) -> Result<Answer, Refusal> {
+        let visible = self
+            .zones
+            .values()
+            .filter(|zone| self.may_see(session, zone));
+        let by_name: BTreeMap<&str, (&Zone, &Topic)> = visible
+            .flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
+            .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
+            .collect();
+        let page = by_name.values().skip(from as usize).take(PAGE_ROWS);
+        Ok(Answer::Topics(
+            page.map(|(zone, topic)| zone.topic_row(topic)).collect(),
+        ))
+    }
+
+    pub(crate) fn describe_topic(&self, session: SessionId, name: &str) -> Result<Answer, Refusal> {
+        check_topic_name(name).map_err(|error| bad(error.to_string()))?;
+        let mut zones = self
+            .zones
+            .values()
+            .filter(|zone| self.may_see(session, zone));
+        let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.names.get(name)?)?)));
+        let (zone, topic) = found.ok_or_else(|| {
+            refuse(
+                RefusalCode::NotFound,
+                format!("there is no topic '{name}' that you may see; see 'rgaps topic list'"),
+            )
+        })?;
+        Ok(Answer::Topic(TopicInfo {
+            row: zone.topic_row(topic),
+            zone: zone.id,
+            publishers: topic
+                .publishers
+                .iter()
+                .map(|p| zone.publisher_row(topic, p))
+                .collect(),
+            subscribers: topic
+                .subscribers
+                .iter()
+                .map(|s| zone.subscriber_row(topic, s))
+                .collect(),
+        }))
+    }
+
+    pub(crate) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
+        let visible = self
+            .zones
+            .values()
+            .filter(|zone| self.may_see(session, zone));
+        let rows = visible.flat_map(|zone| zone.pools.iter().map(|pool| zone.pool_row(pool)));
+        Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
+    }
+
+    pub(crate) fn list_clients(&self, from: u32) -> Result<Answer, Refusal> {
+        let mut welcomed: Vec<_> = self.sessions.iter().filter(|(_, s)| s.welcomed).collect();
+        welcomed.sort_unstable_by_key(|(id, _)| **id);
+        let page = welcomed.into_iter().skip(from as usize).take(PAGE_ROWS);
+        let rows = page.map(|(_, session)| {
+            let (mut publishers, mut subscribers) = (0, 0);
+            for (zone, client) in &session.zones {
+                let Some(zone) = self.zones.get(zone) else {
+                    continue;
+                };
+                for topic in zone.topics.values() {
+                    publishers += topic.publishers.iter().filter(|p| p.is_of(*client)).count();
+                    subscribers += topic
+                        .subscribers
+                        .iter()
+                        .filter(|s| s.client == *client)
+                        .count();
+                }
+            }
+            ClientRow {
+                name: session.name.clone(),
+                pid: session.peer.credentials.pid.unwrap_or(0),
+                uid: session.peer.credentials.uid,
+                publishers: publishers as u32,
+                subscribers: subscribers as u32,
+            }
+        });
+        Ok(Answer::Clients(rows.collect()))
+    }
+}
+
+impl Zone {
+    fn topic_row(&self, topic: &Topic) -> TopicRow {
+        let view = self.control.topic(topic.region);
+        let (mut messages, mut bytes) = (0u64, 0u64);
+        for publisher in &topic.publishers {
+            let words = view.publisher(publisher.slot as usize);
+            // Written by clients: for show only, so a sum that runs over is no matter.
+            let head = words.head().load(Ordering::Relaxed);
+            messages = messages.wrapping_add(head.wrapping_sub(publisher.ring.start));
+            bytes = bytes.wrapping_add(words.published_bytes().load(Ordering::Relaxed));
+        }
+        let orphans = topic
+            .publishers
+            .iter()
+            .filter(|publisher| publisher.is_orphan())
+            .count();
+        TopicRow {
+            name: topic.name.clone(),
+            type_name: topic.type_name.clone(),
+            domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
+            publishers: (topic.publishers.len() - orphans) as u32,
+            subscribers: topic.subscribers.len() as u32,
+            orphans: orphans as u32,
+            messages,
+            bytes,
+        }
+    }
+
+    fn publisher_row(&self, topic: &Topic, publisher: &Publisher) -> PublisherRow {
+        let words = self
+            .control
+            .topic(topic.region)
+            .publisher(publisher.slot as usize);
+        let pool = self.pools.get(publisher.pool as usize);
+        let owner = topic.granule_owner(publisher.slot);
+        PublisherRow {
+            slot: publisher.slot,
+            client: publisher.client_name.clone(),
+            pid: publisher.client_pid,
+            offer: publisher.offer,
+            orphan: publisher.is_orphan(),
+            start: publisher.ring.start,
+            head: words.head().load(Ordering::Relaxed),
+            tail: words.tail().load(Ordering::Relaxed),
+            leased_bytes: pool.map_or(0, |pool| pool.leased_bytes_of(owner)),
+            blocks_used: words.blocks_used().load(Ordering::Relaxed),
+        }
+    }
+
+    fn subscriber_row(&self, topic: &Topic, subscriber: &Subscriber) -> SubscriberRow {
+        let view = self.control.topic(topic.region);
+        let words = view.subscriber(subscriber.slot as usize);
+        let lag = topic.publishers.iter().fold(0u64, |lag, publisher| {
+            let slot = publisher.slot as usize;
+            let head = view.publisher(slot).head().load(Ordering::Relaxed);
+            let cursor = words.cursor(slot).load(Ordering::Relaxed);
+            lag.saturating_add(head.saturating_sub(cursor))
+        });
+        let client = self.clients.get(&subscriber.client);
+        SubscriberRow {
+            slot: subscriber.slot,
+            client: client.map_or_else(String::new, |client| client.name.clone()),
+            pid: client.map_or(0, |client| client.pid),
+            demand: subscriber.demand,
+            received: words.received().load(Ordering::Relaxed),
+            missed: words.missed().load(Ordering::Relaxed),
+            held: words.held().load(Ordering::Relaxed),
+            lag,
+            // On one host, readers map the publisher's pool: there is nothing better to take.
+            path: "zero-copy".to_owned(),
+        }
+    }
+
+    fn pool_row(&self, pool: &Pool) -> PoolRow {
+        let pages = pool
+            .segments()
+            .map(|segment| describe_pages(segment.placement.pages));
+        let mut pages: Vec<String> = pages.collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let numa = pool
+            .segments()
+            .filter_map(|segment| segment.placement.numa)
+            .reduce(|a, b| rgaps_pool::Numa {
+                asked: a.asked,
+                sampled: a.sampled + b.sampled,
+                on_node: a.on_node + b.on_node,
+            });
+        PoolRow {
+            zone: self.id,
+            access: self.class.clone(),
+            domain: pool.domain,
+            cap_bytes: pool.cap_bytes,
+            segment_bytes: pool.segment_bytes,
+            segments: pool.segment_count(),
+            leased_bytes: pool.leased_bytes(),
+            pages: pages.join(", "),
+            numa: numa.map(|numa| {
+                (
+                    numa.asked,
+                    (u64::from(numa.on_node) * 100 / u64::from(numa.sampled.max(1))) as u32,
+                )
+            }),
+            warnings: pool_warnings(pool)
+                .into_iter()
+                .take(MAX_POOL_WARNINGS)
+                .map(|w| clip(&w))
+                .collect(),
+        }
+    }
+}
+
+/// What could not be had for a pool's segments, each said once.
+fn pool_warnings(pool: &Pool) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    for warning in pool
+        .segments()
+        .flat_map(|segment| &segment.placement.warnings)
+    {
+        if !warnings.contains(warning) {
+            warnings.push(warning.clone());
+        }
+    }
+    warnings
+}
+
+fn describe_pages(pages: PageSize) -> String {
+    match pages {
+        PageSize::Base => "ordinary".to_owned(),
+        PageSize::Huge(bytes) => format!("huge ({} KiB)", bytes >> 10),
+        PageSize::Device => "device".to_owned(),
+    }
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(MAX_WARNING_CHARS).collect()
+}
+
+/// Memory of this process that is resident, or 0 where the system does not say.
+fn rss_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

@@ -1,0 +1,107 @@
+//! The daemon's words in a topic region: who is in it, and telling everyone that it changed.
+
+use crate::control::Control;
+use crate::topic::{Publisher, Subscriber, Topic};
+use rgaps_layout::{
+    MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
+};
+use rgaps_sync::atomic::Ordering;
+use rgaps_sync::futex_wake_all;
+use rgaps_topic::{ring, PublisherView, Shared, TopicView};
+
+/// Begins a topic's region, which is zeros.
+pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
+    let view = control.topic(topic.region);
+    view.topic_id().store(topic.id, Ordering::Relaxed);
+    view.magic().store(TOPIC_MAGIC, Ordering::Release);
+}
+
+/// Fills a publisher's slot. Its bit comes with `announce`.
+pub(crate) fn fill_publisher(view: &TopicView<Shared>, publisher: &Publisher) {
+    let slot = view.publisher(publisher.slot as usize);
+    let start = publisher.ring.start;
+    slot.incarnation().store(0, Ordering::Release);
+    slot.head().store(start, Ordering::Relaxed);
+    slot.tail().store(start, Ordering::Relaxed);
+    slot.wants_blocks().store(0, Ordering::Relaxed);
+    slot.blocks_used().store(0, Ordering::Relaxed);
+    slot.published_bytes().store(0, Ordering::Relaxed);
+    describe_publisher(&slot, publisher);
+}
+
+/// Writes the line of a publisher's slot that only the daemon writes.
+pub(crate) fn describe_publisher(slot: &PublisherView<Shared>, publisher: &Publisher) {
+    let state = if publisher.is_orphan() {
+        PUBLISHER_ORPHAN
+    } else {
+        PUBLISHER_ACTIVE
+    };
+    slot.region_offset()
+        .store(publisher.ring.region_offset, Ordering::Relaxed);
+    slot.ring_capacity()
+        .store(publisher.ring.ring_capacity, Ordering::Relaxed);
+    slot.block_capacity()
+        .store(publisher.ring.block_capacity, Ordering::Relaxed);
+    slot.start().store(publisher.ring.start, Ordering::Relaxed);
+    slot.depth().store(publisher.ring.depth, Ordering::Relaxed);
+    slot.doorbell().store(publisher.doorbell, Ordering::Relaxed);
+    slot.state().store(state, Ordering::Release);
+    // Last: who sees the number sees the rest (SYNC: incarnation).
+    slot.incarnation()
+        .store(publisher.incarnation, Ordering::Release);
+}
+
+/// Empties a publisher's slot; its cursors stay, for the next one to go on from.
+pub(crate) fn empty_publisher(view: &TopicView<Shared>, slot: u32) {
+    let slot = view.publisher(slot as usize);
+    slot.state().store(PUBLISHER_EMPTY, Ordering::Release);
+    slot.incarnation().store(0, Ordering::Release);
+}
+
+/// Fills a subscriber's slot, its cursors at the heads, so that a reliable subscriber that has not
+/// begun holds nobody back. Its bits come with `announce`.
+pub(crate) fn fill_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber, epoch: u32) {
+    let slot = view.subscriber(subscriber.slot as usize);
+    for publisher in 0..MAX_PUBLISHERS {
+        let head = view.publisher(publisher).head().load(Ordering::Acquire);
+        slot.cursor(publisher).store(head, Ordering::Relaxed);
+    }
+    view.sleepers()
+        .fetch_and(!(1 << subscriber.slot), Ordering::AcqRel);
+    slot.doorbell()
+        .store(subscriber.doorbell, Ordering::Relaxed);
+    // Publishers that left before it came are none that it could look at.
+    slot.seen_epoch().store(epoch, Ordering::Relaxed);
+    slot.received().store(0, Ordering::Relaxed);
+    slot.missed().store(0, Ordering::Relaxed);
+    slot.held().store(0, Ordering::Relaxed);
+    slot.incarnation()
+        .store(subscriber.incarnation, Ordering::Release);
+}
+
+/// Writes the topic's bits from what the daemon knows, raises the epoch and wakes everyone.
+pub(crate) fn announce(control: &Control, topic: &mut Topic) {
+    let view = control.topic(topic.region);
+    view.publishers()
+        .store(topic.publisher_bits(), Ordering::Release);
+    view.subscribers()
+        .store(topic.subscriber_bits(), Ordering::Release);
+    view.reliable()
+        .store(topic.reliable_bits(), Ordering::Release);
+    topic.epoch = topic.epoch.wrapping_add(1);
+    view.membership_epoch()
+        .store(topic.epoch, Ordering::Release);
+    futex_wake_all(view.membership_epoch());
+    for publisher in topic
+        .publishers
+        .iter()
+        .filter(|publisher| publisher.doorbell != 0)
+    {
+        ring(control.words(), publisher.doorbell);
+    }
+    for subscriber in &topic.subscribers {
+        // Its own choice: that of the wait set it is in. `ring` checks that there is such a one.
+        let slot = view.subscriber(subscriber.slot as usize);
+        ring(control.words(), slot.doorbell().load(Ordering::Acquire));
+    }
+}

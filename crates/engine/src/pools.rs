@@ -1,0 +1,365 @@
+//! A pool: its segments, and who leases which granules of it.
+
+use crate::granules::{Granules, FREE};
+use crate::refuse::{memory, refuse, system};
+use crate::registry::{reopen, Registry};
+use rgaps_layout::{Domain, PoolRecord, SegmentRecord, GRANULE_BYTES, MAX_SEGMENTS, RECORD_LIVE};
+use rgaps_pool::{Segment, SegmentSource};
+use rgaps_session::{PoolGrant, Range, Refusal, RefusalCode};
+use rustix::fs::OFlags;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A pool of one domain.
+pub(crate) struct Pool {
+    pub(crate) index: u32,
+    pub(crate) domain: Domain,
+    pub(crate) cap_bytes: u64,
+    /// The least that it grows by.
+    pub(crate) segment_bytes: u64,
+    source: Box<dyn SegmentSource>,
+    /// None: recorded by a predecessor and not handed back yet.
+    segments: Vec<Option<Segment>>,
+    /// What the registry says of each; of handed-out segments too.
+    expected: Vec<SegmentRecord>,
+    granules: Granules,
+}
+
+/// Why there is no memory.
+pub(crate) enum LeaseError {
+    /// The cap is reached. Evicting history that nobody needs might help.
+    Full(Refusal),
+    /// Anything else.
+    Other(Refusal),
+}
+
+impl Pool {
+    /// A pool without segments; `record_new` writes it down.
+    pub(crate) fn new(
+        index: u32,
+        source: Box<dyn SegmentSource>,
+        cap_bytes: u64,
+        segment_bytes: u64,
+    ) -> Pool {
+        let unit = source.granularity().max(GRANULE_BYTES);
+        Pool {
+            index,
+            domain: source.domain(),
+            cap_bytes: (cap_bytes / unit * unit).clamp(unit, rgaps_layout::MAX_POOL_BYTES),
+            segment_bytes: segment_bytes.max(1).next_multiple_of(unit),
+            source,
+            segments: Vec::new(),
+            expected: Vec::new(),
+            granules: Granules::default(),
+        }
+    }
+
+    /// Puts back the segments that the registry says there were; they are still to be handed back.
+    pub(crate) fn expect(&mut self, segments: &[SegmentRecord]) {
+        self.segments = segments.iter().map(|_| None).collect();
+        self.expected = segments.to_vec();
+        let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        self.granules.grow((bytes / GRANULE_BYTES) as usize);
+    }
+
+    /// Puts back who leases a granule.
+    pub(crate) fn restore_owner(&mut self, granule: usize, owner: u32) {
+        self.granules.set(granule, 1, owner);
+    }
+
+    pub(crate) fn granule_count(&self) -> usize {
+        self.granules.len()
+    }
+
+    pub(crate) fn record(&self) -> PoolRecord {
+        let (domain_kind, gpu_uuid) = match self.domain {
+            Domain::Host => (0, [0; 16]),
+            Domain::Cuda(uuid) => (1, uuid.0),
+        };
+        let mut segments = [SegmentRecord::default(); MAX_SEGMENTS];
+        segments[..self.expected.len()].copy_from_slice(&self.expected);
+        PoolRecord {
+            state: RECORD_LIVE,
+            domain_kind,
+            gpu_uuid,
+            cap_bytes: self.cap_bytes,
+            segment_count: self.expected.len() as u32,
+            reserved: 0,
+            segments,
+        }
+    }
+
+    pub(crate) fn grant(&self) -> PoolGrant {
+        PoolGrant {
+            pool: self.index,
+            domain: self.domain,
+            cap_bytes: self.cap_bytes,
+            segments: self.segments.len() as u32,
+        }
+    }
+
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().flatten()
+    }
+
+    pub(crate) fn segment_count(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Whether segments of a predecessor's are still to be handed back.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.segments.iter().any(Option::is_none)
+    }
+
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.granules.len() as u64 * GRANULE_BYTES
+    }
+
+    pub(crate) fn leased_bytes(&self) -> u64 {
+        self.granules.leased() as u64 * GRANULE_BYTES
+    }
+
+    pub(crate) fn leased_bytes_of(&self, owner: u32) -> u64 {
+        self.granules.count(owner) as u64 * GRANULE_BYTES
+    }
+
+    /// Descriptors of segments from number `from` on, at most `most`, for reading or writing.
+    pub(crate) fn descriptors(
+        &self,
+        from: u32,
+        most: usize,
+        writable: bool,
+    ) -> Result<(Vec<u64>, Vec<OwnedFd>), Refusal> {
+        let (mut bytes, mut fds) = (Vec::new(), Vec::new());
+        if self
+            .segments
+            .get(from as usize)
+            .is_some_and(Option::is_none)
+        {
+            return Err(refuse(
+                RefusalCode::Recovering,
+                "the segment is still with clients of the daemon that died; ask again shortly",
+            ));
+        }
+        for segment in self.segments.iter().skip(from as usize).take(most) {
+            let Some(segment) = segment else { break };
+            // A CUDA handle is no file that could be opened again; its importer chooses how to map it.
+            let fd = match self.domain {
+                Domain::Host if writable => reopen(segment.fd.as_fd(), OFlags::RDWR),
+                Domain::Host => reopen(segment.fd.as_fd(), OFlags::RDONLY),
+                Domain::Cuda(_) => segment.fd.try_clone(),
+            };
+            fds.push(fd.map_err(|e| system("open a segment's memory for you", e))?);
+            bytes.push(segment.bytes);
+        }
+        Ok((bytes, fds))
+    }
+
+    /// Leases at least `bytes` bytes that lie together to `owner`.
+    pub(crate) fn lease(
+        &mut self,
+        registry: &Registry,
+        bytes: u64,
+        owner: u32,
+    ) -> Result<Range, LeaseError> {
+        if bytes > self.cap_bytes {
+            return Err(LeaseError::Other(self.full(bytes)));
+        }
+        let count = bytes.max(1).div_ceil(GRANULE_BYTES) as usize;
+        let first = match self.granules.find(count) {
+            Some(first) => first,
+            None => {
+                self.grow(registry, count, bytes)?;
+                self.granules
+                    .find(count)
+                    .ok_or_else(|| LeaseError::Full(self.full(bytes)))?
+            }
+        };
+        registry
+            .set_granules(self.index, first, count, owner)
+            .map_err(|e| LeaseError::Other(system("write its registry", e)))?;
+        self.granules.set(first, count, owner);
+        Ok(range(first, count))
+    }
+
+    /// Adds a segment, so that `count` granules lie free together at the end.
+    fn grow(&mut self, registry: &Registry, count: usize, bytes: u64) -> Result<(), LeaseError> {
+        if self.is_incomplete() {
+            return Err(LeaseError::Other(refuse(
+                RefusalCode::Recovering,
+                "the pool grows again once its clients have handed it back to the new daemon",
+            )));
+        }
+        let missing = (count - self.granules.free_tail()) as u64 * GRANULE_BYTES;
+        let left = self.cap_bytes.saturating_sub(self.mapped_bytes());
+        if self.segments.len() >= MAX_SEGMENTS {
+            return Err(LeaseError::Full(refuse(
+                RefusalCode::PoolFull,
+                format!(
+                    "the {} pool has all its {MAX_SEGMENTS} segments; raise segment_bytes in rgaps.toml",
+                    self.domain
+                ),
+            )));
+        }
+        let unit = self.source.granularity().max(GRANULE_BYTES);
+        let missing = missing.next_multiple_of(unit);
+        if missing > left {
+            return Err(LeaseError::Full(self.full(bytes)));
+        }
+        let size = self.segment_bytes.min(left).max(missing);
+        let segment = match self.source.create(size) {
+            // Little memory left: what is needed may still fit.
+            Err(_) if size > missing => self.source.create(missing),
+            made => made,
+        }
+        .map_err(|error| LeaseError::Full(memory(error)))?;
+        registry
+            .add_segment(
+                self.index,
+                self.segment_count(),
+                segment.bytes,
+                segment.inode,
+            )
+            .map_err(|e| LeaseError::Other(system("write its registry", e)))?;
+        self.granules.grow((segment.bytes / GRANULE_BYTES) as usize);
+        self.expected.push(SegmentRecord {
+            bytes: segment.bytes,
+            inode: segment.inode,
+        });
+        self.segments.push(Some(segment));
+        Ok(())
+    }
+
+    fn full(&self, bytes: u64) -> Refusal {
+        refuse(
+            RefusalCode::PoolFull,
+            format!(
+                "the {} pool has no {bytes} bytes together: {} of at most {} bytes are leased; \
+                 release samples, keep less history, or raise the pool's cap in rgaps.toml",
+                self.domain,
+                self.leased_bytes(),
+                self.cap_bytes
+            ),
+        )
+    }
+
+    /// The granules of a range, if all of them are `owner`'s.
+    pub(crate) fn owned(&self, range: &Range, owner: u32) -> Option<(usize, usize)> {
+        let whole = range.offset % GRANULE_BYTES == 0 && range.bytes % GRANULE_BYTES == 0;
+        let end = range.offset.checked_add(range.bytes)?;
+        if !whole || range.bytes == 0 || end > self.mapped_bytes() {
+            return None;
+        }
+        let first = (range.offset / GRANULE_BYTES) as usize;
+        let count = (range.bytes / GRANULE_BYTES) as usize;
+        let all = (first..first + count).all(|at| self.granules.owner(at) == Some(owner));
+        all.then_some((first, count))
+    }
+
+    /// Frees granules and gives their memory back to the system.
+    pub(crate) fn free(&mut self, registry: &Registry, first: usize, count: usize) {
+        // The memory first: once the registry says that a granule is free, a successor may lease it.
+        self.discard(first, count);
+        if let Err(error) = registry.set_granules(self.index, first, count, FREE) {
+            tracing::error!(%error, "a lease's end was not written down; its memory stays taken");
+            return;
+        }
+        self.granules.set(first, count, FREE);
+    }
+
+    /// Frees those of `owner`'s granules that `keep` does not name. Returns how many.
+    pub(crate) fn free_except(
+        &mut self,
+        registry: &Registry,
+        owner: u32,
+        keep: impl Fn(usize) -> bool,
+    ) -> usize {
+        let mut freed = 0;
+        for (first, count) in self.granules.runs(owner) {
+            let mut at = first;
+            while at < first + count {
+                let run = (at..first + count)
+                    .take_while(|granule| !keep(*granule))
+                    .count();
+                if run > 0 {
+                    self.free(registry, at, run);
+                    freed += run;
+                }
+                at += run + 1;
+            }
+        }
+        freed
+    }
+
+    fn discard(&mut self, first: usize, count: usize) {
+        let (mut at, end) = (
+            first as u64 * GRANULE_BYTES,
+            (first + count) as u64 * GRANULE_BYTES,
+        );
+        let mut start = 0;
+        for (segment, record) in self.segments.iter().zip(&self.expected) {
+            let stop = start + record.bytes;
+            if at < stop && end > start {
+                let bytes = end.min(stop) - at;
+                if let Some(segment) = segment {
+                    self.source.discard(segment, at - start, bytes);
+                }
+                at += bytes;
+            }
+            start = stop;
+        }
+    }
+
+    /// Takes back a segment that a predecessor made. Nothing happens if it is here already.
+    pub(crate) fn adopt(&mut self, number: u32, fd: OwnedFd) -> Result<(), Refusal> {
+        let record = *self.expected.get(number as usize).ok_or_else(|| {
+            refuse(
+                RefusalCode::BadRequest,
+                format!("the pool never had a segment {number}"),
+            )
+        })?;
+        let place = &mut self.segments[number as usize];
+        if place.is_none() {
+            *place = Some(
+                self.source
+                    .adopt(fd, record.bytes, record.inode)
+                    .map_err(memory)?,
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives up the segments that nobody who still lives has: the first missing one and all
+    /// behind it. Nothing live is in them, for clients map segments in order.
+    pub(crate) fn drop_missing(&mut self, registry: &Registry) {
+        let Some(first) = self.segments.iter().position(Option::is_none) else {
+            return;
+        };
+        let kept: u64 = self.expected[..first]
+            .iter()
+            .map(|segment| segment.bytes)
+            .sum();
+        let kept = (kept / GRANULE_BYTES) as usize;
+        let lost = self.granules.len() - kept;
+        let written = registry
+            .set_granules(self.index, kept, lost, FREE)
+            .and_then(|()| registry.set_segment_count(self.index, first as u32));
+        if let Err(error) = written {
+            tracing::error!(%error, "lost segments were not written down");
+        }
+        tracing::warn!(
+            pool = self.index,
+            segments = self.segments.len() - first,
+            "segments that no client had were given up"
+        );
+        self.segments.truncate(first);
+        self.expected.truncate(first);
+        self.granules.truncate(kept);
+    }
+}
+
+fn range(first: usize, count: usize) -> Range {
+    Range {
+        offset: first as u64 * GRANULE_BYTES,
+        bytes: count as u64 * GRANULE_BYTES,
+    }
+}

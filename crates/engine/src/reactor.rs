@@ -1,0 +1,380 @@
+//! The one thread around the engine: sockets, ends of processes, signals, time.
+
+mod connection;
+
+use crate::engine::{Engine, Peer, SessionId, Verdict};
+use connection::{Connection, Flow};
+use rgaps_session::{Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, SocketError};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Requests of one session that are served before others get their turn.
+const MAX_REQUESTS_A_TURN: usize = 64;
+/// Sessions that are accepted before others get their turn.
+const MAX_ACCEPTS_A_TURN: usize = 64;
+/// Events that are fetched at once.
+const MAX_EVENTS: usize = 256;
+/// After running out of descriptors, how long no session is accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a daemon that leaves waits for answers to go out.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+/// A session's socket has the token `2 * id`, its process the next.
+const FIRST_SESSION: u64 = 2;
+
+/// The reactor cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{call} failed: {source}; raise ulimit -n, or see the daemon's log")]
+pub struct ReactorError {
+    /// The call.
+    pub call: &'static str,
+    /// Why.
+    pub source: std::io::Error,
+}
+
+fn failed(call: &'static str) -> impl Fn(Errno) -> ReactorError {
+    move |errno| ReactorError {
+        call,
+        source: errno.into(),
+    }
+}
+
+/// Serves an engine's clients until it is to leave.
+pub struct Reactor {
+    engine: Engine,
+    listener: Listener,
+    /// Becomes readable when the daemon is to leave.
+    signals: OwnedFd,
+    epoll: OwnedFd,
+    connections: HashMap<SessionId, Connection>,
+    /// Of sessions whose socket is closed too.
+    processes: HashMap<SessionId, OwnedFd>,
+    accepts_again: Option<Instant>,
+}
+
+impl Reactor {
+    /// A reactor that serves `listener` and leaves in order when `signals` becomes readable.
+    pub fn new(
+        engine: Engine,
+        listener: Listener,
+        signals: OwnedFd,
+    ) -> Result<Reactor, ReactorError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
+        let reactor = Reactor {
+            engine,
+            listener,
+            signals,
+            epoll,
+            connections: HashMap::new(),
+            processes: HashMap::new(),
+            accepts_again: None,
+        };
+        reactor.watch(reactor.listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+        reactor.watch(reactor.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
+        Ok(reactor)
+    }
+
+    fn watch(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        flags: epoll::EventFlags,
+    ) -> Result<(), ReactorError> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, fd, data, flags).map_err(failed("epoll_ctl"))
+    }
+
+    /// Serves until a signal, a client's request, or nobody needing the daemon ends it.
+    pub fn run(mut self) -> Result<(), ReactorError> {
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        loop {
+            events.clear();
+            let timeout = self.timeout(Instant::now());
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed("epoll_wait")(errno)),
+            }
+            let mut signalled = false;
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    SIGNALS => signalled = true,
+                    token => self.serve(token, event.flags),
+                }
+            }
+            self.do_what_is_due();
+            if signalled || self.engine.is_stopping() {
+                self.leave();
+                return Ok(());
+            }
+            if self.engine.is_idle(Instant::now()) {
+                // Who has just connected is served. Who connects from here on finds the socket
+                // closed before its first answer, and looks for a daemon again.
+                self.accept();
+                if self.connections.is_empty() {
+                    tracing::info!("nobody has needed this daemon for a while");
+                    self.leave();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn timeout(&self, now: Instant) -> Option<Timespec> {
+        let next = [self.engine.next_tick(), self.accepts_again]
+            .into_iter()
+            .flatten()
+            .min()?;
+        let wait = next.saturating_duration_since(now);
+        // Up to a whole millisecond, so that what is due is due when we wake up.
+        let wait = wait + Duration::from_millis(1);
+        Some(Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: wait.subsec_nanos().into(),
+        })
+    }
+
+    fn do_what_is_due(&mut self) {
+        let now = Instant::now();
+        self.engine.tick(now);
+        for session in self.engine.overdue(now) {
+            self.cut_off(session, "it did not say hello in time");
+        }
+        if self.accepts_again.is_some_and(|at| now >= at) {
+            self.accepts_again = None;
+            self.watch_listener(epoll::EventFlags::IN);
+        }
+        for (session, notice) in self.engine.take_notices() {
+            self.push(session, DaemonPacket::Notice(notice), Vec::new());
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.accepts_again.is_some() {
+            return;
+        }
+        for _ in 0..MAX_ACCEPTS_A_TURN {
+            match self.listener.accept() {
+                Ok(Some(channel)) => match Connection::new(channel) {
+                    Ok((connection, peer, process)) => self.admit(connection, peer, process),
+                    Err(error) => tracing::warn!(%error, "a client was turned away"),
+                },
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "no session can be accepted for a moment");
+                    self.pause_accepting();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Out of descriptors or memory: the listener stays readable, and must not keep us busy.
+    fn pause_accepting(&mut self) {
+        self.accepts_again = Some(Instant::now() + ACCEPT_PAUSE);
+        self.watch_listener(epoll::EventFlags::empty());
+    }
+
+    fn watch_listener(&self, flags: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        if let Err(error) = epoll::modify(&self.epoll, &self.listener, data, flags) {
+            tracing::error!(%error, "epoll_ctl");
+        }
+    }
+
+    fn admit(&mut self, connection: Connection, peer: Peer, process: Option<OwnedFd>) {
+        let Some(session) = self.engine.connect(Instant::now(), peer) else {
+            tracing::warn!("far too many clients: one was turned away without a word");
+            return;
+        };
+        let token = FIRST_SESSION + 2 * session.0;
+        let watched = self
+            .watch(connection.as_fd(), token, epoll::EventFlags::IN)
+            .and_then(|()| {
+                process.as_ref().map_or(Ok(()), |fd| {
+                    self.watch(fd.as_fd(), token + 1, epoll::EventFlags::IN)
+                })
+            });
+        self.connections.insert(session, connection);
+        self.processes.extend(process.map(|fd| (session, fd)));
+        if let Err(error) = watched {
+            tracing::error!(%error, "a client was turned away");
+            self.close(session);
+            self.process_ended(session);
+        }
+    }
+
+    fn serve(&mut self, token: u64, flags: epoll::EventFlags) {
+        let session = SessionId((token - FIRST_SESSION) / 2);
+        if token % 2 == 1 {
+            return self.process_ended(session);
+        }
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.flush(session);
+        }
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
+        {
+            self.read(session);
+        }
+    }
+
+    fn read(&mut self, session: SessionId) {
+        for _ in 0..MAX_REQUESTS_A_TURN {
+            let Some(connection) = self.connections.get_mut(&session) else {
+                return;
+            };
+            if connection.is_leaving() {
+                return;
+            }
+            match connection.receive() {
+                Ok(Some((packet, fds))) => self.handle(session, packet, fds),
+                Ok(None) => return self.hang_up(session),
+                Err(SocketError::WouldBlock) => return,
+                Err(SocketError::Closed) => return self.hang_up(session),
+                Err(error) => return self.cut_off(session, &error.to_string()),
+            }
+        }
+    }
+
+    fn handle(&mut self, session: SessionId, packet: ClientPacket, fds: Vec<OwnedFd>) {
+        match self
+            .engine
+            .handle(Instant::now(), session, packet.request, fds)
+        {
+            Verdict::CutOff(why) => self.cut_off(session, why),
+            Verdict::Answer { result, fds, last } => {
+                self.answer(session, packet.id, *result, fds);
+                if last {
+                    if let Some(connection) = self.connections.get_mut(&session) {
+                        connection.leave();
+                    }
+                    self.flush(session);
+                }
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        session: SessionId,
+        id: u64,
+        result: Result<Answer, Refusal>,
+        fds: Vec<OwnedFd>,
+    ) {
+        self.push(session, DaemonPacket::Answer { id, result }, fds);
+    }
+
+    fn push(&mut self, session: SessionId, packet: DaemonPacket, fds: Vec<OwnedFd>) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        match connection.push(packet, fds) {
+            Ok(flow) => self.follow(session, flow),
+            Err(why) => self.cut_off(session, why),
+        }
+    }
+
+    fn flush(&mut self, session: SessionId) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        let flow = connection.flush();
+        self.follow(session, flow);
+    }
+
+    /// Goes on as far as the socket lets us write.
+    fn follow(&mut self, session: SessionId, flow: Flow) {
+        match flow {
+            Flow::Same => {}
+            Flow::Finished => self.hang_up(session),
+            Flow::Wait(wait) => {
+                let Some(connection) = self.connections.get(&session) else {
+                    return;
+                };
+                let mut flags = epoll::EventFlags::IN;
+                flags.set(epoll::EventFlags::OUT, wait);
+                let data = epoll::EventData::new_u64(FIRST_SESSION + 2 * session.0);
+                if let Err(error) = epoll::modify(&self.epoll, connection.as_fd(), data, flags) {
+                    tracing::error!(%error, "epoll_ctl");
+                }
+            }
+        }
+    }
+
+    fn cut_off(&mut self, session: SessionId, why: &str) {
+        tracing::warn!(session = session.0, why, "a session was cut off");
+        self.engine.count_cut_off();
+        self.hang_up(session);
+    }
+
+    /// The session's socket is at its end.
+    fn hang_up(&mut self, session: SessionId) {
+        self.close(session);
+        let ended = self
+            .processes
+            .get(&session)
+            .is_none_or(|process| is_readable(process.as_fd()));
+        self.engine.hang_up(session, ended);
+        if !self.engine.is_detached(session) {
+            self.processes.remove(&session);
+        }
+    }
+
+    fn process_ended(&mut self, session: SessionId) {
+        self.close(session);
+        // Closing the last descriptor takes it out of the epoll set.
+        self.processes.remove(&session);
+        self.engine.process_ended(session);
+    }
+
+    fn close(&mut self, session: SessionId) {
+        if let Some(connection) = self.connections.remove(&session) {
+            // Explicitly, for a child that the client forked may share the description.
+            if let Err(error) = epoll::delete(&self.epoll, connection.as_fd()) {
+                tracing::debug!(%error, "epoll_ctl");
+            }
+        }
+    }
+
+    /// Tells everyone, waits a little for what is still to be sent, and leaves.
+    fn leave(&mut self) {
+        tracing::info!("the daemon leaves");
+        self.listener.retire();
+        let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
+        for session in sessions {
+            self.push(session, DaemonPacket::Notice(Notice::Stopping), Vec::new());
+        }
+        let until = Instant::now() + FAREWELL;
+        while self.connections.values().any(Connection::has_more) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
+            for session in sessions {
+                self.flush(session);
+            }
+        }
+        self.engine.forget_state();
+    }
+}
+
+/// Whether a descriptor is readable at this moment.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = [rustix::event::PollFd::from_borrowed_fd(
+        fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&now))).is_ok_and(|n| n > 0)
+}

@@ -1,0 +1,101 @@
+//! After a predecessor's death: which zones are to be handed back, and how long to wait for them.
+
+use crate::engine::Engine;
+use crate::refuse::{refuse, system};
+use crate::state_file::{self, SavedZone};
+use rgaps_session::{Refusal, RefusalCode, ZoneId};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Zones of a predecessor that are still with its clients.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    expected: Vec<SavedZone>,
+    wait: Duration,
+    /// Until when joins wait; from the first session on.
+    until: Option<Instant>,
+}
+
+impl Recovery {
+    /// What the state file tells of.
+    pub(crate) fn read(path: Option<&Path>, wait: Duration) -> Recovery {
+        let expected = path.map(state_file::read).unwrap_or_default();
+        if !expected.is_empty() {
+            tracing::info!(
+                zones = expected.len(),
+                "waiting for what the last daemon left with its clients"
+            );
+        }
+        Recovery {
+            expected,
+            wait,
+            until: None,
+        }
+    }
+
+    /// Somebody has connected: time runs.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        if !self.expected.is_empty() && self.until.is_none() {
+            self.until = Some(now + self.wait);
+        }
+    }
+
+    pub(crate) fn expects_any(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    /// The expected zone of this number.
+    pub(crate) fn expected(&self, zone: ZoneId) -> Option<&SavedZone> {
+        self.expected.iter().find(|expected| expected.id == zone)
+    }
+
+    /// It is back, or there is a zone in its place.
+    pub(crate) fn forget(&mut self, zone: ZoneId) {
+        self.expected.retain(|expected| expected.id != zone);
+    }
+
+    fn waits_for(&self, class: &str, now: Instant) -> bool {
+        let expected = self.expected.iter().any(|zone| zone.class == class);
+        expected && self.until.is_none_or(|until| now < until)
+    }
+}
+
+impl Engine {
+    /// Refuses joins while the topics of their class may still come back.
+    pub(crate) fn check_recovered(&self, class: &str) -> Result<(), Refusal> {
+        let zone = self.classes.get(class).and_then(|id| self.zones.get(id));
+        let incomplete =
+            zone.is_some_and(|zone| zone.pools.iter().any(|pool| pool.is_incomplete()));
+        if incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
+            return Err(refuse(
+                RefusalCode::Recovering,
+                "the daemon was restarted and waits for its clients to hand back what they have; \
+                 ask again shortly",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes down which zones there are, and which are still to be handed back.
+    pub(crate) fn write_state(&self) -> Result<(), Refusal> {
+        let Some(path) = &self.setup.state_file else {
+            return Ok(());
+        };
+        let zones = self.zones.values().map(|zone| SavedZone {
+            id: zone.id,
+            class: zone.class.clone(),
+            registry_inode: zone.registry_inode,
+        });
+        let all: Vec<SavedZone> = zones
+            .chain(self.recovery.expected.iter().cloned())
+            .collect();
+        state_file::write(path, &all).map_err(|e| system("write its state file", e))
+    }
+
+    /// The daemon leaves in order: nothing is to be handed back to the next one.
+    pub fn forget_state(&self) {
+        if let Some(path) = &self.setup.state_file {
+            state_file::remove(path);
+        }
+    }
+}

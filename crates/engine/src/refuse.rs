@@ -1,0 +1,44 @@
+//! Saying no, in words that say what to do next.
+
+use rgaps_pool::PoolError;
+use rgaps_session::{Refusal, RefusalCode};
+
+/// A refusal with a message.
+pub(crate) fn refuse(code: RefusalCode, message: impl Into<String>) -> Refusal {
+    Refusal {
+        code,
+        message: message.into(),
+    }
+}
+
+/// A request that makes no sense, or lies.
+pub(crate) fn bad(message: impl Into<String>) -> Refusal {
+    refuse(RefusalCode::BadRequest, message)
+}
+
+/// A system call of the daemon's own failed.
+pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Refusal {
+    refuse(
+        RefusalCode::Internal,
+        format!("the daemon cannot {what}: {error}; see its log and 'rgaps doctor'"),
+    )
+}
+
+/// What the sources of memory say, as an answer to a client.
+pub(crate) fn memory(error: PoolError) -> Refusal {
+    let code = match &error {
+        PoolError::Unavailable { .. } | PoolError::Cuda { .. } => RefusalCode::DomainUnavailable,
+        PoolError::CapReached { .. } => RefusalCode::PoolFull,
+        PoolError::Untrusted(_) => RefusalCode::BadRequest,
+        PoolError::System { source, .. } if is_out_of_memory(source) => RefusalCode::PoolFull,
+        _ => RefusalCode::Internal,
+    };
+    refuse(code, error.to_string())
+}
+
+fn is_out_of_memory(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::NOMEM, Errno::NOSPC]
+        .iter()
+        .any(|e| error.raw_os_error() == Some(e.raw_os_error()))
+}

@@ -1,0 +1,374 @@
+//! The registry's file: records written state-last, and read back by a successor.
+//!
+//! The daemon's truth is in its own memory; the registry is what it would tell the next daemon.
+//! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
+//! holes of a sparse file that way takes no memory, and no reference to shared bytes is made.
+
+use rgaps_layout::{
+    ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
+    TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
+};
+use rgaps_session::ZoneId;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::io;
+use std::mem::{offset_of, size_of, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A structure of the registry.
+///
+/// # Safety
+/// `repr(C)`, made of integers only (any bytes are a value), and without padding within its
+/// first `BYTES` bytes.
+unsafe trait Record: Copy {
+    /// Bytes that are written: all, or all before the padding at the end.
+    const BYTES: usize;
+}
+
+// SAFETY: integers; the assertions below show that the fields leave no gap.
+unsafe impl Record for RegistryHeader {
+    const BYTES: usize = offset_of!(RegistryHeader, control_used) + 8;
+}
+// SAFETY: as above.
+unsafe impl Record for ClientRecord {
+    const BYTES: usize = size_of::<ClientRecord>();
+}
+// SAFETY: as above.
+unsafe impl Record for PoolRecord {
+    const BYTES: usize = size_of::<PoolRecord>();
+}
+// SAFETY: as above.
+unsafe impl Record for SegmentRecord {
+    const BYTES: usize = size_of::<SegmentRecord>();
+}
+// SAFETY: as above.
+unsafe impl Record for PublisherRecord {
+    const BYTES: usize = size_of::<PublisherRecord>();
+}
+// SAFETY: as above.
+unsafe impl Record for SubscriberRecord {
+    const BYTES: usize = size_of::<SubscriberRecord>();
+}
+// SAFETY: as above.
+unsafe impl Record for TopicRecord {
+    const BYTES: usize = offset_of!(TopicRecord, subscribers)
+        + rgaps_layout::MAX_SUBSCRIBERS * size_of::<SubscriberRecord>();
+}
+
+const _: () = {
+    assert!(RegistryHeader::BYTES == 8 + 4 + 4 + 16 + 8 + 8 + 8);
+    assert!(ClientRecord::BYTES == 4 * 4 + 8 + rgaps_layout::MAX_CLIENT_NAME + 1);
+    assert!(SegmentRecord::BYTES == 16);
+    assert!(
+        PoolRecord::BYTES
+            == 4 + 4 + 16 + 8 + 4 + 4 + rgaps_layout::MAX_SEGMENTS * SegmentRecord::BYTES
+    );
+    assert!(PublisherRecord::BYTES == 4 * 2 + 8 * 2 + 4 * 2 + 8 + 4 * 4 + 8);
+    assert!(SubscriberRecord::BYTES == 4 * 2 + 8 + 4 * 2);
+    assert!(
+        offset_of!(TopicRecord, publishers)
+            == 4 * 2
+                + 8 * 2
+                + 4 * 2
+                + rgaps_layout::MAX_TOPIC_NAME
+                + 1
+                + rgaps_layout::MAX_TYPE_NAME
+                + 1
+    );
+    assert!(
+        offset_of!(TopicRecord, subscribers)
+            == offset_of!(TopicRecord, publishers)
+                + rgaps_layout::MAX_PUBLISHERS * PublisherRecord::BYTES
+    );
+};
+
+/// A zone's registry, open for writing.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    fd: OwnedFd,
+}
+
+/// Opens `fd`'s file anew: an open file description that shares neither locks nor access mode.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(
+        path,
+        flags | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+impl Registry {
+    /// A registry of a new zone, in a memfd of the right size.
+    pub(crate) fn create(fd: OwnedFd, zone: ZoneId, control_inode: u64) -> io::Result<Registry> {
+        let registry = Registry { fd };
+        registry.put(
+            0,
+            &RegistryHeader {
+                magic: REGISTRY_MAGIC,
+                version: LAYOUT_VERSION,
+                zone_id: zone.to_le_bytes(),
+                control_inode,
+                daemons: 1,
+                ..RegistryHeader::default()
+            },
+        )?;
+        Ok(registry)
+    }
+
+    /// A predecessor's registry, from a client's read-only descriptor of it.
+    pub(crate) fn reopen_from(fd: BorrowedFd<'_>) -> io::Result<Registry> {
+        Ok(Registry {
+            fd: reopen(fd, OFlags::RDWR)?,
+        })
+    }
+
+    /// A client's descriptor: read-only, with locks of its own.
+    pub(crate) fn client_fd(&self) -> io::Result<OwnedFd> {
+        reopen(self.fd.as_fd(), OFlags::RDONLY)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn header(&self) -> io::Result<RegistryHeader> {
+        self.get(0)
+    }
+
+    /// Notes that another daemon serves the zone.
+    pub(crate) fn count_daemon(&self, daemons: u64) -> io::Result<()> {
+        self.write(
+            offset_of!(RegistryHeader, daemons) as u64,
+            &daemons.to_ne_bytes(),
+        )
+    }
+
+    /// Notes how far ranges of the control segment were ever handed out.
+    pub(crate) fn set_control_used(&self, end: u64) -> io::Result<()> {
+        self.write(
+            offset_of!(RegistryHeader, control_used) as u64,
+            &end.to_ne_bytes(),
+        )
+    }
+
+    pub(crate) fn client(&self, index: u32) -> io::Result<ClientRecord> {
+        self.get(RegistryHeader::client(index as usize))
+    }
+
+    pub(crate) fn set_client(&self, index: u32, record: &ClientRecord) -> io::Result<()> {
+        self.publish(RegistryHeader::client(index as usize), record)
+    }
+
+    pub(crate) fn clear_client(&self, index: u32) -> io::Result<()> {
+        self.set_state(RegistryHeader::client(index as usize), RECORD_FREE)
+    }
+
+    pub(crate) fn pool(&self, index: u32) -> io::Result<PoolRecord> {
+        self.get(RegistryHeader::pool(index as usize))
+    }
+
+    pub(crate) fn set_pool(&self, index: u32, record: &PoolRecord) -> io::Result<()> {
+        self.publish(RegistryHeader::pool(index as usize), record)
+    }
+
+    /// Appends segment number `segment`; the count is written last.
+    pub(crate) fn add_segment(
+        &self,
+        pool: u32,
+        segment: u32,
+        bytes: u64,
+        inode: u64,
+    ) -> io::Result<()> {
+        let at = RegistryHeader::pool(pool as usize);
+        let entry = offset_of!(PoolRecord, segments) + segment as usize * SegmentRecord::BYTES;
+        self.put(at + entry as u64, &SegmentRecord { bytes, inode })?;
+        self.set_segment_count(pool, segment + 1)
+    }
+
+    pub(crate) fn set_segment_count(&self, pool: u32, count: u32) -> io::Result<()> {
+        let at = RegistryHeader::pool(pool as usize) + offset_of!(PoolRecord, segment_count) as u64;
+        self.write(at, &count.to_ne_bytes())
+    }
+
+    pub(crate) fn set_topic(&self, index: u32, record: &TopicRecord) -> io::Result<()> {
+        self.publish(RegistryHeader::topic(index as usize), record)
+    }
+
+    /// Ends a topic's record and gives its page back.
+    pub(crate) fn clear_topic(&self, index: u32) -> io::Result<()> {
+        let at = RegistryHeader::topic(index as usize);
+        self.set_state(at, RECORD_FREE)?;
+        punch(self.fd.as_fd(), at, size_of::<TopicRecord>() as u64)
+    }
+
+    pub(crate) fn set_topic_pool(&self, topic: u32, pool: u32) -> io::Result<()> {
+        let at = RegistryHeader::topic(topic as usize) + offset_of!(TopicRecord, pool) as u64;
+        self.write(at, &pool.to_ne_bytes())
+    }
+
+    /// Sets the type of a topic that had none: the name, then its length.
+    pub(crate) fn set_topic_type(&self, topic: u32, type_name: &str) -> io::Result<()> {
+        let at = RegistryHeader::topic(topic as usize);
+        self.write(
+            at + offset_of!(TopicRecord, type_name) as u64,
+            type_name.as_bytes(),
+        )?;
+        let bytes = type_name.len() as u32;
+        self.write(
+            at + offset_of!(TopicRecord, type_bytes) as u64,
+            &bytes.to_ne_bytes(),
+        )
+    }
+
+    pub(crate) fn set_publisher(
+        &self,
+        topic: u32,
+        slot: u32,
+        record: &PublisherRecord,
+    ) -> io::Result<()> {
+        self.publish(publisher_at(topic, slot), record)
+    }
+
+    pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) -> io::Result<()> {
+        self.set_state(publisher_at(topic, slot), state)
+    }
+
+    pub(crate) fn set_subscriber(
+        &self,
+        topic: u32,
+        slot: u32,
+        record: &SubscriberRecord,
+    ) -> io::Result<()> {
+        self.publish(subscriber_at(topic, slot), record)
+    }
+
+    pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) -> io::Result<()> {
+        self.set_state(subscriber_at(topic, slot), RECORD_FREE)
+    }
+
+    /// Notes who leases `count` granules.
+    pub(crate) fn set_granules(
+        &self,
+        pool: u32,
+        first: usize,
+        count: usize,
+        owner: u32,
+    ) -> io::Result<()> {
+        self.write(
+            RegistryHeader::granule(pool as usize, first),
+            &owner.to_ne_bytes().repeat(count),
+        )
+    }
+
+    /// Owners of the first `count` granules of a pool.
+    pub(crate) fn granules(&self, pool: u32, count: usize) -> io::Result<Vec<u32>> {
+        let mut bytes = vec![0; count * 4];
+        self.read(RegistryHeader::granule(pool as usize, 0), &mut bytes)?;
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
+    }
+
+    /// All topic records that are in use. Pages that were never written are skipped.
+    pub(crate) fn topics(&self) -> io::Result<Vec<(u32, TopicRecord)>> {
+        let size = size_of::<TopicRecord>() as u64;
+        let first = RegistryHeader::topic(0);
+        let end = RegistryHeader::topic(MAX_TOPICS);
+        let mut found = Vec::new();
+        let mut at = first;
+        while at < end {
+            at = match rustix::fs::seek(&self.fd, SeekFrom::Data(at)) {
+                // Data begins at a page, and a record is one.
+                Ok(data) => data - data % size,
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            if at < end {
+                let record: TopicRecord = self.get(at)?;
+                if record.state != RECORD_FREE {
+                    found.push((((at - first) / size) as u32, record));
+                }
+                at += size;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a record whose state is its first word: the state last.
+    fn publish<T: Record>(&self, at: u64, record: &T) -> io::Result<()> {
+        let bytes = bytes_of(record);
+        self.write(at + 4, &bytes[4..])?;
+        self.write(at, &bytes[..4])
+    }
+
+    fn set_state(&self, at: u64, state: u32) -> io::Result<()> {
+        self.write(at, &state.to_ne_bytes())
+    }
+
+    fn put<T: Record>(&self, at: u64, record: &T) -> io::Result<()> {
+        self.write(at, bytes_of(record))
+    }
+
+    fn get<T: Record>(&self, at: u64) -> io::Result<T> {
+        let mut record = MaybeUninit::<T>::zeroed();
+        // SAFETY: the bytes are `record`'s own and zeroed, so initialised, and nothing else
+        // refers to them while the slice lives.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(record.as_mut_ptr().cast::<u8>(), T::BYTES) };
+        self.read(at, bytes)?;
+        // SAFETY: a `Record` is integers, for which any bytes are a value, and all are initialised.
+        Ok(unsafe { record.assume_init() })
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[done..], at + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pread(&self.fd, &mut bytes[done..], at + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives the memory of a range of a memfd back; it reads as zeros afterwards.
+pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::io::retry_on_intr(|| {
+        rustix::fs::fallocate(fd, flags, offset, bytes)
+    })?)
+}
+
+fn publisher_at(topic: u32, slot: u32) -> u64 {
+    let place = offset_of!(TopicRecord, publishers) + slot as usize * PublisherRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + place as u64
+}
+
+fn subscriber_at(topic: u32, slot: u32) -> u64 {
+    let place = offset_of!(TopicRecord, subscribers) + slot as usize * SubscriberRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + place as u64
+}
+
+fn bytes_of<T: Record>(record: &T) -> &[u8] {
+    // SAFETY: a `Record` has no padding within its first `BYTES` bytes, so all are initialised;
+    // the slice borrows the record.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast::<u8>(), T::BYTES) }
+}

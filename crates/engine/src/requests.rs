@@ -1,0 +1,451 @@
+//! What each request does.
+
+use crate::engine::{Engine, SessionId};
+use crate::join::Wish;
+use crate::pools::LeaseError;
+use crate::refuse::{bad, refuse, system};
+use crate::zone::{Client, Zone};
+use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
+use rgaps_session::{
+    check_topic_name, Answer, Member, Notice, Range, Refusal, RefusalCode, Request, Role, Side,
+    ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
+};
+use std::os::fd::OwnedFd;
+
+impl Engine {
+    pub(crate) fn hello(
+        &mut self,
+        session: SessionId,
+        protocol: u32,
+        layout: u32,
+        realm: &str,
+        name: String,
+    ) -> Result<Answer, Refusal> {
+        if (protocol, layout) != (PROTOCOL_VERSION, LAYOUT_VERSION) {
+            return Err(refuse(
+                RefusalCode::VersionMismatch,
+                format!(
+                    "the daemon ({}) speaks protocol {PROTOCOL_VERSION} with layout \
+                     {LAYOUT_VERSION}, the client protocol {protocol} with layout {layout}; \
+                     install the same version of rgaps for both, then restart the daemon ('rgaps down')",
+                    self.setup.version
+                ),
+            ));
+        }
+        if realm != self.setup.config.realm {
+            return Err(refuse(
+                RefusalCode::VersionMismatch,
+                format!(
+                    "the daemon at this socket serves realm '{}', not '{}'; set RGAPS_REALM or RGAPS_SOCKET",
+                    self.setup.config.realm,
+                    realm.chars().take(MAX_CLIENT_NAME).collect::<String>()
+                ),
+            ));
+        }
+        if name.len() > MAX_CLIENT_NAME || name.chars().any(char::is_control) {
+            return Err(bad(format!(
+                "a client's name has at most {MAX_CLIENT_NAME} bytes and no control characters"
+            )));
+        }
+        let expects_hand_back = self.recovery.expects_any();
+        let known = self.session(session)?;
+        known.name = name;
+        known.welcomed = true;
+        Ok(Answer::Welcome {
+            version: self.setup.version.clone(),
+            pid: std::process::id(),
+            daemon: self.daemon,
+            expects_hand_back,
+        })
+    }
+
+    pub(crate) fn session(
+        &mut self,
+        session: SessionId,
+    ) -> Result<&mut crate::engine::Session, Refusal> {
+        self.sessions
+            .get_mut(&session)
+            .ok_or_else(|| bad("the session has ended"))
+    }
+
+    /// Everything but hello. Descriptors for the answer go to `out`.
+    pub(crate) fn serve(
+        &mut self,
+        session: SessionId,
+        request: Request,
+        fds: Vec<OwnedFd>,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        match request {
+            Request::Hello { .. } => Err(bad("a second hello")),
+            Request::Join {
+                topic,
+                type_name,
+                domain,
+                role,
+            } => {
+                let wish = Wish {
+                    topic: &topic,
+                    type_name: &type_name,
+                    domain,
+                    role,
+                };
+                self.join(session, &wish, out)
+            }
+            Request::Leave(member) => self.leave(session, &member),
+            Request::Pool { zone, pool } => {
+                let (zone, _) = self.zone_of(session, zone)?;
+                Ok(Answer::Pool(zone.pool(pool)?.grant()))
+            }
+            Request::Segments {
+                zone,
+                pool,
+                from,
+                writable,
+            } => self.segments(session, zone, pool, from, writable, out),
+            Request::Lease { publisher, bytes } => self.lease(session, &publisher, bytes),
+            Request::Return { publisher, ranges } => self.give_back(session, &publisher, &ranges),
+            Request::TakeDoorbell { zone } => {
+                let (zone, client) = self.zone_of(session, zone)?;
+                zone.take_doorbell(client)
+                    .map(|doorbell| Answer::Doorbell { doorbell })
+            }
+            Request::ReturnDoorbell { zone, doorbell } => {
+                let (zone, client) = self.zone_of(session, zone)?;
+                zone.return_doorbell(client, doorbell)
+                    .map(|()| Answer::Done)
+            }
+            Request::HandBack {
+                zone,
+                client_index,
+                client_id,
+            } => self.hand_back(session, zone, client_index, client_id, fds),
+            Request::HandBackSegments { zone, pool, from } => {
+                self.hand_back_segments(session, zone, pool, from, fds)
+            }
+            Request::Claim { member, ranges } => self.claim(session, &member, &ranges),
+            Request::HandedBack { zone, doorbells } => self.handed_back(session, zone, &doorbells),
+            Request::Status => Ok(Answer::Status(self.status())),
+            Request::Topics { from } => self.list_topics(session, from),
+            Request::Topic { topic } => self.describe_topic(session, &topic),
+            Request::Pools => self.list_pools(session),
+            Request::Clients { from } => self.list_clients(from),
+            Request::Stop => self.stop_for(session),
+        }
+    }
+
+    /// The zone, and the session's client in it.
+    pub(crate) fn zone_of(
+        &mut self,
+        session: SessionId,
+        zone: ZoneId,
+    ) -> Result<(&mut Zone, u32), Refusal> {
+        let client = self.session(session)?.zones.get(&zone).copied();
+        let zone = self.zones.get_mut(&zone);
+        zone.zip(client).ok_or_else(|| {
+            refuse(
+                RefusalCode::NotFound,
+                "this session is in no zone of that number; join a topic first",
+            )
+        })
+    }
+
+    fn join(
+        &mut self,
+        session: SessionId,
+        wish: &Wish<'_>,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        check_topic_name(wish.topic).map_err(|error| bad(error.to_string()))?;
+        let zone_id = self.zone_for(session, wish)?;
+        let peer = self.session(session)?;
+        let known = peer.zones.get(&zone_id).copied();
+        let client = Client {
+            session: Some(session),
+            id: 0,
+            pid: peer.peer.credentials.pid.unwrap_or(0),
+            uid: peer.peer.credentials.uid,
+            gid: peer.peer.credentials.gid,
+            name: peer.name.clone(),
+            claims: None,
+            unlocked_since: None,
+        };
+        let zone = self
+            .zones
+            .get_mut(&zone_id)
+            .expect("`zone_for` gives a zone that is there");
+        let index = match known {
+            Some(index) => index,
+            None => zone.add_client(client)?,
+        };
+        let seat = zone
+            .join(index, wish, self.setup.sources.as_mut())
+            .and_then(|seat| {
+                if known.is_none() {
+                    let opened = zone.open_for_client();
+                    let fds = opened.map_err(|e| {
+                        zone.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
+                        system("open the zone for you", e)
+                    })?;
+                    out.extend(fds);
+                }
+                Ok(seat)
+            });
+        let seat = match seat {
+            Ok(seat) => seat,
+            Err(refusal) => {
+                if known.is_none() {
+                    zone.remove_client(index);
+                }
+                return Err(refusal);
+            }
+        };
+        let client_id = zone.clients.get(&index).map_or(0, |client| client.id);
+        self.session(session)?.zones.insert(zone_id, index);
+        Ok(Answer::Joined {
+            member: seat.member,
+            grant: known.is_none().then_some(ZoneGrant {
+                client_index: index,
+                client_id,
+            }),
+            region_offset: seat.region_offset,
+            topic_id: seat.topic_id,
+            doorbell: seat.doorbell,
+            ring: seat.ring,
+            type_name: seat.type_name,
+            pool: seat.pool,
+        })
+    }
+
+    /// The zone of a topic's access class, made if it is not there, if the session may join.
+    fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
+        let known = self
+            .sessions
+            .get(&session)
+            .ok_or_else(|| bad("the session has ended"))?;
+        let class = self.access.class_of(wish.topic);
+        let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
+        let (may, verb) = match wish.role {
+            Role::Publisher(_) => (class.may_publish(credentials, groups), "publish to"),
+            Role::Subscriber(_) => (class.may_subscribe(credentials, groups), "subscribe to"),
+        };
+        if !may {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                format!(
+                    "user {} may not {verb} topic '{}': access rule '{}' of the daemon's \
+                     rgaps.toml does not name them",
+                    credentials.uid,
+                    wish.topic,
+                    class.name()
+                ),
+            ));
+        }
+        let class = class.name().to_owned();
+        self.check_recovered(&class)?;
+        if let Some(zone) = self.classes.get(&class) {
+            return Ok(*zone);
+        }
+        let zone = Zone::create(&class, &self.setup.config.limits)?;
+        let id = zone.id;
+        tracing::info!(class, "a zone was made");
+        self.zones.insert(id, zone);
+        self.classes.insert(class, id);
+        self.write_state()?;
+        Ok(id)
+    }
+
+    fn leave(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
+        let (zone, client) = self.zone_of(session, member.zone)?;
+        zone.check_member(member, client)?;
+        zone.remove_member(member.topic, member.side, member.slot);
+        Ok(Answer::Done)
+    }
+
+    fn segments(
+        &mut self,
+        session: SessionId,
+        zone_id: ZoneId,
+        pool: u32,
+        from: u32,
+        writable: bool,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        let (zone, client) = self.zone_of(session, zone_id)?;
+        if writable && !zone.publishes_in(client, pool) {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                "only publishers of a pool get it for writing; join as one",
+            ));
+        }
+        let (bytes, fds) = zone
+            .pool(pool)?
+            .descriptors(from, MAX_PACKET_FDS, writable)?;
+        out.extend(fds);
+        self.session(session)?.pools.insert((zone_id, pool));
+        Ok(Answer::Segments { bytes })
+    }
+
+    fn lease(
+        &mut self,
+        session: SessionId,
+        publisher: &Member,
+        bytes: u64,
+    ) -> Result<Answer, Refusal> {
+        let limit = self
+            .setup
+            .config
+            .limits
+            .lease_per_publisher
+            .map(|limit| limit.0);
+        let (zone, client) = self.zone_of(session, publisher.zone)?;
+        zone.check_member(publisher, client)?;
+        let (pool, range, grown) = zone.lease(publisher, bytes, limit)?;
+        if let Some(segments) = grown {
+            self.notify_growth(publisher.zone, pool, segments);
+        }
+        Ok(Answer::Leased {
+            ranges: vec![range],
+        })
+    }
+
+    fn notify_growth(&mut self, zone: ZoneId, pool: u32, segments: u32) {
+        let using = self
+            .sessions
+            .iter()
+            .filter(|(_, s)| !s.detached && s.pools.contains(&(zone, pool)));
+        let using: Vec<SessionId> = using.map(|(id, _)| *id).collect();
+        for session in using {
+            self.notify(
+                session,
+                Notice::PoolGrown {
+                    zone,
+                    pool,
+                    segments,
+                },
+            );
+        }
+    }
+
+    fn give_back(
+        &mut self,
+        session: SessionId,
+        publisher: &Member,
+        ranges: &[Range],
+    ) -> Result<Answer, Refusal> {
+        if ranges.len() > MAX_RANGES {
+            return Err(bad(format!(
+                "{} ranges at once; at most {MAX_RANGES}",
+                ranges.len()
+            )));
+        }
+        let (zone, client) = self.zone_of(session, publisher.zone)?;
+        zone.check_member(publisher, client)?;
+        zone.return_leases(publisher, ranges)?;
+        Ok(Answer::Done)
+    }
+
+    fn stop_for(&mut self, session: SessionId) -> Result<Answer, Refusal> {
+        let uid = self.session(session)?.peer.credentials.uid;
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                "only the daemon's own user, or root, may stop it",
+            ));
+        }
+        self.stop();
+        Ok(Answer::Done)
+    }
+}
+
+impl Zone {
+    /// Descriptors for a client that is new here: registry and control segment.
+    fn open_for_client(&self) -> std::io::Result<[OwnedFd; 2]> {
+        let registry = self.registry.client_fd()?;
+        Ok([registry, self.control.fd().try_clone_to_owned()?])
+    }
+
+    /// Whether a client has a publisher whose messages are in a pool.
+    fn publishes_in(&self, client: u32, pool: u32) -> bool {
+        let mut publishers = self.topics.values().flat_map(|topic| &topic.publishers);
+        publishers.any(|publisher| publisher.is_of(client) && publisher.pool == pool)
+    }
+
+    /// Leases memory to a publisher; makes room for it if need be. Returns the pool, the range and,
+    /// if the pool grew, how many segments it has now.
+    fn lease(
+        &mut self,
+        member: &Member,
+        bytes: u64,
+        limit: Option<u64>,
+    ) -> Result<(u32, Range, Option<u32>), Refusal> {
+        debug_assert_eq!(member.side, Side::Publisher);
+        let topic = &self.topics[&member.topic];
+        let owner = topic.granule_owner(member.slot);
+        let index = topic
+            .publisher(member.slot)
+            .ok_or_else(|| bad("subscribers lease no memory"))?
+            .pool;
+        let pool = self.pool(index)?;
+        let before = pool.segment_count();
+        if let Some(limit) = limit {
+            let has = pool.leased_bytes_of(owner);
+            if has.saturating_add(bytes) > limit {
+                return Err(refuse(
+                    RefusalCode::LimitReached,
+                    format!(
+                        "the publisher has {has} bytes and may have {limit}; release samples, or \
+                         raise limits.lease_per_publisher in rgaps.toml"
+                    ),
+                ));
+            }
+        }
+        loop {
+            let pool = &mut self.pools[index as usize];
+            match pool.lease(&self.registry, bytes, owner) {
+                Ok(range) => {
+                    let now = pool.segment_count();
+                    return Ok((index, range, (now != before).then_some(now)));
+                }
+                Err(LeaseError::Other(refusal)) => return Err(refusal),
+                // Each turn ends an orphan's history, so this ends.
+                Err(LeaseError::Full(refusal)) => {
+                    if !self.evict_oldest_orphan(|_, pool| pool == index) {
+                        return Err(refusal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes ranges back that a publisher does not need any more: all of them, or none.
+    fn return_leases(&mut self, member: &Member, ranges: &[Range]) -> Result<(), Refusal> {
+        let topic = &self.topics[&member.topic];
+        let owner = topic.granule_owner(member.slot);
+        let publisher = topic
+            .publisher(member.slot)
+            .ok_or_else(|| bad("subscribers lease no memory"))?;
+        let live = self.live_granules(topic, publisher);
+        let pool = &mut self.pools[publisher.pool as usize];
+        let mut owned = Vec::new();
+        for range in ranges {
+            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
+                bad(format!(
+                    "bytes {} and {} on are not whole leases of this publisher",
+                    range.offset, range.bytes
+                ))
+            })?;
+            if (first..first + count).any(|granule| live.contains(granule)) {
+                return Err(bad(format!(
+                    "blocks in the {} bytes at {} are still loaned, kept or held",
+                    range.bytes, range.offset
+                )));
+            }
+            owned.push((first, count));
+        }
+        for (first, count) in owned {
+            pool.free(&self.registry, first, count);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The file that tells a successor what zones there were.
+
+use rgaps_session::ZoneId;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Version of the file; another is not read.
+const VERSION: u32 = 1;
+/// Longest file that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A zone that a daemon served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SavedZone {
+    pub(crate) id: ZoneId,
+    pub(crate) class: String,
+    pub(crate) registry_inode: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    #[serde(default)]
+    zone: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    id: String,
+    class: String,
+    registry_inode: u64,
+}
+
+/// Where the daemon of a socket keeps its state file.
+pub fn state_path(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".state");
+    PathBuf::from(name)
+}
+
+/// Writes the file anew, whole or not at all.
+pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
+    let entries = zones.iter().map(|zone| Entry {
+        id: format!("{:032x}", zone.id),
+        class: zone.class.clone(),
+        registry_inode: zone.registry_inode,
+    });
+    let document = Document {
+        version: VERSION,
+        zone: entries.collect(),
+    };
+    let text = toml::to_string(&document).map_err(io::Error::other)?;
+    let mut making = path.as_os_str().to_owned();
+    making.push(".new");
+    let making = PathBuf::from(making);
+    // Left by a daemon that died here; ours alone by the daemon's lock.
+    let _ = std::fs::remove_file(&making);
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&making, flags, Mode::RUSR | Mode::WUSR)?;
+    File::from(fd).write_all(text.as_bytes())?;
+    std::fs::rename(&making, path)
+}
+
+/// What a predecessor wrote. Empty if there is no file, or none that can be trusted.
+pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
+    match try_read(path) {
+        Ok(zones) => zones,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the state file of the last daemon is not used");
+            Vec::new()
+        }
+    }
+}
+
+fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it is not a file of this user"));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text)?;
+    let document: Document = toml::from_str(&text).map_err(io::Error::other)?;
+    if document.version != VERSION {
+        return Err(io::Error::other(format!(
+            "it has version {}",
+            document.version
+        )));
+    }
+    let zones = document.zone.into_iter().map(|entry| {
+        let id = u128::from_str_radix(&entry.id, 16).map_err(io::Error::other)?;
+        Ok(SavedZone {
+            id,
+            class: entry.class,
+            registry_inode: entry.registry_inode,
+        })
+    });
+    zones.collect()
+}
+
+/// Removes the file: nothing is left to hand back.
+pub(crate) fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "the state file could not be removed");
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = state_path(&folder.path().join("r.sock"));
+        assert_eq!(read(&path), []);
+        let zones = [
+            SavedZone {
+                id: u128::MAX - 5,
+                class: "default".into(),
+                registry_inode: 17,
+            },
+            SavedZone {
+                id: 3,
+                class: "größe \"x\"".into(),
+                registry_inode: u64::from(u32::MAX),
+            },
+        ];
+        write(&path, &zones).unwrap();
+        write(&path, &zones).unwrap();
+        assert_eq!(read(&path), zones);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        remove(&path);
+        remove(&path);
+        assert_eq!(read(&path), []);
+    }
+
+    #[test]
+    fn what_is_no_state_is_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        for text in [
+            "",
+            "garbage",
+            "version = 2\n",
+            "version = 1\n[[zone]]\nid = \"xyz\"\nclass = \"c\"\nregistry_inode = 1",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(&path), [], "{text}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(read(&path), []);
+        assert_eq!(read(folder.path()), []);
+    }
+}

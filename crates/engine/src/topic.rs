@@ -1,0 +1,263 @@
+//! A topic as the daemon knows it: who is in it. The words in the control segment follow from it.
+
+use rgaps_layout::{
+    PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
+    MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
+};
+use rgaps_session::{Demand, History, Offer, Ring};
+
+/// `TopicRecord::pool` while no one has named a domain.
+pub(crate) const NO_POOL: u32 = u32::MAX;
+
+const RELIABLE: u32 = 1;
+const TRANSIENT_LOCAL: u32 = 2;
+const KEEP_ALL: u32 = 4;
+/// Bits of `qos_flags` below the number in it: a publisher's loans, a subscriber's depth.
+const NUMBER_SHIFT: u32 = 8;
+
+/// Whose a publisher is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A client's, by its index in the zone.
+    Client(u32),
+    /// The daemon's: its publisher left or died.
+    Orphan(Orphan),
+}
+
+/// What the daemon knows of an orphan, beyond anyone's reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Orphan {
+    /// Lower numbers became orphans earlier.
+    pub(crate) order: u64,
+    /// Oldest message that its ring holds.
+    pub(crate) tail: u64,
+    /// One past the newest.
+    pub(crate) head: u64,
+}
+
+/// A publisher.
+#[derive(Clone, Debug)]
+pub(crate) struct Publisher {
+    pub(crate) slot: u32,
+    pub(crate) owner: Owner,
+    /// Of an orphan too, for listings.
+    pub(crate) client_name: String,
+    pub(crate) client_pid: u32,
+    pub(crate) incarnation: u64,
+    pub(crate) offer: Offer,
+    pub(crate) ring: Ring,
+    /// 0 once it is an orphan.
+    pub(crate) doorbell: u32,
+    pub(crate) pool: u32,
+}
+
+impl Publisher {
+    pub(crate) fn geometry(&self) -> PublisherRegion {
+        PublisherRegion {
+            ring_capacity: self.ring.ring_capacity,
+            block_capacity: self.ring.block_capacity,
+        }
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        matches!(self.owner, Owner::Orphan(_))
+    }
+
+    pub(crate) fn is_of(&self, client: u32) -> bool {
+        self.owner == Owner::Client(client)
+    }
+
+    pub(crate) fn record(&self) -> PublisherRecord {
+        let (state, client) = match self.owner {
+            Owner::Client(client) => (RECORD_LIVE, client),
+            Owner::Orphan(_) => (RECORD_ORPHAN, 0),
+        };
+        let (keep_all, max_bytes) = match self.offer.history {
+            History::KeepLast(_) => (0, 0),
+            History::KeepAll { bytes, .. } => (KEEP_ALL, bytes),
+        };
+        PublisherRecord {
+            state,
+            client,
+            incarnation: self.incarnation,
+            region_offset: self.ring.region_offset,
+            ring_capacity: self.ring.ring_capacity,
+            block_capacity: self.ring.block_capacity,
+            start: self.ring.start,
+            depth: self.ring.depth,
+            doorbell: self.doorbell,
+            pool: self.pool,
+            qos_flags: flags(self.offer.reliable, self.offer.transient_local)
+                | keep_all
+                | self.offer.loans << NUMBER_SHIFT,
+            max_bytes,
+        }
+    }
+
+    /// The promise that a record stands for.
+    pub(crate) fn offer_of(record: &PublisherRecord) -> Offer {
+        let history = match record.qos_flags & KEEP_ALL {
+            0 => History::KeepLast(record.depth),
+            _ => History::KeepAll {
+                messages: record.depth,
+                bytes: record.max_bytes,
+            },
+        };
+        Offer {
+            history,
+            reliable: record.qos_flags & RELIABLE != 0,
+            transient_local: record.qos_flags & TRANSIENT_LOCAL != 0,
+            loans: record.qos_flags >> NUMBER_SHIFT,
+        }
+    }
+}
+
+/// A subscriber.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscriber {
+    pub(crate) slot: u32,
+    pub(crate) client: u32,
+    pub(crate) incarnation: u64,
+    pub(crate) demand: Demand,
+    pub(crate) doorbell: u32,
+}
+
+impl Subscriber {
+    pub(crate) fn record(&self) -> SubscriberRecord {
+        SubscriberRecord {
+            state: RECORD_LIVE,
+            client: self.client,
+            incarnation: self.incarnation,
+            doorbell: self.doorbell,
+            qos_flags: flags(self.demand.reliable, self.demand.transient_local)
+                | self.demand.depth << NUMBER_SHIFT,
+        }
+    }
+
+    /// The demand that a record stands for.
+    pub(crate) fn demand_of(record: &SubscriberRecord) -> Demand {
+        Demand {
+            reliable: record.qos_flags & RELIABLE != 0,
+            transient_local: record.qos_flags & TRANSIENT_LOCAL != 0,
+            depth: record.qos_flags >> NUMBER_SHIFT,
+        }
+    }
+}
+
+fn flags(reliable: bool, transient_local: bool) -> u32 {
+    (u32::from(reliable) * RELIABLE) | (u32::from(transient_local) * TRANSIENT_LOCAL)
+}
+
+/// A range of the control segment that was a publisher's, and that subscribers may still look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quarantined {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// Membership epoch of the topic when the publisher was taken out of it.
+    pub(crate) epoch: u32,
+}
+
+/// A topic.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) type_name: String,
+    pub(crate) id: u64,
+    /// Offset of its region in the control segment.
+    pub(crate) region: u64,
+    pub(crate) pool: Option<u32>,
+    /// The daemon's copy of `membership_epoch`.
+    pub(crate) epoch: u32,
+    pub(crate) publishers: Vec<Publisher>,
+    pub(crate) subscribers: Vec<Subscriber>,
+    pub(crate) quarantine: Vec<Quarantined>,
+    /// Per publisher slot, below which sequence numbers must not go again.
+    pub(crate) starts: [u64; MAX_PUBLISHERS],
+    /// Publisher slots whose sequence numbers were scribbled over: out of use while the topic lives.
+    pub(crate) spoiled: u32,
+}
+
+impl Topic {
+    pub(crate) fn publisher(&self, slot: u32) -> Option<&Publisher> {
+        self.publishers
+            .iter()
+            .find(|publisher| publisher.slot == slot)
+    }
+
+    pub(crate) fn publisher_mut(&mut self, slot: u32) -> Option<&mut Publisher> {
+        self.publishers
+            .iter_mut()
+            .find(|publisher| publisher.slot == slot)
+    }
+
+    pub(crate) fn subscriber(&self, slot: u32) -> Option<&Subscriber> {
+        self.subscribers
+            .iter()
+            .find(|subscriber| subscriber.slot == slot)
+    }
+
+    /// What `TopicRegion::publishers` should be.
+    pub(crate) fn publisher_bits(&self) -> u64 {
+        self.publishers
+            .iter()
+            .fold(0, |bits, publisher| bits | 1 << publisher.slot)
+    }
+
+    /// What `TopicRegion::subscribers` should be.
+    pub(crate) fn subscriber_bits(&self) -> u64 {
+        self.subscribers
+            .iter()
+            .fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+    }
+
+    /// What `TopicRegion::reliable` should be.
+    pub(crate) fn reliable_bits(&self) -> u64 {
+        let reliable = self
+            .subscribers
+            .iter()
+            .filter(|subscriber| subscriber.demand.reliable);
+        reliable.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+    }
+
+    /// A publisher slot that nobody is in.
+    pub(crate) fn free_publisher_slot(&self) -> Option<u32> {
+        let taken = self.publisher_bits() | u64::from(self.spoiled);
+        (0..MAX_PUBLISHERS as u32).find(|slot| taken >> slot & 1 == 0)
+    }
+
+    /// A subscriber slot that nobody is in: no holder word carries its bit.
+    pub(crate) fn free_subscriber_slot(&self) -> Option<u32> {
+        let taken = self.subscriber_bits();
+        (0..MAX_SUBSCRIBERS as u32).find(|slot| taken >> slot & 1 == 0)
+    }
+
+    /// The number in the granule table for what publisher slot `slot` leases.
+    pub(crate) fn granule_owner(&self, slot: u32) -> u32 {
+        1 + self.index * MAX_PUBLISHERS as u32 + slot
+    }
+
+    /// Whether nothing is left of it: no members and no history of those that left.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.publishers.is_empty() && self.subscribers.is_empty()
+    }
+
+    /// Its record, without members.
+    pub(crate) fn record(&self) -> TopicRecord {
+        let mut record = TopicRecord {
+            state: RECORD_LIVE,
+            name_bytes: self.name.len() as u32,
+            topic_id: self.id,
+            region_offset: self.region,
+            pool: self.pool.unwrap_or(NO_POOL),
+            type_bytes: self.type_name.len() as u32,
+            name: [0; MAX_TOPIC_NAME + 1],
+            type_name: [0; MAX_TYPE_NAME + 1],
+            publishers: [PublisherRecord::default(); MAX_PUBLISHERS],
+            subscribers: [SubscriberRecord::default(); MAX_SUBSCRIBERS],
+        };
+        record.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        record.type_name[..self.type_name.len()].copy_from_slice(self.type_name.as_bytes());
+        record
+    }
+}

@@ -1,0 +1,255 @@
+//! A zone: the topics of one access class, their control segment, registry, pools and clients.
+
+use crate::adoption::{Claims, SetAside};
+use crate::control::Control;
+use crate::engine::SessionId;
+use crate::pools::Pool;
+use crate::random;
+use crate::refuse::{bad, memory, refuse, system};
+use crate::registry::Registry;
+use crate::sources::Sources;
+use crate::topic::Topic;
+use rgaps_layout::{
+    ClientRecord, Domain, RegistryHeader, MAX_CLIENTS, MAX_CLIENT_NAME, MAX_POOLS, RECORD_LIVE,
+};
+use rgaps_pool::{create_sealed_memfd, verify_memfd};
+use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+/// Doorbells that one client may take for wait sets.
+const MAX_CLIENT_DOORBELLS: usize = 1024;
+
+/// A client process in a zone.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// None: known from a predecessor's registry, and not back yet.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) name: String,
+    /// While it hands back what it has from a predecessor.
+    pub(crate) claims: Option<Claims>,
+    /// Since when its lock on the registry was found free.
+    pub(crate) unlocked_since: Option<Instant>,
+}
+
+/// The topics of one access class.
+pub(crate) struct Zone {
+    pub(crate) id: ZoneId,
+    pub(crate) class: String,
+    pub(crate) registry: Registry,
+    pub(crate) registry_inode: u64,
+    pub(crate) control: Control,
+    pub(crate) clients: BTreeMap<u32, Client>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) topics: BTreeMap<u32, Topic>,
+    pub(crate) names: HashMap<String, u32>,
+    /// Topics with orphans.
+    pub(crate) orphaned: BTreeSet<u32>,
+    /// Topics with regions that wait for their subscribers to look away.
+    pub(crate) quarantined: BTreeSet<u32>,
+    /// Counts orphans, for their order.
+    pub(crate) next_orphan: u64,
+    pub(crate) set_aside: Option<SetAside>,
+    pub(crate) limits: Limits,
+}
+
+impl Zone {
+    /// A new zone without topics.
+    pub(crate) fn create(class: &str, limits: &Limits) -> Result<Zone, Refusal> {
+        let id = random::u128();
+        let control = Control::create(id).map_err(memory)?;
+        let file =
+            create_sealed_memfd("rgaps-registry", RegistryHeader::bytes()).map_err(memory)?;
+        let inode = verify_memfd(file.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
+        let registry = Registry::create(file, id, control.inode())
+            .map_err(|e| system("write a registry", e))?;
+        Ok(Zone::new(id, class, registry, inode, control, limits))
+    }
+
+    pub(crate) fn new(
+        id: ZoneId,
+        class: &str,
+        registry: Registry,
+        registry_inode: u64,
+        control: Control,
+        limits: &Limits,
+    ) -> Zone {
+        Zone {
+            id,
+            class: class.to_owned(),
+            registry,
+            registry_inode,
+            control,
+            clients: BTreeMap::new(),
+            pools: Vec::new(),
+            topics: BTreeMap::new(),
+            names: HashMap::new(),
+            orphaned: BTreeSet::new(),
+            quarantined: BTreeSet::new(),
+            next_orphan: 0,
+            set_aside: None,
+            limits: limits.clone(),
+        }
+    }
+
+    /// Adds a client; it gets a record, whose byte it will lock.
+    pub(crate) fn add_client(&mut self, mut client: Client) -> Result<u32, Refusal> {
+        let most = self.limits.clients.min(MAX_CLIENTS as u32);
+        let index = (0..most).find(|index| !self.clients.contains_key(index)).ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                format!("{most} client processes are here already; raise limits.clients in rgaps.toml"),
+            )
+        })?;
+        client.id = random::nonzero_u64();
+        self.write_client(index, &client)?;
+        self.clients.insert(index, client);
+        Ok(index)
+    }
+
+    pub(crate) fn write_client(&self, index: u32, client: &Client) -> Result<(), Refusal> {
+        let mut record = ClientRecord {
+            state: RECORD_LIVE,
+            pid: client.pid,
+            uid: client.uid,
+            gid: client.gid,
+            client_id: client.id,
+            name: [0; MAX_CLIENT_NAME + 1],
+        };
+        record.name[..client.name.len()].copy_from_slice(client.name.as_bytes());
+        self.registry
+            .set_client(index, &record)
+            .map_err(|e| system("write its registry", e))
+    }
+
+    /// Forgets a client that has nothing left.
+    pub(crate) fn remove_client(&mut self, index: u32) {
+        self.control.doorbells.give_all(index);
+        if let Err(error) = self.registry.clear_client(index) {
+            tracing::error!(%error, index, "a client's end was not written down");
+        }
+        self.clients.remove(&index);
+    }
+
+    /// Who a member's client is, in words.
+    pub(crate) fn describe_client(&self, index: u32) -> String {
+        match self.clients.get(&index) {
+            Some(client) => format!("'{}' (process {})", client.name, client.pid),
+            None => "a client".to_owned(),
+        }
+    }
+
+    /// Whether the client has members or doorbells here.
+    pub(crate) fn has_holdings(&self, client: u32) -> bool {
+        self.control.doorbells.count(client) > 0 || !self.members_of(client).is_empty()
+    }
+
+    /// What the client is in: topic, side, slot.
+    pub(crate) fn members_of(&self, client: u32) -> Vec<(u32, Side, u32)> {
+        let mut members = Vec::new();
+        for topic in self.topics.values() {
+            let publishers = topic.publishers.iter().filter(|p| p.is_of(client));
+            members.extend(publishers.map(|p| (topic.index, Side::Publisher, p.slot)));
+            let subscribers = topic.subscribers.iter().filter(|s| s.client == client);
+            members.extend(subscribers.map(|s| (topic.index, Side::Subscriber, s.slot)));
+        }
+        members
+    }
+
+    /// Checks that `member` is what it says it is, and `client`'s.
+    pub(crate) fn check_member(&self, member: &Member, client: u32) -> Result<(), Refusal> {
+        let topic = self.topics.get(&member.topic);
+        let found = topic.and_then(|topic| match member.side {
+            Side::Publisher => topic
+                .publisher(member.slot)
+                .filter(|p| p.is_of(client))
+                .map(|p| p.incarnation),
+            Side::Subscriber => topic
+                .subscriber(member.slot)
+                .filter(|s| s.client == client)
+                .map(|s| s.incarnation),
+        });
+        match found {
+            Some(incarnation) if incarnation == member.incarnation => Ok(()),
+            _ => Err(refuse(
+                RefusalCode::NotFound,
+                "this session has no such member; it has left, or was never joined here",
+            )),
+        }
+    }
+
+    /// The pool of a domain, made if it is not there.
+    pub(crate) fn pool_for(
+        &mut self,
+        domain: Domain,
+        sources: &mut dyn Sources,
+    ) -> Result<u32, Refusal> {
+        if let Some(pool) = self.pools.iter().find(|pool| pool.domain == domain) {
+            return Ok(pool.index);
+        }
+        if self.pools.len() >= MAX_POOLS {
+            return Err(refuse(
+                RefusalCode::LimitReached,
+                format!("there are pools in {MAX_POOLS} domains already, which is the limit"),
+            ));
+        }
+        let opened = sources.open(domain).map_err(memory)?;
+        let index = self.pools.len() as u32;
+        let pool = Pool::new(index, opened.source, opened.cap_bytes, opened.segment_bytes);
+        self.registry
+            .set_pool(index, &pool.record())
+            .map_err(|e| system("write its registry", e))?;
+        self.pools.push(pool);
+        Ok(index)
+    }
+
+    pub(crate) fn pool(&self, index: u32) -> Result<&Pool, Refusal> {
+        self.pools.get(index as usize).ok_or_else(|| {
+            refuse(
+                RefusalCode::NotFound,
+                format!("the zone has no pool {index}"),
+            )
+        })
+    }
+
+    /// A doorbell for a wait set of the client's.
+    pub(crate) fn take_doorbell(&mut self, client: u32) -> Result<u32, Refusal> {
+        let of_members = self.members_of(client).len();
+        if self.control.doorbells.count(client) >= MAX_CLIENT_DOORBELLS + of_members {
+            return Err(refuse(
+                RefusalCode::LimitReached,
+                format!("a process has at most {MAX_CLIENT_DOORBELLS} wait sets; use one for many topics"),
+            ));
+        }
+        self.new_doorbell(client)
+    }
+
+    pub(crate) fn new_doorbell(&mut self, client: u32) -> Result<u32, Refusal> {
+        self.control.doorbells.take(client).ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                "all doorbells of the daemon are in use; leave topics",
+            )
+        })
+    }
+
+    /// Takes back a wait set's doorbell.
+    pub(crate) fn return_doorbell(&mut self, client: u32, doorbell: u32) -> Result<(), Refusal> {
+        let of_a_member = self.topics.values().any(|topic| {
+            topic.publishers.iter().any(|p| p.doorbell == doorbell)
+                || topic.subscribers.iter().any(|s| s.doorbell == doorbell)
+        });
+        if self.control.doorbells.owner(doorbell) != Some(client) || of_a_member {
+            return Err(bad(format!(
+                "doorbell {doorbell} is not one of this session's wait sets"
+            )));
+        }
+        self.control.doorbells.give(doorbell);
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The daemon of a host or user. All that it does is in `rgaps-engine`; this is its start and end.
+#![forbid(unsafe_code)]
+
+mod notify;
+
+use anyhow::{bail, Context};
+use clap::Parser;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
+use rgaps_session::{Config, DaemonLock, Listener, Ready};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+use tracing_subscriber::EnvFilter;
+
+/// Serves the clients of one realm until it is stopped ('rgaps down', SIGTERM) or nobody has
+/// needed it for a while. Clients start it by themselves; there is seldom a reason to.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Reads this configuration instead of rgaps.toml in the usual places.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listens at this path.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Serves this realm.
+    #[arg(long, value_name = "NAME")]
+    realm: Option<String>,
+    /// Stays in the foreground. It always does: whoever starts it detaches it, if at all.
+    #[arg(long)]
+    foreground: bool,
+    /// Stays also when nobody needs it.
+    #[arg(long)]
+    no_idle_exit: bool,
+}
+
+fn main() -> ExitCode {
+    let mut ready = Ready::from_env();
+    match run(&mut ready) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // To whoever waits for us, and to the log.
+            ready.failed(&format!("{error:#}"));
+            eprintln!("rgapsd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(ready: &mut Ready) -> anyhow::Result<()> {
+    let config = configure(Arguments::parse())?;
+    let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.with_context(|| format!("log = {:?} is no filter", config.log))?)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    if !rgaps_sync::atomic::has_lock_free_u128() {
+        bail!("this processor has no 128-bit compare-and-swap, which shared memory needs here");
+    }
+    let signals = block_signals().context("signals cannot be blocked")?;
+    raise_file_limit();
+    for variable in &config.ignored_variables {
+        tracing::warn!("the environment variable {variable} names no key of the configuration");
+    }
+    let socket = config.socket_path();
+    config.prepare_socket_folder()?;
+    let _lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
+    let engine = Engine::new(
+        Setup {
+            sources: Box::new(SystemSources::new(config.pool.clone())),
+            socket: socket.clone(),
+            state_file: Some(state_path(&socket)),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config: config.clone(),
+        },
+        Instant::now(),
+    )?;
+    let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
+    let reactor = Reactor::new(engine, listener, signals)?;
+    tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
+    ready.ready();
+    notify::ready();
+    reactor.run()?;
+    Ok(())
+}
+
+fn configure(arguments: Arguments) -> anyhow::Result<Config> {
+    let mut config = Config::load(arguments.config.as_deref())?;
+    if let Some(realm) = arguments.realm {
+        config.realm = realm;
+    }
+    if let Some(socket) = arguments.socket {
+        config.socket = Some(std::path::absolute(socket).context("--socket")?);
+    }
+    if arguments.no_idle_exit {
+        config.idle_exit_ms = 0;
+    }
+    config.check().map_err(anyhow::Error::msg)?;
+    Ok(config)
+}
+
+/// SIGTERM and SIGINT as something to read.
+fn block_signals() -> nix::Result<OwnedFd> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block()?;
+    let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    Ok(fd.into())
+}
+
+/// Two descriptors per client and one per segment: as many as we may have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays at {:?}", limit.current);
+    }
+}

@@ -1,0 +1,346 @@
+//! The daemon as a process: starting, serving, leaving.
+
+mod support;
+
+use rgaps_layout::{Domain, GRANULE_BYTES};
+use rgaps_pool::{Access, HostMapping, Mapping};
+use rgaps_session::{
+    Answer, Channel, ClientPacket, DaemonPacket, Notice, RefusalCode, Request, Status,
+};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+use support::*;
+
+fn status(client: &mut Client) -> Status {
+    match client.ask(Request::Status).unwrap() {
+        Answer::Status(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_publisher_and_a_subscriber_share_a_lease() {
+    let daemon = Daemon::start();
+    let (mut publisher_client, mut subscriber_client) = (daemon.client("p"), daemon.client("s"));
+    let reader = subscriber_client.join("camera/left", subscriber());
+    let writer = publisher_client.join("camera/left", publisher());
+    assert_eq!(
+        writer.fds.len(),
+        2,
+        "registry and control segment come with the first join"
+    );
+    let zone = writer.member.zone;
+
+    let bytes = GRANULE_BYTES + 1;
+    let leased = publisher_client
+        .ask(Request::Lease {
+            publisher: writer.member,
+            bytes,
+        })
+        .unwrap();
+    let Answer::Leased { ranges } = leased else {
+        panic!("{leased:?}")
+    };
+    assert_eq!(ranges[0].bytes, 2 * GRANULE_BYTES);
+
+    let segments = |client: &mut Client, writable| {
+        client.ask_with(
+            Request::Segments {
+                zone,
+                pool: 0,
+                from: 0,
+                writable,
+            },
+            &[],
+        )
+    };
+    let map = |client: &mut Client, access| {
+        let (answer, fds) = segments(client, access == Access::ReadWrite);
+        let Answer::Segments { bytes } = answer.unwrap() else {
+            panic!()
+        };
+        let Answer::Pool(grant) = client.ask(Request::Pool { zone, pool: 0 }).unwrap() else {
+            panic!()
+        };
+        assert_eq!(grant.domain, Domain::Host);
+        let mapping = HostMapping::new(grant.cap_bytes, access).unwrap();
+        for (fd, bytes) in fds.iter().zip(bytes) {
+            mapping.extend(fd.as_fd(), bytes).unwrap();
+        }
+        mapping
+    };
+    assert_eq!(
+        segments(&mut subscriber_client, true).0.unwrap_err().code,
+        RefusalCode::NotPermitted
+    );
+    let written = map(&mut publisher_client, Access::ReadWrite);
+    let read = map(&mut subscriber_client, Access::ReadOnly);
+    written
+        .write(ranges[0].offset + GRANULE_BYTES - 2, b"over the edge")
+        .unwrap();
+    let mut bytes = [0; 13];
+    read.read(ranges[0].offset + GRANULE_BYTES - 2, &mut bytes)
+        .unwrap();
+    assert_eq!(&bytes, b"over the edge");
+
+    publisher_client.ask(Request::Leave(writer.member)).unwrap();
+    subscriber_client
+        .ask(Request::Leave(reader.member))
+        .unwrap();
+    let now = status(&mut subscriber_client);
+    assert_eq!((now.topics, now.clients, now.clients_reaped), (0, 2, 0));
+}
+
+#[test]
+fn the_dead_leave_their_topics() {
+    let daemon = Daemon::start();
+    let mut watcher = daemon.client("watcher");
+    // A process of its own: its end, not its socket's, is what counts.
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_joins_and_is_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("RGAPSD_TEST_SOCKET", daemon.socket())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the child to join", || status(&mut watcher).topics == 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the topics to go", || status(&mut watcher).topics == 0);
+    assert_eq!(status(&mut watcher).clients_reaped, 1);
+}
+
+#[test]
+#[ignore = "started by `the_dead_leave_their_topics`"]
+fn child_that_joins_and_is_killed() {
+    let Some(socket) = std::env::var_os("RGAPSD_TEST_SOCKET") else {
+        return;
+    };
+    let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
+    client.join("a", publisher());
+    client.join("b", subscriber());
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_closed_session_of_a_living_process_keeps_what_it_holds() {
+    let daemon = Daemon::start();
+    let mut watcher = daemon.client("watcher");
+    let mut client = daemon.client("careless");
+    client.join("kept", subscriber());
+    drop(client);
+    wait_for("the daemon to notice", || {
+        status(&mut watcher)
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("detached"))
+    });
+    assert_eq!(status(&mut watcher).topics, 1);
+}
+
+#[test]
+fn it_leaves_when_nobody_needs_it() {
+    let mut daemon = Daemon::start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
+    let mut client = daemon.client("short");
+    let joined = client.join("t", publisher());
+    std::thread::sleep(Duration::from_millis(500));
+    client.ask(Request::Leave(joined.member)).unwrap();
+    let since = Instant::now();
+    drop(client);
+    assert!(daemon.wait().success());
+    assert!(since.elapsed() >= Duration::from_millis(300));
+    assert!(!daemon.socket().exists(), "the socket is removed");
+    assert!(
+        !daemon.folder.path().join("r.sock.state").exists(),
+        "and the state file"
+    );
+}
+
+#[test]
+fn it_stops_when_its_owner_says_so() {
+    let mut daemon = Daemon::start();
+    let (mut client, other) = (daemon.client("a"), daemon.client("b"));
+    client.join("t", publisher());
+    assert!(daemon.folder.path().join("r.sock.state").exists());
+    assert_eq!(client.ask(Request::Stop).unwrap(), Answer::Done);
+    assert!(daemon.wait().success());
+    assert!(!daemon.socket().exists() && !daemon.folder.path().join("r.sock.state").exists());
+    let id = 99;
+    let _ = other.channel.send(
+        &ClientPacket {
+            id,
+            request: Request::Status,
+        },
+        &[],
+    );
+    match other.channel.receive::<DaemonPacket>().unwrap() {
+        Some((DaemonPacket::Notice(Notice::Stopping), _)) => {}
+        unexpected => panic!("{unexpected:?}"),
+    }
+}
+
+#[test]
+fn sigterm_is_an_orderly_end() {
+    let mut daemon = Daemon::start();
+    let mut client = daemon.client("a");
+    client.join("t", publisher());
+    daemon.terminate();
+    assert!(daemon.wait().success());
+    assert!(!daemon.socket().exists());
+}
+
+#[test]
+fn protocol_breakers_are_cut_off_and_others_are_not() {
+    let daemon = Daemon::start();
+    let mut good = daemon.client("good");
+    let before = status(&mut good).sessions_cut_off;
+    // A request before hello.
+    let early = Channel::connect(&daemon.socket()).unwrap();
+    early
+        .send(
+            &ClientPacket {
+                id: 1,
+                request: Request::Status,
+            },
+            &[],
+        )
+        .unwrap();
+    assert!(early.receive::<DaemonPacket>().unwrap().is_none());
+    // Bytes that are no packet.
+    let garbage = Channel::connect(&daemon.socket()).unwrap();
+    garbage.send(&[0xffu8; 32], &[]).unwrap();
+    assert!(garbage.receive::<DaemonPacket>().unwrap().is_none());
+    // Descriptors where none belong.
+    let flood = daemon.client("flood");
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds = vec![null.as_fd(); 32];
+    flood
+        .channel
+        .send(
+            &ClientPacket {
+                id: 9,
+                request: Request::Status,
+            },
+            &fds,
+        )
+        .unwrap();
+    assert!(flood.channel.receive::<DaemonPacket>().unwrap().is_none());
+    // A client that asks and never reads.
+    let deaf = daemon.client("deaf");
+    deaf.channel.set_nonblocking(true).unwrap();
+    wait_for("the deaf one to be cut off", || {
+        let _ = deaf.channel.send(
+            &ClientPacket {
+                id: 5,
+                request: Request::Pools,
+            },
+            &[],
+        );
+        status(&mut good).sessions_cut_off == before + 4
+    });
+}
+
+#[test]
+fn who_says_nothing_is_cut_off() {
+    let daemon = Daemon::start();
+    let silent = Channel::connect(&daemon.socket()).unwrap();
+    let since = Instant::now();
+    assert!(silent.receive::<DaemonPacket>().unwrap().is_none());
+    assert!(since.elapsed() >= Duration::from_secs(4));
+}
+
+#[test]
+fn sessions_of_a_user_are_limited() {
+    let daemon = Daemon::start_with(&[("RGAPS_LIMITS__CONNECTIONS_PER_USER", "3")]);
+    // The one that `start` made to see whether it listens may not be forgotten yet.
+    let mut clients = Vec::new();
+    wait_for("three to be admitted", || {
+        let channel = Channel::connect(&daemon.socket()).unwrap();
+        channel
+            .send(
+                &ClientPacket {
+                    id: 7,
+                    request: hello("x"),
+                },
+                &[],
+            )
+            .unwrap();
+        if let Some((DaemonPacket::Answer { result: Ok(_), .. }, _)) = channel.receive().unwrap() {
+            clients.push(channel);
+        }
+        clients.len() == 3
+    });
+    let fourth = Channel::connect(&daemon.socket()).unwrap();
+    fourth
+        .send(
+            &ClientPacket {
+                id: 7,
+                request: hello("x"),
+            },
+            &[],
+        )
+        .unwrap();
+    match fourth.receive().unwrap() {
+        Some((
+            DaemonPacket::Answer {
+                id: 7,
+                result: Err(refusal),
+            },
+            _,
+        )) => {
+            assert_eq!(refusal.code, RefusalCode::LimitReached);
+            assert!(refusal.message.contains("connections_per_user"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(fourth.receive::<DaemonPacket>().unwrap().is_none());
+}
+
+#[test]
+fn a_second_daemon_says_who_is_there() {
+    let daemon = Daemon::start();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_rgapsd"))
+        .arg("--socket")
+        .arg(daemon.socket())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains(&format!("process {}", daemon.pid())),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_socket_has_its_mode_and_the_daemon_is_small() {
+    let daemon = Daemon::start_with(&[("RGAPS_SOCKET_MODE", "0640")]);
+    let mode = std::fs::metadata(daemon.socket())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640);
+    let mut client = daemon.client("many");
+    for topic in 0..1000 {
+        client.join(&format!("t/{topic}"), publisher());
+    }
+    let rss = status(&mut client).rss_bytes;
+    assert!(rss < 20 << 20, "{rss} bytes resident");
+}
+
+#[test]
+fn systemd_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _daemon = Daemon::start_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let mut said = [0; 64];
+    let bytes = socket.recv(&mut said).unwrap();
+    assert_eq!(&said[..bytes], b"READY=1\n");
+}
