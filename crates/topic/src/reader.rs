@@ -52,6 +52,17 @@ pub struct Held<S: Storage> {
 }
 
 impl<S: Storage> Held<S> {
+    /// Another name for the same hold, for clones that are counted inside the process: exactly
+    /// one of them all is released.
+    pub fn duplicate(&self) -> Held<S> {
+        Held {
+            source: self.source.clone(),
+            bit: self.bit,
+            block: self.block,
+            generation: self.generation,
+        }
+    }
+
     /// Lets go of the block. May be called from any thread, also while another polls.
     pub fn release(self) {
         let region = &self.source.region;
@@ -183,6 +194,21 @@ impl<S: Storage> Reader<S> {
             }
         }
         None
+    }
+
+    /// Whether [`poll`](Self::poll) has something to do: a message, or one that was missed.
+    pub fn is_ready(&mut self) -> bool {
+        let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
+        if epoch != self.epoch_seen {
+            self.follow_membership(epoch);
+        }
+        (0..MAX_PUBLISHERS).any(|index| {
+            let cursor = self.cursors[index];
+            self.sources[index].as_ref().is_some_and(|source| {
+                let committed = source.region.descriptor(cursor, 0).load(Ordering::Acquire);
+                committed > cursor || self.is_behind(index, cursor)
+            })
+        })
     }
 
     /// Says that this subscriber is about to sleep. Poll once more before sleeping.

@@ -1,0 +1,163 @@
+//! What goes wrong, per operation.
+
+use crate::{ClientError, Loan};
+use rgaps_pool::PoolError;
+use std::time::Duration;
+
+/// A publisher, subscriber, wait set or node cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The daemon or the memory says no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// An argument is out of its limits.
+    #[error("{0}")]
+    Argument(String),
+    /// 128-bit compare-and-swap is not lock-free here, so nothing can be shared safely.
+    #[error("this processor has no lock-free 128-bit compare-and-swap (x86-64 needs cmpxchg16b); rgaps cannot run here")]
+    Processor,
+}
+
+/// A loan cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoanError {
+    /// The pool is at its cap, and nothing came back in time.
+    #[error("no memory for {bytes} bytes on topic '{topic}': {reason}; raise pool.{domain}.cap in rgaps.toml, keep less history, or let subscribers release samples")]
+    PoolFull {
+        /// Topic.
+        topic: String,
+        /// Bytes wanted.
+        bytes: u64,
+        /// `host` or `cuda`.
+        domain: &'static str,
+        /// The daemon's words.
+        reason: String,
+    },
+    /// The message can never fit.
+    #[error("{bytes} bytes are more than a message on topic '{topic}' can have ({limit}); {advice}")]
+    TooLarge {
+        /// Topic.
+        topic: String,
+        /// Bytes wanted.
+        bytes: u64,
+        /// Most there can be.
+        limit: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// All blocks of the publisher are in use.
+    #[error("all {limit} blocks of the publisher on topic '{topic}' are in use by loans, history and held samples; release samples or keep less history")]
+    NoBlocks {
+        /// Topic.
+        topic: String,
+        /// How many there are.
+        limit: u32,
+    },
+    /// Too many loans are open.
+    #[error("{limit} loans are open on topic '{topic}'; publish or drop one, or raise max_loans")]
+    TooManyLoans {
+        /// Topic.
+        topic: String,
+        /// How many there may be.
+        limit: u32,
+    },
+    /// The daemon or the memory says no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Copying into the loan failed.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// An argument is out of its limits.
+    #[error("{0}")]
+    Argument(String),
+}
+
+/// A message was not published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Reliable subscribers did not read on in time.
+    #[error("{subscribers} reliable subscriber(s) of topic '{topic}' did not read on within {waited:?}; see 'rgaps topic info {topic}'")]
+    HeldBack {
+        /// Topic.
+        topic: String,
+        /// How many hold the publisher back.
+        subscribers: u32,
+        /// How long it was waited for them.
+        waited: Duration,
+    },
+    /// The loan's holder word was changed by someone else; the block is given up.
+    #[error("the loan on topic '{0}' was taken away: another member of the realm breaks the protocol")]
+    LoanLost(String),
+    /// An argument is out of its limits.
+    #[error("{0}")]
+    Argument(String),
+    /// Waiting for the stream failed; the bytes may not be there, so nothing was published.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The handle belongs to the process that this one was forked from.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// A loan that was not published, and why. Publish it again, or drop it.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unpublished {
+    /// Why.
+    #[source]
+    pub error: PublishError,
+    /// The loan, with what was written to it; none if it was lost.
+    pub loan: Option<Box<Loan>>,
+}
+
+/// A message could not be put into a topic.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// There was no loan.
+    #[error(transparent)]
+    Loan(#[from] LoanError),
+    /// It was not published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+impl From<Unpublished> for PutError {
+    fn from(unpublished: Unpublished) -> Self {
+        PutError::Publish(unpublished.error)
+    }
+}
+
+/// A message could not be received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// Nothing came in time.
+    #[error("no message on topic '{0}' within the time-out")]
+    TimedOut(String),
+    /// The subscriber holds as many samples as it may.
+    #[error("{limit} samples of topic '{topic}' are held; drop some, or raise max_held (at most {most})", most = rgaps_layout::MAX_HELD)]
+    TooManyHeld {
+        /// Topic.
+        topic: String,
+        /// How many it may hold.
+        limit: u32,
+    },
+    /// A publisher announced bytes that are not in its pool; the message is skipped.
+    #[error("a publisher of topic '{topic}' breaks the protocol: {reason}; the message is skipped")]
+    Untrusted {
+        /// Topic.
+        topic: String,
+        /// How.
+        reason: String,
+    },
+    /// The daemon or the memory says no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Reading the bytes failed.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}

@@ -1,0 +1,74 @@
+//! Quality of service, in the field's words.
+
+use rgaps_session::History;
+use std::time::Duration;
+
+/// What a publisher offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublisherQos {
+    /// What is kept for subscribers that lag, and for late joiners. Default: the last 16.
+    pub history: History,
+    /// Reliable subscribers may hold this publisher back. Default: yes.
+    pub reliable: bool,
+    /// The history is kept for late joiners, also after the publisher left. Default: no.
+    pub transient_local: bool,
+    /// How long a publish waits for reliable subscribers at most. Default: 1 s.
+    pub deadline: Duration,
+    /// How long a loan waits for memory at most. Default: not at all.
+    pub loan_timeout: Duration,
+    /// Loans that may be open at once. Default: 64.
+    pub max_loans: u32,
+}
+
+impl Default for PublisherQos {
+    fn default() -> Self {
+        PublisherQos {
+            history: History::KeepLast(16),
+            reliable: true,
+            transient_local: false,
+            deadline: Duration::from_secs(1),
+            loan_timeout: Duration::ZERO,
+            max_loans: 64,
+        }
+    }
+}
+
+/// What a subscriber asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriberQos {
+    /// Hold publishers back rather than miss a message. Default: no (best effort).
+    pub reliable: bool,
+    /// What it gets of what was published before it joined. Default: nothing (volatile).
+    pub late: Late,
+    /// History that publishers must keep at least, in messages; 0 (the default) asks for nothing.
+    pub depth: u32,
+    /// Samples that it may hold at once. Default: 64.
+    pub max_held: u32,
+    /// How long it spins before it sleeps, waiting for a message. Default: 20 us.
+    pub spin: Duration,
+}
+
+/// What a late joiner gets of what was published before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// Nothing: volatile.
+    Nothing,
+    /// The newest message: the latest value.
+    Latest,
+    /// The newest `n` messages of each publisher, in order.
+    Last(u32),
+    /// All that is kept, in order.
+    AllKept,
+}
+
+impl Default for SubscriberQos {
+    fn default() -> Self {
+        SubscriberQos {
+            reliable: false,
+            late: Late::Nothing,
+            depth: 0,
+            max_held: rgaps_layout::DEFAULT_HELD,
+            spin: Duration::from_micros(20),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Tensors: shape and element type of a message.
+
+use rgaps_layout::{DType, MAX_DIMS};
+use rgaps_topic::Tensor;
+
+/// Why a shape is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// More dimensions than a descriptor carries.
+    #[error("{0} dimensions are more than the {MAX_DIMS} that a message can carry")]
+    TooManyDimensions(usize),
+    /// More elements than can be counted.
+    #[error("the shape has more bytes than 64 bits can count")]
+    TooLarge,
+    /// As many strides as dimensions are needed.
+    #[error("{strides} strides for {dimensions} dimensions")]
+    Strides {
+        /// Strides given.
+        strides: usize,
+        /// Dimensions given.
+        dimensions: usize,
+    },
+    /// The tensor reaches outside the message.
+    #[error("the tensor spans {spans} bytes but the message has {bytes}")]
+    OutOfMessage {
+        /// Bytes that its shape and strides span.
+        spans: u64,
+        /// Bytes of the message.
+        bytes: u64,
+    },
+}
+
+/// A tensor in row-major order without gaps, and how many bytes it has.
+pub fn contiguous(dtype: DType, shape: &[u64]) -> Result<(Tensor, u64), ShapeError> {
+    let mut strides = [0i64; MAX_DIMS];
+    if shape.len() > MAX_DIMS {
+        return Err(ShapeError::TooManyDimensions(shape.len()));
+    }
+    let mut elements = 1u64;
+    for (dim, length) in shape.iter().enumerate().rev() {
+        strides[dim] = i64::try_from(elements).map_err(|_| ShapeError::TooLarge)?;
+        // A dimension of 0 leaves the others' strides as if it were 1, like numpy.
+        elements = elements.checked_mul((*length).max(1)).ok_or(ShapeError::TooLarge)?;
+    }
+    let tensor = strided(dtype, shape, &strides[..shape.len()])?;
+    let empty = shape.contains(&0);
+    let bytes = elements.checked_mul(dtype.element_bytes()).ok_or(ShapeError::TooLarge)?;
+    Ok((tensor, if empty { 0 } else { bytes }))
+}
+
+/// A tensor with strides of its own, in elements.
+pub fn strided(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Tensor, ShapeError> {
+    if shape.len() > MAX_DIMS {
+        return Err(ShapeError::TooManyDimensions(shape.len()));
+    }
+    if shape.len() != strides.len() {
+        return Err(ShapeError::Strides { strides: strides.len(), dimensions: shape.len() });
+    }
+    let mut tensor = Tensor { dtype, ndim: shape.len() as u8, ..Tensor::default() };
+    tensor.shape[..shape.len()].copy_from_slice(shape);
+    tensor.strides[..shape.len()].copy_from_slice(strides);
+    Ok(tensor)
+}
+
+/// Checks that a tensor, which a peer may have described, lies within `bytes` bytes from the
+/// message's first: no negative reach, no reach beyond the end.
+pub fn check_extent(tensor: &Tensor, bytes: u64) -> Result<(), ShapeError> {
+    let dims = usize::from(tensor.ndim).min(MAX_DIMS);
+    let outside = |spans| ShapeError::OutOfMessage { spans, bytes };
+    if tensor.shape[..dims].contains(&0) {
+        return Ok(());
+    }
+    let mut last = 0u64;
+    for dim in 0..dims {
+        let stride = u64::try_from(tensor.strides[dim]).map_err(|_| outside(u64::MAX))?;
+        let reach = stride.checked_mul(tensor.shape[dim] - 1).ok_or(ShapeError::TooLarge)?;
+        last = last.checked_add(reach).ok_or(ShapeError::TooLarge)?;
+    }
+    let elements = last.checked_add(1).ok_or(ShapeError::TooLarge)?;
+    let spans =
+        elements.checked_mul(tensor.dtype.element_bytes()).ok_or(ShapeError::TooLarge)?;
+    if spans > bytes {
+        return Err(outside(spans));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contiguous_tensor_spans_exactly_its_bytes() {
+        for shape in [&[][..], &[1], &[3, 1080, 1920], &[2, 1, 5, 1], &[1; 8]] {
+            let (tensor, bytes) = contiguous(DType::F32, shape).unwrap();
+            assert_eq!(bytes, 4 * shape.iter().product::<u64>());
+            check_extent(&tensor, bytes).unwrap();
+            assert!(check_extent(&tensor, bytes - 1).is_err());
+        }
+        let (empty, bytes) = contiguous(DType::F32, &[0, 7]).unwrap();
+        assert_eq!((bytes, empty.strides[0]), (0, 7));
+        check_extent(&empty, 0).unwrap();
+    }
+
+    #[test]
+    fn shapes_that_lie_are_refused() {
+        assert_eq!(contiguous(DType::U8, &[1; 9]).unwrap_err(), ShapeError::TooManyDimensions(9));
+        assert_eq!(contiguous(DType::U8, &[1 << 40, 1 << 40]).unwrap_err(), ShapeError::TooLarge);
+        let backwards = strided(DType::U8, &[4], &[-1]).unwrap();
+        assert!(check_extent(&backwards, 100).is_err());
+        let far = strided(DType::U8, &[u64::MAX, 3], &[i64::MAX, i64::MAX]).unwrap();
+        assert!(check_extent(&far, u64::MAX).is_err());
+    }
+}
