@@ -36,7 +36,9 @@ pub enum LoanError {
         reason: String,
     },
     /// The message can never fit.
-    #[error("{bytes} bytes are more than a message on topic '{topic}' can have ({limit}); {advice}")]
+    #[error(
+        "{bytes} bytes are more than a message on topic '{topic}' can have ({limit}); {advice}"
+    )]
     TooLarge {
         /// Topic.
         topic: String,
@@ -89,7 +91,9 @@ pub enum PublishError {
         waited: Duration,
     },
     /// The loan's holder word was changed by someone else; the block is given up.
-    #[error("the loan on topic '{0}' was taken away: another member of the realm breaks the protocol")]
+    #[error(
+        "the loan on topic '{0}' was taken away: another member of the realm breaks the protocol"
+    )]
     LoanLost(String),
     /// An argument is out of its limits.
     #[error("{0}")]
@@ -147,7 +151,9 @@ pub enum RecvError {
         limit: u32,
     },
     /// A publisher announced bytes that are not in its pool; the message is skipped.
-    #[error("a publisher of topic '{topic}' breaks the protocol: {reason}; the message is skipped")]
+    #[error(
+        "a publisher of topic '{topic}' breaks the protocol: {reason}; the message is skipped"
+    )]
     Untrusted {
         /// Topic.
         topic: String,

@@ -1,4 +1,60 @@
 //! Publish and subscribe messages in host and GPU memory without copies.
+//!
+//! ```no_run
+//! use rgaps::{Node, PublisherQos, SubscriberQos};
+//!
+//! let node = Node::new("example")?;
+//! let subscriber = node.subscriber("greetings").create()?;
+//! let publisher = node.publisher("greetings").create()?;
+//!
+//! let mut loan = publisher.loan(5)?;            // a block of the topic's pool
+//! loan.as_mut_slice()?.copy_from_slice(b"hello");
+//! loan.publish()?;                              // its descriptor goes to all subscribers
+//!
+//! let sample = subscriber.recv()?;              // the same bytes, mapped read-only
+//! assert_eq!(sample.as_slice()?, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Node`] is a process's connection to the daemon of its host, which it starts if there is
+//! none. The daemon hands out memory and keeps track of members; messages pass without it.
+//! Every handle may be used from any thread. In a forked child all of them refuse.
 
 #[allow(dead_code, unused_imports)] // until the node is written over it
 mod client;
+mod error;
+mod listener;
+mod loan;
+mod node;
+mod pending;
+mod publisher;
+mod qos;
+mod readiness;
+mod sample;
+mod subscriber;
+pub mod tensor;
+mod wait_set;
+
+pub use client::ClientError;
+pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, Unpublished};
+pub use listener::Listener;
+pub use loan::Loan;
+pub use node::{Node, NodeBuilder};
+pub use publisher::{Publisher, PublisherBuilder};
+pub use qos::{Late, PublisherQos, SubscriberQos};
+pub use rgaps_layout::{DType, Domain, GpuUuid};
+pub use rgaps_pool::Stream;
+pub use rgaps_session::{
+    ClientRow, Config, History, PoolRow, PublisherRow, Status, SubscriberRow, TopicInfo, TopicRow,
+};
+pub use rgaps_topic::Tensor;
+pub use sample::Sample;
+pub use subscriber::{Subscriber, SubscriberBuilder};
+pub use wait_set::{Token, WaitSet};
+
+/// The protocol's crates, for benchmarks and tests that need what is underneath.
+#[doc(hidden)]
+pub mod internal {
+    #[cfg(feature = "crash-steps")]
+    pub use rgaps_topic::set_crash_hook;
+}

@@ -41,11 +41,15 @@ pub fn contiguous(dtype: DType, shape: &[u64]) -> Result<(Tensor, u64), ShapeErr
     for (dim, length) in shape.iter().enumerate().rev() {
         strides[dim] = i64::try_from(elements).map_err(|_| ShapeError::TooLarge)?;
         // A dimension of 0 leaves the others' strides as if it were 1, like numpy.
-        elements = elements.checked_mul((*length).max(1)).ok_or(ShapeError::TooLarge)?;
+        elements = elements
+            .checked_mul((*length).max(1))
+            .ok_or(ShapeError::TooLarge)?;
     }
     let tensor = strided(dtype, shape, &strides[..shape.len()])?;
     let empty = shape.contains(&0);
-    let bytes = elements.checked_mul(dtype.element_bytes()).ok_or(ShapeError::TooLarge)?;
+    let bytes = elements
+        .checked_mul(dtype.element_bytes())
+        .ok_or(ShapeError::TooLarge)?;
     Ok((tensor, if empty { 0 } else { bytes }))
 }
 
@@ -55,9 +59,16 @@ pub fn strided(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Tensor, S
         return Err(ShapeError::TooManyDimensions(shape.len()));
     }
     if shape.len() != strides.len() {
-        return Err(ShapeError::Strides { strides: strides.len(), dimensions: shape.len() });
+        return Err(ShapeError::Strides {
+            strides: strides.len(),
+            dimensions: shape.len(),
+        });
     }
-    let mut tensor = Tensor { dtype, ndim: shape.len() as u8, ..Tensor::default() };
+    let mut tensor = Tensor {
+        dtype,
+        ndim: shape.len() as u8,
+        ..Tensor::default()
+    };
     tensor.shape[..shape.len()].copy_from_slice(shape);
     tensor.strides[..shape.len()].copy_from_slice(strides);
     Ok(tensor)
@@ -74,12 +85,15 @@ pub fn check_extent(tensor: &Tensor, bytes: u64) -> Result<(), ShapeError> {
     let mut last = 0u64;
     for dim in 0..dims {
         let stride = u64::try_from(tensor.strides[dim]).map_err(|_| outside(u64::MAX))?;
-        let reach = stride.checked_mul(tensor.shape[dim] - 1).ok_or(ShapeError::TooLarge)?;
+        let reach = stride
+            .checked_mul(tensor.shape[dim] - 1)
+            .ok_or(ShapeError::TooLarge)?;
         last = last.checked_add(reach).ok_or(ShapeError::TooLarge)?;
     }
     let elements = last.checked_add(1).ok_or(ShapeError::TooLarge)?;
-    let spans =
-        elements.checked_mul(tensor.dtype.element_bytes()).ok_or(ShapeError::TooLarge)?;
+    let spans = elements
+        .checked_mul(tensor.dtype.element_bytes())
+        .ok_or(ShapeError::TooLarge)?;
     if spans > bytes {
         return Err(outside(spans));
     }
@@ -105,8 +119,14 @@ mod tests {
 
     #[test]
     fn shapes_that_lie_are_refused() {
-        assert_eq!(contiguous(DType::U8, &[1; 9]).unwrap_err(), ShapeError::TooManyDimensions(9));
-        assert_eq!(contiguous(DType::U8, &[1 << 40, 1 << 40]).unwrap_err(), ShapeError::TooLarge);
+        assert_eq!(
+            contiguous(DType::U8, &[1; 9]).unwrap_err(),
+            ShapeError::TooManyDimensions(9)
+        );
+        assert_eq!(
+            contiguous(DType::U8, &[1 << 40, 1 << 40]).unwrap_err(),
+            ShapeError::TooLarge
+        );
         let backwards = strided(DType::U8, &[4], &[-1]).unwrap();
         assert!(check_extent(&backwards, 100).is_err());
         let far = strided(DType::U8, &[u64::MAX, 3], &[i64::MAX, i64::MAX]).unwrap();

@@ -92,6 +92,7 @@ pub struct Writer<S> {
     region: RegionView<S>,
     slot_index: u32,
     incarnation: u64,
+    start: u64,
     depth: u64,
     max_bytes: u64,
     head: u64,
@@ -131,6 +132,7 @@ impl<S: Storage> Writer<S> {
             slot,
             slot_index,
             incarnation,
+            start,
             depth: u64::from(depth),
             max_bytes,
             head: start,
@@ -151,6 +153,11 @@ impl<S: Storage> Writer<S> {
     /// Sequence number of the next message.
     pub fn head(&self) -> u64 {
         self.head
+    }
+
+    /// Sequence number of the first message.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Messages that the ring holds.

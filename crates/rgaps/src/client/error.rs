@@ -57,6 +57,11 @@ pub enum ClientError {
     Closed,
 }
 
+/// A daemon that answers what it must not.
+pub(crate) fn broken(what: &str) -> ClientError {
+    ClientError::Protocol(what.to_owned())
+}
+
 impl ClientError {
     pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> ClientError {
         move |errno| ClientError::System {

@@ -18,6 +18,7 @@ mod worker;
 mod zone;
 
 pub(crate) use conductor::{Conductor, Joined};
+pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
 pub(crate) use mapping::PoolMapping;

@@ -75,19 +75,6 @@ impl ZoneView {
         self.control.base()
     }
 
-    /// The address of a `T` at `offset` of the control segment, if it lies in it and is aligned.
-    pub(crate) fn at<T>(&self, offset: u64) -> Result<NonNull<T>, ClientError> {
-        let end = offset.checked_add(size_of::<T>() as u64);
-        if end.is_none_or(|end| end > CONTROL_BYTES) || offset % align_of::<T>() as u64 != 0 {
-            return Err(ClientError::Protocol(format!(
-                "{offset} is no place for {} bytes in the control segment",
-                size_of::<T>()
-            )));
-        }
-        // SAFETY: the offset lies in the mapping, as was just checked.
-        Ok(unsafe { self.control().add(offset as usize) }.cast())
-    }
-
     /// How the zone was lost, if it was: no daemon serves it any more.
     pub(crate) fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)

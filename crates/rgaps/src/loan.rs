@@ -1,0 +1,172 @@
+//! A block that is being filled.
+
+use crate::publisher::PublisherCore;
+use crate::tensor::{check_extent, contiguous};
+use crate::{ClientError, DType, LoanError, PublishError, Unpublished};
+use rgaps_layout::Domain;
+use rgaps_pool::{Mapping, Stream};
+use rgaps_topic::Tensor;
+use std::fmt;
+use std::sync::Arc;
+
+/// A block of the topic's pool that is being filled. Publish it, or drop it to give it back.
+pub struct Loan {
+    pub(crate) publisher: Arc<PublisherCore>,
+    pub(crate) block: Option<rgaps_topic::Loan>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tag: u64,
+    pub(crate) tensor: Option<Tensor>,
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loan")
+            .field("topic", &self.publisher.topic_name())
+            .field("offset", &self.offset)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Loan {
+    /// Bytes of payload.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Where the bytes live.
+    pub fn domain(&self) -> Domain {
+        self.publisher.mapping.domain()
+    }
+
+    /// Address of the first byte: a host pointer, or a `CUdeviceptr`. Valid until the loan is
+    /// published or dropped.
+    pub fn address(&self) -> u64 {
+        self.publisher.mapping.base() + self.offset
+    }
+
+    /// The bytes, of a loan in host memory. What they hold before they are written is anything.
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8], LoanError> {
+        self.publisher.guard.check()?;
+        if self.domain() != Domain::Host {
+            return Err(LoanError::Argument(format!(
+                "a loan in {} has no host bytes; use address(), or copy_from()",
+                self.domain()
+            )));
+        }
+        // SAFETY: the block lies in the mapping (checked when it was loaned), which lives as long
+        // as `self.publisher`. While the loan lasts no subscriber knows of the block and no other
+        // publisher is leased it, so the borrow of `self` is the only way to its bytes.
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(self.address() as *mut u8, self.bytes as usize)
+        })
+    }
+
+    /// Copies host bytes into the loan from `at` on.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoanError> {
+        self.check_range(at, bytes.len() as u64)?;
+        self.publisher.mapping.write(self.offset + at, bytes)?;
+        Ok(())
+    }
+
+    /// Copies `bytes` bytes into the loan from `at` on, from an address of this process on the
+    /// host or on a device; returns when they are there.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes until the call returns.
+    pub unsafe fn copy_from(&mut self, at: u64, source: u64, bytes: u64) -> Result<(), LoanError> {
+        self.check_range(at, bytes)?;
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe {
+            self.publisher
+                .mapping
+                .write_from(self.offset + at, source, bytes)?
+        };
+        Ok(())
+    }
+
+    fn check_range(&self, at: u64, bytes: u64) -> Result<(), LoanError> {
+        self.publisher.guard.check()?;
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(LoanError::Argument(format!(
+                "{bytes} bytes from {at} on do not fit in a loan of {}",
+                self.bytes
+            ))),
+        }
+    }
+
+    /// Says that fewer bytes than were loaned are the message.
+    pub fn truncate(&mut self, bytes: u64) {
+        self.bytes = self.bytes.min(bytes);
+    }
+
+    /// Sets a number of the user's own that travels with the message. Default: 0.
+    pub fn set_tag(&mut self, tag: u64) {
+        self.tag = tag;
+    }
+
+    /// Says that the message is a tensor in row-major order.
+    pub fn set_shape(&mut self, dtype: DType, shape: &[u64]) -> Result<(), LoanError> {
+        let (tensor, _) =
+            contiguous(dtype, shape).map_err(|error| LoanError::Argument(error.to_string()))?;
+        self.set_tensor(tensor)
+    }
+
+    /// Says that the message is a tensor with strides of its own.
+    pub fn set_tensor(&mut self, tensor: Tensor) -> Result<(), LoanError> {
+        check_extent(&tensor, self.bytes).map_err(|e| LoanError::Argument(e.to_string()))?;
+        self.tensor = Some(tensor);
+        Ok(())
+    }
+
+    /// Publishes the bytes, which are there: on a device, all work on the default stream is
+    /// waited for first. Returns the message's number among the publisher's, from 0.
+    pub fn publish(self) -> Result<u64, Unpublished> {
+        self.publish_on(Stream(0))
+    }
+
+    /// Publishes when the work queued on `stream` so far has finished, which this call waits for
+    /// on the CPU. On host memory the stream is not used.
+    pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {
+        let publisher = self.publisher.clone();
+        match publisher.publish(&mut self, stream) {
+            Ok(sequence) => Ok(sequence),
+            Err(error) => {
+                let lost = matches!(error, PublishError::LoanLost(_));
+                Err(Unpublished {
+                    error,
+                    loan: (!lost).then(|| Box::new(self)),
+                })
+            }
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            if self.domain() != Domain::Host {
+                // Work on the default stream may still write the block. Where the wait fails the
+                // context is lost, and with it the work.
+                let _ = self.publisher.mapping.synchronize(Stream(0));
+            }
+            self.publisher.abandon(block);
+        }
+    }
+}
+
+impl From<ClientError> for Unpublished {
+    fn from(error: ClientError) -> Self {
+        Unpublished {
+            error: error.into(),
+            loan: None,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A process's connection to the daemon.
+
+use crate::client::Conductor;
+use crate::{
+    ClientError, ClientRow, OpenError, PoolRow, PublisherBuilder, Status, SubscriberBuilder,
+    TopicInfo, TopicRow, WaitSet,
+};
+use rgaps_session::Config;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A process's connection to the daemon of its host. Clones are the same node; it ends when the
+/// last of them and of its publishers, subscribers, loans and samples is gone.
+#[derive(Clone)]
+pub struct Node {
+    pub(crate) conductor: Arc<Conductor>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}
+
+/// Makes a [`Node`].
+#[derive(Clone, Debug)]
+pub struct NodeBuilder {
+    name: String,
+    config: Option<Config>,
+    bin_dirs: Vec<PathBuf>,
+}
+
+impl NodeBuilder {
+    /// Uses this configuration instead of the files and the environment.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Also looks here for `rgapsd` when one has to be started.
+    pub fn bin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.bin_dirs.push(dir.into());
+        self
+    }
+
+    /// Connects to the daemon, or starts it.
+    pub fn build(self) -> Result<Node, OpenError> {
+        if !rgaps_sync::atomic::has_lock_free_u128() {
+            return Err(OpenError::Processor);
+        }
+        let config = match self.config {
+            Some(config) => config,
+            None => Config::load(None).map_err(|error| OpenError::Argument(error.to_string()))?,
+        };
+        let conductor = Conductor::start(config, &self.name, &self.bin_dirs)?;
+        Ok(Node {
+            conductor: Arc::new(conductor),
+        })
+    }
+}
+
+impl Node {
+    /// Connects to the daemon with the configuration of this machine and user, or starts it.
+    /// `name` is what listings call this process.
+    pub fn new(name: &str) -> Result<Node, OpenError> {
+        Node::builder(name).build()
+    }
+
+    /// Makes a node step by step.
+    pub fn builder(name: &str) -> NodeBuilder {
+        NodeBuilder {
+            name: name.to_owned(),
+            config: None,
+            bin_dirs: Vec::new(),
+        }
+    }
+
+    /// A publisher of `topic`, to be configured and created.
+    pub fn publisher(&self, topic: &str) -> PublisherBuilder {
+        PublisherBuilder::new(self.clone(), topic)
+    }
+
+    /// A subscriber of `topic`, to be configured and created.
+    pub fn subscriber(&self, topic: &str) -> SubscriberBuilder {
+        SubscriberBuilder::new(self.clone(), topic)
+    }
+
+    /// An empty wait set.
+    pub fn wait_set(&self) -> WaitSet {
+        WaitSet::new(self.clone())
+    }
+
+    /// How the daemon is.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.conductor.status()
+    }
+
+    /// All topics that this process may see, by name.
+    pub fn topics(&self) -> Result<Vec<TopicRow>, ClientError> {
+        self.conductor.topics()
+    }
+
+    /// One topic with its members.
+    pub fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
+        self.conductor.topic(name)
+    }
+
+    /// All pools.
+    pub fn pools(&self) -> Result<Vec<PoolRow>, ClientError> {
+        self.conductor.pools()
+    }
+
+    /// All client processes.
+    pub fn clients(&self) -> Result<Vec<ClientRow>, ClientError> {
+        self.conductor.clients()
+    }
+
+    /// Has the daemon leave for good. Members go on among those who are there.
+    pub fn stop_daemon(&self) -> Result<(), ClientError> {
+        self.conductor.stop_daemon()
+    }
+}

@@ -1,0 +1,653 @@
+//! Publishers: memory, loans, publishing.
+
+use crate::client::broken;
+use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::pending::Deadline;
+use crate::tensor::contiguous;
+use crate::{
+    ClientError, DType, Loan, LoanError, Node, OpenError, PublishError, PublisherQos, PutError,
+};
+use rgaps_layout::{
+    Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
+};
+use rgaps_pool::{Access, Mapping, Stream, Tlsf};
+use rgaps_session::{History, Member, Offer, PoolGrant, RefusalCode, Role};
+use rgaps_sync::atomic::Ordering;
+use rgaps_sync::{futex_wait, monotonic_ns};
+use rgaps_topic::{Message, RegionView, Shared, Sleeper, TopicView, Writer};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
+/// other publishers give back rings no doorbell.
+const POOL_RETRY_NS: u64 = 20_000_000;
+/// A lease is at least this large, so that small messages do not ask the daemon often.
+const LEASE_BYTES_MIN: u64 = 8 << 20;
+
+/// Makes a [`Publisher`].
+#[derive(Clone, Debug)]
+pub struct PublisherBuilder {
+    node: Node,
+    topic: String,
+    type_name: String,
+    domain: Option<Domain>,
+    qos: PublisherQos,
+}
+
+impl PublisherBuilder {
+    pub(crate) fn new(node: Node, topic: &str) -> Self {
+        PublisherBuilder {
+            node,
+            topic: topic.to_owned(),
+            type_name: String::new(),
+            domain: None,
+            qos: PublisherQos::default(),
+        }
+    }
+
+    /// The type of the topic's messages, a name that all members must agree on. Default: any.
+    pub fn type_name(mut self, name: &str) -> Self {
+        self.type_name = name.to_owned();
+        self
+    }
+
+    /// Where the messages live. Default: where the topic's do, or on the host.
+    pub fn domain(mut self, domain: Domain) -> Self {
+        self.domain = Some(domain);
+        self
+    }
+
+    /// All of the quality of service.
+    pub fn qos(mut self, qos: PublisherQos) -> Self {
+        self.qos = qos;
+        self
+    }
+
+    /// Keeps the last `n` messages for subscribers that lag.
+    pub fn keep_last(mut self, n: u32) -> Self {
+        self.qos.history = History::KeepLast(n);
+        self
+    }
+
+    /// Keeps all messages, up to a number and a sum of bytes.
+    pub fn keep_all(mut self, messages: u32, bytes: u64) -> Self {
+        self.qos.history = History::KeepAll { messages, bytes };
+        self
+    }
+
+    /// Keeps the history for late joiners, also after the publisher left.
+    pub fn transient_local(mut self) -> Self {
+        self.qos.transient_local = true;
+        self
+    }
+
+    /// Is never held back; subscribers that ask for reliability cannot join.
+    pub fn best_effort(mut self) -> Self {
+        self.qos.reliable = false;
+        self
+    }
+
+    /// How long a publish waits for reliable subscribers at most.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.qos.deadline = deadline;
+        self
+    }
+
+    /// How long a loan waits for memory at most.
+    pub fn loan_timeout(mut self, timeout: Duration) -> Self {
+        self.qos.loan_timeout = timeout;
+        self
+    }
+
+    /// Joins the topic.
+    pub fn create(self) -> Result<Publisher, OpenError> {
+        let qos = self.qos;
+        let depth = qos.history.depth();
+        if depth == 0 || depth > MAX_DEPTH {
+            return Err(OpenError::Argument(format!(
+                "a history of {depth} messages is not between 1 and {MAX_DEPTH}"
+            )));
+        }
+        let offer = Offer {
+            history: qos.history,
+            reliable: qos.reliable,
+            transient_local: qos.transient_local,
+            loans: qos.max_loans,
+        };
+        let conductor = &self.node.conductor;
+        let role = Role::Publisher(offer);
+        let joined = conductor.join(&self.topic, &self.type_name, self.domain, role)?;
+        let member = joined.member;
+        match PublisherCore::new(conductor.clone(), joined, self.topic, qos) {
+            Ok(core) => Ok(Publisher {
+                core: Arc::new(core),
+            }),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = conductor.leave(member);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A publisher of one topic. May be used from several threads, which then take turns; order is
+/// that of the calls. Clones are the same publisher.
+#[derive(Clone)]
+pub struct Publisher {
+    core: Arc<PublisherCore>,
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher")
+            .field("topic", &self.core.topic_name)
+            .field("domain", &self.domain())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.core.topic_name
+    }
+
+    /// The type of the topic's messages; empty while nobody has named one.
+    pub fn type_name(&self) -> &str {
+        &self.core.type_name
+    }
+
+    /// Where the messages live.
+    pub fn domain(&self) -> Domain {
+        self.core.mapping.domain()
+    }
+
+    /// A block of `bytes` bytes, aligned to 256.
+    pub fn loan(&self, bytes: u64) -> Result<Loan, LoanError> {
+        self.loan_aligned(bytes, rgaps_layout::BLOCK_ALIGN)
+    }
+
+    /// A block of `bytes` bytes at a multiple of `align`, a power of two.
+    pub fn loan_aligned(&self, bytes: u64, align: u64) -> Result<Loan, LoanError> {
+        PublisherCore::loan(&self.core, bytes, align)
+    }
+
+    /// A block for a tensor in row-major order.
+    pub fn loan_tensor(&self, dtype: DType, shape: &[u64]) -> Result<Loan, LoanError> {
+        let (tensor, bytes) =
+            contiguous(dtype, shape).map_err(|error| LoanError::Argument(error.to_string()))?;
+        let mut loan = self.loan(bytes)?;
+        loan.tensor = Some(tensor);
+        Ok(loan)
+    }
+
+    /// Publishes a copy of `bytes`. Returns the message's number.
+    pub fn put(&self, bytes: &[u8]) -> Result<u64, PutError> {
+        let mut loan = self.loan(bytes.len() as u64)?;
+        loan.write(0, bytes)?;
+        Ok(loan.publish()?)
+    }
+
+    /// Waits until the topic has `n` subscribers. False: not in time.
+    pub fn wait_for_subscribers(&self, n: u32, timeout: Duration) -> Result<bool, ClientError> {
+        self.core.wait_for_subscribers(n, Deadline::after(timeout))
+    }
+
+    /// Subscribers of the topic now.
+    pub fn subscribers(&self) -> u32 {
+        self.core.subscribers()
+    }
+
+    /// Gives memory that no message needs now back to the pool, but for `keep_bytes`. Returns how
+    /// many bytes that was.
+    pub fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
+        self.core.trim(keep_bytes)
+    }
+}
+
+/// What a publisher's handle and its loans share.
+pub(crate) struct PublisherCore {
+    conductor: Arc<Conductor>,
+    // Keeps the control segment mapped as long as the views into it live.
+    _zone: Arc<ZoneView>,
+    pub(crate) guard: ForkGuard,
+    pub(crate) mapping: Arc<PoolMapping>,
+    member: Member,
+    pool: PoolGrant,
+    topic_name: String,
+    type_name: String,
+    topic: TopicView<Shared>,
+    storage: Shared,
+    doorbell: u32,
+    qos: PublisherQos,
+    max_bytes: u64,
+    state: Mutex<State>,
+}
+
+/// What changes with every message.
+struct State {
+    writer: Writer<Shared>,
+    memory: Memory,
+    loans: u32,
+}
+
+/// The leased memory.
+struct Memory {
+    tlsf: Tlsf,
+    /// The allocator's handle per block.
+    handles: Vec<u32>,
+    leased_bytes: u64,
+}
+
+impl Memory {
+    fn free(&mut self, block: u32) {
+        let freed = self.tlsf.free(self.handles[block as usize]);
+        debug_assert!(freed.is_ok(), "block {block} was freed twice");
+    }
+}
+
+/// Why a loan has to wait.
+enum Shortage {
+    Memory,
+    Blocks,
+    Loans,
+}
+
+impl PublisherCore {
+    fn new(
+        conductor: Arc<Conductor>,
+        joined: Joined,
+        topic_name: String,
+        qos: PublisherQos,
+    ) -> Result<PublisherCore, ClientError> {
+        let Joined {
+            member,
+            zone,
+            ring,
+            doorbell,
+            ..
+        } = joined;
+        let pool = joined
+            .pool
+            .ok_or_else(|| broken("a publisher without a pool"))?;
+        let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite)?;
+        // SAFETY: the zone maps the control segment of that size for writing, for as long as it
+        // lives, and `self._zone` keeps it; everything in it is accessed as atomics.
+        let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
+        let topic = TopicView::new(storage, joined.region_offset)
+            .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
+            .ok_or_else(|| broken("a topic that is not where it should be"))?;
+        let geometry = PublisherRegion {
+            ring_capacity: ring.ring_capacity,
+            block_capacity: ring.block_capacity,
+        };
+        let region = RegionView::new(storage, ring.region_offset, geometry)
+            .filter(|_| ring.depth > 0 && ring.depth < ring.ring_capacity)
+            .ok_or_else(|| broken("a ring outside the control segment"))?;
+        let max_bytes = match qos.history {
+            History::KeepLast(_) => u64::MAX,
+            History::KeepAll { bytes, .. } => bytes,
+        };
+        let writer = Writer::new(
+            topic.clone(),
+            member.slot,
+            region,
+            member.incarnation,
+            ring.start,
+            ring.depth,
+            max_bytes,
+        );
+        let memory = Memory {
+            tlsf: Tlsf::with_blocks(ring.block_capacity),
+            handles: vec![u32::MAX; ring.block_capacity as usize],
+            leased_bytes: 0,
+        };
+        Ok(PublisherCore {
+            guard: conductor.guard().clone(),
+            conductor,
+            _zone: zone,
+            mapping,
+            member,
+            pool,
+            topic_name,
+            type_name: joined.type_name,
+            topic,
+            storage,
+            doorbell,
+            qos,
+            max_bytes,
+            state: Mutex::new(State {
+                writer,
+                memory,
+                loans: 0,
+            }),
+        })
+    }
+
+    pub(crate) fn topic_name(&self) -> &str {
+        &self.topic_name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in there panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn loan(core: &Arc<PublisherCore>, bytes: u64, align: u64) -> Result<Loan, LoanError> {
+        core.guard.check()?;
+        core.check_loan(bytes, align)?;
+        let mut deadline = None;
+        let mut sleeper = None;
+        let loan = loop {
+            let shortage = match core.try_loan(bytes, align) {
+                Ok(loan) => break Ok(loan),
+                Err(shortage) => shortage,
+            };
+            let error = match core.relieve(&shortage, bytes, align) {
+                Ok(()) => continue,
+                Err(error) => error,
+            };
+            if !matches!(
+                error,
+                LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
+            ) {
+                break Err(error);
+            }
+            let deadline = *deadline.get_or_insert_with(|| Deadline::after(core.qos.loan_timeout));
+            let Some(left_ns) = deadline.left_ns() else {
+                break Err(error);
+            };
+            // The first time only says that it waits. Each time the doorbell's count is taken
+            // before the loop looks again, and slept on after it has.
+            match sleeper.take() {
+                None => core.lock().writer.announce_wants_blocks(true),
+                Some(sleeper) => {
+                    let _: rgaps_sync::Wake = Sleeper::sleep(&sleeper, left_ns.min(POOL_RETRY_NS));
+                }
+            }
+            sleeper = Some(core.sleeper()?);
+        };
+        if sleeper.is_some() {
+            core.lock().writer.announce_wants_blocks(false);
+        }
+        let (block, offset) = loan?;
+        Ok(Loan {
+            publisher: core.clone(),
+            block: Some(block),
+            offset,
+            bytes,
+            tag: 0,
+            tensor: None,
+        })
+    }
+
+    fn check_loan(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
+        if !align.is_power_of_two() || align > rgaps_layout::GRANULE_BYTES {
+            return Err(LoanError::Argument(format!(
+                "an alignment of {align} is not a power of two up to {}",
+                rgaps_layout::GRANULE_BYTES
+            )));
+        }
+        let too_large = |limit, advice| LoanError::TooLarge {
+            topic: self.topic_name.clone(),
+            bytes,
+            limit,
+            advice,
+        };
+        if bytes > self.pool.cap_bytes {
+            return Err(too_large(
+                self.pool.cap_bytes,
+                "raise the pool's cap in rgaps.toml",
+            ));
+        }
+        if bytes > self.max_bytes {
+            return Err(too_large(
+                self.max_bytes,
+                "raise the limit of the keep_all history",
+            ));
+        }
+        Ok(())
+    }
+
+    fn try_loan(&self, bytes: u64, align: u64) -> Result<(rgaps_topic::Loan, u64), Shortage> {
+        let mut state = self.lock();
+        let State {
+            writer,
+            memory,
+            loans,
+        } = &mut *state;
+        if *loans >= self.qos.max_loans {
+            return Err(Shortage::Loans);
+        }
+        writer.collect_returned(&mut |block| memory.free(block));
+        let allocation = memory.tlsf.allocate(bytes, align).ok_or(Shortage::Memory)?;
+        match writer.loan(allocation.offset, allocation.bytes) {
+            Ok(loan) => {
+                memory.handles[loan.block() as usize] = allocation.handle;
+                *loans += 1;
+                Ok((loan, allocation.offset))
+            }
+            Err(rgaps_topic::LoanError::NoBlocks) => {
+                let freed = memory.tlsf.free(allocation.handle);
+                debug_assert!(freed.is_ok());
+                Err(Shortage::Blocks)
+            }
+        }
+    }
+
+    /// Does what can be done about a shortage. An error: nothing.
+    fn relieve(&self, shortage: &Shortage, bytes: u64, align: u64) -> Result<(), LoanError> {
+        match shortage {
+            Shortage::Loans => Err(LoanError::TooManyLoans {
+                topic: self.topic_name.clone(),
+                limit: self.qos.max_loans,
+            }),
+            Shortage::Blocks if self.evict_consumed() => Ok(()),
+            Shortage::Blocks => Err(LoanError::NoBlocks {
+                topic: self.topic_name.clone(),
+                limit: self.lock().memory.handles.len() as u32,
+            }),
+            Shortage::Memory => match self.grow(bytes, align) {
+                // Messages that everyone has read may go before their time.
+                Err(LoanError::PoolFull { .. }) if self.evict_consumed() => Ok(()),
+                outcome => outcome,
+            },
+        }
+    }
+
+    fn evict_consumed(&self) -> bool {
+        if self.qos.transient_local {
+            return false;
+        }
+        let mut state = self.lock();
+        let State { writer, memory, .. } = &mut *state;
+        writer.evict_consumed(&mut |block| memory.free(block)) > 0
+    }
+
+    /// Leases memory for a block.
+    fn grow(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
+        let full = |reason: String| LoanError::PoolFull {
+            topic: self.topic_name.clone(),
+            bytes,
+            domain: match self.pool.domain {
+                Domain::Host => "host",
+                Domain::Cuda(_) => "cuda",
+            },
+            reason,
+        };
+        let needed = Tlsf::lease_bytes(bytes, align)
+            .ok_or_else(|| full("no pool can be that large".to_owned()))?;
+        // Half as much again as there is, so that the number of leases grows with the logarithm.
+        let wanted = needed
+            .max(self.lock().memory.leased_bytes / 2)
+            .max(LEASE_BYTES_MIN);
+        let mut outcome = self.lease(wanted);
+        if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
+            outcome = self.lease(needed);
+        }
+        match outcome {
+            Err(error) if is_full(&error) => Err(full(error.to_string())),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    fn lease(&self, bytes: u64) -> Result<(), ClientError> {
+        let ranges = self.conductor.lease(self.member, bytes)?;
+        let mapped = self.mapping.mapped();
+        let mut state = self.lock();
+        for range in ranges {
+            let end = range.offset.checked_add(range.bytes);
+            if end.is_none_or(|end| end > mapped) {
+                return Err(broken("a lease beyond what is mapped"));
+            }
+            state
+                .memory
+                .tlsf
+                .add_region(range.offset, range.bytes)
+                .map_err(|error| broken(&format!("a lease that cannot be: {error}")))?;
+            state.memory.leased_bytes += range.bytes;
+        }
+        Ok(())
+    }
+
+    /// Remembers the doorbell's count; to be done before the last look before a sleep.
+    fn sleeper(&self) -> Result<Sleeper<'_>, ClientError> {
+        Sleeper::new(&self.storage, self.doorbell).ok_or_else(|| broken("a doorbell out of range"))
+    }
+
+    /// Publishes a loan's block; leaves it in the loan where it fails.
+    pub(crate) fn publish(&self, loan: &mut Loan, stream: Stream) -> Result<u64, PublishError> {
+        let publish_ns = monotonic_ns();
+        self.guard.check()?;
+        if let Some(tensor) = &loan.tensor {
+            crate::tensor::check_extent(tensor, loan.bytes)
+                .map_err(|error| PublishError::Argument(error.to_string()))?;
+        }
+        if self.pool.domain != Domain::Host {
+            self.mapping.synchronize(stream)?;
+        }
+        let message = Message {
+            pool: self.pool.pool as u16,
+            offset: loan.offset,
+            bytes: loan.bytes,
+            publish_ns,
+            tag: loan.tag,
+            tensor: loan.tensor,
+        };
+        let mut state = self.lock();
+        if self.qos.reliable && !state.writer.has_room(loan.bytes) {
+            drop(state);
+            state = self.wait_for_room(loan.bytes)?;
+        }
+        let State {
+            writer,
+            memory,
+            loans,
+        } = &mut *state;
+        let Some(block) = loan.block.take() else {
+            return Err(PublishError::Argument("the loan is used up".to_owned()));
+        };
+        *loans -= 1;
+        writer
+            .publish(block, &message, &mut |block| memory.free(block))
+            .map_err(|_| PublishError::LoanLost(self.topic_name.clone()))
+            .map(|sequence| sequence - writer.start())
+    }
+
+    /// Waits until reliable subscribers have read on, at most for the deadline.
+    #[cold]
+    fn wait_for_room(&self, bytes: u64) -> Result<MutexGuard<'_, State>, PublishError> {
+        let deadline = Deadline::after(self.qos.deadline);
+        loop {
+            let sleeper = self.sleeper()?;
+            let mut state = self.lock();
+            state.writer.announce_blocked();
+            if state.writer.has_room(bytes) {
+                return Ok(state);
+            }
+            let Some(left_ns) = deadline.left_ns() else {
+                return Err(PublishError::HeldBack {
+                    topic: self.topic_name.clone(),
+                    subscribers: state.writer.held_back_by(bytes).count_ones(),
+                    waited: self.qos.deadline,
+                });
+            };
+            drop(state);
+            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
+        }
+    }
+
+    pub(crate) fn abandon(&self, block: rgaps_topic::Loan) {
+        if self.guard.is_child() {
+            return;
+        }
+        let mut state = self.lock();
+        let State {
+            writer,
+            memory,
+            loans,
+        } = &mut *state;
+        *loans -= 1;
+        writer.abandon(block, &mut |block| memory.free(block));
+    }
+
+    fn subscribers(&self) -> u32 {
+        let all = (1 << MAX_SUBSCRIBERS) - 1;
+        (self.topic.subscribers().load(Ordering::Acquire) & all).count_ones()
+    }
+
+    fn wait_for_subscribers(&self, n: u32, deadline: Deadline) -> Result<bool, ClientError> {
+        self.guard.check()?;
+        loop {
+            let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
+            if self.subscribers() >= n {
+                return Ok(true);
+            }
+            let Some(left_ns) = deadline.left_ns() else {
+                return Ok(false);
+            };
+            futex_wait(
+                self.topic.membership_epoch(),
+                epoch,
+                left_ns.min(WAIT_SLICE_NS),
+            );
+        }
+    }
+
+    fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
+        self.guard.check()?;
+        let ranges: Vec<_> = {
+            let mut state = self.lock();
+            let State { writer, memory, .. } = &mut *state;
+            writer.collect_returned(&mut |block| memory.free(block));
+            memory
+                .tlsf
+                .take_free(rgaps_layout::GRANULE_BYTES, keep_bytes)
+                .into_iter()
+                .map(|range| rgaps_session::Range {
+                    offset: range.start,
+                    bytes: range.end - range.start,
+                })
+                .collect()
+        };
+        let bytes = ranges.iter().map(|range| range.bytes).sum();
+        self.lock().memory.leased_bytes -= bytes;
+        self.conductor.return_ranges(self.member, ranges)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for PublisherCore {
+    fn drop(&mut self) {
+        // Without a daemon the next one sees that we are gone.
+        if !self.guard.is_child() {
+            let _ = self.conductor.leave(self.member);
+        }
+    }
+}
+
+fn is_full(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
+}

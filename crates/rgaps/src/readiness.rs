@@ -1,0 +1,67 @@
+//! A pollable descriptor for a subscriber.
+//!
+//! Publishers ring futexes, which no event loop can wait for. A thread does, and makes an eventfd
+//! readable when there is something to read; the subscriber makes it unreadable when there is
+//! not, and has the thread watch again. Only subscribers that are asked for a descriptor have the
+//! thread. See `docs/decisions/0004-waiting.md`.
+
+use crate::subscriber::SubscriberCore;
+use rgaps_layout::WAIT_SLICE_NS;
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::{Arc, Weak};
+
+/// The eventfd and the thread behind it.
+pub(crate) struct Readiness {
+    event: Arc<OwnedFd>,
+    /// A message: watch. Closed: end. One place is enough: watching twice is watching.
+    watch: SyncSender<()>,
+}
+
+impl Readiness {
+    pub(crate) fn start(core: &Arc<SubscriberCore>) -> std::io::Result<Readiness> {
+        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (watch, watches) = sync_channel(1);
+        let (weak, raised) = (Arc::downgrade(core), event.clone());
+        std::thread::Builder::new()
+            .name("rgaps-readiness".to_owned())
+            .spawn(move || run(&weak, &raised, &watches))?;
+        let readiness = Readiness { event, watch };
+        readiness.watch();
+        Ok(readiness)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Makes the descriptor unreadable. True: it was readable.
+    pub(crate) fn clear(&self) -> bool {
+        rustix::io::read(&self.event, &mut [0u8; 8]) != Err(Errno::AGAIN)
+    }
+
+    /// Has the thread make it readable when there is something to read.
+    pub(crate) fn watch(&self) {
+        let _ = self.watch.try_send(());
+    }
+}
+
+fn run(core: &Weak<SubscriberCore>, event: &OwnedFd, watches: &Receiver<()>) {
+    while watches.recv().is_ok() {
+        loop {
+            // Held only for a slice, so that a subscriber that is dropped goes.
+            let Some(core) = core.upgrade() else { return };
+            let Ok(sleeper) = core.announce_sleep() else {
+                return;
+            };
+            if core.lock().reader.is_ready() {
+                break;
+            }
+            sleeper.sleep(WAIT_SLICE_NS / 4);
+        }
+        // Full only after 2^64 messages that nobody read.
+        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,505 @@
+//! Subscribers: taking messages, waiting for them.
+
+use crate::client::broken;
+use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::listener::Listener;
+use crate::pending::Deadline;
+use crate::readiness::Readiness;
+use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
+use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
+use rgaps_pool::{Access, Mapping};
+use rgaps_session::{Demand, Member, Role};
+use rgaps_sync::{monotonic_ns, spin_hint};
+use rgaps_topic::{Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Makes a [`Subscriber`].
+#[derive(Clone, Debug)]
+pub struct SubscriberBuilder {
+    node: Node,
+    topic: String,
+    type_name: String,
+    domain: Option<Domain>,
+    qos: SubscriberQos,
+}
+
+impl SubscriberBuilder {
+    pub(crate) fn new(node: Node, topic: &str) -> Self {
+        SubscriberBuilder {
+            node,
+            topic: topic.to_owned(),
+            type_name: String::new(),
+            domain: None,
+            qos: SubscriberQos::default(),
+        }
+    }
+
+    /// The type of the topic's messages, a name that all members must agree on. Default: any.
+    pub fn type_name(mut self, name: &str) -> Self {
+        self.type_name = name.to_owned();
+        self
+    }
+
+    /// Where the messages live. Default: where the topic's do.
+    pub fn domain(mut self, domain: Domain) -> Self {
+        self.domain = Some(domain);
+        self
+    }
+
+    /// All of the quality of service.
+    pub fn qos(mut self, qos: SubscriberQos) -> Self {
+        self.qos = qos;
+        self
+    }
+
+    /// Holds publishers back rather than miss a message.
+    pub fn reliable(mut self) -> Self {
+        self.qos.reliable = true;
+        self
+    }
+
+    /// What it gets of what was published before it joined.
+    pub fn late(mut self, late: Late) -> Self {
+        self.qos.late = late;
+        self
+    }
+
+    /// Samples that it may hold at once.
+    pub fn max_held(mut self, samples: u32) -> Self {
+        self.qos.max_held = samples;
+        self
+    }
+
+    /// How long it spins before it sleeps, waiting for a message.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.qos.spin = spin;
+        self
+    }
+
+    /// Joins the topic.
+    pub fn create(self) -> Result<Subscriber, OpenError> {
+        let qos = self.qos;
+        if qos.max_held == 0 || qos.max_held > MAX_HELD {
+            return Err(OpenError::Argument(format!(
+                "max_held {} is not between 1 and {MAX_HELD}",
+                qos.max_held
+            )));
+        }
+        let demand = Demand {
+            reliable: qos.reliable,
+            transient_local: qos.late != Late::Nothing,
+            depth: qos.depth,
+        };
+        let conductor = &self.node.conductor;
+        let role = Role::Subscriber(demand);
+        let joined = conductor.join(&self.topic, &self.type_name, self.domain, role)?;
+        let member = joined.member;
+        match SubscriberCore::new(conductor.clone(), joined, self.topic, qos) {
+            Ok(core) => Ok(Subscriber {
+                core: Arc::new(core),
+            }),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = conductor.leave(member);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A subscriber of one topic. May be used from several threads, each message then goes to one of
+/// them. Clones are the same subscriber.
+#[derive(Clone)]
+pub struct Subscriber {
+    pub(crate) core: Arc<SubscriberCore>,
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber")
+            .field("topic", &self.core.topic_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subscriber {
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.core.topic_name
+    }
+
+    /// The type of the topic's messages; empty if nobody had named one when this joined.
+    pub fn type_name(&self) -> &str {
+        &self.core.type_name
+    }
+
+    /// The next message, if there is one. Publishers take turns; each one's order is kept.
+    pub fn try_recv(&self) -> Result<Option<Sample>, RecvError> {
+        SubscriberCore::try_recv(&self.core)
+    }
+
+    /// The next message, however long it takes.
+    pub fn recv(&self) -> Result<Sample, RecvError> {
+        self.recv_until(Deadline::NEVER)
+    }
+
+    /// The next message, or [`RecvError::TimedOut`].
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Sample, RecvError> {
+        self.recv_until(Deadline::after(timeout))
+    }
+
+    fn recv_until(&self, deadline: Deadline) -> Result<Sample, RecvError> {
+        let core = &self.core;
+        if let Some(sample) = self.spin()? {
+            return Ok(sample);
+        }
+        loop {
+            let sleeper = core.announce_sleep()?;
+            if let Some(sample) = self.try_recv()? {
+                return Ok(sample);
+            }
+            let Some(left_ns) = deadline.left_ns() else {
+                return Err(RecvError::TimedOut(core.topic_name.clone()));
+            };
+            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
+        }
+    }
+
+    fn spin(&self) -> Result<Option<Sample>, RecvError> {
+        let spin_ns = self.core.qos.spin.as_nanos() as u64;
+        let begun_ns = monotonic_ns();
+        loop {
+            if let Some(sample) = self.try_recv()? {
+                return Ok(Some(sample));
+            }
+            if monotonic_ns() - begun_ns >= spin_ns {
+                return Ok(None);
+            }
+            spin_hint();
+        }
+    }
+
+    /// Waits until a message is there, without taking it. False: not in time.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, RecvError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            let sleeper = self.core.announce_sleep()?;
+            if self.core.lock().reader.is_ready() {
+                return Ok(true);
+            }
+            let Some(left_ns) = deadline.left_ns() else {
+                return Ok(false);
+            };
+            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
+        }
+    }
+
+    /// Calls `handler` with each message, in a thread of its own, until the listener is dropped.
+    pub fn listen(
+        &self,
+        handler: impl FnMut(Result<Sample, RecvError>) + Send + 'static,
+    ) -> Result<Listener, RecvError> {
+        Listener::start(self.clone(), handler)
+    }
+
+    /// A descriptor that is readable while there are messages, for `poll`, `epoll` and event
+    /// loops. Take messages with [`try_recv`](Self::try_recv) until there are none; do not read
+    /// the descriptor. The first call starts a thread.
+    pub fn readiness(&self) -> Result<BorrowedFd<'_>, RecvError> {
+        self.core.guard.check()?;
+        let mut failed = None;
+        let readiness = self.core.readiness.get_or_init(|| {
+            Readiness::start(&self.core)
+                .map_err(|error| failed = Some(error))
+                .ok()
+        });
+        match (readiness, failed) {
+            (Some(readiness), _) => Ok(readiness.fd()),
+            (None, error) => Err(RecvError::Client(ClientError::System {
+                call: "starting the thread behind a pollable descriptor",
+                source: error.unwrap_or_else(|| std::io::ErrorKind::OutOfMemory.into()),
+            })),
+        }
+    }
+
+    /// Messages missed so far.
+    pub fn missed(&self) -> u64 {
+        self.core.lock().reader.missed()
+    }
+
+    /// Samples held now, clones counted once.
+    pub fn held(&self) -> u32 {
+        self.core.holds.held()
+    }
+}
+
+/// What a subscriber's handle and its samples share.
+pub(crate) struct SubscriberCore {
+    conductor: Arc<Conductor>,
+    // Keeps the control segment mapped as long as the views into it live.
+    zone: Arc<ZoneView>,
+    pub(crate) guard: ForkGuard,
+    member: Member,
+    topic_name: String,
+    type_name: String,
+    storage: Shared,
+    slot: SubscriberView<Shared>,
+    /// The doorbell that publishers ring: the subscriber's own, or that of its wait set.
+    doorbell: AtomicU32,
+    own_doorbell: u32,
+    qos: SubscriberQos,
+    pub(crate) holds: Holds,
+    readiness: OnceLock<Option<Readiness>>,
+    state: Mutex<State>,
+}
+
+/// What changes with every message.
+pub(crate) struct State {
+    pub(crate) reader: Reader<Shared>,
+    pools: [Option<Arc<PoolMapping>>; MAX_POOLS],
+}
+
+impl SubscriberCore {
+    fn new(
+        conductor: Arc<Conductor>,
+        joined: Joined,
+        topic_name: String,
+        qos: SubscriberQos,
+    ) -> Result<SubscriberCore, ClientError> {
+        let Joined {
+            member,
+            zone,
+            doorbell,
+            ..
+        } = joined;
+        let mut pools = std::array::from_fn(|_| None);
+        if let Some(grant) = joined.pool {
+            // A domain that cannot be used here is better told now than with the first message.
+            let mapping = conductor.pool_mapping(member.zone, grant, Access::ReadOnly)?;
+            pools[grant.pool as usize % MAX_POOLS] = Some(mapping);
+        }
+        // SAFETY: the zone maps the control segment of that size for writing, for as long as it
+        // lives, and `self.zone` keeps it; everything in it is accessed as atomics.
+        let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
+        let topic = TopicView::new(storage, joined.region_offset)
+            .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
+            .ok_or_else(|| broken("a topic that is not where it should be"))?;
+        let slot = topic.subscriber(member.slot as usize);
+        slot.doorbell().store(doorbell, Ordering::Release);
+        let start = match qos.late {
+            Late::Nothing => Start::Live,
+            Late::Latest => Start::Kept(1),
+            Late::Last(n) => Start::Kept(u64::from(n)),
+            Late::AllKept => Start::Kept(u64::MAX),
+        };
+        let reader = Reader::new(topic, member.slot, qos.reliable, start);
+        Ok(SubscriberCore {
+            guard: conductor.guard().clone(),
+            conductor,
+            zone,
+            member,
+            topic_name,
+            type_name: joined.type_name,
+            storage,
+            slot,
+            doorbell: AtomicU32::new(doorbell),
+            own_doorbell: doorbell,
+            qos,
+            holds: Holds::new(qos.max_held),
+            readiness: OnceLock::new(),
+            state: Mutex::new(State { reader, pools }),
+        })
+    }
+
+    pub(crate) fn topic_name(&self) -> &str {
+        &self.topic_name
+    }
+
+    pub(crate) fn zone(&self) -> &Arc<ZoneView> {
+        &self.zone
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in there panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has publishers ring this doorbell from now on; none: the subscriber's own.
+    pub(crate) fn set_doorbell(&self, doorbell: Option<u32>) {
+        let doorbell = doorbell.unwrap_or(self.own_doorbell);
+        self.doorbell.store(doorbell, Ordering::Release);
+        self.slot.doorbell().store(doorbell, Ordering::Release);
+    }
+
+    /// First steps of a sleep: remember the doorbell, say that we sleep. Look once more after.
+    pub(crate) fn announce_sleep(&self) -> Result<Sleeper<'_>, ClientError> {
+        self.guard.check()?;
+        let sleeper = Sleeper::new(&self.storage, self.doorbell.load(Ordering::Acquire))
+            .ok_or_else(|| broken("a doorbell out of range"))?;
+        self.lock().reader.announce_sleep();
+        Ok(sleeper)
+    }
+
+    fn try_recv(core: &Arc<SubscriberCore>) -> Result<Option<Sample>, RecvError> {
+        core.guard.check()?;
+        let mut state = core.lock();
+        let Some(hold) = core.holds.begin() else {
+            // A full subscriber that has nothing to read is not in trouble yet.
+            if !state.reader.is_ready() {
+                return Ok(None);
+            }
+            return Err(RecvError::TooManyHeld {
+                topic: core.topic_name.clone(),
+                limit: core.qos.max_held,
+            });
+        };
+        let Some(taken) = core.poll(&mut state) else {
+            core.holds.end(hold);
+            return Ok(None);
+        };
+        core.slot.held().store(core.holds.held(), Ordering::Relaxed);
+        match core.locate(&mut state, &taken) {
+            Ok(mapping) => Ok(Some(Sample {
+                subscriber: core.clone(),
+                mapping,
+                held: ManuallyDrop::new(taken.held),
+                hold,
+                message: taken.message,
+                publisher: taken.publisher,
+                incarnation: taken.incarnation,
+                sequence: taken.sequence,
+                missed: taken.missed,
+            })),
+            Err(error) => {
+                drop(state);
+                taken.held.release();
+                core.let_go(hold);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a message; where there is none and someone polls the descriptor, makes it unready
+    /// and looks again.
+    fn poll(&self, state: &mut State) -> Option<Taken<Shared>> {
+        if let Some(taken) = state.reader.poll() {
+            return Some(taken);
+        }
+        let readiness = self.readiness.get()?.as_ref()?;
+        if !readiness.clear() {
+            return None;
+        }
+        let taken = state.reader.poll();
+        readiness.watch();
+        taken
+    }
+
+    /// The mapping that a message's bytes lie in, if they do.
+    fn locate(
+        &self,
+        state: &mut State,
+        taken: &Taken<Shared>,
+    ) -> Result<Arc<PoolMapping>, RecvError> {
+        let message = &taken.message;
+        let untrusted = |reason: String| RecvError::Untrusted {
+            topic: self.topic_name.clone(),
+            reason,
+        };
+        let pool = usize::from(message.pool);
+        let known = state
+            .pools
+            .get_mut(pool)
+            .ok_or_else(|| untrusted(format!("there is no pool {pool}")))?;
+        let mapping = match known {
+            Some(mapping) => mapping.clone(),
+            None => {
+                let zone = self.member.zone;
+                let grant = self.conductor.pool_grant(zone, pool as u32)?;
+                let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
+                known.insert(mapping).clone()
+            }
+        };
+        let end = message
+            .offset
+            .checked_add(message.bytes)
+            .filter(|end| *end <= mapping.cap())
+            .ok_or_else(|| untrusted(format!("its bytes lie outside pool {pool}")))?;
+        if end > mapping.mapped() {
+            self.conductor.sync_pool(self.member.zone, pool as u32)?;
+        }
+        if end > mapping.mapped() {
+            return Err(untrusted(format!(
+                "its bytes lie behind the end of pool {pool}"
+            )));
+        }
+        Ok(mapping)
+    }
+
+    /// After the last clone of a sample released its block.
+    pub(crate) fn let_go(&self, hold: u32) {
+        self.holds.end(hold);
+        self.slot.held().store(self.holds.held(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for SubscriberCore {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            return;
+        }
+        drop(self.readiness.take());
+        // Without a daemon the next one sees that we are gone.
+        let _ = self.conductor.leave(self.member);
+    }
+}
+
+/// Counts of the clones of each sample that is held, and how many those are. All of it is there
+/// from the start, so that receiving allocates nothing.
+pub(crate) struct Holds {
+    clones: Box<[AtomicU32]>,
+    unused: Mutex<Vec<u32>>,
+}
+
+impl Holds {
+    fn new(most: u32) -> Holds {
+        Holds {
+            clones: (0..most).map(|_| AtomicU32::new(0)).collect(),
+            unused: Mutex::new((0..most).rev().collect()),
+        }
+    }
+
+    fn unused(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A count of one, if fewer than the limit are in use.
+    fn begin(&self) -> Option<u32> {
+        let hold = self.unused().pop()?;
+        self.clones[hold as usize].store(1, Ordering::Relaxed);
+        Some(hold)
+    }
+
+    fn end(&self, hold: u32) {
+        self.unused().push(hold);
+    }
+
+    pub(crate) fn add(&self, hold: u32) {
+        // Relaxed, like Arc: whoever clones holds a clone already.
+        self.clones[hold as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True: that was the last one.
+    pub(crate) fn remove(&self, hold: u32) -> bool {
+        // Release what this clone's user read, acquire what the others' did, like Arc.
+        self.clones[hold as usize].fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(crate) fn held(&self) -> u32 {
+        (self.clones.len() - self.unused().len()) as u32
+    }
+}

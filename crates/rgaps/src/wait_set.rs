@@ -1,0 +1,132 @@
+//! Waiting for messages of many topics at once.
+
+use crate::pending::Deadline;
+use crate::subscriber::SubscriberCore;
+use crate::{ClientError, Node, RecvError, Subscriber};
+use rgaps_layout::WAIT_SLICE_NS;
+use rgaps_session::ZoneId;
+use rgaps_sync::{futex_wait_any, WAIT_ANY_MAX};
+use rgaps_topic::Sleeper;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names a subscriber in a wait set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub usize);
+
+/// Subscribers that are waited for together. Its subscribers share a doorbell per zone, so one
+/// sleep covers any number of topics.
+pub struct WaitSet {
+    node: Node,
+    members: Vec<Option<Arc<SubscriberCore>>>,
+    /// A doorbell per zone, and a member through which its control segment is reached.
+    doorbells: Vec<(ZoneId, u32)>,
+}
+
+impl std::fmt::Debug for WaitSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitSet")
+            .field("members", &self.members.iter().flatten().count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WaitSet {
+    pub(crate) fn new(node: Node) -> WaitSet {
+        WaitSet {
+            node,
+            members: Vec::new(),
+            doorbells: Vec::new(),
+        }
+    }
+
+    /// Adds a subscriber of the same node. It may be in one wait set at a time.
+    pub fn attach(&mut self, subscriber: &Subscriber) -> Result<Token, ClientError> {
+        let core = &subscriber.core;
+        core.guard.check()?;
+        let zone = core.zone().id();
+        let doorbell = match self.doorbells.iter().find(|(id, _)| *id == zone) {
+            Some((_, doorbell)) => *doorbell,
+            None => {
+                if self.doorbells.len() == WAIT_ANY_MAX {
+                    return Err(ClientError::Protocol(format!(
+                        "a wait set spans at most {WAIT_ANY_MAX} sets of access rules"
+                    )));
+                }
+                let doorbell = self.node.conductor.take_doorbell(zone)?;
+                self.doorbells.push((zone, doorbell));
+                doorbell
+            }
+        };
+        core.set_doorbell(Some(doorbell));
+        let free = self.members.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.members.push(None);
+            self.members.len() - 1
+        });
+        self.members[index] = Some(core.clone());
+        Ok(Token(index))
+    }
+
+    /// Takes a subscriber out. False: there is none of that token.
+    pub fn detach(&mut self, token: Token) -> bool {
+        let member = self.members.get_mut(token.0).and_then(Option::take);
+        if let Some(core) = &member {
+            core.set_doorbell(None);
+        }
+        member.is_some()
+    }
+
+    /// Waits until some of the subscribers have a message, and says which. None: not in time.
+    pub fn wait(&self, timeout: Duration) -> Result<Vec<Token>, RecvError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            // One doorbell per zone; any member of the zone leads to it.
+            let mut sleepers: Vec<(ZoneId, Sleeper<'_>)> = Vec::new();
+            for core in self.members.iter().flatten() {
+                let sleeper = core.announce_sleep()?;
+                if sleepers.iter().all(|(zone, _)| *zone != core.zone().id()) {
+                    sleepers.push((core.zone().id(), sleeper));
+                }
+            }
+            let ready = self.ready();
+            let left_ns = deadline.left_ns();
+            if !ready.is_empty() || left_ns.is_none() {
+                return Ok(ready);
+            }
+            let slice_ns = left_ns.unwrap_or(0).min(WAIT_SLICE_NS);
+            let words: Vec<_> = sleepers.iter().map(|(_, sleeper)| sleeper.word()).collect();
+            if words.is_empty() {
+                return Err(RecvError::Client(ClientError::Protocol(
+                    "the wait set is empty: attach subscribers first".to_owned(),
+                )));
+            }
+            futex_wait_any(&words, slice_ns);
+        }
+    }
+
+    fn ready(&self) -> Vec<Token> {
+        let members = self.members.iter().enumerate();
+        members
+            .filter(|(_, core)| {
+                core.as_ref()
+                    .is_some_and(|core| core.lock().reader.is_ready())
+            })
+            .map(|(index, _)| Token(index))
+            .collect()
+    }
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        for core in self.members.iter().flatten() {
+            if core.guard.is_child() {
+                return;
+            }
+            core.set_doorbell(None);
+        }
+        for (zone, doorbell) in self.doorbells.drain(..) {
+            let _ = self.node.conductor.return_doorbell(zone, doorbell);
+        }
+    }
+}
