@@ -4,7 +4,10 @@
 /// namespaces), unaffected by changes of the date.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a valid timespec for the call to fill; CLOCK_MONOTONIC always exists, so
     // the call cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

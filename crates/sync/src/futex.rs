@@ -89,8 +89,8 @@ pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
 
 #[cfg(not(loom))]
 fn wake_reason(result: libc::c_long) -> Wake {
-    let timed_out = result < 0
-        && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT);
+    let timed_out =
+        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT);
     if timed_out {
         Wake::TimedOut
     } else {
@@ -140,8 +140,14 @@ mod tests {
         assert_eq!(futex_wait(&word, 0, u64::from(u32::MAX)), Wake::Look);
         assert_eq!(futex_wait(&word, 1, 1_000_000), Wake::TimedOut);
         let other = AtomicU32::new(5);
-        assert_eq!(futex_wait_any(&[(&word, 1), (&other, 5)], 1_000_000), Wake::TimedOut);
-        assert_eq!(futex_wait_any(&[(&word, 1), (&other, 4)], 10_000_000_000), Wake::Look);
+        assert_eq!(
+            futex_wait_any(&[(&word, 1), (&other, 5)], 1_000_000),
+            Wake::TimedOut
+        );
+        assert_eq!(
+            futex_wait_any(&[(&word, 1), (&other, 4)], 10_000_000_000),
+            Wake::Look
+        );
     }
 
     #[test]

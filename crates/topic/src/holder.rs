@@ -57,7 +57,8 @@ impl Holders {
     }
 }
 
-/// Sets `bit` if the block still lives its life `generation`. False: the reader was overrun.
+/// Sets `bit` if the block still lives its life `generation`. False: the reader was overrun, or it
+/// holds the block already and its publisher lies: a second hold on one bit could not be released.
 pub(crate) fn acquire(word: &AtomicU128, generation: u64, bit: u64) -> bool {
     let mut now = Holders {
         generation,
@@ -74,7 +75,7 @@ pub(crate) fn acquire(word: &AtomicU128, generation: u64, bit: u64) -> bool {
             Ok(_) => return true,
             Err(seen) => now = Holders::unpack(seen),
         }
-        if now.generation != generation || now.mask == 0 {
+        if now.generation != generation || now.mask == 0 || now.mask & bit != 0 {
             return false;
         }
     }

@@ -11,7 +11,13 @@ use rgaps_layout::{
     SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
-use std::sync::Arc;
+use rgaps_sync::Arc;
+
+/// Messages that [`Reader::poll`] finds gone at one publisher before it looks at the next one.
+///
+/// Who sleeps after that misses no doorbell: after the first skip whatever is gone was pushed out
+/// by a message that came after the sleeper had said so, and that message rings.
+const SKIPS_MAX: u32 = 64;
 
 /// Where a subscriber begins to read publishers that were there before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,9 +139,20 @@ struct Descriptor {
 }
 
 impl<S: Storage> Reader<S> {
-    /// The reader of subscriber slot `slot_index`. Sets its cursors in the topic.
-    pub fn new(topic: TopicView<S>, slot_index: u32, reliable: bool, start: Start) -> Reader<S> {
-        assert!((slot_index as usize) < MAX_SUBSCRIBERS);
+    /// The reader of subscriber slot `slot_index`, if there is such a slot. Sets its cursors in
+    /// the topic.
+    ///
+    /// The daemon sets them before, not above where `start` will be: a publisher may push out
+    /// what no reliable subscriber's cursor is at or below, and does not look again.
+    pub fn new(
+        topic: TopicView<S>,
+        slot_index: u32,
+        reliable: bool,
+        start: Start,
+    ) -> Option<Reader<S>> {
+        if slot_index as usize >= MAX_SUBSCRIBERS {
+            return None;
+        }
         let slot = topic.subscriber(slot_index as usize);
         let mut reader = Reader {
             slot,
@@ -152,7 +169,6 @@ impl<S: Storage> Reader<S> {
             missed_total: 0,
             topic,
         };
-        reader.learn_sources();
         for index in 0..MAX_PUBLISHERS {
             let publisher = reader.topic.publisher(index);
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
@@ -163,8 +179,9 @@ impl<S: Storage> Reader<S> {
             };
             reader.move_cursor(index, cursor);
         }
+        reader.learn_sources();
         reader.acknowledge_epoch();
-        reader
+        Some(reader)
     }
 
     /// Messages missed so far.
@@ -235,7 +252,7 @@ impl<S: Storage> Reader<S> {
         if self.leaving.is_empty() {
             // The last holder's writes to the region come before this store: the count was
             // lowered with Release, and this fence makes our look at it an Acquire.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            fence(Ordering::Acquire);
             self.slot
                 .seen_epoch()
                 .store(self.epoch_seen, Ordering::Release);
@@ -268,13 +285,15 @@ impl<S: Storage> Reader<S> {
             block_capacity: publisher.block_capacity().load(Ordering::Relaxed),
         };
         let base = publisher.region_offset().load(Ordering::Relaxed);
-        let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
         let start = publisher.start().load(Ordering::Relaxed).min(SEQUENCE_END);
-        if self.cursors[index] < start {
-            // What we had not read of the slot's last publisher went with it.
-            self.count_missed(index, start - self.cursors[index]);
-            self.move_cursor(index, start);
+        // The daemon writes another number before it writes anything else to the slot
+        // (SYNC: incarnation). If it did so meanwhile, the next epoch brings us here again.
+        fence(Ordering::Acquire);
+        if publisher.incarnation().load(Ordering::Relaxed) != incarnation {
+            return None;
         }
+        let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
+        self.start_at(index, start, publisher.head().load(Ordering::Acquire));
         Some(Arc::new(Source {
             incarnation,
             start,
@@ -283,9 +302,23 @@ impl<S: Storage> Reader<S> {
         }))
     }
 
+    /// Puts the cursor of a publisher that is new to us where its messages begin.
+    fn start_at(&mut self, index: usize, start: u64, head: u64) {
+        let cursor = self.cursors[index];
+        if cursor < start {
+            // What we had not read of the slot's last publisher went with it.
+            self.count_missed(index, start - cursor);
+        }
+        // Above its head we can only be because the slot's last publisher lied about its own, and
+        // would wait there for ever.
+        if cursor < start || cursor > head {
+            self.move_cursor(index, start);
+        }
+    }
+
     /// Takes the next message of one publisher, skipping what it has overrun.
     fn take(&mut self, index: usize) -> Option<Taken<S>> {
-        loop {
+        for _ in 0..SKIPS_MAX {
             let cursor = self.cursors[index];
             let source = self.sources[index].as_ref()?;
             match read_slot(&source.region, cursor) {
@@ -299,6 +332,7 @@ impl<S: Storage> Reader<S> {
             }
             self.skip(index, cursor);
         }
+        None
     }
 
     fn hold(&self, source: &Arc<Source<S>>, descriptor: &Descriptor) -> Option<Held<S>> {
@@ -361,8 +395,9 @@ impl<S: Storage> Reader<S> {
 
     fn count_missed(&mut self, index: usize, count: u64) {
         if self.begun[index] {
-            self.missed[index] += count;
-            self.missed_total += count;
+            // A publisher that lies about its cursors can make any number of them.
+            self.missed[index] = self.missed[index].saturating_add(count);
+            self.missed_total = self.missed_total.saturating_add(count);
             self.slot
                 .missed()
                 .store(self.missed_total, Ordering::Relaxed);

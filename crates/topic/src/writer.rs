@@ -3,7 +3,7 @@
 use crate::holder::{self, Holders, Outcome, RING};
 use crate::step::step;
 use crate::{ring_sleepers, PublisherView, RegionView, Storage, TopicView};
-use rgaps_layout::{DType, DESCRIPTOR_TYPED, MAX_DIMS};
+use rgaps_layout::{DType, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, SEQUENCE_END};
 use rgaps_sync::atomic::{fence, Ordering};
 
 /// Blocks that became free, by number; the caller frees their memory.
@@ -81,7 +81,8 @@ struct Record {
 struct Retained {
     block: u32,
     generation: u64,
-    bytes: u64,
+    /// Payload bytes published up to and with this message, wrapping.
+    end_bytes: u64,
 }
 
 /// A publisher's ring and blocks. Exactly one exists per publisher.
@@ -97,8 +98,9 @@ pub struct Writer<S> {
     max_bytes: u64,
     head: u64,
     tail: u64,
-    retained_bytes: u64,
+    /// Payload bytes ever published and ever evicted, both wrapping.
     published_bytes: u64,
+    evicted_bytes: u64,
     retained: Vec<Retained>,
     records: Vec<Record>,
     unused: Vec<u32>,
@@ -112,7 +114,7 @@ pub struct Writer<S> {
 impl<S: Storage> Writer<S> {
     /// The writer of publisher slot `slot_index`, as the daemon granted it: `start` is the
     /// sequence number of the first message, `depth` how many messages the ring keeps and
-    /// `max_bytes` how many bytes of payload they may have.
+    /// `max_bytes` how many bytes of payload they may have. None: the grant makes no sense.
     pub fn new(
         topic: TopicView<S>,
         slot_index: u32,
@@ -121,12 +123,17 @@ impl<S: Storage> Writer<S> {
         start: u64,
         depth: u32,
         max_bytes: u64,
-    ) -> Writer<S> {
-        let slot = topic.publisher(slot_index as usize);
+    ) -> Option<Writer<S>> {
         let geometry = region.geometry();
-        assert!(depth > 0 && depth < geometry.ring_capacity);
+        let makes_sense = (slot_index as usize) < MAX_PUBLISHERS
+            && (1..geometry.ring_capacity).contains(&depth)
+            && start < SEQUENCE_END;
+        if !makes_sense {
+            return None;
+        }
+        let slot = topic.publisher(slot_index as usize);
         let blocks = geometry.block_capacity as usize;
-        Writer {
+        Some(Writer {
             sweep_seen: slot.sweep().load(Ordering::Acquire),
             topic,
             slot,
@@ -137,8 +144,8 @@ impl<S: Storage> Writer<S> {
             max_bytes,
             head: start,
             tail: start,
-            retained_bytes: 0,
             published_bytes: 0,
+            evicted_bytes: 0,
             retained: vec![Retained::default(); geometry.ring_capacity as usize],
             records: vec![Record::default(); blocks],
             // The last one handed in is the first handed out: few blocks stay few cache lines.
@@ -147,7 +154,7 @@ impl<S: Storage> Writer<S> {
             region,
             slowest: start,
             epoch_seen: 0,
-        }
+        })
     }
 
     /// Sequence number of the next message.
@@ -242,20 +249,47 @@ impl<S: Storage> Writer<S> {
         fence(Ordering::SeqCst);
     }
 
+    /// Payload bytes of the messages that the ring holds.
+    fn retained_bytes(&self) -> u64 {
+        self.published_bytes.wrapping_sub(self.evicted_bytes)
+    }
+
     /// Sequence number of the newest message that one more of `bytes` bytes pushes out, if any.
     fn pushed_out(&self, bytes: u64) -> Option<u64> {
-        let mut first_kept = (self.head + 1).saturating_sub(self.depth).max(self.tail);
-        let mut kept = self.retained_bytes.saturating_add(bytes);
-        if kept > self.max_bytes {
-            for sequence in self.tail..self.head {
-                if kept <= self.max_bytes && sequence >= first_kept {
-                    break;
-                }
-                kept -= self.retained_at(sequence).bytes;
-                first_kept = first_kept.max(sequence + 1);
+        let by_count = (self.head + 1).saturating_sub(self.depth).max(self.tail);
+        let excess = self
+            .retained_bytes()
+            .saturating_add(bytes)
+            .saturating_sub(self.max_bytes);
+        let first_kept = match excess {
+            0 => by_count,
+            _ => by_count.max(self.first_beyond(excess)),
+        };
+        (first_kept > self.tail).then(|| first_kept - 1)
+    }
+
+    /// Sequence number of the first message that stays when the oldest ones go that together have
+    /// at least `bytes` bytes. Takes as many looks as the logarithm of how many go.
+    fn first_beyond(&self, bytes: u64) -> u64 {
+        let freed_through = |sequence| {
+            self.retained_at(sequence)
+                .end_bytes
+                .wrapping_sub(self.evicted_bytes)
+        };
+        let mut stride = 1;
+        while self.tail + stride < self.head && freed_through(self.tail + stride - 1) < bytes {
+            stride *= 2;
+        }
+        let (mut low, mut high) = (self.tail + stride / 2, (self.tail + stride).min(self.head));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if freed_through(middle) < bytes {
+                low = middle + 1;
+            } else {
+                high = middle;
             }
         }
-        (first_kept > self.tail).then(|| first_kept - 1)
+        (low + 1).min(self.head)
     }
 
     fn epoch(&self) -> u32 {
@@ -308,19 +342,18 @@ impl<S: Storage> Writer<S> {
         step!("publish.rung");
 
         // What follows no subscriber waits for.
+        self.published_bytes = self.published_bytes.wrapping_add(message.bytes);
         let at = (sequence & (self.retained.len() as u64 - 1)) as usize;
         self.retained[at] = Retained {
             block,
             generation,
-            bytes: message.bytes,
+            end_bytes: self.published_bytes,
         };
-        self.retained_bytes += message.bytes;
-        self.published_bytes += message.bytes;
         self.slot
             .published_bytes()
             .store(self.published_bytes, Ordering::Relaxed);
         while self.retained() > self.depth
-            || (self.retained_bytes > self.max_bytes && self.retained() > 1)
+            || (self.retained_bytes() > self.max_bytes && self.retained() > 1)
         {
             self.evict_oldest(freed);
         }
@@ -382,10 +415,10 @@ impl<S: Storage> Writer<S> {
         let Retained {
             block,
             generation,
-            bytes,
+            end_bytes,
         } = self.retained_at(self.tail);
         self.tail += 1;
-        self.retained_bytes -= bytes;
+        self.evicted_bytes = end_bytes;
         self.slot.tail().store(self.tail, Ordering::Release);
         step!("evict.tail");
         self.drop_bit(block, generation, RING, freed);
@@ -414,14 +447,17 @@ impl<S: Storage> Writer<S> {
 
     fn drop_bit(&mut self, block: u32, generation: u64, bit: u64, freed: &mut impl Freed) {
         let word = self.region.holders(block).expect("our own block");
-        if holder::release(word, generation, bit) == Outcome::Emptied {
+        // Whoever scribbles on holder words can make a block look emptied twice: our own record
+        // knows which life has ended already.
+        let record = self.records[block as usize];
+        let ours = record.live && record.generation == generation;
+        if holder::release(word, generation, bit) == Outcome::Emptied && ours {
             self.retire(block, freed);
         }
     }
 
     fn retire(&mut self, block: u32, freed: &mut impl Freed) {
         let record = &mut self.records[block as usize];
-        debug_assert!(record.live);
         record.live = false;
         record.generation = record.generation.wrapping_add(1);
         self.unused.push(block);
