@@ -5,7 +5,7 @@ use crate::topic::{Publisher, Subscriber, Topic};
 use rgaps_layout::{
     MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
 };
-use rgaps_sync::atomic::Ordering;
+use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
 use rgaps_topic::{ring, PublisherView, Shared, TopicView};
 
@@ -20,7 +20,10 @@ pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
 pub(crate) fn fill_publisher(view: &TopicView<Shared>, publisher: &Publisher) {
     let slot = view.publisher(publisher.slot as usize);
     let start = publisher.ring.start;
-    slot.incarnation().store(0, Ordering::Release);
+    slot.incarnation().store(0, Ordering::Relaxed);
+    // A subscriber that sees any of the new fields sees that the old number is gone when it looks
+    // again (SYNC: incarnation).
+    fence(Ordering::Release);
     slot.head().store(start, Ordering::Relaxed);
     slot.tail().store(start, Ordering::Relaxed);
     slot.wants_blocks().store(0, Ordering::Relaxed);
@@ -58,13 +61,18 @@ pub(crate) fn empty_publisher(view: &TopicView<Shared>, slot: u32) {
     slot.incarnation().store(0, Ordering::Release);
 }
 
-/// Fills a subscriber's slot, its cursors at the heads, so that a reliable subscriber that has not
-/// begun holds nobody back. Its bits come with `announce`.
+/// Fills a subscriber's slot, its cursors where it can begin at the earliest: the publishers rely
+/// on a cursor never going back once its bit is set. Its bits come with `announce`.
 pub(crate) fn fill_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber, epoch: u32) {
     let slot = view.subscriber(subscriber.slot as usize);
     for publisher in 0..MAX_PUBLISHERS {
-        let head = view.publisher(publisher).head().load(Ordering::Acquire);
-        slot.cursor(publisher).store(head, Ordering::Relaxed);
+        let publishers = view.publisher(publisher);
+        let earliest = if subscriber.demand.transient_local {
+            publishers.tail().load(Ordering::Acquire)
+        } else {
+            publishers.head().load(Ordering::Acquire)
+        };
+        slot.cursor(publisher).store(earliest, Ordering::Relaxed);
     }
     view.sleepers()
         .fetch_and(!(1 << subscriber.slot), Ordering::AcqRel);
@@ -92,6 +100,9 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
     view.membership_epoch()
         .store(topic.epoch, Ordering::Release);
     futex_wake_all(view.membership_epoch());
+    // A subscriber says which doorbell it waits at, then looks at the epoch; we write the epoch,
+    // then look which doorbell (SYNC: sleep).
+    fence(Ordering::SeqCst);
     for publisher in topic
         .publishers
         .iter()

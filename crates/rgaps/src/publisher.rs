@@ -284,7 +284,6 @@ impl PublisherCore {
             block_capacity: ring.block_capacity,
         };
         let region = RegionView::new(storage, ring.region_offset, geometry)
-            .filter(|_| ring.depth > 0 && ring.depth < ring.ring_capacity)
             .ok_or_else(|| broken("a ring outside the control segment"))?;
         let max_bytes = match qos.history {
             History::KeepLast(_) => u64::MAX,
@@ -298,7 +297,8 @@ impl PublisherCore {
             ring.start,
             ring.depth,
             max_bytes,
-        );
+        )
+        .ok_or_else(|| broken("a publisher's slot or history that cannot be"))?;
         let memory = Memory {
             tlsf: Tlsf::with_blocks(ring.block_capacity),
             handles: vec![u32::MAX; ring.block_capacity as usize],

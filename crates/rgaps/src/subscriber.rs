@@ -289,15 +289,16 @@ impl SubscriberCore {
         let topic = TopicView::new(storage, joined.region_offset)
             .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
             .ok_or_else(|| broken("a topic that is not where it should be"))?;
-        let slot = topic.subscriber(member.slot as usize);
-        slot.doorbell().store(doorbell, Ordering::Release);
         let start = match qos.late {
             Late::Nothing => Start::Live,
             Late::Latest => Start::Kept(1),
             Late::Last(n) => Start::Kept(u64::from(n)),
             Late::AllKept => Start::Kept(u64::MAX),
         };
-        let reader = Reader::new(topic, member.slot, qos.reliable, start);
+        let reader = Reader::new(topic.clone(), member.slot, qos.reliable, start)
+            .ok_or_else(|| broken("a subscriber's slot that cannot be"))?;
+        let slot = topic.subscriber(member.slot as usize);
+        slot.doorbell().store(doorbell, Ordering::Release);
         Ok(SubscriberCore {
             guard: conductor.guard().clone(),
             conductor,
