@@ -20,7 +20,6 @@ TEST_KILLS ?= 200
 
 # The extension module is built and tested by maturin and pytest, not by cargo test.
 RUST_TESTS := --workspace --exclude rgaps-python
-PURE_CRATES := -p rgaps-layout -p rgaps-sync -p rgaps-topic
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
 .PHONY: help build test demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 dist clean setup
@@ -71,8 +70,7 @@ bench: build ## The figures, as JSON under bench/out
 	@tools/bench.sh
 
 miri: ## Undefined behaviour in the pure crates
-	@tools/setup.sh base rust miri
-	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --target-dir target/miri $(PURE_CRATES) --lib
+	@tools/miri.sh
 
 asan: ## Unit tests under AddressSanitizer
 	@tools/sanitize.sh address
