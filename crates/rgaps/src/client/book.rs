@@ -6,7 +6,7 @@ use rgaps_layout::{GRANULE_BYTES, MAX_SEGMENTS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Member, PoolGrant, Range};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// A zone's page in the book.
@@ -44,6 +44,13 @@ impl ZoneBook {
             .or_insert_with(|| PoolBook::new(*grant))
     }
 
+    /// Whether this process publishes in the pool, so that it may have it for writing.
+    pub(super) fn publishes_in(&self, pool: u32) -> bool {
+        self.members
+            .values()
+            .any(|member| member.pool == Some(pool))
+    }
+
     /// Whether anything of this process is in the zone still.
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.doorbells.is_empty()
@@ -54,11 +61,17 @@ impl ZoneBook {
 /// are mapped.
 pub(super) struct PoolBook {
     pub(super) grant: PoolGrant,
-    pub(super) segments: Vec<(OwnedFd, u64)>,
-    /// Whether the descriptors can be written through.
-    pub(super) writable: bool,
+    segments: Vec<KnownSegment>,
     read_only: Option<Mapped>,
     read_write: Option<Mapped>,
+}
+
+struct KnownSegment {
+    fd: OwnedFd,
+    bytes: u64,
+    /// Whether the descriptor can be written through. Those that came while this process had no
+    /// publisher in the pool cannot.
+    writable: bool,
 }
 
 struct Mapped {
@@ -72,15 +85,26 @@ impl PoolBook {
         PoolBook {
             grant,
             segments: Vec::new(),
-            writable: false,
             read_only: None,
             read_write: None,
         }
     }
 
-    /// Bytes of the segments that are known.
-    pub(super) fn bytes(&self) -> u64 {
-        self.segments.iter().map(|(_, bytes)| bytes).sum()
+    /// Descriptors of the segments that are known, in order.
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.segments
+            .iter()
+            .map(|segment| segment.fd.as_fd())
+            .collect()
+    }
+
+    /// Number of the first segment that is not known, or not as it has to be.
+    pub(super) fn first_wanted(&self, to_write: bool) -> u32 {
+        let known = self
+            .segments
+            .iter()
+            .take_while(|segment| segment.writable || !to_write);
+        known.count() as u32
     }
 
     pub(super) fn is_mapped(&self) -> bool {
@@ -106,38 +130,60 @@ impl PoolBook {
         });
     }
 
-    /// Enters segments that the daemon sent.
-    pub(super) fn append(&mut self, bytes: &[u64], fds: Vec<OwnedFd>) -> Result<(), ClientError> {
+    /// Enters segments that the daemon sent, from number `from` on, in the place of those that
+    /// are known there. What is mapped stays mapped.
+    pub(super) fn enter(
+        &mut self,
+        from: u32,
+        bytes: &[u64],
+        fds: Vec<OwnedFd>,
+        writable: bool,
+    ) -> Result<(), ClientError> {
         let wrong = |what: &str| Err(ClientError::Protocol(what.to_owned()));
         if bytes.len() != fds.len() {
             return wrong("it sent segments whose number is not that of their descriptors");
         }
-        if self.segments.len() + fds.len() > MAX_SEGMENTS {
-            return wrong("it sent more segments than a pool has");
-        }
-        let mut total = self.bytes();
-        for bytes in bytes {
-            if *bytes == 0 || bytes % GRANULE_BYTES != 0 {
-                return wrong("it sent a segment of odd size");
+        let mut at = from as usize;
+        for (fd, bytes) in fds.into_iter().zip(bytes.iter().copied()) {
+            if bytes == 0 || bytes % GRANULE_BYTES != 0 || at >= MAX_SEGMENTS {
+                return wrong("it sent a segment of odd size, or more than a pool has");
             }
-            total = total.saturating_add(*bytes);
+            let segment = KnownSegment {
+                fd,
+                bytes,
+                writable,
+            };
+            match self.segments.get_mut(at) {
+                Some(known) if known.bytes != bytes => {
+                    return wrong("a segment's size has changed")
+                }
+                Some(known) => *known = segment,
+                None => self.segments.push(segment),
+            }
+            at += 1;
         }
+        let total = self
+            .segments
+            .iter()
+            .fold(0u64, |sum, segment| sum.saturating_add(segment.bytes));
         if total > self.grant.cap_bytes.next_multiple_of(GRANULE_BYTES) {
             return wrong("it sent segments beyond the pool's cap");
         }
-        self.segments
-            .extend(fds.into_iter().zip(bytes.iter().copied()));
         Ok(())
     }
 
-    /// Maps what is not mapped yet.
+    /// Maps what is not mapped yet, as far as the descriptors allow.
     pub(super) fn extend_mappings(&mut self) -> Result<(), ClientError> {
         for mapped in [&mut self.read_only, &mut self.read_write]
             .into_iter()
             .flatten()
         {
-            for (fd, bytes) in self.segments.iter().skip(mapped.segments) {
-                mapped.mapping.extend(fd.as_fd(), *bytes)?;
+            let to_write = mapped.mapping.access() == Access::ReadWrite;
+            for segment in self.segments.iter().skip(mapped.segments) {
+                if to_write && !segment.writable {
+                    break;
+                }
+                mapped.mapping.extend(segment.fd.as_fd(), segment.bytes)?;
                 mapped.segments += 1;
             }
         }

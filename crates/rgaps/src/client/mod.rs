@@ -12,10 +12,17 @@ mod fork;
 mod inherited;
 mod link;
 mod mapping;
+mod membership;
+mod memory;
 mod recovery;
 mod session;
 mod worker;
 mod zone;
+
+#[cfg(test)]
+mod fake_daemon;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;

@@ -4,7 +4,7 @@ use super::book::ZoneBook;
 use super::session::{CallError, Session};
 use super::worker::Worker;
 use rgaps_session::{Answer, Member, Range, Request, MAX_PACKET_FDS, MAX_RANGES};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 impl Worker {
     /// Hands back all zones that are not lost, and has their pools looked at afterwards. A zone
@@ -63,7 +63,7 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
 
 fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), CallError> {
     for (pool, kept) in &book.pools {
-        let fds: Vec<BorrowedFd<'_>> = kept.segments.iter().map(|(fd, _)| fd.as_fd()).collect();
+        let fds = kept.descriptors();
         for (packet, fds) in fds.chunks(MAX_PACKET_FDS).enumerate() {
             let request = Request::HandBackSegments {
                 zone: book.view.id(),

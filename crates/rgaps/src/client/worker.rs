@@ -1,12 +1,11 @@
 //! The conductor's thread: its state, its loop, and what each command does.
 
-use super::book::{check_lease, subtract, MemberBook, PoolBook, ZoneBook};
-use super::conductor::{Command, Joined};
+use super::book::{PoolBook, ZoneBook};
+use super::conductor::Command;
 use super::link::Link;
-use super::mapping::{LazyDriver, PoolMapping};
+use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, Session};
-use super::{ClientError, ForkGuard, ZoneView};
-use rgaps_pool::Access;
+use super::{ClientError, ForkGuard};
 use rgaps_session::{
     Answer, Config, Member, Notice, PoolGrant, Range, RefusalCode, Request, Ring, ZoneGrant,
     ZoneId, MAX_RANGES,
@@ -35,8 +34,8 @@ pub(super) struct Worker {
     pub(super) zones: BTreeMap<ZoneId, ZoneBook>,
     /// Pools that may have segments that we do not know of.
     pub(super) stale_pools: BTreeSet<(ZoneId, u32)>,
-    driver: LazyDriver,
-    guard: ForkGuard,
+    pub(super) driver: LazyDriver,
+    pub(super) guard: ForkGuard,
 }
 
 impl Worker {
@@ -184,7 +183,7 @@ impl Worker {
 
     /// Tells the daemon that something is given up, which the book does not have any more. If
     /// there is none, the next daemon sees that it is not claimed.
-    fn give_up(&mut self, request: &Request) -> Result<(), ClientError> {
+    pub(super) fn give_up(&mut self, request: &Request) -> Result<(), ClientError> {
         let lost = zone_of(request)
             .and_then(|zone| self.zones.get(&zone))
             .is_none_or(|book| book.view.lost().is_some());
@@ -204,288 +203,8 @@ impl Worker {
         }
     }
 
-    fn zone(&mut self, zone: ZoneId) -> Result<&mut ZoneBook, ClientError> {
-        self.zones.get_mut(&zone).ok_or_else(|| {
-            ClientError::Protocol(format!("zone {zone:032x} is not one that was joined"))
-        })
-    }
-
-    pub(super) fn join(&mut self, request: &Request) -> Result<Joined, ClientError> {
-        let (answer, fds) = self.ask(request)?;
-        let Answer::Joined {
-            member,
-            grant,
-            region_offset,
-            topic_id,
-            doorbell,
-            ring,
-            type_name,
-            pool,
-        } = answer
-        else {
-            return Err(unexpected("a join", &answer));
-        };
-        let zone = match self.enter_zone(member.zone, grant, fds) {
-            Ok(zone) => zone,
-            Err(error) => {
-                self.undo_join(member);
-                return Err(error);
-            }
-        };
-        let book = self.zone(member.zone)?;
-        if let Some(pool) = &pool {
-            book.pool(pool);
-        }
-        // A subscriber's ring is all zeros.
-        let leases_from = if ring == Ring::default() {
-            None
-        } else {
-            pool.map(|pool| pool.pool)
-        };
-        book.members.insert(
-            member,
-            MemberBook {
-                pool: leases_from,
-                ranges: Vec::new(),
-            },
-        );
-        Ok(Joined {
-            member,
-            zone,
-            region_offset,
-            topic_id,
-            doorbell,
-            ring,
-            type_name,
-            pool,
-        })
-    }
-
-    /// The zone's page in the book, made from what came with the session's first join in it.
-    fn enter_zone(
-        &mut self,
-        id: ZoneId,
-        grant: Option<ZoneGrant>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Arc<ZoneView>, ClientError> {
-        if let Some(book) = self.zones.get(&id) {
-            if grant.is_some_and(|grant| grant != book.view.grant()) {
-                return Err(ClientError::Protocol("it grants a zone twice".to_owned()));
-            }
-            return Ok(book.view.clone());
-        }
-        let Some(grant) = grant else {
-            return Err(ClientError::Protocol(
-                "it grants no access to a new zone".to_owned(),
-            ));
-        };
-        let Ok([registry, control]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(ClientError::Protocol(
-                "it grants a zone without its memory".to_owned(),
-            ));
-        };
-        let view = Arc::new(ZoneView::new(
-            id,
-            grant,
-            registry,
-            control,
-            self.guard.clone(),
-        )?);
-        self.zones.insert(id, ZoneBook::new(view.clone()));
-        Ok(view)
-    }
-
-    fn undo_join(&mut self, member: Member) {
-        if let Link::Up(session) = &mut self.link {
-            if let Err(error) = session.call(&Request::Leave(member), &[]) {
-                // Better no session than one in which the daemon counts on us.
-                self.lose(reason(error));
-            }
-        }
-    }
-
-    pub(super) fn leave(&mut self, member: Member) -> Result<(), ClientError> {
-        let known = self.zone(member.zone)?.members.remove(&member);
-        if known.is_none() {
-            return Ok(());
-        }
-        let left = self.give_up(&Request::Leave(member));
-        self.forget_if_lost(member.zone);
-        left
-    }
-
-    /// The page of a lost zone goes when nothing of this process is in it.
-    fn forget_if_lost(&mut self, zone: ZoneId) {
-        let over = self
-            .zones
-            .get(&zone)
-            .is_some_and(|b| b.view.lost().is_some() && b.is_empty());
-        if over {
-            self.zones.remove(&zone);
-        }
-    }
-
-    pub(super) fn lease(
-        &mut self,
-        publisher: Member,
-        bytes: u64,
-    ) -> Result<Vec<Range>, ClientError> {
-        let (answer, _) = self.ask(&Request::Lease { publisher, bytes })?;
-        let Answer::Leased { ranges } = answer else {
-            return Err(unexpected("a lease", &answer));
-        };
-        let book = self.zone(publisher.zone)?;
-        let Some(member) = book.members.get_mut(&publisher) else {
-            return Err(ClientError::Protocol("it leased to nobody".to_owned()));
-        };
-        let pool = member
-            .pool
-            .and_then(|pool| book.pools.get(&pool))
-            .map(|pool| {
-                (
-                    pool.grant.pool,
-                    pool.grant.cap_bytes,
-                    pool.is_mapped(),
-                    pool.bytes(),
-                )
-            });
-        let Some((pool, cap, mapped, known_bytes)) = pool else {
-            return Err(ClientError::Protocol("it leased of no pool".to_owned()));
-        };
-        check_lease(&ranges, bytes, cap)?;
-        member.ranges.extend_from_slice(&ranges);
-        let end = ranges
-            .iter()
-            .map(|range| range.offset + range.bytes)
-            .max()
-            .unwrap_or(0);
-        // The pool may have grown for this very lease.
-        if mapped && end > known_bytes {
-            if let Err(error) = self.sync_pool(publisher.zone, pool) {
-                self.return_ranges(publisher, ranges)?;
-                return Err(error);
-            }
-        }
-        Ok(ranges)
-    }
-
-    pub(super) fn return_ranges(
-        &mut self,
-        publisher: Member,
-        ranges: Vec<Range>,
-    ) -> Result<(), ClientError> {
-        let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) else {
-            return Ok(());
-        };
-        for range in &ranges {
-            subtract(&mut member.ranges, *range);
-        }
-        for ranges in ranges.chunks(MAX_RANGES) {
-            self.give_up(&Request::Return {
-                publisher,
-                ranges: ranges.to_vec(),
-            })?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn take_doorbell(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
-        let (answer, _) = self.ask(&Request::TakeDoorbell { zone })?;
-        let Answer::Doorbell { doorbell } = answer else {
-            return Err(unexpected("a request for a doorbell", &answer));
-        };
-        self.zone(zone)?.doorbells.insert(doorbell);
-        Ok(doorbell)
-    }
-
-    pub(super) fn return_doorbell(
-        &mut self,
-        zone: ZoneId,
-        doorbell: u32,
-    ) -> Result<(), ClientError> {
-        if !self.zone(zone)?.doorbells.remove(&doorbell) {
-            return Ok(());
-        }
-        let returned = self.give_up(&Request::ReturnDoorbell { zone, doorbell });
-        self.forget_if_lost(zone);
-        returned
-    }
-
-    pub(super) fn pool_grant(&mut self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
-        if let Some(known) = self.zone(zone)?.pools.get(&pool) {
-            return Ok(known.grant);
-        }
-        let (answer, _) = self.ask(&Request::Pool { zone, pool })?;
-        let Answer::Pool(grant) = answer else {
-            return Err(unexpected("a question about a pool", &answer));
-        };
-        if grant.pool != pool {
-            return Err(ClientError::Protocol(
-                "it describes another pool".to_owned(),
-            ));
-        }
-        self.zone(zone)?.pool(&grant);
-        Ok(grant)
-    }
-
-    /// The pool's mapping with this access, with all the segments there are.
-    pub(super) fn pool_mapping(
-        &mut self,
-        zone: ZoneId,
-        grant: &PoolGrant,
-        access: Access,
-    ) -> Result<Arc<PoolMapping>, ClientError> {
-        let book = self.zones.get_mut(&zone).map(|book| book.pool(grant));
-        let Some(book) = book else {
-            return Err(ClientError::Protocol(
-                "the pool is in no zone that was joined".to_owned(),
-            ));
-        };
-        if let Some(mapping) = book.mapping(access) {
-            return Ok(mapping.clone());
-        }
-        if access == Access::ReadWrite && !book.writable {
-            // Those that can only be read are replaced; what is mapped of them stays mapped.
-            book.segments.clear();
-            book.writable = true;
-        }
-        let cuda = self.config.pool.cuda.enabled;
-        let guard = self.guard.clone();
-        let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
-        let mapping = Arc::new(mapping);
-        book.set_mapping(mapping.clone());
-        self.sync_pool(zone, grant.pool)?;
-        Ok(mapping)
-    }
-
-    /// Fetches and maps the segments of a pool that are not known yet.
-    pub(super) fn sync_pool(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
-        loop {
-            let Some(book) = self.zone(zone)?.pools.get_mut(&pool) else {
-                return Err(ClientError::Protocol(format!(
-                    "pool {pool} was never granted"
-                )));
-            };
-            let (from, writable) = (book.segments.len() as u32, book.writable);
-            let request = Request::Segments {
-                zone,
-                pool,
-                from,
-                writable,
-            };
-            let (answer, fds) = self.ask(&request)?;
-            let Answer::Segments { bytes } = answer else {
-                return Err(unexpected("a request for segments", &answer));
-            };
-            if bytes.is_empty() {
-                return Ok(());
-            }
-            let Some(book) = self.zone(zone)?.pools.get_mut(&pool) else {
-                return Err(ClientError::Closed);
-            };
-            book.append(&bytes, fds)?;
-            book.extend_mappings()?;
-        }
+    pub(super) fn zone(&mut self, zone: ZoneId) -> Result<&mut ZoneBook, ClientError> {
+        self.zones.get_mut(&zone).ok_or_else(|| unknown_zone(zone))
     }
 
     /// Has the daemon leave, and waits until it has.
@@ -509,7 +228,7 @@ impl Worker {
     }
 }
 
-fn reason(error: CallError) -> String {
+pub(super) fn reason(error: CallError) -> String {
     match error {
         CallError::Lost(reason) => reason,
         other => ClientError::from(other).to_string(),
@@ -518,6 +237,10 @@ fn reason(error: CallError) -> String {
 
 pub(super) fn unexpected(what: &str, answer: &Answer) -> ClientError {
     ClientError::Protocol(format!("it answers {what} with {answer:?}"))
+}
+
+pub(super) fn unknown_zone(zone: ZoneId) -> ClientError {
+    ClientError::Protocol(format!("zone {zone:032x} is not one that was joined"))
 }
 
 /// The zone that a request is about; none for a join, which may make one.

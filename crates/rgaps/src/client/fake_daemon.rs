@@ -1,0 +1,402 @@
+//! A daemon for tests that keeps a log of what it was asked and dies on command, in the middle of
+//! a request if need be. It knows one zone with one host pool and believes everything.
+
+use rgaps_layout::{
+    ControlHeader, Domain, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET,
+    GRANULE_BYTES, LAYOUT_VERSION,
+};
+use rgaps_pool::{
+    create_sealed_memfd, Access, HostConfig, HostSource, Segment, SegmentSource, SharedMap,
+};
+use rgaps_session::{
+    Answer, Channel, ClientPacket, DaemonLock, DaemonPacket, Listener, Member, Notice, PoolGrant,
+    Range, Refusal, RefusalCode, Request, Ring, Role, Side, SocketError, ZoneGrant, ZoneId,
+    MAX_PACKET_FDS,
+};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub(super) const SEGMENT_BYTES: u64 = 4 * GRANULE_BYTES;
+pub(super) const CAP_BYTES: u64 = 64 * SEGMENT_BYTES;
+
+/// When it dies: before it does what it was asked, or after, without answering.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Death {
+    Before,
+    After,
+}
+
+type Trigger = Box<dyn Fn(&Request) -> bool + Send>;
+
+/// What a test may look at and change while the daemon runs.
+pub(super) struct State {
+    pub(super) log: Vec<Request>,
+    pub(super) die_at: Option<(Death, Trigger)>,
+    /// Refuses joins with `Recovering` this many times.
+    pub(super) recovering: u32,
+    pub(super) zone: Option<FakeZone>,
+    /// The zone that is taken back.
+    expected: Option<ZoneId>,
+    quit: Option<bool>,
+    notices: Vec<Notice>,
+}
+
+pub(super) struct FakeZone {
+    pub(super) id: ZoneId,
+    registry: OwnedFd,
+    control: OwnedFd,
+    pub(super) segments: Vec<OwnedFd>,
+    source: HostSource,
+    leased_bytes: u64,
+    members: u32,
+}
+
+pub(super) struct FakeDaemon {
+    state: Arc<Mutex<State>>,
+    thread: Option<JoinHandle<()>>,
+    pub(super) socket: PathBuf,
+}
+
+impl FakeDaemon {
+    pub(super) fn start(socket: &Path, expected: Option<ZoneId>) -> FakeDaemon {
+        let lock = DaemonLock::take(&DaemonLock::path_for(socket)).unwrap();
+        let listener = Listener::bind(socket, 0o600, &lock).unwrap();
+        let state = Arc::new(Mutex::new(State {
+            log: Vec::new(),
+            die_at: None,
+            recovering: 0,
+            zone: None,
+            expected,
+            quit: None,
+            notices: Vec::new(),
+        }));
+        let shared = state.clone();
+        let thread = std::thread::spawn(move || {
+            serve(&listener, &shared);
+            drop((listener, lock));
+        });
+        FakeDaemon {
+            state,
+            thread: Some(thread),
+            socket: socket.to_owned(),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What it was asked since the last time, but not the hello.
+    pub(super) fn log(&self) -> Vec<Request> {
+        let all = std::mem::take(&mut self.state().log);
+        all.into_iter()
+            .filter(|request| !matches!(request, Request::Hello { .. }))
+            .collect()
+    }
+
+    pub(super) fn notify(&self, notice: Notice) {
+        self.state().notices.push(notice);
+    }
+
+    /// Adds a segment without a word.
+    pub(super) fn grow(&self) {
+        self.state().zone.as_mut().unwrap().grow();
+    }
+
+    /// Dies, if it is not dead yet; with a word of farewell if `stopping`.
+    pub(super) fn kill(mut self, stopping: bool) -> PathBuf {
+        self.end(stopping);
+        self.socket.clone()
+    }
+
+    fn end(&mut self, stopping: bool) {
+        self.state().quit = Some(stopping);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end(false);
+        }
+    }
+}
+
+fn serve(listener: &Listener, state: &Mutex<State>) {
+    let mut channels: Vec<Channel> = Vec::new();
+    loop {
+        while let Some(channel) = listener.accept().unwrap() {
+            channel.set_nonblocking(true).unwrap();
+            channels.push(channel);
+        }
+        let mut state = state.lock().unwrap();
+        for notice in std::mem::take(&mut state.notices) {
+            for channel in &channels {
+                channel
+                    .send(&DaemonPacket::Notice(notice.clone()), &[])
+                    .unwrap();
+            }
+        }
+        if let Some(stopping) = state.quit {
+            for channel in channels.iter().filter(|_| stopping) {
+                let _ = channel.send(&DaemonPacket::Notice(Notice::Stopping), &[]);
+            }
+            return;
+        }
+        let mut dead = false;
+        channels.retain(|channel| match channel.receive::<ClientPacket>() {
+            Ok(Some((packet, fds))) => {
+                dead |= !handle(&mut state, channel, packet, fds);
+                true
+            }
+            Ok(None) => false,
+            Err(SocketError::WouldBlock) => true,
+            Err(error) => panic!("a client breaks the protocol: {error}"),
+        });
+        if dead {
+            return;
+        }
+        drop(state);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// False: it dies.
+fn handle(state: &mut State, channel: &Channel, packet: ClientPacket, fds: Vec<OwnedFd>) -> bool {
+    let ClientPacket { id, request } = packet;
+    let death = match &state.die_at {
+        Some((death, trigger)) if trigger(&request) => Some(*death),
+        _ => None,
+    };
+    state.log.push(request.clone());
+    if death == Some(Death::Before) {
+        return false;
+    }
+    let (result, fds) = match answer(state, request, fds) {
+        Ok((answer, fds)) => (Ok(answer), fds),
+        Err(code) => (
+            Err(Refusal {
+                code,
+                message: format!("{code:?}"),
+            }),
+            Vec::new(),
+        ),
+    };
+    if death == Some(Death::After) {
+        return false;
+    }
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+    channel
+        .send(&DaemonPacket::Answer { id, result }, &borrowed)
+        .unwrap();
+    true
+}
+
+type Answered = Result<(Answer, Vec<OwnedFd>), RefusalCode>;
+
+fn answer(state: &mut State, request: Request, mut fds: Vec<OwnedFd>) -> Answered {
+    let plain = |answer: Answer| Ok((answer, Vec::new()));
+    match request {
+        Request::Hello { .. } => plain(Answer::Welcome {
+            version: "fake".to_owned(),
+            pid: std::process::id(),
+            daemon: 1,
+            expects_hand_back: state.expected.is_some(),
+        }),
+        Request::Join { role, .. } => join(state, role),
+        Request::HandBack { zone, .. } if state.expected == Some(zone) => {
+            let control = fds.pop().unwrap();
+            let registry = fds.pop().unwrap();
+            state.zone = Some(FakeZone::with(zone, registry, control));
+            plain(Answer::Zone {
+                wants_segments: true,
+            })
+        }
+        Request::HandBack { .. } => Err(RefusalCode::ZoneLost),
+        Request::HandBackSegments { from, .. } => {
+            let zone = state.zone.as_mut().unwrap();
+            assert_eq!(zone.segments.len(), from as usize);
+            zone.segments.extend(fds);
+            plain(Answer::Done)
+        }
+        Request::Pool { pool: 0, .. } => plain(Answer::Pool(FakeZone::grant(0))),
+        Request::Segments { from, writable, .. } => {
+            let zone = state.zone.as_ref().ok_or(RefusalCode::NotFound)?;
+            let sent = zone
+                .segments
+                .iter()
+                .skip(from as usize)
+                .take(MAX_PACKET_FDS);
+            let fds: Vec<OwnedFd> = sent.map(|fd| reopen(fd.as_fd(), writable)).collect();
+            Ok((
+                Answer::Segments {
+                    bytes: vec![SEGMENT_BYTES; fds.len()],
+                },
+                fds,
+            ))
+        }
+        Request::Lease { bytes, .. } => {
+            let zone = state.zone.as_mut().ok_or(RefusalCode::NotFound)?;
+            let bytes = bytes.next_multiple_of(GRANULE_BYTES);
+            let offset = zone.leased_bytes;
+            if offset + bytes > CAP_BYTES {
+                return Err(RefusalCode::PoolFull);
+            }
+            zone.leased_bytes += bytes;
+            while (zone.segments.len() as u64) * SEGMENT_BYTES < zone.leased_bytes {
+                zone.grow();
+            }
+            plain(Answer::Leased {
+                ranges: vec![Range { offset, bytes }],
+            })
+        }
+        Request::TakeDoorbell { .. } => plain(Answer::Doorbell { doorbell: 77 }),
+        Request::Topics { from } => {
+            let left = 150u32.saturating_sub(from).min(64);
+            plain(Answer::Topics((0..left).map(|i| row(from + i)).collect()))
+        }
+        Request::Stop => {
+            state.quit = Some(true);
+            plain(Answer::Done)
+        }
+        _ => plain(Answer::Done),
+    }
+}
+
+fn row(number: u32) -> rgaps_session::TopicRow {
+    rgaps_session::TopicRow {
+        name: format!("topic/{number}"),
+        type_name: String::new(),
+        domain: Some(Domain::Host),
+        publishers: 0,
+        subscribers: 1,
+        orphans: 0,
+        messages: 0,
+        bytes: 0,
+    }
+}
+
+fn join(state: &mut State, role: Role) -> Answered {
+    if state.recovering > 0 {
+        state.recovering -= 1;
+        return Err(RefusalCode::Recovering);
+    }
+    let is_new = state.zone.is_none();
+    let zone = state.zone.get_or_insert_with(FakeZone::new);
+    zone.members += 1;
+    let slot = zone.members;
+    let side = match role {
+        Role::Publisher(_) => Side::Publisher,
+        Role::Subscriber(_) => Side::Subscriber,
+    };
+    let ring = match side {
+        Side::Publisher => Ring {
+            region_offset: DYNAMIC_OFFSET,
+            ring_capacity: 8,
+            ..Ring::default()
+        },
+        Side::Subscriber => Ring::default(),
+    };
+    let fds = match is_new {
+        true => vec![
+            reopen(zone.registry.as_fd(), false),
+            reopen(zone.control.as_fd(), true),
+        ],
+        false => Vec::new(),
+    };
+    let joined = Answer::Joined {
+        member: Member {
+            zone: zone.id,
+            topic: 0,
+            side,
+            slot,
+            incarnation: u64::from(slot),
+        },
+        grant: is_new.then_some(ZoneGrant {
+            client_index: 3,
+            client_id: 33,
+        }),
+        region_offset: DYNAMIC_OFFSET,
+        topic_id: 9,
+        doorbell: slot,
+        ring,
+        type_name: String::new(),
+        pool: Some(FakeZone::grant(zone.segments.len() as u32)),
+    };
+    Ok((joined, fds))
+}
+
+impl FakeZone {
+    fn new() -> FakeZone {
+        let id = 0x1234_5678_9abc_def0_0123_4567_89ab_cdefu128;
+        let registry = create_sealed_memfd("registry", RegistryHeader::bytes()).unwrap();
+        let control = create_sealed_memfd("control", CONTROL_BYTES).unwrap();
+        let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite).unwrap();
+        let header = ControlHeader {
+            magic: CONTROL_MAGIC,
+            version: LAYOUT_VERSION,
+            reserved: 0,
+            zone_id: id.to_le_bytes(),
+            bytes: CONTROL_BYTES,
+        };
+        // SAFETY: the mapping is new, larger than the header, and nobody else's yet.
+        unsafe { map.base().cast::<ControlHeader>().write(header) };
+        FakeZone::with(id, registry, control)
+    }
+
+    fn with(id: ZoneId, registry: OwnedFd, control: OwnedFd) -> FakeZone {
+        FakeZone {
+            id,
+            registry,
+            control,
+            segments: Vec::new(),
+            source: HostSource::new(HostConfig::default()),
+            leased_bytes: 0,
+            members: 0,
+        }
+    }
+
+    fn grant(segments: u32) -> PoolGrant {
+        PoolGrant {
+            pool: 0,
+            domain: Domain::Host,
+            cap_bytes: CAP_BYTES,
+            segments,
+        }
+    }
+
+    fn grow(&mut self) {
+        let Segment { fd, .. } = self.source.create(SEGMENT_BYTES).unwrap();
+        self.segments.push(fd);
+    }
+
+    /// Whether somebody holds the lock of client 3.
+    pub(super) fn client_is_locked(&self) -> bool {
+        // SAFETY: an all-zero `flock` is a valid value of that plain struct.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as _;
+        lock.l_whence = libc::SEEK_SET as _;
+        lock.l_start = 3;
+        lock.l_len = 1;
+        let writable = reopen(self.registry.as_fd(), true);
+        // SAFETY: the descriptor is open and `lock` a valid `flock`.
+        let rc = unsafe { libc::fcntl(writable.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+        assert_eq!(rc, 0);
+        lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+}
+
+fn reopen(fd: BorrowedFd<'_>, writable: bool) -> OwnedFd {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(writable)
+        .open(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+        .unwrap();
+    file.into()
+}

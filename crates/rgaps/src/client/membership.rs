@@ -1,0 +1,149 @@
+//! Joining and leaving, and the doorbells of wait sets.
+
+use super::book::{MemberBook, ZoneBook};
+use super::conductor::Joined;
+use super::link::Link;
+use super::worker::{reason, unexpected, Worker};
+use super::{ClientError, ZoneView};
+use rgaps_session::{Answer, Member, Request, Ring, ZoneGrant, ZoneId};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl Worker {
+    pub(super) fn join(&mut self, request: &Request) -> Result<Joined, ClientError> {
+        let (answer, fds) = self.ask(request)?;
+        let Answer::Joined {
+            member,
+            grant,
+            region_offset,
+            topic_id,
+            doorbell,
+            ring,
+            type_name,
+            pool,
+        } = answer
+        else {
+            return Err(unexpected("a join", &answer));
+        };
+        let zone = match self.enter_zone(member.zone, grant, fds) {
+            Ok(zone) => zone,
+            Err(error) => {
+                self.undo_join(member);
+                return Err(error);
+            }
+        };
+        let book = self.zone(member.zone)?;
+        if let Some(pool) = &pool {
+            book.pool(pool);
+        }
+        // A subscriber's ring is all zeros.
+        let leases_from = if ring == Ring::default() {
+            None
+        } else {
+            pool.map(|pool| pool.pool)
+        };
+        book.members.insert(
+            member,
+            MemberBook {
+                pool: leases_from,
+                ranges: Vec::new(),
+            },
+        );
+        Ok(Joined {
+            member,
+            zone,
+            region_offset,
+            topic_id,
+            doorbell,
+            ring,
+            type_name,
+            pool,
+        })
+    }
+
+    /// The zone's page in the book, made from what came with the session's first join in it.
+    fn enter_zone(
+        &mut self,
+        id: ZoneId,
+        grant: Option<ZoneGrant>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Arc<ZoneView>, ClientError> {
+        if let Some(book) = self.zones.get(&id) {
+            if grant.is_some_and(|grant| grant != book.view.grant()) {
+                return Err(ClientError::Protocol("it grants a zone twice".to_owned()));
+            }
+            return Ok(book.view.clone());
+        }
+        let Some(grant) = grant else {
+            return Err(ClientError::Protocol(
+                "it grants no access to a new zone".to_owned(),
+            ));
+        };
+        let Ok([registry, control]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(ClientError::Protocol(
+                "it grants a zone without its memory".to_owned(),
+            ));
+        };
+        let view = Arc::new(ZoneView::new(
+            id,
+            grant,
+            registry,
+            control,
+            self.guard.clone(),
+        )?);
+        self.zones.insert(id, ZoneBook::new(view.clone()));
+        Ok(view)
+    }
+
+    fn undo_join(&mut self, member: Member) {
+        if let Link::Up(session) = &mut self.link {
+            if let Err(error) = session.call(&Request::Leave(member), &[]) {
+                // Better no session than one in which the daemon counts on us.
+                self.lose(reason(error));
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self, member: Member) -> Result<(), ClientError> {
+        let known = self.zone(member.zone)?.members.remove(&member);
+        if known.is_none() {
+            return Ok(());
+        }
+        let left = self.give_up(&Request::Leave(member));
+        self.forget_if_lost(member.zone);
+        left
+    }
+
+    /// The page of a lost zone goes when nothing of this process is in it.
+    fn forget_if_lost(&mut self, zone: ZoneId) {
+        let over = self
+            .zones
+            .get(&zone)
+            .is_some_and(|b| b.view.lost().is_some() && b.is_empty());
+        if over {
+            self.zones.remove(&zone);
+        }
+    }
+
+    pub(super) fn take_doorbell(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
+        let (answer, _) = self.ask(&Request::TakeDoorbell { zone })?;
+        let Answer::Doorbell { doorbell } = answer else {
+            return Err(unexpected("a request for a doorbell", &answer));
+        };
+        self.zone(zone)?.doorbells.insert(doorbell);
+        Ok(doorbell)
+    }
+
+    pub(super) fn return_doorbell(
+        &mut self,
+        zone: ZoneId,
+        doorbell: u32,
+    ) -> Result<(), ClientError> {
+        if !self.zone(zone)?.doorbells.remove(&doorbell) {
+            return Ok(());
+        }
+        let returned = self.give_up(&Request::ReturnDoorbell { zone, doorbell });
+        self.forget_if_lost(zone);
+        returned
+    }
+}

@@ -1,0 +1,164 @@
+//! Leases, and the pools they are in.
+
+use super::book::{check_lease, subtract};
+use super::mapping::PoolMapping;
+use super::worker::{unexpected, unknown_zone, Worker};
+use super::ClientError;
+use rgaps_pool::{Access, Mapping};
+use rgaps_session::{Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_RANGES};
+use std::sync::Arc;
+
+impl Worker {
+    pub(super) fn lease(
+        &mut self,
+        publisher: Member,
+        bytes: u64,
+    ) -> Result<Vec<Range>, ClientError> {
+        let (answer, _) = self.ask(&Request::Lease { publisher, bytes })?;
+        let Answer::Leased { ranges } = answer else {
+            return Err(unexpected("a lease", &answer));
+        };
+        let book = self.zone(publisher.zone)?;
+        let Some(member) = book.members.get_mut(&publisher) else {
+            return Err(ClientError::Protocol("it leased to nobody".to_owned()));
+        };
+        let Some(pool) = member.pool.and_then(|pool| book.pools.get(&pool)) else {
+            return Err(ClientError::Protocol("it leased of no pool".to_owned()));
+        };
+        check_lease(&ranges, bytes, pool.grant.cap_bytes)?;
+        member.ranges.extend_from_slice(&ranges);
+        let end = ranges.iter().map(|range| range.offset + range.bytes).max();
+        let mapped = pool
+            .mapping(Access::ReadWrite)
+            .map(|mapping| mapping.mapped());
+        // The pool may have grown for this very lease.
+        if mapped < end && mapped.is_some() {
+            let grant = pool.grant;
+            if let Err(error) = self.pool_mapping(publisher.zone, &grant, Access::ReadWrite) {
+                self.return_ranges(publisher, ranges)?;
+                return Err(error);
+            }
+        }
+        Ok(ranges)
+    }
+
+    pub(super) fn return_ranges(
+        &mut self,
+        publisher: Member,
+        ranges: Vec<Range>,
+    ) -> Result<(), ClientError> {
+        let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) else {
+            return Ok(());
+        };
+        for range in &ranges {
+            subtract(&mut member.ranges, *range);
+        }
+        for ranges in ranges.chunks(MAX_RANGES) {
+            self.give_up(&Request::Return {
+                publisher,
+                ranges: ranges.to_vec(),
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn pool_grant(&mut self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
+        if let Some(known) = self.zone(zone)?.pools.get(&pool) {
+            return Ok(known.grant);
+        }
+        let (answer, _) = self.ask(&Request::Pool { zone, pool })?;
+        let Answer::Pool(grant) = answer else {
+            return Err(unexpected("a question about a pool", &answer));
+        };
+        if grant.pool != pool {
+            return Err(ClientError::Protocol(
+                "it describes another pool".to_owned(),
+            ));
+        }
+        self.zone(zone)?.pool(&grant);
+        Ok(grant)
+    }
+
+    /// The pool's mapping with this access, with all the segments there are.
+    pub(super) fn pool_mapping(
+        &mut self,
+        zone: ZoneId,
+        grant: &PoolGrant,
+        access: Access,
+    ) -> Result<Arc<PoolMapping>, ClientError> {
+        let Some(zone_book) = self.zones.get_mut(&zone) else {
+            return Err(unknown_zone(zone));
+        };
+        let book = zone_book.pool(grant);
+        let known = book.mapping(access).cloned();
+        let mapping = match known {
+            // A publisher's may lack what came when there was none.
+            Some(mapping) if access == Access::ReadOnly => return Ok(mapping),
+            Some(mapping) => mapping,
+            None => {
+                let cuda = self.config.pool.cuda.enabled;
+                let guard = self.guard.clone();
+                let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
+                let mapping = Arc::new(mapping);
+                book.set_mapping(mapping.clone());
+                mapping
+            }
+        };
+        self.fetch_segments(zone, grant.pool, access == Access::ReadWrite)?;
+        Ok(mapping)
+    }
+
+    /// Maps what a pool has grown by, for writing too if this process publishes in it.
+    pub(super) fn sync_pool(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
+        let zone_book = self.zone(zone)?;
+        let to_write = zone_book.publishes_in(pool)
+            && zone_book
+                .pools
+                .get(&pool)
+                .is_some_and(|book| book.mapping(Access::ReadWrite).is_some());
+        self.fetch_segments(zone, pool, to_write)
+    }
+
+    /// Fetches and maps the segments of a pool that are not known yet, or not as they have to be.
+    fn fetch_segments(
+        &mut self,
+        zone: ZoneId,
+        pool: u32,
+        to_write: bool,
+    ) -> Result<(), ClientError> {
+        loop {
+            let zone_book = self.zone(zone)?;
+            let publishes = zone_book.publishes_in(pool);
+            let Some(book) = zone_book.pools.get_mut(&pool) else {
+                return Err(ClientError::Protocol(format!(
+                    "pool {pool} was never granted"
+                )));
+            };
+            if to_write && !publishes {
+                return Err(ClientError::Protocol(format!(
+                    "pool {pool} can be written by its publishers only"
+                )));
+            }
+            // Also what an earlier attempt fetched and could not map.
+            book.extend_mappings()?;
+            let from = book.first_wanted(to_write);
+            let request = Request::Segments {
+                zone,
+                pool,
+                from,
+                writable: publishes,
+            };
+            let (answer, fds) = self.ask(&request)?;
+            let Answer::Segments { bytes } = answer else {
+                return Err(unexpected("a request for segments", &answer));
+            };
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let Some(book) = self.zone(zone)?.pools.get_mut(&pool) else {
+                return Err(ClientError::Protocol(format!("pool {pool} is gone")));
+            };
+            book.enter(from, &bytes, fds, publishes)?;
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! The conductor against a daemon that dies at every point.
+
+use super::fake_daemon::{Death, FakeDaemon, CAP_BYTES, SEGMENT_BYTES};
+use super::{ClientError, Conductor, Joined};
+use rgaps_layout::{CONTROL_BYTES, GRANULE_BYTES};
+use rgaps_pool::{Access, Mapping};
+use rgaps_session::{
+    Config, Demand, History, Member, Notice, Offer, Range, RefusalCode, Request, Role,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PUBLISHER: Role = Role::Publisher(Offer {
+    history: History::KeepLast(1),
+    reliable: false,
+    transient_local: false,
+    loans: 1,
+});
+const SUBSCRIBER: Role = Role::Subscriber(Demand {
+    reliable: false,
+    transient_local: false,
+    depth: 0,
+});
+
+struct Place {
+    _folder: tempfile::TempDir,
+    config: Config,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = Some(folder.path().join("r.sock"));
+        let config = Config {
+            socket,
+            autostart: false,
+            ..Config::default()
+        };
+        Place {
+            _folder: folder,
+            config,
+        }
+    }
+
+    fn socket(&self) -> &Path {
+        self.config.socket.as_deref().unwrap()
+    }
+
+    fn daemon(&self) -> FakeDaemon {
+        FakeDaemon::start(self.socket(), None)
+    }
+
+    fn node(&self) -> Conductor {
+        Conductor::start(self.config.clone(), "test", &[]).unwrap()
+    }
+}
+
+fn publisher(node: &Conductor) -> Joined {
+    node.join("t", "", None, PUBLISHER).unwrap()
+}
+
+fn subscriber(node: &Conductor) -> Joined {
+    node.join("t", "", None, SUBSCRIBER).unwrap()
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn granules(first: u64, count: u64) -> Range {
+    Range {
+        offset: first * GRANULE_BYTES,
+        bytes: count * GRANULE_BYTES,
+    }
+}
+
+#[test]
+fn joining_mapping_leasing_leaving() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let joined = publisher(&node);
+    assert_eq!(joined.zone.id(), joined.member.zone);
+    assert!(joined.zone.at::<u64>(joined.region_offset).is_ok());
+    assert!(joined.zone.at::<u64>(CONTROL_BYTES - 8).is_ok());
+    assert!(joined.zone.at::<u64>(CONTROL_BYTES - 4).is_err());
+    assert!(joined.zone.at::<u64>(u64::MAX - 3).is_err());
+    assert!(
+        daemon.state().zone.as_ref().unwrap().client_is_locked(),
+        "proof of life"
+    );
+
+    let grant = joined.pool.unwrap();
+    let writing = node
+        .pool_mapping(joined.zone.id(), grant, Access::ReadWrite)
+        .unwrap();
+    assert_eq!((writing.mapped(), writing.cap()), (0, CAP_BYTES));
+    let ranges = node.lease(joined.member, SEGMENT_BYTES + 1).unwrap();
+    assert_eq!(ranges, [granules(0, 5)]);
+    assert_eq!(
+        writing.mapped(),
+        2 * SEGMENT_BYTES,
+        "what is leased is mapped"
+    );
+    writing.write(SEGMENT_BYTES - 4, b"spanning").unwrap();
+
+    let second = subscriber(&node);
+    assert!(Arc::ptr_eq(&second.zone, &joined.zone));
+    let reading = node
+        .pool_mapping(joined.zone.id(), grant, Access::ReadOnly)
+        .unwrap();
+    let mut read = [0; 8];
+    reading.read(SEGMENT_BYTES - 4, &mut read).unwrap();
+    assert_eq!(&read, b"spanning");
+    assert!(reading.write(0, b"x").is_err(), "a subscriber's mapping");
+    let again = node
+        .pool_mapping(joined.zone.id(), grant, Access::ReadOnly)
+        .unwrap();
+    assert!(Arc::ptr_eq(&again, &reading));
+
+    node.return_ranges(joined.member, vec![granules(1, 1)])
+        .unwrap();
+    node.leave(joined.member).unwrap();
+    node.leave(joined.member).unwrap();
+    daemon.log();
+    drop((node, reading, again, writing));
+    assert_eq!(
+        daemon.log(),
+        [Request::Leave(second.member)],
+        "only who had not left"
+    );
+    assert!(
+        daemon.state().zone.as_ref().unwrap().client_is_locked(),
+        "while the zone is in use"
+    );
+    drop((joined, second));
+    assert!(!daemon.state().zone.as_ref().unwrap().client_is_locked());
+}
+
+#[test]
+fn a_pool_that_grows_is_mapped_as_it_grows() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let joined = subscriber(&node);
+    let zone = joined.zone.id();
+    let grant = node.pool_grant(zone, 0).unwrap();
+    let reading = node.pool_mapping(zone, grant, Access::ReadOnly).unwrap();
+    daemon.grow();
+    daemon.notify(Notice::PoolGrown {
+        zone,
+        pool: 0,
+        segments: 1,
+    });
+    eventually("mapped unasked", || reading.mapped() == SEGMENT_BYTES);
+    // More than fit in a packet, and no word about it.
+    (0..40).for_each(|_| daemon.grow());
+    node.sync_pool(zone, 0).unwrap();
+    assert_eq!(reading.mapped(), 41 * SEGMENT_BYTES);
+
+    // A publisher in the same process needs descriptors of another kind.
+    let writer = publisher(&node);
+    let writing = node.pool_mapping(zone, grant, Access::ReadWrite).unwrap();
+    assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
+    writing.write(40 * SEGMENT_BYTES, b"hello").unwrap();
+    let mut read = [0; 5];
+    reading.read(40 * SEGMENT_BYTES, &mut read).unwrap();
+    assert_eq!(&read, b"hello");
+    // When it has left, what comes is for reading again; and the next one gets it all.
+    node.leave(writer.member).unwrap();
+    daemon.grow();
+    node.sync_pool(zone, 0).unwrap();
+    assert_eq!(reading.mapped(), 42 * SEGMENT_BYTES);
+    assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
+    assert!(
+        node.pool_mapping(zone, grant, Access::ReadWrite).is_err(),
+        "nobody publishes"
+    );
+    publisher(&node);
+    let writing = node.pool_mapping(zone, grant, Access::ReadWrite).unwrap();
+    assert_eq!(writing.mapped(), 42 * SEGMENT_BYTES);
+    daemon.grow();
+    node.sync_pool(zone, 0).unwrap();
+    assert_eq!(
+        (reading.mapped(), writing.mapped()),
+        (43 * SEGMENT_BYTES, 43 * SEGMENT_BYTES)
+    );
+    assert!(node.sync_pool(zone, 9).is_err());
+    assert!(node.sync_pool(zone + 1, 0).is_err());
+}
+
+#[test]
+fn everything_is_handed_to_the_next_daemon() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let (writer, reader) = (publisher(&node), subscriber(&node));
+    let zone = writer.zone.id();
+    let writing = node
+        .pool_mapping(zone, writer.pool.unwrap(), Access::ReadWrite)
+        .unwrap();
+    node.lease(writer.member, 40 * SEGMENT_BYTES).unwrap();
+    node.return_ranges(writer.member, vec![granules(2, 3)])
+        .unwrap();
+    let doorbell = node.take_doorbell(zone).unwrap();
+    writing.write(39 * SEGMENT_BYTES, b"kept").unwrap();
+    daemon.kill(false);
+    // Local traffic goes on.
+    writing.write(0, b"still").unwrap();
+
+    let daemon = FakeDaemon::start(place.socket(), Some(zone));
+    eventually("handed back", || {
+        daemon
+            .state()
+            .log
+            .iter()
+            .any(|r| matches!(r, Request::HandedBack { .. }))
+    });
+    let log = daemon.log();
+    let grant = writer.zone.grant();
+    let (client_index, client_id) = (grant.client_index, grant.client_id);
+    assert_eq!(
+        log[0],
+        Request::HandBack {
+            zone,
+            client_index,
+            client_id
+        }
+    );
+    assert_eq!(
+        log[1],
+        Request::HandBackSegments {
+            zone,
+            pool: 0,
+            from: 0
+        }
+    );
+    assert_eq!(
+        log[2],
+        Request::HandBackSegments {
+            zone,
+            pool: 0,
+            from: 32
+        }
+    );
+    let claims: Vec<(Member, Vec<Range>)> = log
+        .iter()
+        .filter_map(|request| match request {
+            Request::Claim { member, ranges } => Some((*member, ranges.clone())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(claims.len(), 2);
+    assert!(claims.contains(&(writer.member, vec![granules(0, 2), granules(5, 155)])));
+    assert!(claims.contains(&(reader.member, vec![])));
+    assert_eq!(
+        log[5],
+        Request::HandedBack {
+            zone,
+            doorbells: vec![doorbell]
+        }
+    );
+    assert_eq!(daemon.state().zone.as_ref().unwrap().segments.len(), 40);
+    assert!(writer.zone.lost().is_none());
+    // And life goes on with the new one: it grows the same pool.
+    daemon.grow();
+    node.sync_pool(zone, 0).unwrap();
+    assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
+}
+
+#[test]
+fn a_request_that_the_daemon_died_over_is_asked_again() {
+    for death in [Death::Before, Death::After] {
+        let place = Place::new();
+        let daemon = place.daemon();
+        let node = Arc::new(place.node());
+        let reader = subscriber(&node);
+        let zone = reader.zone.id();
+        let is_join = |request: &Request| matches!(request, Request::Join { .. });
+        daemon.state().die_at = Some((death, Box::new(is_join)));
+        let joining = {
+            let node = node.clone();
+            std::thread::spawn(move || node.join("t", "", None, PUBLISHER))
+        };
+        eventually("its death", || !place.socket().exists());
+        drop(daemon);
+        let daemon = FakeDaemon::start(place.socket(), Some(zone));
+        daemon.state().recovering = 2;
+        let joined = joining.join().unwrap().unwrap();
+        let log = daemon.log();
+        let at = |wanted: fn(&Request) -> bool| log.iter().position(wanted).unwrap();
+        let handed_back = at(|request| matches!(request, Request::HandedBack { .. }));
+        assert!(
+            handed_back < at(is_join),
+            "first what was, then what is new"
+        );
+        let joins = log.iter().filter(|request| is_join(request)).count();
+        assert_eq!(joins, 3, "asked again while the daemon recovers");
+        assert!(Arc::ptr_eq(&joined.zone, &reader.zone));
+        assert!(!log
+            .iter()
+            .any(|r| matches!(r, Request::Claim { member, .. } if *member == joined.member)));
+    }
+}
+
+#[test]
+fn what_is_given_up_needs_no_daemon() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let (writer, reader) = (publisher(&node), subscriber(&node));
+    let zone = writer.zone.id();
+    node.lease(writer.member, GRANULE_BYTES * 3).unwrap();
+    let doorbell = node.take_doorbell(zone).unwrap();
+    daemon.state().die_at = Some((
+        Death::After,
+        Box::new(|request| matches!(request, Request::Return { .. })),
+    ));
+    let started = Instant::now();
+    node.return_ranges(writer.member, vec![granules(0, 1)])
+        .unwrap();
+    node.leave(reader.member).unwrap();
+    node.return_doorbell(zone, doorbell).unwrap();
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "nobody was waited for"
+    );
+    drop(daemon);
+    let daemon = FakeDaemon::start(place.socket(), Some(zone));
+    eventually("handed back", || {
+        daemon
+            .state()
+            .log
+            .iter()
+            .any(|r| matches!(r, Request::HandedBack { .. }))
+    });
+    let log = daemon.log();
+    let claims: Vec<&Request> = log
+        .iter()
+        .filter(|request| matches!(request, Request::Claim { .. }))
+        .collect();
+    let claim = Request::Claim {
+        member: writer.member,
+        ranges: vec![granules(1, 2)],
+    };
+    assert_eq!(claims, [&claim], "not what was given up");
+    assert!(log.contains(&Request::HandedBack {
+        zone,
+        doorbells: vec![]
+    }));
+    assert!(!log
+        .iter()
+        .any(|r| matches!(r, Request::Return { .. } | Request::Leave(_))));
+}
+
+#[test]
+fn a_zone_that_nobody_takes_back_is_lost() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let writer = publisher(&node);
+    let zone = writer.zone.id();
+    let writing = node
+        .pool_mapping(zone, writer.pool.unwrap(), Access::ReadWrite)
+        .unwrap();
+    node.lease(writer.member, GRANULE_BYTES).unwrap();
+    daemon.kill(false);
+    let daemon = FakeDaemon::start(place.socket(), Some(zone + 1));
+    eventually("lost", || writer.zone.lost().is_some());
+    let error = node.lease(writer.member, GRANULE_BYTES).unwrap_err();
+    assert!(matches!(error, ClientError::ZoneLost { .. }), "{error}");
+    let error = node.take_doorbell(zone).unwrap_err();
+    assert!(matches!(error, ClientError::ZoneLost { .. }), "{error}");
+    writing.write(0, b"goes on").unwrap();
+    daemon.log();
+    node.leave(writer.member).unwrap();
+    assert_eq!(daemon.log(), [], "there is nobody to tell");
+}
+
+#[test]
+fn a_daemon_that_was_stopped_is_not_waited_for() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let reader = subscriber(&node);
+    daemon.kill(true);
+    let started = Instant::now();
+    let error = node.join("u", "", None, SUBSCRIBER).unwrap_err();
+    assert!(matches!(error, ClientError::Stopped), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+    node.leave(reader.member).unwrap();
+    // Another that somebody starts is found.
+    let daemon = place.daemon();
+    eventually("found", || node.join("u", "", None, SUBSCRIBER).is_ok());
+
+    let error = node.stop_daemon();
+    assert!(error.is_ok(), "{error:?}");
+    assert!(!place.socket().exists(), "it has left when we are told so");
+    drop(daemon);
+}
+
+#[test]
+fn listings_are_read_to_the_end() {
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let node = place.node();
+    let topics = node.topics().unwrap();
+    assert_eq!(topics.len(), 150);
+    assert_eq!(topics[149].name, "topic/149");
+    let error = node.status().unwrap_err();
+    assert!(matches!(error, ClientError::Protocol(_)), "{error}");
+}
+
+#[test]
+fn a_refusal_is_the_users() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let writer = publisher(&node);
+    match node.lease(writer.member, 2 * CAP_BYTES) {
+        Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::PoolFull),
+        other => panic!("{other:?}"),
+    }
+    drop(daemon);
+    let error = Conductor::start(place.config.clone(), "late", &[])
+        .err()
+        .unwrap();
+    assert!(matches!(error, ClientError::Launch(_)), "{error}");
+}
+
+#[test]
+fn a_forked_child_is_refused_and_leaves_everything_alone() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let joined = publisher(&node);
+    let mapping = node
+        .pool_mapping(joined.zone.id(), joined.pool.unwrap(), Access::ReadWrite)
+        .unwrap();
+    node.lease(joined.member, GRANULE_BYTES).unwrap();
+    let base = mapping.base();
+    // SAFETY: only this thread lives on in the child; it touches no lock that another may have
+    // held (the daemon's, or the standard output's) and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let refused = matches!(node.leave(joined.member), Err(ClientError::Forked));
+        // Something of the child's own where the pool was.
+        // SAFETY: the address is not mapped in the child, which this call would not replace.
+        let own = unsafe {
+            libc::mmap(
+                base as *mut libc::c_void,
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        let placed = own as u64 == base;
+        drop((node, joined, mapping));
+        // SAFETY: the page was just mapped; if a drop took it away, the child dies of it.
+        unsafe { own.cast::<u64>().write_volatile(5) };
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if refused && placed { 7 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7,
+        "status {status:#x}"
+    );
+    // The parent has lost nothing by it.
+    node.lease(joined.member, GRANULE_BYTES).unwrap();
+    mapping.write(0, b"fine").unwrap();
+    drop(node);
+    assert!(daemon.log().contains(&Request::Leave(joined.member)));
+}
