@@ -187,16 +187,19 @@ impl Channel {
         let mut bytes = vec![0u8; MAX_PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            let mut data = [IoSliceMut::new(&mut bytes)];
-            net::recvmsg(&self.fd, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
-        });
-        let message = match received {
-            Ok(message) => message,
-            // The peer closed while something that we sent lay unread: an end like any other.
-            Err(Errno::CONNRESET) => return Ok(None),
-            Err(errno) => return Err(SocketError::system("recvmsg")(errno)),
+        let mut once = || {
+            rustix::io::retry_on_intr(|| {
+                let mut data = [IoSliceMut::new(&mut bytes)];
+                net::recvmsg(&self.fd, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+            })
         };
+        // The peer closed while something that we sent lay unread: the kernel says so once, and
+        // then gives what the peer had sent before, and the end like any other.
+        let message = match once() {
+            Err(Errno::CONNRESET) => once(),
+            other => other,
+        }
+        .map_err(SocketError::system("recvmsg"))?;
         // Whatever came is owned from here on, so every way out closes it.
         let mut fds = Vec::new();
         for entry in control.drain() {

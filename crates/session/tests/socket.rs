@@ -183,7 +183,9 @@ fn the_end_is_told_from_errors() {
 
     let (a, b) = Channel::pair().unwrap();
     b.send(&request(), &[]).unwrap();
+    a.send(&request(), &[]).unwrap();
     drop(a);
+    assert!(b.receive::<ClientPacket>().unwrap().is_some(), "also then");
     assert!(
         b.receive::<ClientPacket>().unwrap().is_none(),
         "closed over something unread"

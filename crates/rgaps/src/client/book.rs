@@ -143,8 +143,7 @@ impl PoolBook {
         if bytes.len() != fds.len() {
             return wrong("it sent segments whose number is not that of their descriptors");
         }
-        let mut at = from as usize;
-        for (fd, bytes) in fds.into_iter().zip(bytes.iter().copied()) {
+        for (at, (fd, bytes)) in (from as usize..).zip(fds.into_iter().zip(bytes.iter().copied())) {
             if bytes == 0 || bytes % GRANULE_BYTES != 0 || at >= MAX_SEGMENTS {
                 return wrong("it sent a segment of odd size, or more than a pool has");
             }
@@ -160,7 +159,6 @@ impl PoolBook {
                 Some(known) => *known = segment,
                 None => self.segments.push(segment),
             }
-            at += 1;
         }
         let total = self
             .segments

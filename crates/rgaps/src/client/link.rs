@@ -60,8 +60,8 @@ fn find(config: &Config, bin_dirs: &[PathBuf], may_start: bool) -> Result<Channe
 impl Worker {
     /// The session has ended.
     pub(super) fn lose(&mut self, reason: String) {
-        let stopped = match &self.link {
-            Link::Up(session) => session.is_stopping(),
+        let stopped = match &mut self.link {
+            Link::Up(session) => session.was_stopped(),
             Link::Down(down) => down.stopped,
         };
         if stopped {
@@ -87,13 +87,13 @@ impl Worker {
         });
     }
 
-    /// The session; looks for a daemon until the deadline if there is none. After a daemon was
+    /// The session; looks for a daemon until the command's deadline if there is none. After a daemon was
     /// stopped on purpose, one look has to do.
-    pub(super) fn ensure_up(&mut self, deadline: Instant) -> Result<&mut Session, ClientError> {
+    pub(super) fn ensure_up(&mut self) -> Result<&mut Session, ClientError> {
         while let Link::Down(down) = &self.link {
             let pause = down.next_attempt.saturating_duration_since(Instant::now());
             if !down.stopped {
-                if Instant::now() + pause >= deadline {
+                if Instant::now() + pause >= self.deadline {
                     return Err(ClientError::Gone {
                         reason: down.reason.clone(),
                     });

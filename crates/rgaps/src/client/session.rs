@@ -82,8 +82,10 @@ impl Session {
         }
     }
 
-    /// Whether the daemon has said that it leaves on purpose.
-    pub(super) fn is_stopping(&self) -> bool {
+    /// Whether the daemon has said that it leaves on purpose, for when the session has ended.
+    pub(super) fn was_stopped(&mut self) -> bool {
+        // Sending may have failed before its last words were read; that this fails is no news.
+        let _ = self.take_in();
         self.notices.contains(&Notice::Stopping)
     }
 

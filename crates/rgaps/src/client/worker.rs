@@ -34,6 +34,8 @@ pub(super) struct Worker {
     pub(super) zones: BTreeMap<ZoneId, ZoneBook>,
     /// Pools that may have segments that we do not know of.
     pub(super) stale_pools: BTreeSet<(ZoneId, u32)>,
+    /// Until when what is being done may wait for a daemon.
+    pub(super) deadline: Instant,
     pub(super) driver: LazyDriver,
     pub(super) guard: ForkGuard,
 }
@@ -53,6 +55,7 @@ impl Worker {
             link: Link::Up(session),
             zones: BTreeMap::new(),
             stale_pools: BTreeSet::new(),
+            deadline: Instant::now(),
             driver: LazyDriver::default(),
             guard,
         }
@@ -63,7 +66,10 @@ impl Worker {
     pub(super) fn run(mut self, commands: &Receiver<Command>, wake: &OwnedFd) {
         loop {
             match commands.try_recv() {
-                Ok(command) => command(&mut self),
+                Ok(command) => {
+                    self.deadline = Instant::now() + COMMAND_TIMEOUT;
+                    command(&mut self);
+                }
                 Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
                     self.heed_daemon();
@@ -121,6 +127,8 @@ impl Worker {
         if matches!(self.link, Link::Down(_)) {
             return;
         }
+        // Nobody waits for this, and if the daemon dies over it, its successor is asked.
+        self.deadline = Instant::now();
         while let Some((zone, pool)) = self.stale_pools.pop_first() {
             let mapped = self.zones.get(&zone).and_then(|book| book.pools.get(&pool));
             if !mapped.is_some_and(PoolBook::is_mapped) {
@@ -149,18 +157,18 @@ impl Worker {
     /// Asks the daemon; if it dies over the question, asks the next one, which knows nothing of
     /// it: what was not claimed when things were handed back, was never done.
     pub(super) fn ask(&mut self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), ClientError> {
-        let deadline = Instant::now() + COMMAND_TIMEOUT;
         let mut sends_left = SENDS_MAX;
         loop {
-            self.ensure_up(deadline)?;
+            self.ensure_up()?;
             if let Some(book) = zone_of(request).and_then(|zone| self.zones.get(&zone)) {
                 book.view.check_not_lost()?;
             }
-            let session = self.ensure_up(deadline)?;
+            let session = self.ensure_up()?;
             match session.call(request, &[]) {
                 Ok(answered) => return Ok(answered),
                 Err(CallError::Refused(refusal))
-                    if refusal.code == RefusalCode::Recovering && Instant::now() < deadline =>
+                    if refusal.code == RefusalCode::Recovering
+                        && Instant::now() < self.deadline =>
                 {
                     std::thread::sleep(RECOVERING_PAUSE);
                 }
@@ -209,7 +217,7 @@ impl Worker {
 
     /// Has the daemon leave, and waits until it has.
     pub(super) fn stop_daemon(&mut self) -> Result<(), ClientError> {
-        let session = self.ensure_up(Instant::now() + COMMAND_TIMEOUT)?;
+        let session = self.ensure_up()?;
         let stopped = session
             .call(&Request::Stop, &[])
             .and_then(|_| session.wait_for_end());
