@@ -1,0 +1,211 @@
+//! Publishing and subscribing against a real daemon.
+
+mod support;
+
+use rgaps::{DType, Late, LoanError, PublishError, PutError, RecvError};
+use std::time::{Duration, Instant};
+use support::Daemon;
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn what_is_published_is_received_without_a_copy() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("greetings").create().unwrap();
+    let publisher = node.publisher("greetings").create().unwrap();
+    assert!(publisher.wait_for_subscribers(1, SOON).unwrap());
+    assert!(!publisher.wait_for_subscribers(2, Duration::from_millis(10)).unwrap());
+    let mut loan = publisher.loan_tensor(DType::U8, &[5]).unwrap();
+    loan.as_mut_slice().unwrap().copy_from_slice(b"hello");
+    loan.set_tag(7);
+    assert_eq!(loan.publish().unwrap(), 0);
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    assert_eq!(sample.as_slice().unwrap(), b"hello");
+    assert_eq!((sample.tag(), sample.sequence(), sample.missed()), (7, 0, 0));
+    assert_eq!(sample.tensor().unwrap().shape[0], 5);
+    assert!(matches!(subscriber.try_recv(), Ok(None)));
+    let error = subscriber.recv_timeout(Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, RecvError::TimedOut(_)));
+    // Held, whatever the publisher does, and after its handle is gone.
+    for n in 0..100u8 {
+        publisher.put(&[n; 5]).unwrap();
+    }
+    drop(publisher);
+    let copy = sample.clone();
+    drop(sample);
+    assert_eq!(copy.as_slice().unwrap(), b"hello");
+}
+
+#[test]
+fn messages_of_every_size_arrive_intact() {
+    let daemon = Daemon::start_with("[pool.host]\ncap = \"1GiB\"\n");
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("sizes").reliable().create().unwrap();
+    let publisher = node.publisher("sizes").keep_last(2).create().unwrap();
+    for bytes in [0u64, 1, 255, 256, 257, 4096, 1 << 20, (64 << 20) + 1, 200 << 20] {
+        let mut loan = publisher.loan(bytes).unwrap();
+        let seed = bytes as u8;
+        for (at, byte) in loan.as_mut_slice().unwrap().iter_mut().step_by(4093).enumerate() {
+            *byte = seed.wrapping_add(at as u8);
+        }
+        loan.publish().unwrap();
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        assert_eq!(sample.len(), bytes);
+        let read = sample.as_slice().unwrap().iter().step_by(4093).enumerate();
+        assert!(read.into_iter().all(|(at, byte)| *byte == seed.wrapping_add(at as u8)));
+    }
+    assert!(matches!(publisher.loan(2 << 30), Err(LoanError::TooLarge { .. })));
+}
+
+#[test]
+fn a_full_pool_is_a_clear_error_and_comes_right_again() {
+    let daemon = Daemon::start_with("[pool.host]\ncap = \"64MiB\"\nsegment = \"16MiB\"\n");
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("full").create().unwrap();
+    let publisher = node.publisher("full").keep_last(4).create().unwrap();
+    let mut samples = Vec::new();
+    let error = loop {
+        match publisher.put(&vec![1; 10 << 20]) {
+            Ok(_) => samples.push(subscriber.recv_timeout(SOON).unwrap()),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, PutError::Loan(LoanError::PoolFull { .. })), "{error}");
+    assert!(samples.len() >= 4, "{}", samples.len());
+    drop(samples);
+    publisher.put(&vec![2; 30 << 20]).unwrap();
+    assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap()[30 << 19], 2);
+}
+
+#[test]
+fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("reliable").reliable().create().unwrap();
+    let builder = node.publisher("reliable").keep_last(3);
+    let publisher = builder.deadline(Duration::from_millis(100)).create().unwrap();
+    for n in 0..3 {
+        publisher.put(&[n]).unwrap();
+    }
+    let begun = Instant::now();
+    let unpublished = publisher.loan(1).unwrap().publish().unwrap_err();
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    assert!(matches!(unpublished.error, PublishError::HeldBack { subscribers: 1, .. }));
+    assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(), [0]);
+    let mut loan = *unpublished.loan.unwrap();
+    loan.as_mut_slice().unwrap()[0] = 3;
+    loan.publish().unwrap();
+    // One that reads while the publisher waits lets it go on.
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let all = (1..5).map(|_| subscriber.recv_timeout(SOON).unwrap());
+        all.map(|sample| sample.as_slice().unwrap()[0]).collect::<Vec<_>>()
+    });
+    publisher.put(&[4]).unwrap();
+    assert_eq!(reader.join().unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn late_joiners_get_the_history_also_of_a_publisher_that_left() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let early = node.subscriber("map").create().unwrap();
+    let publisher = node.publisher("map").keep_last(3).transient_local().create().unwrap();
+    for n in 0..5 {
+        publisher.put(&[n]).unwrap();
+    }
+    drop(publisher);
+    for (late, expected) in
+        [(Late::AllKept, vec![2, 3, 4]), (Late::Last(2), vec![3, 4]), (Late::Latest, vec![4])]
+    {
+        let subscriber = node.subscriber("map").late(late).create().unwrap();
+        for byte in expected {
+            let sample = subscriber.recv_timeout(SOON).unwrap();
+            assert_eq!((sample.as_slice().unwrap(), sample.missed()), (&[byte][..], 0));
+        }
+        assert!(subscriber.try_recv().unwrap().is_none());
+    }
+    assert_eq!(early.recv_timeout(SOON).unwrap().sequence(), 2, "best effort, three kept");
+}
+
+#[test]
+fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let topics = ["a", "b", "c"];
+    let publishers = topics.map(|topic| node.publisher(topic).create().unwrap());
+    let subscribers = topics.map(|topic| node.subscriber(topic).create().unwrap());
+    let mut set = node.wait_set();
+    let tokens: Vec<_> = subscribers.iter().map(|s| set.attach(s).unwrap()).collect();
+    assert!(set.wait(Duration::from_millis(10)).unwrap().is_empty());
+    let late = publishers[1].clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        late.put(b"x").unwrap();
+    });
+    assert_eq!(set.wait(SOON).unwrap(), [tokens[1]]);
+    thread.join().unwrap();
+    drop(set);
+    assert_eq!(subscribers[1].recv_timeout(SOON).unwrap().as_slice().unwrap(), b"x");
+
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let listener = subscribers[0].listen(move |sample| sender.send(sample).unwrap()).unwrap();
+    publishers[0].put(b"y").unwrap();
+    let heard = receiver.recv_timeout(SOON).unwrap().unwrap();
+    assert_eq!(heard.as_slice().unwrap(), b"y");
+    drop(listener);
+
+    let fd = subscribers[2].readiness().unwrap();
+    let poll = |timeout_ms: i64| {
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let timeout = rustix::event::Timespec {
+            tv_sec: timeout_ms / 1000,
+            tv_nsec: timeout_ms % 1000 * 1_000_000,
+        };
+        rustix::event::poll(&mut fds, Some(&timeout)).unwrap()
+    };
+    for _ in 0..3 {
+        assert_eq!(poll(20), 0);
+        publishers[2].put(b"z").unwrap();
+        publishers[2].put(b"z").unwrap();
+        assert_eq!(poll(10_000), 1);
+        assert!(subscribers[2].try_recv().unwrap().is_some());
+        assert_eq!(poll(10_000), 1, "there is another");
+        assert!(subscribers[2].try_recv().unwrap().is_some());
+        assert!(subscribers[2].try_recv().unwrap().is_none());
+    }
+}
+
+#[test]
+fn too_many_held_samples_are_an_error_that_loses_nothing() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("held").max_held(2).create().unwrap();
+    let publisher = node.publisher("held").create().unwrap();
+    for n in 0..3 {
+        publisher.put(&[n]).unwrap();
+    }
+    let held = [subscriber.recv().unwrap(), subscriber.recv().unwrap()];
+    let clone = held[0].clone();
+    assert_eq!(subscriber.held(), 2);
+    assert!(matches!(subscriber.try_recv(), Err(RecvError::TooManyHeld { limit: 2, .. })));
+    drop(held);
+    assert_eq!(subscriber.held(), 1);
+    assert_eq!(subscriber.try_recv().unwrap().unwrap().as_slice().unwrap(), [2]);
+    drop(clone);
+}
+
+#[test]
+fn traffic_goes_on_without_the_daemon_and_the_next_one_adopts_what_is_there() {
+    let mut daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("go-on").reliable().create().unwrap();
+    let publisher = node.publisher("go-on").create().unwrap();
+    publisher.put(b"before").unwrap();
+    daemon.kill();
+    publisher.put(b"without").unwrap();
+    for expected in [&b"before"[..], b"without"] {
+        assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(), expected);
+    }
+}
