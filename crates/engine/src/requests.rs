@@ -7,7 +7,7 @@ use crate::refuse::{bad, refuse, system};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
-    check_topic_name, Answer, Member, Notice, Range, Refusal, RefusalCode, Request, Role, Side,
+    check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request, Role, Side,
     ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
@@ -201,7 +201,13 @@ impl Engine {
             }
         };
         let client_id = zone.clients.get(&index).map_or(0, |client| client.id);
+        let subscribed = zone.subscribed_sessions(seat.member.topic);
         self.session(session)?.zones.insert(zone_id, index);
+        if let Some(pool) = seat.pool {
+            for subscribed in subscribed {
+                self.notify_pool(subscribed, zone_id, pool);
+            }
+        }
         Ok(Answer::Joined {
             member: seat.member,
             grant: known.is_none().then_some(ZoneGrant {
@@ -307,6 +313,17 @@ impl Engine {
         Ok(Answer::Leased {
             ranges: vec![range],
         })
+    }
+
+    /// Tells a subscriber's session of its topic's pool, unless it knows that already.
+    fn notify_pool(&mut self, session: SessionId, zone: ZoneId, pool: PoolGrant) {
+        let knows = self
+            .sessions
+            .get(&session)
+            .is_none_or(|s| s.detached || s.pools.contains(&(zone, pool.pool)));
+        if !knows {
+            self.notify(session, Notice::TopicPool { zone, pool });
+        }
     }
 
     fn notify_growth(&mut self, zone: ZoneId, pool: u32, segments: u32) {

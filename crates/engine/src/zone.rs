@@ -161,6 +161,13 @@ impl Zone {
         members
     }
 
+    /// Sessions of the topic's subscribers, each once.
+    pub(crate) fn subscribed_sessions(&self, topic: u32) -> BTreeSet<SessionId> {
+        let subscribers = self.topics.get(&topic).map_or(&[][..], |t| &t.subscribers);
+        let clients = subscribers.iter().filter_map(|s| self.clients.get(&s.client));
+        clients.filter_map(|client| client.session).collect()
+    }
+
     /// Checks that `member` is what it says it is, and `client`'s.
     pub(crate) fn check_member(&self, member: &Member, client: u32) -> Result<(), Refusal> {
         let topic = self.topics.get(&member.topic);

@@ -56,7 +56,7 @@ fn run(core: &Weak<SubscriberCore>, event: &OwnedFd, watches: &Receiver<()>) {
             let Ok(sleeper) = core.announce_sleep() else {
                 return;
             };
-            if core.lock().reader.is_ready() {
+            if core.lock().is_ready() {
                 break;
             }
             sleeper.sleep(WAIT_SLICE_NS / 4);

@@ -189,7 +189,7 @@ impl Subscriber {
         let deadline = Deadline::after(timeout);
         loop {
             let sleeper = self.core.announce_sleep()?;
-            if self.core.lock().reader.is_ready() {
+            if self.core.lock().is_ready() {
                 return Ok(true);
             }
             let Some(left_ns) = deadline.left_ns() else {
@@ -262,6 +262,15 @@ pub(crate) struct SubscriberCore {
 pub(crate) struct State {
     pub(crate) reader: Reader<Shared>,
     pools: [Option<Arc<PoolMapping>>; MAX_POOLS],
+    /// A message whose memory could not be mapped yet: it is the next to be received.
+    unlocated: Option<(u32, Taken<Shared>)>,
+}
+
+impl State {
+    /// Whether a look for a message is worth it.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        self.unlocated.is_some() || self.reader.is_ready()
+    }
 }
 
 impl SubscriberCore {
@@ -313,7 +322,11 @@ impl SubscriberCore {
             qos,
             holds: Holds::new(qos.max_held),
             readiness: OnceLock::new(),
-            state: Mutex::new(State { reader, pools }),
+            state: Mutex::new(State {
+                reader,
+                pools,
+                unlocated: None,
+            }),
         })
     }
 
@@ -349,21 +362,13 @@ impl SubscriberCore {
     fn try_recv(core: &Arc<SubscriberCore>) -> Result<Option<Sample>, RecvError> {
         core.guard.check()?;
         let mut state = core.lock();
-        let Some(hold) = core.holds.begin() else {
-            // A full subscriber that has nothing to read is not in trouble yet.
-            if !state.reader.is_ready() {
-                return Ok(None);
-            }
-            return Err(RecvError::TooManyHeld {
-                topic: core.topic_name.clone(),
-                limit: core.qos.max_held,
-            });
+        let next = match state.unlocated.take() {
+            Some(next) => Some(next),
+            None => core.take(&mut state)?,
         };
-        let Some(taken) = core.poll(&mut state) else {
-            core.holds.end(hold);
+        let Some((hold, taken)) = next else {
             return Ok(None);
         };
-        core.slot.held().store(core.holds.held(), Ordering::Relaxed);
         match core.locate(&mut state, &taken) {
             Ok(mapping) => Ok(Some(Sample {
                 subscriber: core.clone(),
@@ -376,6 +381,12 @@ impl SubscriberCore {
                 sequence: taken.sequence,
                 missed: taken.missed,
             })),
+            Err(error @ RecvError::Client(_)) => {
+                // The daemon is away or the memory cannot be mapped now: nothing is lost, the
+                // next call tries again.
+                state.unlocated = Some((hold, taken));
+                Err(error)
+            }
             Err(error) => {
                 drop(state);
                 taken.held.release();
@@ -383,6 +394,26 @@ impl SubscriberCore {
                 Err(error)
             }
         }
+    }
+
+    /// Takes the next message and a place among those that are held.
+    fn take(&self, state: &mut State) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
+        let Some(hold) = self.holds.begin() else {
+            // A full subscriber that has nothing to read is not in trouble yet.
+            if !state.is_ready() {
+                return Ok(None);
+            }
+            return Err(RecvError::TooManyHeld {
+                topic: self.topic_name.clone(),
+                limit: self.qos.max_held,
+            });
+        };
+        let Some(taken) = self.poll(state) else {
+            self.holds.end(hold);
+            return Ok(None);
+        };
+        self.slot.held().store(self.holds.held(), Ordering::Relaxed);
+        Ok(Some((hold, taken)))
     }
 
     /// Takes a message; where there is none and someone polls the descriptor, makes it unready
@@ -454,6 +485,10 @@ impl Drop for SubscriberCore {
             return;
         }
         drop(self.readiness.take());
+        let unlocated = self.lock().unlocated.take();
+        if let Some((_, taken)) = unlocated {
+            taken.held.release();
+        }
         // Without a daemon the next one sees that we are gone.
         let _ = self.conductor.leave(self.member);
     }

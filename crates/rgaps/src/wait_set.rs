@@ -110,7 +110,7 @@ impl WaitSet {
         members
             .filter(|(_, core)| {
                 core.as_ref()
-                    .is_some_and(|core| core.lock().reader.is_ready())
+                    .is_some_and(|core| core.lock().is_ready())
             })
             .map(|(index, _)| Token(index))
             .collect()

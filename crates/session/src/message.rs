@@ -53,6 +53,14 @@ pub enum Notice {
         /// Segments there are now.
         segments: u32,
     },
+    /// A topic that the client subscribes to has got its pool: map it before the first message
+    /// comes, which may be when there is no daemon to ask.
+    TopicPool {
+        /// The zone.
+        zone: ZoneId,
+        /// The pool.
+        pool: PoolGrant,
+    },
     /// The daemon is going away on purpose; clients do not start another by themselves.
     Stopping,
 }
