@@ -7,8 +7,8 @@ use crate::refuse::{bad, refuse, system};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
-    check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request, Role, Side,
-    ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
+    check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
+    Role, Side, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
 

@@ -164,7 +164,9 @@ impl Zone {
     /// Sessions of the topic's subscribers, each once.
     pub(crate) fn subscribed_sessions(&self, topic: u32) -> BTreeSet<SessionId> {
         let subscribers = self.topics.get(&topic).map_or(&[][..], |t| &t.subscribers);
-        let clients = subscribers.iter().filter_map(|s| self.clients.get(&s.client));
+        let clients = subscribers
+            .iter()
+            .filter_map(|s| self.clients.get(&s.client));
         clients.filter_map(|client| client.session).collect()
     }
 

@@ -201,7 +201,11 @@ impl PublisherRegion {
     /// it pushes out goes.
     pub const fn for_history(depth: u32, loans: u32) -> PublisherRegion {
         let blocks = depth as u64 + loans as u64 + SPARE_BLOCKS as u64;
-        let blocks = if blocks > MAX_BLOCKS as u64 { MAX_BLOCKS } else { blocks as u32 };
+        let blocks = if blocks > MAX_BLOCKS as u64 {
+            MAX_BLOCKS
+        } else {
+            blocks as u32
+        };
         PublisherRegion {
             ring_capacity: (depth + 1).next_power_of_two(),
             block_capacity: blocks.next_multiple_of(64),

@@ -59,7 +59,10 @@ impl FromStr for GpuUuid {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || DomainParseError(text.to_owned());
-        let body = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).unwrap_or(text);
+        let body = text
+            .strip_prefix("GPU-")
+            .or_else(|| text.strip_prefix("MIG-"))
+            .unwrap_or(text);
         let digits: Vec<u8> = body.bytes().filter(|b| *b != b'-').collect();
         if digits.len() != 32 || body.len() > 36 {
             return Err(bad());
@@ -79,9 +82,10 @@ impl FromStr for Domain {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.strip_prefix("cuda:") {
-            Some(uuid) => {
-                Ok(Domain::Cuda(uuid.parse().map_err(|_| DomainParseError(text.to_owned()))?))
-            }
+            Some(uuid) => Ok(Domain::Cuda(
+                uuid.parse()
+                    .map_err(|_| DomainParseError(text.to_owned()))?,
+            )),
             None if text == "host" => Ok(Domain::Host),
             None => Err(DomainParseError(text.to_owned())),
         }

@@ -51,9 +51,17 @@ fn names() -> String {
 
 impl DType {
     /// Bytes.
-    pub const U8: DType = DType { code: 1, bits: 8, lanes: 1 };
+    pub const U8: DType = DType {
+        code: 1,
+        bits: 8,
+        lanes: 1,
+    };
     /// 32-bit floating point.
-    pub const F32: DType = DType { code: 2, bits: 32, lanes: 1 };
+    pub const F32: DType = DType {
+        code: 2,
+        bits: 32,
+        lanes: 1,
+    };
 
     /// Whether the message carries an element type at all.
     pub fn is_typed(self) -> bool {
@@ -67,7 +75,9 @@ impl DType {
 
     /// The name that [`FromStr`] takes, if it has one.
     pub fn name(self) -> Option<&'static str> {
-        let row = TABLE.iter().find(|row| (row.1, row.2) == (self.code, self.bits))?;
+        let row = TABLE
+            .iter()
+            .find(|row| (row.1, row.2) == (self.code, self.bits))?;
         (self.lanes == 1).then_some(row.0)
     }
 }
@@ -89,7 +99,11 @@ impl FromStr for DType {
         let bare = text.strip_prefix("torch.").unwrap_or(text);
         let row = TABLE.iter().find(|row| row.0 == bare);
         let (_, code, bits) = row.ok_or_else(|| DTypeParseError(text.to_owned()))?;
-        Ok(DType { code: *code, bits: *bits, lanes: 1 })
+        Ok(DType {
+            code: *code,
+            bits: *bits,
+            lanes: 1,
+        })
     }
 }
 

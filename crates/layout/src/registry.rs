@@ -145,8 +145,7 @@ impl RegistryHeader {
     }
     /// Offset of pool record `index`.
     pub const fn pool(index: usize) -> u64 {
-        Self::client(MAX_CLIENTS).next_multiple_of(4096)
-            + (index * size_of::<PoolRecord>()) as u64
+        Self::client(MAX_CLIENTS).next_multiple_of(4096) + (index * size_of::<PoolRecord>()) as u64
     }
     /// Offset of topic record `index`.
     pub const fn topic(index: usize) -> u64 {

@@ -108,10 +108,7 @@ impl WaitSet {
     fn ready(&self) -> Vec<Token> {
         let members = self.members.iter().enumerate();
         members
-            .filter(|(_, core)| {
-                core.as_ref()
-                    .is_some_and(|core| core.lock().is_ready())
-            })
+            .filter(|(_, core)| core.as_ref().is_some_and(|core| core.lock().is_ready()))
             .map(|(index, _)| Token(index))
             .collect()
     }

@@ -1,5 +1,6 @@
 //! The CUDA domain, over the test driver, or on a real GPU with `RGAPS_TEST_GPU=1`.
 
+#[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
 use rgaps::{Domain, Node, Stream};
@@ -28,7 +29,10 @@ fn gpu() -> Gpu {
     });
     let uuid = driver.devices().unwrap()[0].uuid;
     let context = Context::retain(driver.clone(), uuid).unwrap();
-    Gpu { context, domain: Domain::Cuda(uuid) }
+    Gpu {
+        context,
+        domain: Domain::Cuda(uuid),
+    }
 }
 
 fn node() -> (Daemon, Node) {
@@ -48,8 +52,13 @@ fn messages_in_gpu_memory_arrive_intact() {
     let gpu = gpu();
     let (_daemon, node) = node();
     let subscriber = node.subscriber("gpu").reliable().create().unwrap();
-    let publisher = node.publisher("gpu").domain(gpu.domain).keep_last(2).create().unwrap();
-    for bytes in [0usize, 1, 4096, (3 << 20) + 5, 100 << 20] {
+    let publisher = node
+        .publisher("gpu")
+        .domain(gpu.domain)
+        .keep_last(2)
+        .create()
+        .unwrap();
+    for bytes in [0usize, 1, 4096, (3 << 20) + 5, 16 << 20] {
         let payload: Vec<u8> = (0..bytes).map(|at| (at * 31 + bytes) as u8).collect();
         publisher.put(&payload).unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
@@ -64,7 +73,11 @@ fn publishing_on_a_stream_waits_for_its_work() {
     let gpu = gpu();
     let (_daemon, node) = node();
     let subscriber = node.subscriber("stream").create().unwrap();
-    let publisher = node.publisher("stream").domain(gpu.domain).create().unwrap();
+    let publisher = node
+        .publisher("stream")
+        .domain(gpu.domain)
+        .create()
+        .unwrap();
     let stream = CudaStream::new(gpu.context.clone()).unwrap();
     for value in 1..20u8 {
         let loan = publisher.loan(8 << 20).unwrap();
@@ -82,15 +95,28 @@ fn a_released_block_is_not_reused_under_its_readers_work() {
     let gpu = gpu();
     let (_daemon, node) = node();
     let subscriber = node.subscriber("release").create().unwrap();
-    let publisher = node.publisher("release").domain(gpu.domain).keep_last(1).create().unwrap();
+    let publisher = node
+        .publisher("release")
+        .domain(gpu.domain)
+        .keep_last(1)
+        .create()
+        .unwrap();
     let stream = CudaStream::new(gpu.context.clone()).unwrap();
-    let copies = node.publisher("copies").domain(gpu.domain).create().unwrap();
+    let copies = node
+        .publisher("copies")
+        .domain(gpu.domain)
+        .create()
+        .unwrap();
     for value in 1..10u8 {
         publisher.put(&vec![value; 1 << 20]).unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
         let copy = copies.loan(sample.len()).unwrap();
         // SAFETY: both ranges are held until the stream has been waited for.
-        unsafe { stream.copy(copy.address(), sample.address(), sample.len()).unwrap() };
+        unsafe {
+            stream
+                .copy(copy.address(), sample.address(), sample.len())
+                .unwrap()
+        };
         sample.release_on(stream.handle()).unwrap();
         // Reuses the block that was just let go, at once.
         publisher.put(&vec![0xff; 1 << 20]).unwrap();
@@ -98,7 +124,11 @@ fn a_released_block_is_not_reused_under_its_readers_work() {
         let listener = node.subscriber("copies").create().unwrap();
         copy.publish_on(stream.handle()).unwrap();
         let copied = bytes_of(&listener.recv_timeout(SOON).unwrap());
-        assert!(copied.iter().all(|byte| *byte == value), "{value} became {}", copied[0]);
+        assert!(
+            copied.iter().all(|byte| *byte == value),
+            "{value} became {}",
+            copied[0]
+        );
     }
 }
 
@@ -107,8 +137,15 @@ fn a_stream_that_is_none_is_an_error_and_keeps_the_loan() {
     let gpu = gpu();
     let (_daemon, node) = node();
     let publisher = node.publisher("bad").domain(gpu.domain).create().unwrap();
-    let unpublished = publisher.loan(64).unwrap().publish_on(Stream(0x10)).unwrap_err();
-    assert!(unpublished.error.to_string().contains("CUDA_ERROR"), "{unpublished}");
+    let unpublished = publisher
+        .loan(64)
+        .unwrap()
+        .publish_on(Stream(0x10))
+        .unwrap_err();
+    assert!(
+        unpublished.error.to_string().contains("CUDA_ERROR"),
+        "{unpublished}"
+    );
     unpublished.loan.unwrap().publish().unwrap();
 }
 
@@ -117,9 +154,22 @@ fn a_gpu_that_is_not_there_and_a_domain_that_differs_are_clear_errors() {
     let gpu = gpu();
     let (_daemon, node) = node();
     let nowhere = Domain::Cuda(rgaps::GpuUuid([7; 16]));
-    let error = node.publisher("gone").domain(nowhere).create().unwrap_err().to_string();
+    let error = node
+        .publisher("gone")
+        .domain(nowhere)
+        .create()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("GPU-07070707"), "{error}");
     let _publisher = node.publisher("there").domain(gpu.domain).create().unwrap();
-    let error = node.subscriber("there").domain(Domain::Host).create().unwrap_err().to_string();
-    assert!(error.contains("there") && error.contains("cuda:GPU-"), "{error}");
+    let error = node
+        .subscriber("there")
+        .domain(Domain::Host)
+        .create()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("there") && error.contains("cuda:GPU-"),
+        "{error}"
+    );
 }

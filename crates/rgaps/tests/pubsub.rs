@@ -1,5 +1,6 @@
 //! Publishing and subscribing against a real daemon.
 
+#[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
 use rgaps::{DType, Late, LoanError, PublishError, PutError, RecvError};
@@ -15,17 +16,24 @@ fn what_is_published_is_received_without_a_copy() {
     let subscriber = node.subscriber("greetings").create().unwrap();
     let publisher = node.publisher("greetings").create().unwrap();
     assert!(publisher.wait_for_subscribers(1, SOON).unwrap());
-    assert!(!publisher.wait_for_subscribers(2, Duration::from_millis(10)).unwrap());
+    assert!(!publisher
+        .wait_for_subscribers(2, Duration::from_millis(10))
+        .unwrap());
     let mut loan = publisher.loan_tensor(DType::U8, &[5]).unwrap();
     loan.as_mut_slice().unwrap().copy_from_slice(b"hello");
     loan.set_tag(7);
     assert_eq!(loan.publish().unwrap(), 0);
     let sample = subscriber.recv_timeout(SOON).unwrap();
     assert_eq!(sample.as_slice().unwrap(), b"hello");
-    assert_eq!((sample.tag(), sample.sequence(), sample.missed()), (7, 0, 0));
+    assert_eq!(
+        (sample.tag(), sample.sequence(), sample.missed()),
+        (7, 0, 0)
+    );
     assert_eq!(sample.tensor().unwrap().shape[0], 5);
     assert!(matches!(subscriber.try_recv(), Ok(None)));
-    let error = subscriber.recv_timeout(Duration::from_millis(20)).unwrap_err();
+    let error = subscriber
+        .recv_timeout(Duration::from_millis(20))
+        .unwrap_err();
     assert!(matches!(error, RecvError::TimedOut(_)));
     // Held, whatever the publisher does, and after its handle is gone.
     for n in 0..100u8 {
@@ -43,19 +51,40 @@ fn messages_of_every_size_arrive_intact() {
     let node = daemon.node("test");
     let subscriber = node.subscriber("sizes").reliable().create().unwrap();
     let publisher = node.publisher("sizes").keep_last(2).create().unwrap();
-    for bytes in [0u64, 1, 255, 256, 257, 4096, 1 << 20, (64 << 20) + 1, 200 << 20] {
+    for bytes in [
+        0u64,
+        1,
+        255,
+        256,
+        257,
+        4096,
+        1 << 20,
+        (64 << 20) + 1,
+        200 << 20,
+    ] {
         let mut loan = publisher.loan(bytes).unwrap();
         let seed = bytes as u8;
-        for (at, byte) in loan.as_mut_slice().unwrap().iter_mut().step_by(4093).enumerate() {
+        for (at, byte) in loan
+            .as_mut_slice()
+            .unwrap()
+            .iter_mut()
+            .step_by(4093)
+            .enumerate()
+        {
             *byte = seed.wrapping_add(at as u8);
         }
         loan.publish().unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
         assert_eq!(sample.len(), bytes);
         let read = sample.as_slice().unwrap().iter().step_by(4093).enumerate();
-        assert!(read.into_iter().all(|(at, byte)| *byte == seed.wrapping_add(at as u8)));
+        assert!(read
+            .into_iter()
+            .all(|(at, byte)| *byte == seed.wrapping_add(at as u8)));
     }
-    assert!(matches!(publisher.loan(2 << 30), Err(LoanError::TooLarge { .. })));
+    assert!(matches!(
+        publisher.loan(2 << 30),
+        Err(LoanError::TooLarge { .. })
+    ));
 }
 
 #[test]
@@ -71,11 +100,17 @@ fn a_full_pool_is_a_clear_error_and_comes_right_again() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, PutError::Loan(LoanError::PoolFull { .. })), "{error}");
+    assert!(
+        matches!(error, PutError::Loan(LoanError::PoolFull { .. })),
+        "{error}"
+    );
     assert!(samples.len() >= 4, "{}", samples.len());
     drop(samples);
     publisher.put(&vec![2; 30 << 20]).unwrap();
-    assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap()[30 << 19], 2);
+    assert_eq!(
+        subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap()[30 << 19],
+        2
+    );
 }
 
 #[test]
@@ -84,15 +119,24 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     let node = daemon.node("test");
     let subscriber = node.subscriber("reliable").reliable().create().unwrap();
     let builder = node.publisher("reliable").keep_last(3);
-    let publisher = builder.deadline(Duration::from_millis(100)).create().unwrap();
+    let publisher = builder
+        .deadline(Duration::from_millis(100))
+        .create()
+        .unwrap();
     for n in 0..3 {
         publisher.put(&[n]).unwrap();
     }
     let begun = Instant::now();
     let unpublished = publisher.loan(1).unwrap().publish().unwrap_err();
     assert!(begun.elapsed() >= Duration::from_millis(100));
-    assert!(matches!(unpublished.error, PublishError::HeldBack { subscribers: 1, .. }));
-    assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(), [0]);
+    assert!(matches!(
+        unpublished.error,
+        PublishError::HeldBack { subscribers: 1, .. }
+    ));
+    assert_eq!(
+        subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(),
+        [0]
+    );
     let mut loan = *unpublished.loan.unwrap();
     loan.as_mut_slice().unwrap()[0] = 3;
     loan.publish().unwrap();
@@ -100,7 +144,8 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     let reader = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         let all = (1..5).map(|_| subscriber.recv_timeout(SOON).unwrap());
-        all.map(|sample| sample.as_slice().unwrap()[0]).collect::<Vec<_>>()
+        all.map(|sample| sample.as_slice().unwrap()[0])
+            .collect::<Vec<_>>()
     });
     publisher.put(&[4]).unwrap();
     assert_eq!(reader.join().unwrap(), [1, 2, 3, 4]);
@@ -111,22 +156,36 @@ fn late_joiners_get_the_history_also_of_a_publisher_that_left() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
     let early = node.subscriber("map").create().unwrap();
-    let publisher = node.publisher("map").keep_last(3).transient_local().create().unwrap();
+    let publisher = node
+        .publisher("map")
+        .keep_last(3)
+        .transient_local()
+        .create()
+        .unwrap();
     for n in 0..5 {
         publisher.put(&[n]).unwrap();
     }
     drop(publisher);
-    for (late, expected) in
-        [(Late::AllKept, vec![2, 3, 4]), (Late::Last(2), vec![3, 4]), (Late::Latest, vec![4])]
-    {
+    for (late, expected) in [
+        (Late::AllKept, vec![2, 3, 4]),
+        (Late::Last(2), vec![3, 4]),
+        (Late::Latest, vec![4]),
+    ] {
         let subscriber = node.subscriber("map").late(late).create().unwrap();
         for byte in expected {
             let sample = subscriber.recv_timeout(SOON).unwrap();
-            assert_eq!((sample.as_slice().unwrap(), sample.missed()), (&[byte][..], 0));
+            assert_eq!(
+                (sample.as_slice().unwrap(), sample.missed()),
+                (&[byte][..], 0)
+            );
         }
         assert!(subscriber.try_recv().unwrap().is_none());
     }
-    assert_eq!(early.recv_timeout(SOON).unwrap().sequence(), 2, "best effort, three kept");
+    assert_eq!(
+        early.recv_timeout(SOON).unwrap().sequence(),
+        2,
+        "best effort, three kept"
+    );
 }
 
 #[test]
@@ -147,10 +206,19 @@ fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
     assert_eq!(set.wait(SOON).unwrap(), [tokens[1]]);
     thread.join().unwrap();
     drop(set);
-    assert_eq!(subscribers[1].recv_timeout(SOON).unwrap().as_slice().unwrap(), b"x");
+    assert_eq!(
+        subscribers[1]
+            .recv_timeout(SOON)
+            .unwrap()
+            .as_slice()
+            .unwrap(),
+        b"x"
+    );
 
     let (sender, receiver) = std::sync::mpsc::channel();
-    let listener = subscribers[0].listen(move |sample| sender.send(sample).unwrap()).unwrap();
+    let listener = subscribers[0]
+        .listen(move |sample| sender.send(sample).unwrap())
+        .unwrap();
     publishers[0].put(b"y").unwrap();
     let heard = receiver.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!(heard.as_slice().unwrap(), b"y");
@@ -158,7 +226,10 @@ fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
 
     let fd = subscribers[2].readiness().unwrap();
     let poll = |timeout_ms: i64| {
-        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
         let timeout = rustix::event::Timespec {
             tv_sec: timeout_ms / 1000,
             tv_nsec: timeout_ms % 1000 * 1_000_000,
@@ -189,10 +260,16 @@ fn too_many_held_samples_are_an_error_that_loses_nothing() {
     let held = [subscriber.recv().unwrap(), subscriber.recv().unwrap()];
     let clone = held[0].clone();
     assert_eq!(subscriber.held(), 2);
-    assert!(matches!(subscriber.try_recv(), Err(RecvError::TooManyHeld { limit: 2, .. })));
+    assert!(matches!(
+        subscriber.try_recv(),
+        Err(RecvError::TooManyHeld { limit: 2, .. })
+    ));
     drop(held);
     assert_eq!(subscriber.held(), 1);
-    assert_eq!(subscriber.try_recv().unwrap().unwrap().as_slice().unwrap(), [2]);
+    assert_eq!(
+        subscriber.try_recv().unwrap().unwrap().as_slice().unwrap(),
+        [2]
+    );
     drop(clone);
 }
 
@@ -202,10 +279,61 @@ fn traffic_goes_on_without_the_daemon_and_the_next_one_adopts_what_is_there() {
     let node = daemon.node("test");
     let subscriber = node.subscriber("go-on").reliable().create().unwrap();
     let publisher = node.publisher("go-on").create().unwrap();
+    let receive = |subscriber: &rgaps::Subscriber| {
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        sample.as_slice().unwrap().to_vec()
+    };
     publisher.put(b"before").unwrap();
+    assert_eq!(receive(&subscriber), b"before");
     daemon.kill();
-    publisher.put(b"without").unwrap();
-    for expected in [&b"before"[..], b"without"] {
-        assert_eq!(subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(), expected);
+    for n in 0..100u8 {
+        publisher.put(&[n; 1000]).unwrap();
+        assert_eq!(receive(&subscriber), [n; 1000]);
     }
+    daemon.start_again();
+    // A stranger meets the same topic, and those who were there before.
+    let other = daemon.node("other");
+    let newcomer = other.publisher("go-on").create().unwrap();
+    let latecomer = other.subscriber("go-on").reliable().create().unwrap();
+    newcomer.put(b"after").unwrap();
+    publisher.put(b"on").unwrap();
+    for subscriber in [&subscriber, &latecomer] {
+        let mut two = [receive(subscriber), receive(subscriber)];
+        two.sort();
+        assert_eq!(two, [&b"after"[..], b"on"]);
+    }
+}
+
+#[test]
+fn a_forked_childs_handles_refuse() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("fork").create().unwrap();
+    let publisher = node.publisher("fork").create().unwrap();
+    publisher.put(b"x").unwrap();
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    // SAFETY: the child only calls into handles that refuse at once, and ends without unwinding.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused = [
+            publisher.loan(1).is_err(),
+            subscriber.try_recv().is_err(),
+            sample.as_slice().is_err(),
+            node.topics().is_err(),
+            node.publisher("fork").create().is_err(),
+        ];
+        drop((sample, subscriber, publisher, node));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(refused.iter().filter(|refused| !**refused).count() as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "a handle did not refuse, or crashed");
+    assert_eq!(sample.as_slice().unwrap(), b"x");
+    publisher.put(b"y").unwrap();
+    assert_eq!(
+        subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(),
+        b"y"
+    );
 }

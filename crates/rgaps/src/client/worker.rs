@@ -6,6 +6,7 @@ use super::link::Link;
 use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, Session};
 use super::{ClientError, ForkGuard};
+use rgaps_pool::Access;
 use rgaps_session::{
     Answer, Config, Member, Notice, PoolGrant, Range, RefusalCode, Request, Ring, ZoneGrant,
     ZoneId, MAX_RANGES,
@@ -120,6 +121,12 @@ impl Worker {
                 Some(Notice::PoolGrown { zone, pool, .. }) => {
                     self.stale_pools.insert((zone, pool));
                 }
+                Some(Notice::TopicPool { zone, pool }) => {
+                    if let Some(book) = self.zones.get_mut(&zone) {
+                        book.pool(&pool);
+                        self.stale_pools.insert((zone, pool.pool));
+                    }
+                }
                 Some(Notice::Stopping) => self.stop_following(),
                 None => break,
             }
@@ -130,12 +137,16 @@ impl Worker {
         // Nobody waits for this, and if the daemon dies over it, its successor is asked.
         self.deadline = Instant::now();
         while let Some((zone, pool)) = self.stale_pools.pop_first() {
-            let mapped = self.zones.get(&zone).and_then(|book| book.pools.get(&pool));
-            if !mapped.is_some_and(PoolBook::is_mapped) {
-                continue;
-            }
-            if let Err(error) = self.sync_pool(zone, pool) {
-                tracing::warn!(%error, pool, "new segments of a pool cannot be mapped");
+            let known = self.zones.get(&zone).and_then(|book| book.pools.get(&pool));
+            let outcome = match known.map(|book| (book.is_mapped(), book.grant)) {
+                None => continue,
+                Some((true, _)) => self.sync_pool(zone, pool),
+                Some((false, grant)) => self
+                    .pool_mapping(zone, &grant, Access::ReadOnly)
+                    .map(|_| ()),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(%error, pool, "a pool's segments cannot be mapped");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A daemon of the test's own.
 
 use rgaps::{Config, Node};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 pub struct Daemon {
@@ -19,13 +19,26 @@ pub fn rgapsd() -> PathBuf {
                 return built.into();
             }
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status =
-                Command::new(cargo).args(["build", "-q", "-p", "rgapsd"]).status().unwrap();
+            let status = Command::new(cargo)
+                .args(["build", "-q", "-p", "rgapsd"])
+                .status()
+                .unwrap();
             assert!(status.success());
             let exe = std::env::current_exe().unwrap();
             exe.parent().unwrap().parent().unwrap().join("rgapsd")
         })
         .clone()
+}
+
+fn spawn(dir: &Path) -> Child {
+    Command::new(rgapsd())
+        .args(["--foreground", "--socket"])
+        .arg(dir.join("rgaps.sock"))
+        .arg("--config")
+        .arg(dir.join("rgaps.toml"))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 impl Daemon {
@@ -37,19 +50,28 @@ impl Daemon {
     pub fn start_with(config: &str) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("rgaps.toml"), config).unwrap();
-        let child = Command::new(rgapsd())
-            .args(["--foreground", "--socket"])
-            .arg(dir.path().join("rgaps.sock"))
-            .arg("--config")
-            .arg(dir.path().join("rgaps.toml"))
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        let child = spawn(dir.path());
         let daemon = Daemon { child, dir };
-        while !daemon.socket().exists() {
+        daemon.wait();
+        daemon
+    }
+
+    /// After `kill`.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.dir.path());
+        self.wait();
+    }
+
+    /// Until it answers.
+    fn wait(&self) {
+        let begun = std::time::Instant::now();
+        while Node::builder("wait").config(self.config()).build().is_err() {
+            assert!(
+                begun.elapsed() < std::time::Duration::from_secs(20),
+                "no daemon came up"
+            );
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        daemon
     }
 
     pub fn socket(&self) -> PathBuf {
