@@ -9,7 +9,14 @@ pub(crate) const INLINE_VARIABLE: &str = "RGAPSD_CONFIG";
 /// Names the file.
 const FILE_VARIABLE: &str = "RGAPS_CONFIG";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 2] = [FILE_VARIABLE, "RGAPS_DAEMON"];
+const NO_KEYS: [&str; 4] = [
+    FILE_VARIABLE,
+    "RGAPS_DAEMON",
+    "RGAPS_CUDA_LIBRARY",
+    "RGAPS_DOMAIN",
+];
+/// What tests set for themselves.
+const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
 const KEYS: [&str; 10] = [
@@ -152,7 +159,7 @@ fn overlay(
         let Some(rest) = variable.strip_prefix("RGAPS_") else {
             continue;
         };
-        if NO_KEYS.contains(&variable.as_str()) {
+        if NO_KEYS.contains(&variable.as_str()) || variable.starts_with(TEST_PREFIX) {
             continue;
         }
         let key = rest.to_ascii_lowercase();
