@@ -6,14 +6,21 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kind=$1
 tools/setup.sh base rust nightly
-# A library that is loaded at run time does not find a sanitizer in a Rust program: the stand-in for
-# CUDA's driver is built without one.
-cargo build --locked --quiet -p rgaps-test-driver
-export RGAPS_TEST_DRIVER=$PWD/target/debug/librgaps_test_driver.so
-build_std=()
-if [ "$kind" = thread ]; then build_std=(-Zbuild-std); fi
+crates=(-p rgaps-sync -p rgaps-pool -p rgaps-topic)
+flags=()
+case $kind in
+  address)
+    # A library that is loaded at run time does not find a sanitizer in a Rust program, so the
+    # stand-in for CUDA's driver is built without one.
+    cargo build --locked --quiet -p rgaps-test-driver
+    export RGAPS_TEST_DRIVER=$PWD/target/debug/librgaps_test_driver.so
+    crates+=(-p rgaps-cuda) ;;
+  thread)
+    # Without a sanitizer its locks would look like races: the CUDA crate is left out.
+    flags+=(-Zbuild-std) ;;
+  *) echo "usage: $0 address|thread" >&2; exit 2 ;;
+esac
 # With --target the flags reach neither build scripts nor procedural macros.
-exec cargo +nightly test --locked "${build_std[@]}" --target x86_64-unknown-linux-gnu \
+exec cargo +nightly test --locked "${flags[@]}" --target x86_64-unknown-linux-gnu \
   --config "target.\"cfg(all())\".rustflags=[\"-Zsanitizer=$kind\"]" \
-  --target-dir "target/$kind" \
-  -p rgaps-sync -p rgaps-pool -p rgaps-topic -p rgaps-cuda --lib --tests
+  --target-dir "target/$kind" "${crates[@]}" --lib --tests

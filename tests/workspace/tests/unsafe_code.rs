@@ -4,11 +4,12 @@
 use rgaps_workspace_tests::Workspace;
 
 /// Crates that may hold unsafe code, and what for.
-const MAY_BE_UNSAFE: [(&str, &str); 7] = [
+const MAY_BE_UNSAFE: [(&str, &str); 8] = [
     ("sync", "futex and 16-byte atomics in shared memory"),
     ("pool", "memory mappings"),
     ("cuda", "the driver's C interface"),
     ("topic", "structures in shared memory"),
+    ("engine", "its registry and the control segment in shared memory"),
     ("rgaps", "payloads in shared memory as slices"),
     ("capi", "a C interface"),
     ("python", "the buffer protocol and DLPack"),
