@@ -11,6 +11,7 @@ use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
 use crate::sources::Sources;
 use crate::state_file::SavedZone;
+use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{
@@ -81,11 +82,13 @@ impl Zone {
                 "the control segment that was handed back is not the one of that zone",
             ));
         }
+        step!("adopt.begin");
         let mut zone = Zone::new(saved.id, &saved.class, registry, inode, control, limits);
         zone.load_clients().map_err(read)?;
         zone.load_pools(sources)?;
         zone.load_topics().map_err(read)?;
         zone.load_granules().map_err(read)?;
+        step!("adopt.loaded");
         zone.set_aside(header.control_used);
         if let Err(error) = zone.registry.count_daemon(header.daemons.wrapping_add(1)) {
             tracing::warn!(%error, "the registry does not know of its new daemon");

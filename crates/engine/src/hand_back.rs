@@ -3,6 +3,7 @@
 
 use crate::engine::{Engine, SessionId};
 use crate::refuse::{bad, refuse};
+use crate::step::step;
 use crate::zone::Zone;
 use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS};
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
@@ -160,6 +161,7 @@ impl Engine {
                 "at most {MAX_HANDED_DOORBELLS} doorbells are handed back"
             )));
         }
+        step!("adopt.claimed");
         zone.finish_claims(client);
         for doorbell in doorbells {
             if !zone.control.doorbells.reserve(*doorbell, client) {

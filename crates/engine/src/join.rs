@@ -5,6 +5,7 @@ use crate::qos::{check_demand, check_offer, mismatch};
 use crate::random;
 use crate::refuse::{bad, refuse, system};
 use crate::sources::Sources;
+use crate::step::step;
 use crate::topic::{Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{
@@ -291,6 +292,7 @@ impl Zone {
             .topics
             .get_mut(&index)
             .expect("the topic that is being joined");
+        step!("join.publisher");
         fill_publisher(&self.control.topic(topic.region), &publisher);
         topic.starts[slot as usize] = start;
         topic.publishers.push(publisher);
@@ -366,6 +368,7 @@ impl Zone {
             .topics
             .get_mut(&index)
             .expect("the topic that is being joined");
+        step!("join.subscriber");
         fill_subscriber(&self.control.topic(topic.region), &subscriber, topic.epoch);
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);

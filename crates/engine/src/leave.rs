@@ -3,6 +3,7 @@
 use crate::granule_set::GranuleSet;
 use crate::join::TOPIC_BYTES;
 use crate::membership::{announce, empty_publisher};
+use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
@@ -49,6 +50,7 @@ impl Zone {
         view.subscribers()
             .store(topic.subscriber_bits(), Ordering::Release);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
+        step!("leave.masks");
         let mut freed = 0;
         for publisher in &topic.publishers {
             let region = self
@@ -60,6 +62,7 @@ impl Zone {
             // at all its blocks.
             words.sweep().fetch_add(1, Ordering::AcqRel);
         }
+        step!("leave.holders");
         view.subscriber(slot as usize)
             .incarnation()
             .store(0, Ordering::Release);
@@ -100,7 +103,9 @@ impl Zone {
         let region = self
             .control
             .region(publisher.ring.region_offset, publisher.geometry());
+        step!("orphan.begin");
         let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
+        step!("orphan.abandoned");
         publisher.owner = Owner::Orphan(Orphan {
             order,
             tail: left.tail,
@@ -162,6 +167,7 @@ impl Zone {
             .region(publisher.ring.region_offset, publisher.geometry());
         let words = view.publisher(slot as usize);
         evict_through(&words, &region, publisher.incarnation, orphan.tail..through);
+        step!("orphan.evicted");
         if let Some(publisher) = topic.publisher_mut(slot) {
             publisher.owner = Owner::Orphan(Orphan {
                 tail: through,
@@ -223,10 +229,12 @@ impl Zone {
         let publisher = topic.publishers.remove(at);
         let view = self.control.topic(topic.region);
         empty_publisher(&view, slot);
+        step!("end.emptied");
         announce(&self.control, topic);
         if let Err(error) = self.registry.set_publisher_state(index, slot, RECORD_FREE) {
             tracing::error!(%error, "a publisher's end was not written down");
         }
+        step!("end.recorded");
         let quarantined = quarantine_of(&publisher, topic.epoch);
         // Nothing in it counts any more, and zeros are no holder word that anyone waits for.
         self.control.discard(quarantined.offset, quarantined.bytes);

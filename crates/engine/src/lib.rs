@@ -33,6 +33,7 @@ mod registry;
 mod requests;
 mod sources;
 mod state_file;
+mod step;
 mod topic;
 mod zone;
 

@@ -1,6 +1,7 @@
 //! The daemon's words in a topic region: who is in it, and telling everyone that it changed.
 
 use crate::control::Control;
+use crate::step::step;
 use crate::topic::{Publisher, Subscriber, Topic};
 use rgaps_layout::{
     MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
@@ -90,15 +91,18 @@ pub(crate) fn fill_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber,
 /// Writes the topic's bits from what the daemon knows, raises the epoch and wakes everyone.
 pub(crate) fn announce(control: &Control, topic: &mut Topic) {
     let view = control.topic(topic.region);
+    step!("announce.begin");
     view.publishers()
         .store(topic.publisher_bits(), Ordering::Release);
     view.subscribers()
         .store(topic.subscriber_bits(), Ordering::Release);
     view.reliable()
         .store(topic.reliable_bits(), Ordering::Release);
+    step!("announce.masks");
     topic.epoch = topic.epoch.wrapping_add(1);
     view.membership_epoch()
         .store(topic.epoch, Ordering::Release);
+    step!("announce.epoch");
     futex_wake_all(view.membership_epoch());
     // A subscriber says which doorbell it waits at, then looks at the epoch; we write the epoch,
     // then look which doorbell (SYNC: sleep).

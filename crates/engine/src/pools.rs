@@ -319,11 +319,16 @@ impl Pool {
         })?;
         let place = &mut self.segments[number as usize];
         if place.is_none() {
-            *place = Some(
-                self.source
-                    .adopt(fd, record.bytes, record.inode)
-                    .map_err(memory)?,
-            );
+            let mut segment = self
+                .source
+                .adopt(fd, record.bytes, record.inode)
+                .map_err(memory)?;
+            if self.domain == Domain::Host {
+                // It may be a subscriber's, which can only be read: memory could not be given back.
+                segment.fd = reopen(segment.fd.as_fd(), OFlags::RDWR)
+                    .map_err(|e| system("open a segment that was handed back", e))?;
+            }
+            *place = Some(segment);
         }
         Ok(())
     }

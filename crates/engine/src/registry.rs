@@ -4,6 +4,7 @@
 //! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
 //! holes of a sparse file that way takes no memory, and no reference to shared bytes is made.
 
+use crate::step::step;
 use rgaps_layout::{
     ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
     TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
@@ -323,6 +324,7 @@ impl Registry {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        step!("registry.write");
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[done..], at + done as u64) {

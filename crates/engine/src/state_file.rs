@@ -1,5 +1,6 @@
 //! The file that tells a successor what zones there were.
 
+use crate::step::step;
 use rgaps_session::ZoneId;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,7 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(&making, flags, Mode::RUSR | Mode::WUSR)?;
     File::from(fd).write_all(text.as_bytes())?;
+    step!("state.written");
     std::fs::rename(&making, path)
 }
 

@@ -200,6 +200,17 @@ impl Publisher {
         self.core.subscribers()
     }
 
+    /// Bytes of the pool that are leased to this publisher.
+    pub fn leased_bytes(&self) -> u64 {
+        self.core.lock().memory.leased_bytes
+    }
+
+    /// Of the leased bytes, those that loans, history and held samples use, as of the last loan
+    /// or [`trim`](Self::trim).
+    pub fn used_bytes(&self) -> u64 {
+        self.core.lock().memory.tlsf.stats().used_bytes
+    }
+
     /// Gives memory that no message needs now back to the pool, but for `keep_bytes`. Returns how
     /// many bytes that was.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {

@@ -21,7 +21,7 @@ pub use holder::{Holders, Outcome};
 pub use orphan::{abandon, clear_holder, evict_through, live_blocks, Abandoned};
 pub use reader::{Held, Reader, Start, Taken};
 #[cfg(feature = "crash-steps")]
-pub use step::set_crash_hook;
+pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::{Shared, Storage};
 pub use view::{PublisherView, RegionView, SubscriberView, TopicView};
 pub use wake::{ring, ring_publishers, ring_sleepers, Sleeper};

@@ -21,13 +21,13 @@ mod hook {
         let _ = HOOK.set(hook);
     }
 
-    pub(crate) fn reached(name: &'static str) {
+    /// A point of this process is reached. For the engine, whose steps go to the same hook.
+    #[doc(hidden)]
+    pub fn reached(name: &'static str) {
         if let Some(hook) = HOOK.get() {
             hook(name);
         }
     }
 }
 #[cfg(feature = "crash-steps")]
-pub(crate) use hook::reached;
-#[cfg(feature = "crash-steps")]
-pub use hook::set_crash_hook;
+pub use hook::{reached, set_crash_hook};

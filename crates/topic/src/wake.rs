@@ -62,6 +62,7 @@ pub fn ring_publishers<S: Storage>(topic: &TopicView<S>, among: u64) {
             return;
         }
         if topic.blocked().fetch_and(!(1 << index), Ordering::AcqRel) >> index & 1 != 0 {
+            step!("wake.publisher");
             let bell = topic
                 .publisher(index as usize)
                 .doorbell()

@@ -1,0 +1,145 @@
+//! The steps at which processes are killed, and the hook that kills them there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+/// Steps of a publisher's process.
+pub const PUBLISHER: &[&str] = &[
+    "loan.extent",
+    "loan.used",
+    "loan.begun",
+    "publish.in_ring",
+    "publish.invalidated",
+    "publish.described",
+    "publish.committed",
+    "publish.announced",
+    "publish.rung",
+    "evict.tail",
+    "evict.released",
+    "wake.cleared",
+];
+/// Steps of a subscriber's process.
+pub const SUBSCRIBER: &[&str] = &[
+    "take.acquired",
+    "take.cursor",
+    "release.begin",
+    "return.emptied",
+    "return.bitmap",
+    "wake.publisher",
+];
+/// Steps of the daemon.
+pub const DAEMON: &[&str] = &[
+    "registry.write",
+    "announce.begin",
+    "announce.masks",
+    "announce.epoch",
+    "join.publisher",
+    "join.subscriber",
+    "leave.masks",
+    "return.emptied",
+    "return.bitmap",
+    "wake.publisher",
+    "leave.holders",
+    "orphan.begin",
+    "orphan.abandoned",
+    "orphan.evicted",
+    "end.emptied",
+    "end.recorded",
+    "state.written",
+    "adopt.begin",
+    "adopt.loaded",
+    "adopt.claimed",
+];
+/// Steps of one role at most: places for them in the scoreboard.
+pub const MAX_STEPS: usize = 32;
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Role {
+    Publisher,
+    Subscriber,
+    Daemon,
+}
+
+impl Role {
+    pub const ALL: [Role; 3] = [Role::Publisher, Role::Subscriber, Role::Daemon];
+
+    /// The steps that a process of this role reaches.
+    pub fn steps(self) -> &'static [&'static str] {
+        let steps = match self {
+            Role::Publisher => PUBLISHER,
+            Role::Subscriber => SUBSCRIBER,
+            Role::Daemon => DAEMON,
+        };
+        assert!(steps.len() <= MAX_STEPS);
+        steps
+    }
+}
+
+/// Where a process is to die.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Fate {
+    pub step: String,
+    /// How often the step is reached before.
+    pub passes: u64,
+}
+
+struct Armed {
+    counts: &'static Counts,
+    role: Role,
+    fate: Option<Fate>,
+    passes_left: AtomicU64,
+}
+
+/// How often each step of each role was reached, and how often a process died there.
+#[repr(C)]
+pub struct Counts {
+    pub reached: [[AtomicU64; MAX_STEPS]; 3],
+    pub deaths: [[AtomicU64; MAX_STEPS]; 3],
+    /// Steps that are on no list, at which nobody would ever be killed.
+    pub unknown: AtomicU64,
+}
+
+static ARMED: OnceLock<Armed> = OnceLock::new();
+
+/// Counts the steps of this process, and kills it at its fate.
+pub fn arm(counts: &'static Counts, role: Role, fate: Option<Fate>) {
+    let passes = fate.as_ref().map_or(0, |fate| fate.passes);
+    let armed = Armed {
+        counts,
+        role,
+        fate,
+        passes_left: AtomicU64::new(passes),
+    };
+    if ARMED.set(armed).is_ok() {
+        rgaps_topic::set_crash_hook(reached);
+    }
+}
+
+fn reached(step: &'static str) {
+    let Some(armed) = ARMED.get() else { return };
+    let (counts, role) = (armed.counts, armed.role as usize);
+    let known = armed.role.steps().iter().position(|known| *known == step);
+    let Some(index) = known else {
+        counts.unknown.fetch_add(1, Ordering::Relaxed);
+        eprintln!("{:?} reaches the step '{step}', which is not on its list", armed.role);
+        return;
+    };
+    counts.reached[role][index].fetch_add(1, Ordering::Relaxed);
+    if armed.fate.as_ref().is_none_or(|fate| fate.step != step) {
+        return;
+    }
+    let passed = armed
+        .passes_left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(1)
+        });
+    if passed.is_err() {
+        counts.deaths[role][index].fetch_add(1, Ordering::Relaxed);
+        let own = rustix::process::getpid();
+        let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+        loop {
+            std::thread::park();
+        }
+    }
+}
