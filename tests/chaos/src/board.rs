@@ -13,7 +13,6 @@ pub const ACTORS: usize = 384;
 /// Extents that one process can have entered.
 pub const EXTENTS: usize = 64;
 
-
 /// `phase`: it does what it is there for.
 pub const RUNNING: u32 = 1;
 /// `phase`: it does nothing, and holds nothing. A publisher has trimmed its memory.

@@ -40,10 +40,7 @@ pub fn check(socket: &Path, survivors: &Survivors<'_>) -> anyhow::Result<Vec<Pro
     }
 }
 
-fn look(
-    socket: &Path,
-    survivors: &HashMap<String, Option<u64>>,
-) -> anyhow::Result<Vec<Problem>> {
+fn look(socket: &Path, survivors: &HashMap<String, Option<u64>>) -> anyhow::Result<Vec<Problem>> {
     let mut raw = Raw::connect(socket)?;
     let zone = Zone::open(raw.enter_zone()?)?;
     let topics = zone.topics()?;

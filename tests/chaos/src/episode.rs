@@ -166,7 +166,10 @@ impl Episode<'_> {
 
     fn start(&mut self, role: Role, topic: usize, survivor: bool) -> anyhow::Result<Member> {
         let index = self.next_index;
-        anyhow::ensure!((index as usize) < ACTORS, "too many processes in an episode");
+        anyhow::ensure!(
+            (index as usize) < ACTORS,
+            "too many processes in an episode"
+        );
         self.next_index += 1;
         let end = if !survivor && self.supervisor.random.percent(55) {
             End::At(self.supervisor.next_fate(role))
@@ -420,10 +423,14 @@ impl Episode<'_> {
             self.supervisor.tally.kills += 1;
         }
         let before = self.survivor_progress();
-        self.wait("survivors do not go on after the last deaths", STUCK, |episode| {
-            let now = episode.survivor_progress();
-            now.iter().zip(&before).all(|(now, before)| now > before)
-        })?;
+        self.wait(
+            "survivors do not go on after the last deaths",
+            STUCK,
+            |episode| {
+                let now = episode.survivor_progress();
+                now.iter().zip(&before).all(|(now, before)| now > before)
+            },
+        )?;
         self.command(Role::Publisher, PAUSE);
         self.wait("publishers do not pause", STUCK, |episode| {
             episode.all_in(Role::Publisher, PAUSED)
@@ -487,9 +494,11 @@ impl Episode<'_> {
         {
             let board = self.supervisor.board;
             let next = &board.actor[subscriber.spec.index as usize].next;
-            for publisher in self.all.iter().filter(|spec| {
-                spec.role == Role::Publisher && spec.topic == subscriber.spec.topic
-            }) {
+            for publisher in self
+                .all
+                .iter()
+                .filter(|spec| spec.role == Role::Publisher && spec.topic == subscriber.spec.topic)
+            {
                 let published = board.actor[publisher.index as usize]
                     .published
                     .load(Ordering::Acquire);

@@ -26,11 +26,7 @@ impl Identity {
 
 fn words(identity: Identity, bytes: usize) -> impl Iterator<Item = [u8; 8]> {
     let key = mix(identity.tag() ^ mix(bytes as u64));
-    (0u64..).map(move |at| {
-        (key ^ at)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .to_le_bytes()
-    })
+    (0u64..).map(move |at| (key ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
 }
 
 /// Fills a message.

@@ -62,8 +62,7 @@ pub fn uncovered(board: &Board) -> Vec<String> {
     for role in Role::ALL {
         for (index, step) in role.steps().iter().enumerate() {
             if board.steps.deaths[role as usize][index].load(Ordering::Acquire) == 0 {
-                let reached =
-                    board.steps.reached[role as usize][index].load(Ordering::Acquire);
+                let reached = board.steps.reached[role as usize][index].load(Ordering::Acquire);
                 missing.push(format!("{role:?} at '{step}' (reached {reached} times)"));
             }
         }

@@ -122,7 +122,10 @@ fn reached(step: &'static str) {
     let known = armed.role.steps().iter().position(|known| *known == step);
     let Some(index) = known else {
         counts.unknown.fetch_add(1, Ordering::Relaxed);
-        eprintln!("{:?} reaches the step '{step}', which is not on its list", armed.role);
+        eprintln!(
+            "{:?} reaches the step '{step}', which is not on its list",
+            armed.role
+        );
         return;
     };
     counts.reached[role][index].fetch_add(1, Ordering::Relaxed);

@@ -149,12 +149,10 @@ impl Work {
                 Err(RecvError::TimedOut(_)) => Ok(None),
                 taken => taken.map(Some),
             },
-            Waiting::Set(set) => set
-                .wait(WAIT)
-                .and_then(|ready| match ready.is_empty() {
-                    true => Ok(None),
-                    false => self.subscriber.try_recv(),
-                }),
+            Waiting::Set(set) => set.wait(WAIT).and_then(|ready| match ready.is_empty() {
+                true => Ok(None),
+                false => self.subscriber.try_recv(),
+            }),
         };
         match taken {
             Ok(Some(sample)) => self.receive(sample, may_hold),

@@ -61,7 +61,10 @@ pub fn run(kills: u64, seed: u64, keep: bool) -> anyhow::Result<bool> {
     let unknown = supervisor.board.steps.unknown.load(Ordering::Acquire);
     let covered = unknown == 0 && (steps_missing.is_empty() || kills < COVERAGE_KILLS);
     if !steps_missing.is_empty() {
-        eprintln!("chaos: nobody was killed here: {}", steps_missing.join(", "));
+        eprintln!(
+            "chaos: nobody was killed here: {}",
+            steps_missing.join(", ")
+        );
     }
     eprintln!(
         "chaos: {:.1} s; {:?}",
@@ -137,9 +140,12 @@ impl Supervisor {
         steps.rotate_left(1);
         let step = steps[0];
         let passes = match (role, step) {
-            (_, "return.emptied" | "return.bitmap" | "wake.publisher" | "state.written") => 2,
-            (Role::Daemon, "registry.write") => 30,
-            (Role::Daemon, "announce.begin" | "announce.masks" | "announce.epoch") => 10,
+            (_, "return.emptied" | "return.bitmap" | "wake.publisher") => 2,
+            // Once in the life of a daemon.
+            (Role::Daemon, "state.written" | "adopt.begin" | "adopt.loaded") => 1,
+            (Role::Daemon, "registry.write") => 20,
+            (Role::Daemon, "announce.begin" | "announce.masks" | "announce.epoch") => 5,
+            (Role::Daemon, "adopt.claimed") => 8,
             (Role::Daemon, _) => 3,
             (_, "wake.cleared") => 5,
             _ => 40,
@@ -227,9 +233,8 @@ impl Supervisor {
     fn daemon_has_settled(&self) -> bool {
         let status = Raw::connect(&self.socket).and_then(|mut raw| raw.status());
         status.is_ok_and(|status| {
-            let unsettled = |warning: &String| {
-                warning.contains("come back") || warning.contains("handed back")
-            };
+            let unsettled =
+                |warning: &String| warning.contains("come back") || warning.contains("handed back");
             !status.warnings.iter().any(unsettled)
         })
     }
