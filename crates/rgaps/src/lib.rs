@@ -20,7 +20,6 @@
 //! none. The daemon hands out memory and keeps track of members; messages pass without it.
 //! Every handle may be used from any thread. In a forked child all of them refuse.
 
-#[allow(dead_code, unused_imports)] // until the node is written over it
 mod client;
 mod error;
 mod listener;

@@ -7,16 +7,12 @@ use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, Session};
 use super::{ClientError, ForkGuard};
 use rgaps_pool::Access;
-use rgaps_session::{
-    Answer, Config, Member, Notice, PoolGrant, Range, RefusalCode, Request, Ring, ZoneGrant,
-    ZoneId, MAX_RANGES,
-};
+use rgaps_session::{Answer, Config, Member, Notice, RefusalCode, Request, ZoneId};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a command may take when the daemon is away.
