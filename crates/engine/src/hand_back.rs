@@ -38,6 +38,7 @@ impl Engine {
         if !self.zones.contains_key(&zone_id) {
             self.adopt(zone_id, fds)?;
         }
+        self.end_detachment(zone_id, client_index, client_id);
         let zone = self
             .zones
             .get_mut(&zone_id)
@@ -46,6 +47,27 @@ impl Engine {
         let wants_segments = zone.pools.iter().any(|pool| pool.is_incomplete());
         self.session(session)?.zones.insert(zone_id, client_index);
         Ok(Answer::Zone { wants_segments })
+    }
+
+    /// A client whose session was cut off while it and this daemon lived comes back in another:
+    /// the old one has nothing in the zone from here on. That it is the same client, the number
+    /// says, which only it was told.
+    fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
+        let clients = self.zones.get_mut(&zone_id).map(|zone| &mut zone.clients);
+        let client = clients.and_then(|clients| clients.get_mut(&client_index));
+        let Some(client) = client.filter(|client| client.id == client_id) else {
+            return;
+        };
+        let Some(number) = client.session else {
+            return;
+        };
+        if let Some(old) = self.sessions.get_mut(&number).filter(|old| old.detached) {
+            old.zones.remove(&zone_id);
+            client.session = None;
+            if old.zones.is_empty() {
+                self.sessions.remove(&number);
+            }
+        }
     }
 
     fn adopt(&mut self, zone_id: ZoneId, fds: Vec<OwnedFd>) -> Result<(), Refusal> {

@@ -248,7 +248,7 @@ impl Conductor {
     }
 
     /// Has the thread do something, and waits for what comes of it.
-    fn run<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Worker) -> Result<T, ClientError> + Send + 'static,
     ) -> Result<T, ClientError> {

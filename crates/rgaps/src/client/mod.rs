@@ -20,6 +20,8 @@ mod worker;
 mod zone;
 
 #[cfg(test)]
+mod engine_tests;
+#[cfg(test)]
 mod fake_daemon;
 #[cfg(test)]
 mod tests;

@@ -23,13 +23,13 @@ const SUBSCRIBER: Role = Role::Subscriber(Demand {
     depth: 0,
 });
 
-struct Place {
+pub(super) struct Place {
     _folder: tempfile::TempDir,
-    config: Config,
+    pub(super) config: Config,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         let folder = tempfile::tempdir().unwrap();
         let socket = Some(folder.path().join("r.sock"));
         let config = Config {
@@ -43,7 +43,7 @@ impl Place {
         }
     }
 
-    fn socket(&self) -> &Path {
+    pub(super) fn socket(&self) -> &Path {
         self.config.socket.as_deref().unwrap()
     }
 
@@ -51,20 +51,20 @@ impl Place {
         FakeDaemon::start(self.socket(), None)
     }
 
-    fn node(&self) -> Conductor {
+    pub(super) fn node(&self) -> Conductor {
         Conductor::start(self.config.clone(), "test", &[]).unwrap()
     }
 }
 
-fn publisher(node: &Conductor) -> Joined {
+pub(super) fn publisher(node: &Conductor) -> Joined {
     node.join("t", "", None, PUBLISHER).unwrap()
 }
 
-fn subscriber(node: &Conductor) -> Joined {
+pub(super) fn subscriber(node: &Conductor) -> Joined {
     node.join("t", "", None, SUBSCRIBER).unwrap()
 }
 
-fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(super) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(Instant::now() < deadline, "not within 10 s: {what}");

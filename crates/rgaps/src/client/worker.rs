@@ -159,6 +159,19 @@ impl Worker {
                 tracing::debug!(%error, ?member, "leaving failed");
             }
         }
+        let taken = |(zone, book): (&ZoneId, &ZoneBook)| {
+            let zone = *zone;
+            book.doorbells
+                .iter()
+                .map(move |doorbell| (zone, *doorbell))
+                .collect::<Vec<_>>()
+        };
+        let doorbells: Vec<(ZoneId, u32)> = self.zones.iter().flat_map(taken).collect();
+        for (zone, doorbell) in doorbells {
+            if let Err(error) = self.return_doorbell(zone, doorbell) {
+                tracing::debug!(%error, doorbell, "returning a doorbell failed");
+            }
+        }
     }
 
     /// Asks the daemon; if it dies over the question, asks the next one, which knows nothing of

@@ -1,0 +1,333 @@
+//! Nodes and a real daemon, which they start themselves and which dies. This program is the daemon,
+//! too (`RGAPS_DAEMON` names it), and the other client processes: hence no test harness.
+
+use rgaps::{Config, Node, Publisher, Subscriber};
+use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
+use rgaps_session::{DaemonLock, Listener, Ready};
+use rustix::process::{kill_process, Pid, Signal};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LONGEST: u64 = 300_000;
+
+fn main() {
+    if std::env::var_os("RGAPSD_CONFIG").is_some() {
+        return daemon();
+    }
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).map(String::as_str) == Some("subscriber") {
+        return subscriber_process(Path::new(&arguments[2]));
+    }
+    std::env::set_var("RGAPS_DAEMON", std::env::current_exe().unwrap());
+    let tests: [(&str, fn()); 4] = [
+        (
+            "nothing_is_lost_when_the_daemon_is_killed",
+            nothing_is_lost_when_the_daemon_is_killed,
+        ),
+        (
+            "a_client_that_died_with_the_daemon_is_cleaned_up",
+            a_client_that_died_with_the_daemon_is_cleaned_up,
+        ),
+        (
+            "a_stopped_daemon_leaves_its_members_running",
+            a_stopped_daemon_leaves_its_members_running,
+        ),
+        (
+            "the_daemon_leaves_when_nobody_needs_it",
+            the_daemon_leaves_when_nobody_needs_it,
+        ),
+    ];
+    for (name, test) in tests {
+        let started = Instant::now();
+        test();
+        println!(
+            "test {name} ... ok ({:.1} s)",
+            started.elapsed().as_secs_f64()
+        );
+    }
+}
+
+/// What `rgapsd` does, without its command line.
+fn daemon() {
+    let mut ready = Ready::from_env();
+    let config = Config::load(None).unwrap();
+    let socket = config.socket_path();
+    let lock = match DaemonLock::take(&DaemonLock::path_for(&socket)) {
+        Ok(lock) => lock,
+        Err(error) => return ready.failed(&error.to_string()),
+    };
+    let listener = Listener::bind(&socket, config.socket_mode.0, &lock).unwrap();
+    let setup = Setup {
+        sources: Box::new(SystemSources::new(config.pool.clone())),
+        state_file: Some(state_path(&socket)),
+        version: "test".to_owned(),
+        socket,
+        config,
+    };
+    let engine = Engine::new(setup, Instant::now()).unwrap();
+    let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let reactor = Reactor::new(engine, listener, never).unwrap();
+    ready.ready();
+    reactor.run().unwrap();
+}
+
+fn config(socket: &Path) -> Config {
+    Config {
+        socket: Some(socket.to_owned()),
+        idle_exit_ms: 300,
+        ..Config::default()
+    }
+}
+
+fn node(socket: &Path, name: &str) -> Node {
+    Node::builder(name).config(config(socket)).build().unwrap()
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("r.sock")
+    }
+
+    fn node(&self, name: &str) -> Node {
+        node(&self.socket(), name)
+    }
+
+    fn reader(&self) -> Reader {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["subscriber".as_ref(), self.socket().as_os_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut reader = Reader {
+            child,
+            stdin,
+            stdout,
+        };
+        assert_eq!(reader.line(), "joined");
+        reader
+    }
+}
+
+/// Another process with a reliable subscriber of "t".
+struct Reader {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Reader {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+fn reliable(node: &Node) -> (Publisher, impl Fn() -> Subscriber + '_) {
+    let publisher = node
+        .publisher("t")
+        .keep_last(16)
+        .deadline(PATIENCE)
+        .loan_timeout(PATIENCE)
+        .create()
+        .unwrap();
+    (publisher, || {
+        node.subscriber("t").reliable().create().unwrap()
+    })
+}
+
+/// Reads until a message of no bytes, then says what came.
+fn subscriber_process(socket: &Path) {
+    let node = node(socket, "reader");
+    let subscriber = node.subscriber("t").reliable().create().unwrap();
+    println!("joined");
+    let (mut received, mut corrupt) = (0u64, 0u64);
+    loop {
+        let sample = subscriber.recv_timeout(PATIENCE).unwrap();
+        if sample.is_empty() {
+            break;
+        }
+        corrupt += u64::from(!is_whole(sample.as_slice().unwrap(), received));
+        received += 1;
+    }
+    println!(
+        "{received} received, {} missed, {corrupt} corrupt",
+        subscriber.missed()
+    );
+    std::io::stdout().flush().unwrap();
+    // Until the other side has looked around.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+fn length_of(number: u64) -> u64 {
+    16 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % LONGEST
+}
+
+fn publish(publisher: &Publisher, number: u64) {
+    let mut loan = publisher.loan(length_of(number)).unwrap();
+    let bytes = loan.as_mut_slice().unwrap();
+    bytes.fill(number as u8);
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    loan.publish().unwrap();
+}
+
+fn is_whole(bytes: &[u8], number: u64) -> bool {
+    bytes.len() as u64 == length_of(number)
+        && bytes[..8] == number.to_le_bytes()
+        && bytes[8..] == vec![number as u8; bytes.len() - 8]
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    // Nobody may have reaped it; a dead process has no command line.
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// SIGKILL.
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    wait_for("the death", || !is_running(pid));
+}
+
+fn nothing_is_lost_when_the_daemon_is_killed() {
+    let place = Place::new();
+    let node = place.node("writer");
+    let (publisher, subscribe) = reliable(&node);
+    let own = subscribe();
+    let mut reader = place.reader();
+    let mut daemons = vec![node.status().unwrap().pid];
+    let mut number = 0;
+    let burst = |number: &mut u64, count: u64| {
+        for _ in 0..count {
+            publish(&publisher, *number);
+            let sample = own.recv_timeout(PATIENCE).unwrap();
+            assert!(is_whole(sample.as_slice().unwrap(), *number));
+            *number += 1;
+        }
+    };
+    for _ in 0..4 {
+        burst(&mut number, 100);
+        kill(*daemons.last().unwrap());
+        // While there is none, or the next one takes over.
+        burst(&mut number, 300);
+        let pid = node.status().unwrap().pid;
+        assert!(!daemons.contains(&pid), "another daemon serves");
+        daemons.push(pid);
+        // It knows all members, and new ones find their way in.
+        let info = node.topic("t").unwrap();
+        assert_eq!((info.publishers.len(), info.subscribers.len()), (1, 2));
+        let late = subscribe();
+        publish(&publisher, number);
+        for subscriber in [&own, &late] {
+            let sample = subscriber.recv_timeout(PATIENCE).unwrap();
+            assert!(is_whole(sample.as_slice().unwrap(), number));
+        }
+        number += 1;
+    }
+    publisher.loan(0).unwrap().publish().unwrap();
+    assert_eq!(
+        reader.line(),
+        format!("{number} received, 0 missed, 0 corrupt")
+    );
+    writeln!(reader.stdin).unwrap();
+    assert!(reader.child.wait().unwrap().success());
+    wait_for("the reader's leaving", || {
+        node.topic("t").unwrap().subscribers.len() == 1
+    });
+}
+
+fn a_client_that_died_with_the_daemon_is_cleaned_up() {
+    let place = Place::new();
+    let node = place.node("writer");
+    let (publisher, _) = reliable(&node);
+    let mut reader = place.reader();
+    for number in 0..8 {
+        publish(&publisher, number);
+    }
+    let pid = node.status().unwrap().pid;
+    // Stopped first, so that it has no say in what the reader's death means.
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
+    kill(reader.child.id());
+    kill(pid);
+    reader.child.wait().unwrap();
+    wait_for("its successor's notice of the death", || {
+        node.topic("t").unwrap().subscribers.is_empty()
+    });
+    // Nobody holds the publisher back any more.
+    for number in 0..100 {
+        publish(&publisher, number);
+    }
+}
+
+fn a_stopped_daemon_leaves_its_members_running() {
+    let place = Place::new();
+    let node = place.node("both");
+    let (publisher, subscribe) = reliable(&node);
+    let subscriber = subscribe();
+    publish(&publisher, 0);
+    let pid = node.status().unwrap().pid;
+    node.stop_daemon().unwrap();
+    wait_for("its end", || !is_running(pid));
+    publish(&publisher, 1);
+    for number in 0..2 {
+        assert!(is_whole(
+            subscriber
+                .recv_timeout(PATIENCE)
+                .unwrap()
+                .as_slice()
+                .unwrap(),
+            number
+        ));
+    }
+    let error = node.subscriber("u").create().err().unwrap().to_string();
+    assert!(error.contains("rgaps up"), "{error}");
+    assert!(!place.socket().exists(), "and none was started");
+    // Another node starts one, and the first finds it: for new things.
+    let other = place.node("other");
+    wait_for("the new daemon", || node.subscriber("u").create().is_ok());
+    assert_ne!(other.status().unwrap().pid, pid);
+    publish(&publisher, 2);
+    assert!(is_whole(
+        subscriber
+            .recv_timeout(PATIENCE)
+            .unwrap()
+            .as_slice()
+            .unwrap(),
+        2
+    ));
+}
+
+fn the_daemon_leaves_when_nobody_needs_it() {
+    let place = Place::new();
+    let node = place.node("brief");
+    let pid = node.status().unwrap().pid;
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(is_running(pid), "while it is needed it stays");
+    drop(node);
+    wait_for("its end", || !is_running(pid));
+    assert!(!place.socket().exists());
+    assert_ne!(place.node("again").status().unwrap().pid, pid);
+}
