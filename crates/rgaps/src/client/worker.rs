@@ -1,6 +1,6 @@
 //! The conductor's thread: its state, its loop, and what each command does.
 
-use super::book::{PoolBook, ZoneBook};
+use super::book::ZoneBook;
 use super::conductor::Command;
 use super::link::Link;
 use super::mapping::LazyDriver;
