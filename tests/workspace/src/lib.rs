@@ -47,9 +47,16 @@ pub struct Dependency {
 #[derive(Deserialize)]
 pub struct Target {
     /// `lib`, `bin`, `test`, `cdylib` and so on.
-    pub kind: Vec<String>,
+    kind: Vec<String>,
     /// Its root file.
     pub src_path: PathBuf,
+}
+
+impl Target {
+    /// Whether it is of that kind.
+    pub fn is(&self, kind: &str) -> bool {
+        self.kind.iter().any(|own| own == kind)
+    }
 }
 
 #[derive(Deserialize)]
