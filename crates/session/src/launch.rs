@@ -228,7 +228,7 @@ fn start(
     bin_dirs: &[PathBuf],
     deadline: Instant,
 ) -> Result<Channel, LaunchError> {
-    let program = find_program(bin_dirs)?;
+    let program = find_daemon(bin_dirs)?;
     let log_path = socket.with_file_name(format!("{}.log", config.realm));
     let (log, log_start) = open_log(&log_path).map_err(|source| LaunchError::File {
         path: log_path.clone(),
@@ -292,7 +292,9 @@ fn start(
     })
 }
 
-fn find_program(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
+/// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program
+/// or on the `PATH`.
+pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     if let Some(named) = std::env::var_os("RGAPS_DAEMON") {
         let path = PathBuf::from(named);
         return if is_program(&path) {

@@ -19,7 +19,7 @@ pub use config::{
     segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, CudaPool, CudaUse,
     Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal,
 };
-pub use launch::{connect, connect_or_start, LaunchError};
+pub use launch::{connect, connect_or_start, find_daemon, LaunchError};
 pub use lock::{DaemonLock, LockError};
 pub use message::*;
 pub use ready::Ready;

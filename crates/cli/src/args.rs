@@ -1,0 +1,250 @@
+//! What can be written on the command line.
+
+use crate::units::{frequency, seconds};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use rgaps_session::ByteSize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; also when Ctrl-C or a closed pipe ends a command that goes on until then
+  1  failed
+  2  wrong usage or configuration
+  3  no daemon runs, or it went away
+  4  no such topic
+  5  not in time: no message, no subscriber, or reliable subscribers that did not read on
+  6  refused: permission, type, quality of service, a limit, a full pool
+
+Configuration: rgaps.toml in ., ~/.config/rgaps or /etc/rgaps; RGAPS_* variables over it.
+Logs: RUST_LOG, for example RUST_LOG=rgaps=debug.";
+
+/// Publish and subscribe messages in host and GPU memory without copies.
+#[derive(Parser)]
+#[command(name = "rgaps", version, about, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Understood by every command.
+#[derive(Args)]
+pub struct Common {
+    /// Print JSON: one document, or one line per message or report where there are many.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The realm: which daemon of this user or host.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub realm: Option<String>,
+    /// The daemon's socket.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The configuration file, instead of rgaps.toml in the usual places.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start the daemon and keep it also when nobody needs it.
+    Up(Up),
+    /// Stop the daemon. Publishers and subscribers that are there go on among themselves.
+    Down,
+    /// Show how the daemon is and who its clients are.
+    Status,
+    /// Find out by trying what this machine can do, and say what to do about what it cannot.
+    Doctor,
+    /// Look at topics, listen to them, publish to them.
+    #[command(subcommand)]
+    Topic(Topic),
+    /// List the pools of shared memory.
+    Pool,
+    /// Print a shell's completion script: source <(rgaps completion bash).
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Args)]
+pub struct Up {
+    /// Run the daemon in this terminal, with its log, instead of in the background.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Topic {
+    /// List all topics.
+    List,
+    /// Show one topic with its publishers and subscribers.
+    Info {
+        /// The topic.
+        topic: String,
+    },
+    /// Measure how often messages come.
+    Hz(Watch),
+    /// Measure how many bytes come.
+    Bw(Watch),
+    /// Measure how long messages take from publish to here.
+    Delay(Watch),
+    /// Print messages, or write their bytes to a file.
+    Echo(Echo),
+    /// Publish messages.
+    Pub(Publish),
+}
+
+#[derive(Args)]
+pub struct Watch {
+    /// The topic.
+    pub topic: String,
+    /// End after so many messages.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// End after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Give up (exit code 5) when no message comes for so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Report so often.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    pub every: Duration,
+    /// Look at the last so many messages.
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub window: u32,
+}
+
+/// How `topic echo` shows a message's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text where the bytes are text, else hex.
+    Auto,
+    /// As text.
+    Text,
+    /// As hex.
+    Hex,
+    /// A line about the message, without its bytes.
+    Summary,
+    /// The bytes themselves and nothing else.
+    Raw,
+}
+
+#[derive(Args)]
+pub struct Echo {
+    /// The topic.
+    pub topic: String,
+    /// How to show the bytes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub format: Format,
+    /// Append the bytes to this file, and print a line about each message.
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
+    pub output: Option<PathBuf>,
+    /// Show at most so many bytes of a message as text or hex.
+    #[arg(long, value_name = "BYTES", default_value = "1KiB")]
+    pub max_bytes: ByteSize,
+    /// End after so many messages.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Give up (exit code 5) when no message comes for so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Hold publishers back rather than miss a message.
+    #[arg(long)]
+    pub reliable: bool,
+    /// Start with what transient-local publishers kept: `latest`, `all`, or the last N.
+    #[arg(long, value_name = "WHAT", value_parser = late)]
+    pub late: Option<rgaps::Late>,
+    /// Join only if the topic's messages are of this type.
+    #[arg(long = "type", value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub type_name: String,
+}
+
+#[derive(Args)]
+pub struct Publish {
+    /// The topic.
+    pub topic: String,
+    #[command(flatten)]
+    pub source: Source,
+    /// With standard input or --file: each line is a message.
+    #[arg(long, conflicts_with_all = ["text", "size"])]
+    pub lines: bool,
+    /// So many messages per second. Without --count: until Ctrl-C.
+    #[arg(long, value_name = "HZ", value_parser = frequency)]
+    pub rate: Option<f64>,
+    /// So many messages. Default: one, or with --lines one per line.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Wait for so many subscribers first.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub wait_subscribers: u32,
+    /// Wait for subscribers, for memory and for reliable subscribers at most so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    pub timeout: Duration,
+    /// Where the messages live: host, cuda (the first GPU) or cuda:GPU-<uuid>. Default: where
+    /// the topic's do.
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// Keep the last N messages.
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub keep_last: u32,
+    /// Keep the history for late joiners, also after this command has ended.
+    #[arg(long)]
+    pub transient_local: bool,
+    /// Do not let subscribers hold this publisher back.
+    #[arg(long)]
+    pub best_effort: bool,
+    /// The type of the messages.
+    #[arg(long = "type", value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub type_name: String,
+}
+
+/// Where the bytes come from; standard input unless one is named.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct Source {
+    /// Publish this text.
+    #[arg(long)]
+    pub text: Option<String>,
+    /// Publish this file's bytes.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Publish so many bytes, different in every message.
+    #[arg(long, value_name = "BYTES")]
+    pub size: Option<ByteSize>,
+}
+
+fn late(text: &str) -> Result<rgaps::Late, String> {
+    match text {
+        "latest" => Ok(rgaps::Late::Latest),
+        "all" => Ok(rgaps::Late::AllKept),
+        number => match number.parse() {
+            Ok(0) | Err(_) => Err("write 'latest', 'all' or a number above 0".to_owned()),
+            Ok(n) => Ok(rgaps::Late::Last(n)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn late_is_a_word_or_a_number() {
+        assert_eq!(late("latest"), Ok(rgaps::Late::Latest));
+        assert_eq!(late("all"), Ok(rgaps::Late::AllKept));
+        assert_eq!(late("3"), Ok(rgaps::Late::Last(3)));
+        for wrong in ["", "0", "-1", "none"] {
+            assert!(late(wrong).is_err(), "{wrong}");
+        }
+    }
+}

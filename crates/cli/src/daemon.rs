@@ -1,0 +1,83 @@
+//! `up` and `down`.
+
+use crate::args::{Common, Up};
+use crate::output::Output;
+use crate::session;
+use anyhow::Context;
+use rgaps::Node;
+use serde::Serialize;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+#[derive(Serialize)]
+struct Running {
+    started: bool,
+    pid: u32,
+    socket: String,
+    version: String,
+    idle_exit_ms: Option<u64>,
+}
+
+pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
+    let mut config = session::config(common)?;
+    if up.foreground {
+        return foreground(common);
+    }
+    config.idle_exit_ms = 0;
+    config.autostart = true;
+    let started = rgaps_session::connect(&config)?.is_none();
+    let node = Node::builder("rgaps-up").config(config).build()?;
+    let status = node.status()?;
+    let running = Running {
+        started,
+        pid: status.pid,
+        socket: status.socket,
+        version: status.version,
+        idle_exit_ms: status.idle_exit_ms,
+    };
+    output.put(&running, |to| {
+        let how = if started { "started" } else { "is running already" };
+        writeln!(to, "rgapsd {} {how}: process {}, {}", running.version, running.pid, running.socket)?;
+        if let Some(ms) = running.idle_exit_ms {
+            writeln!(
+                to,
+                "It was started by a client and leaves {} after the last one; to keep it, 'rgaps down' and 'rgaps up'.",
+                crate::units::span(ms)
+            )?;
+        }
+        Ok(())
+    })
+}
+
+/// Becomes the daemon.
+fn foreground(common: &Common) -> anyhow::Result<()> {
+    let program = rgaps_session::find_daemon(&[])?;
+    let mut command = Command::new(&program);
+    command.args(["--foreground", "--no-idle-exit"]);
+    if let Some(config) = &common.config {
+        command.arg("--config").arg(config);
+    }
+    if let Some(socket) = &common.socket {
+        command.arg("--socket").arg(socket);
+    }
+    if let Some(realm) = &common.realm {
+        command.arg("--realm").arg(realm);
+    }
+    // It returns only if it fails.
+    let error = command.exec();
+    Err(error).with_context(|| format!("'{}' cannot be started", program.display()))
+}
+
+#[derive(Serialize)]
+struct Stopped {
+    stopped: bool,
+    pid: u32,
+}
+
+pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
+    let node = session::look(common)?;
+    let pid = node.status()?.pid;
+    node.stop_daemon()?;
+    let stopped = Stopped { stopped: true, pid };
+    output.put(&stopped, |to| writeln!(to, "process {pid} has stopped"))
+}

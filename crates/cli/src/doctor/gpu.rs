@@ -1,0 +1,85 @@
+//! GPUs: the driver, and for each GPU a segment that is made, mapped, written and read.
+
+use super::Check;
+use crate::units;
+use rgaps::{Config, GpuUuid};
+use rgaps_cuda::{CudaMapping, CudaSource, Device, Driver};
+use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
+use rgaps_session::CudaUse;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// What is written to a GPU and must come back.
+const PROBE: [u8; 16] = *b"rgaps doctor was";
+
+/// The checks, and the domains that can be used.
+pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
+    const NAME: &str = "CUDA driver";
+    if config.pool.cuda.enabled == CudaUse::Off {
+        let check = Check::lack(NAME, "switched off", "pool.cuda.enabled = \"auto\" in rgaps.toml");
+        return (vec![check], Vec::new());
+    }
+    let driver = match Driver::load() {
+        Ok(driver) => driver,
+        Err(error) => {
+            let advice = "for messages in GPU memory, install NVIDIA's driver, or give the container \
+                          its libraries (--gpus all)";
+            return (vec![Check::lack(NAME, error.to_string(), advice)], Vec::new());
+        }
+    };
+    let (major, minor) = driver.version();
+    let mut checks = vec![Check::ok(NAME, format!("CUDA {major}.{minor}, {}", driver.library()))];
+    let mut domains = Vec::new();
+    match driver.devices() {
+        Ok(devices) if devices.is_empty() => checks.push(Check::lack(
+            "GPUs",
+            "none",
+            "see nvidia-smi; CUDA_VISIBLE_DEVICES may hide them from this process",
+        )),
+        Ok(devices) => {
+            for device in devices {
+                let (check, domain) = gpu(&driver, &device);
+                checks.push(check);
+                domains.extend(domain);
+            }
+        }
+        Err(error) => checks.push(Check::lack("GPUs", error.to_string(), "see nvidia-smi")),
+    }
+    (checks, domains)
+}
+
+fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
+    let domain = format!("cuda:{}", device.uuid);
+    match try_gpu(driver, device.uuid) {
+        Ok(()) => {
+            let (major, minor) = device.compute_capability;
+            let rdma = if device.gpu_direct_rdma { "with" } else { "without" };
+            let found = format!(
+                "{}, {}, compute capability {major}.{minor}, {rdma} memory for NICs",
+                device.name,
+                units::bytes(device.total_bytes)
+            );
+            (Check::ok(&domain, found), Some(domain))
+        }
+        Err(error) => {
+            let found = format!("{}: {error}", device.name);
+            let advice = "messages cannot live on this GPU; others, and the host, are not affected";
+            (Check::lack(&domain, found, advice), None)
+        }
+    }
+}
+
+fn try_gpu(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<(), PoolError> {
+    let mut source = CudaSource::new(driver.clone(), uuid)?;
+    let segment = source.create(source.granularity())?;
+    let mapping = CudaMapping::new(driver.clone(), uuid, segment.bytes, Access::ReadWrite)?;
+    mapping.extend(segment.fd.as_fd(), segment.bytes)?;
+    let at = segment.bytes - PROBE.len() as u64;
+    mapping.write(at, &PROBE)?;
+    let mut back = [0; PROBE.len()];
+    mapping.read(at, &mut back)?;
+    if back != PROBE {
+        return Err(PoolError::Untrusted("bytes written to the GPU did not come back".to_owned()));
+    }
+    Ok(())
+}

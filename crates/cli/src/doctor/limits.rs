@@ -1,0 +1,94 @@
+//! Limits of this process and permissions of files.
+
+use super::Check;
+use crate::units;
+use rgaps::Config;
+use rustix::process::{getrlimit, Resource};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// Descriptors that a client with many segments needs, and more.
+const FILES_MIN: u64 = 1024;
+
+pub fn checks(config: &Config) -> Vec<Check> {
+    vec![open_files(), locked_memory(), file_size(), dev_shm(), socket_folder(config)]
+}
+
+fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), unit)
+}
+
+fn open_files() -> Check {
+    let limit = getrlimit(Resource::Nofile);
+    let found = format!(
+        "{} now, {} at most (the daemon raises its own)",
+        shown(limit.current, |n| n.to_string()),
+        shown(limit.maximum, |n| n.to_string())
+    );
+    match limit.maximum {
+        Some(most) if most < FILES_MIN => Check::lack(
+            "open files",
+            found,
+            format!("ulimit -Hn {FILES_MIN} or more: the daemon has two per client, one per segment"),
+        ),
+        _ => Check::ok("open files", found),
+    }
+}
+
+/// Nothing is locked on one host; registering memory with a NIC or a GPU will be.
+fn locked_memory() -> Check {
+    let limit = getrlimit(Resource::Memlock);
+    Check::ok(
+        "locked memory",
+        format!("{}; not needed on one host", shown(limit.current, units::bytes)),
+    )
+}
+
+fn file_size() -> Check {
+    match getrlimit(Resource::Fsize).current {
+        None => Check::ok("file size", "unlimited"),
+        Some(limit) => Check::lack(
+            "file size",
+            units::bytes(limit),
+            "segments are files: ulimit -f unlimited, or pools stay below this",
+        ),
+    }
+}
+
+fn dev_shm() -> Check {
+    let found = match rustix::fs::statvfs("/dev/shm") {
+        Ok(stat) => units::bytes(stat.f_frsize.saturating_mul(stat.f_blocks)),
+        Err(error) => error.to_string(),
+    };
+    Check::ok("/dev/shm", format!("{found}; not used"))
+}
+
+/// Makes a socket beside the daemon's and connects to it.
+fn socket_folder(config: &Config) -> Check {
+    const NAME: &str = "socket folder";
+    let advice = "set socket in rgaps.toml or RGAPS_SOCKET to a path in a folder of your own";
+    if let Err(error) = config.prepare_socket_folder() {
+        return Check::fail(NAME, error.to_string(), advice);
+    }
+    let socket = config.socket_path();
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let probe = folder.join(format!(".doctor-{}", std::process::id()));
+    let tried = UnixListener::bind(&probe)
+        .and_then(|_listener| std::os::unix::net::UnixStream::connect(&probe));
+    // Gone in either case.
+    let _ = std::fs::remove_file(&probe);
+    let mode = std::fs::metadata(folder).map_or(0, |there| there.mode() & 0o7777);
+    match tried {
+        Ok(_) => Check::ok(
+            NAME,
+            format!("'{}', mode {mode:04o}; the socket's is {:04o}", folder.display(), config.socket_mode.0),
+        ),
+        Err(error) if socket.exists() => Check::lack(
+            NAME,
+            format!("'{}' cannot be written ({error}), but a socket is there", folder.display()),
+            "that is right for a daemon of the system; to start one of your own, set RGAPS_REALM",
+        ),
+        Err(error) => Check::fail(NAME, format!("'{}': {error}", folder.display()), advice),
+    }
+}

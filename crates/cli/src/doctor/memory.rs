@@ -1,0 +1,97 @@
+//! Host memory: segments as the configuration wants them, huge pages, NUMA, the address space.
+
+use super::Check;
+use crate::units;
+use rgaps::Config;
+use rgaps_layout::{CONTROL_BYTES, GRANULE_BYTES};
+use rgaps_pool::{
+    create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, SegmentSource,
+    SharedMap,
+};
+use std::os::fd::AsFd;
+
+pub fn checks(config: &Config) -> Vec<Check> {
+    vec![segment(), address_space(), cap(config), huge_pages(), numa(config)]
+}
+
+/// A segment, as small as they are, that is given back at once.
+fn try_segment(config: HostConfig) -> Result<rgaps_pool::Segment, PoolError> {
+    HostSource::new(config).create(GRANULE_BYTES)
+}
+
+fn segment() -> Check {
+    match try_segment(HostConfig::default()) {
+        Ok(_) => Check::ok("shared memory", "sealed memfd; nothing in /dev/shm is used"),
+        Err(error) => Check::fail("shared memory", error.to_string(), "allow memfd_create here"),
+    }
+}
+
+/// Every client maps the whole control segment, though little of it is ever touched.
+fn address_space() -> Check {
+    const NAME: &str = "address space";
+    let mapped = create_sealed_memfd("rgaps-doctor", CONTROL_BYTES)
+        .and_then(|fd| SharedMap::new(fd.as_fd(), CONTROL_BYTES, Access::ReadWrite));
+    match mapped {
+        Ok(_) => Check::ok(NAME, format!("{} can be mapped", units::bytes(CONTROL_BYTES))),
+        Err(error) => Check::fail(
+            NAME,
+            error.to_string(),
+            "raise ulimit -v; vm.overcommit_memory=2 needs a higher vm.overcommit_ratio",
+        ),
+    }
+}
+
+fn cap(config: &Config) -> Check {
+    let host = &config.pool.host;
+    let cap = units::bytes(host.cap_bytes());
+    let from = match host.cap {
+        Some(_) => "as configured",
+        None => "half of the memory; pool.host.cap sets another",
+    };
+    Check::ok("host pool", format!("may grow to {cap} ({from})"))
+}
+
+fn huge_pages() -> Check {
+    const NAME: &str = "huge pages";
+    let wanted = HostConfig {
+        huge_pages: HugePages::Require,
+        ..HostConfig::default()
+    };
+    match try_segment(wanted) {
+        Ok(_) => Check::ok(NAME, "there are some: pool.host.hugepages = \"try\" uses them"),
+        Err(error) => Check::lack(
+            NAME,
+            error.to_string(),
+            "only if messages are large and TLB misses count: sysctl vm.nr_hugepages=N (2 MiB \
+             each), then pool.host.hugepages = \"try\"",
+        ),
+    }
+}
+
+fn numa(config: &Config) -> Check {
+    const NAME: &str = "NUMA";
+    let online = std::fs::read_to_string("/sys/devices/system/node/online");
+    let Ok(online) = online else {
+        return Check::ok(NAME, "the kernel knows of one node");
+    };
+    let online = online.trim();
+    let node = config.pool.host.numa_node.unwrap_or(0);
+    let wanted = HostConfig {
+        numa_node: Some(node),
+        ..HostConfig::default()
+    };
+    match try_segment(wanted) {
+        Ok(segment) => match segment.placement.numa {
+            Some(numa) if numa.sampled > 0 && numa.on_node == numa.sampled => Check::ok(
+                NAME,
+                format!("nodes {online}; memory asked for on node {node} was found there"),
+            ),
+            _ => Check::lack(
+                NAME,
+                format!("nodes {online}; memory asked for on node {node} cannot be shown to be there"),
+                segment.placement.warnings.join("; "),
+            ),
+        },
+        Err(error) => Check::lack(NAME, error.to_string(), "free memory on that node"),
+    }
+}

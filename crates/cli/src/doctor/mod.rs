@@ -1,0 +1,167 @@
+//! `doctor`: what this machine can do, found out by trying it.
+//!
+//! Nothing is concluded from a version number where it can be tried: systems announce what they
+//! then refuse (sandboxes, containers, WSL2). Each check does what rgaps would do, gives back what
+//! it took, and says what to do about what it cannot have.
+
+mod gpu;
+mod limits;
+mod memory;
+mod system;
+
+use crate::args::Common;
+use crate::output::Output;
+use crate::session;
+use rgaps::{Config, Node};
+use serde::Serialize;
+
+/// How a check came out.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It works.
+    Ok,
+    /// rgaps works without it, but not as well or not with all it has.
+    Lack,
+    /// rgaps does not work here.
+    Fail,
+}
+
+/// One check.
+#[derive(Serialize)]
+pub struct Check {
+    /// What was looked at; names are stable.
+    name: String,
+    verdict: Verdict,
+    /// What was found.
+    found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+impl Check {
+    pub fn ok(name: &str, found: impl Into<String>) -> Check {
+        Check {
+            name: name.to_owned(),
+            verdict: Verdict::Ok,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    pub fn lack(name: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check {
+            verdict: Verdict::Lack,
+            advice: Some(advice.into()),
+            ..Check::ok(name, found)
+        }
+    }
+
+    pub fn fail(name: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check {
+            verdict: Verdict::Fail,
+            ..Check::lack(name, found, advice)
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// No check failed.
+    usable: bool,
+    /// Where messages can live here.
+    domains: Vec<String>,
+    checks: Vec<Check>,
+}
+
+/// Some of what rgaps needs is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("rgaps cannot work here: see what failed above")]
+struct Unusable;
+
+pub fn doctor(common: &Common, output: &mut Output) -> anyhow::Result<()> {
+    let config = session::config(common)?;
+    let mut checks = vec![Check::ok(
+        "configuration",
+        match &config.file {
+            Some(file) => format!("'{}', realm '{}'", file.display(), config.realm),
+            None => format!("built-in values, realm '{}'", config.realm),
+        },
+    )];
+    checks.extend(system::checks());
+    checks.extend(memory::checks(&config));
+    checks.extend(limits::checks(&config));
+    let (gpu_checks, gpus) = gpu::checks(&config);
+    checks.extend(gpu_checks);
+    checks.push(daemon(&config));
+    let usable = checks.iter().all(|check| check.verdict != Verdict::Fail);
+    let mut domains = Vec::new();
+    if usable {
+        domains.push("host".to_owned());
+        domains.extend(gpus);
+    }
+    let report = Report {
+        usable,
+        domains,
+        checks,
+    };
+    output.put(&report, |to| {
+        for check in &report.checks {
+            let mark = match check.verdict {
+                Verdict::Ok => "ok  ",
+                Verdict::Lack => "lack",
+                Verdict::Fail => "FAIL",
+            };
+            writeln!(to, "{mark}  {:<18} {}", check.name, check.found)?;
+            if let Some(advice) = &check.advice {
+                writeln!(to, "{:25}-> {advice}", "")?;
+            }
+        }
+        writeln!(to, "\ndomains: {}", report.domains.join(", "))
+    })?;
+    if usable {
+        Ok(())
+    } else {
+        Err(Unusable.into())
+    }
+}
+
+/// The daemon, if one runs: none is no lack, clients start one.
+fn daemon(config: &Config) -> Check {
+    const NAME: &str = "daemon";
+    match rgaps_session::connect(config) {
+        Ok(Some(_)) => {}
+        Ok(None) => return no_daemon(config),
+        Err(error) => return Check::fail(NAME, error.to_string(), "see the socket's folder above"),
+    }
+    let config = Config {
+        autostart: false,
+        ..config.clone()
+    };
+    let status = Node::builder("rgaps-doctor").config(config).build().map(|node| node.status());
+    match status {
+        Ok(Ok(status)) if status.warnings.is_empty() => Check::ok(
+            NAME,
+            format!("process {}, {} clients, {} topics", status.pid, status.clients, status.topics),
+        ),
+        Ok(Ok(status)) => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
+        Ok(Err(error)) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),
+        Err(error) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),
+    }
+}
+
+fn no_daemon(config: &Config) -> Check {
+    match rgaps_session::find_daemon(&[]) {
+        Ok(program) if config.autostart => Check::ok(
+            "daemon",
+            format!("none runs; the first client starts '{}'", program.display()),
+        ),
+        Ok(_) => Check::lack("daemon", "none runs, and autostart is off", "rgaps up"),
+        Err(error) => Check::fail(
+            "daemon",
+            error.to_string(),
+            "install rgapsd beside rgaps, or set RGAPS_DAEMON to its path",
+        ),
+    }
+}

@@ -1,0 +1,127 @@
+//! What the exit code says. `rgaps --help` lists the codes.
+
+use crate::output::OutputClosed;
+use rgaps::{ClientError, LoanError, OpenError, PublishError, PutError, RecvError};
+use rgaps_session::{ConfigError, LaunchError, RefusalCode};
+use std::process::ExitCode;
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NO_DAEMON: u8 = 3;
+const NO_SUCH_TOPIC: u8 = 4;
+const NOT_IN_TIME: u8 = 5;
+const REFUSED: u8 = 6;
+
+/// What was waited for did not come in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotInTime(pub String);
+
+/// The arguments are well-formed but make no sense together or here.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Tells an error and turns the result into the exit code.
+pub fn code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if error.is::<OutputClosed>() {
+        // `rgaps topic echo x | head -1` has got what it wanted.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("rgaps: {error:#}");
+    ExitCode::from(number(&error))
+}
+
+fn number(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() || error.is::<ConfigError>() {
+        return USAGE;
+    }
+    if error.is::<NotInTime>() {
+        return NOT_IN_TIME;
+    }
+    let put = error.downcast_ref::<PutError>();
+    let loan = error.downcast_ref::<LoanError>().or(match put {
+        Some(PutError::Loan(loan)) => Some(loan),
+        _ => None,
+    });
+    let publish = error.downcast_ref::<PublishError>().or(match put {
+        Some(PutError::Publish(publish)) => Some(publish),
+        _ => None,
+    });
+    match (loan, publish) {
+        (Some(LoanError::Client(error)), _) => return of_client(error),
+        (Some(LoanError::Argument(_)), _) => return USAGE,
+        (Some(LoanError::Pool(_)), _) => return FAILED,
+        (Some(_), _) => return REFUSED,
+        (_, Some(PublishError::HeldBack { .. })) => return NOT_IN_TIME,
+        (_, Some(PublishError::Client(error))) => return of_client(error),
+        _ => {}
+    }
+    match error.downcast_ref::<OpenError>() {
+        Some(OpenError::Client(error)) => return of_client(error),
+        Some(OpenError::Argument(_)) => return USAGE,
+        _ => {}
+    }
+    match error.downcast_ref::<RecvError>() {
+        Some(RecvError::TimedOut(_)) => return NOT_IN_TIME,
+        Some(RecvError::Client(error)) => return of_client(error),
+        _ => {}
+    }
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return of_launch(error);
+    }
+    error.downcast_ref::<ClientError>().map_or(FAILED, of_client)
+}
+
+fn of_client(error: &ClientError) -> u8 {
+    match error {
+        ClientError::Launch(error) => of_launch(error),
+        ClientError::Refused(refusal) => match refusal.code {
+            RefusalCode::NotFound => NO_SUCH_TOPIC,
+            RefusalCode::BadRequest => USAGE,
+            RefusalCode::Internal | RefusalCode::ZoneLost => FAILED,
+            RefusalCode::Recovering => NOT_IN_TIME,
+            _ => REFUSED,
+        },
+        ClientError::Gone { .. } | ClientError::Stopped | ClientError::NoAnswer { .. } => NO_DAEMON,
+        _ => FAILED,
+    }
+}
+
+fn of_launch(error: &LaunchError) -> u8 {
+    match error {
+        LaunchError::Config(_) => USAGE,
+        LaunchError::NotPermitted { .. } => REFUSED,
+        _ => NO_DAEMON,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rgaps_session::Refusal;
+
+    fn refused(code: RefusalCode) -> anyhow::Error {
+        let refusal = Refusal {
+            code,
+            message: "no".to_owned(),
+        };
+        OpenError::from(ClientError::from(refusal)).into()
+    }
+
+    #[test]
+    fn errors_have_their_codes() {
+        assert_eq!(number(&refused(RefusalCode::NotFound)), NO_SUCH_TOPIC);
+        assert_eq!(number(&refused(RefusalCode::QosIncompatible)), REFUSED);
+        assert_eq!(number(&refused(RefusalCode::PoolFull)), REFUSED);
+        let none = LaunchError::NoDaemon { tried: Vec::new() };
+        assert_eq!(number(&ClientError::from(none).into()), NO_DAEMON);
+        let late = RecvError::TimedOut("t".to_owned());
+        assert_eq!(number(&anyhow::Error::from(late).context("while listening")), NOT_IN_TIME);
+        assert_eq!(number(&Usage("x".to_owned()).into()), USAGE);
+        assert_eq!(number(&anyhow::anyhow!("anything else")), FAILED);
+    }
+}

@@ -1,0 +1,56 @@
+//! The command line. Every command is a thin layer over the public API: it asks, and prints what
+//! came back as text for people or as JSON for programs (`--json`).
+#![forbid(unsafe_code)]
+
+mod args;
+mod daemon;
+mod doctor;
+mod domain;
+mod exit;
+mod output;
+mod pool;
+mod session;
+mod status;
+mod stop;
+mod topic;
+mod units;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use output::Output;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    exit::code(run(cli))
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let mut output = Output::new(cli.common.json);
+    let common = &cli.common;
+    match cli.command {
+        Command::Up(up) => daemon::up(common, &up, &mut output),
+        Command::Down => daemon::down(common, &mut output),
+        Command::Status => status::status(common, &mut output),
+        Command::Doctor => doctor::doctor(common, &mut output),
+        Command::Topic(command) => topic::topic(common, command, &mut output),
+        Command::Pool => pool::pool(common, &mut output),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "rgaps", &mut script);
+            output.raw(&script)
+        }
+    }
+}
+
+/// Only what goes wrong, unless `RUST_LOG` asks for more: standard output is for results.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+}

@@ -1,0 +1,213 @@
+//! `topic list` and `topic info`.
+
+use crate::args::Common;
+use crate::output::{table, Output};
+use crate::{session, units};
+use rgaps::{History, PublisherRow, SubscriberRow, TopicInfo, TopicRow};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Topic<'a> {
+    name: &'a str,
+    type_name: &'a str,
+    domain: Option<String>,
+    publishers: u32,
+    subscribers: u32,
+    orphans: u32,
+    messages: u64,
+    bytes: u64,
+}
+
+impl<'a> From<&'a TopicRow> for Topic<'a> {
+    fn from(row: &'a TopicRow) -> Self {
+        Topic {
+            name: &row.name,
+            type_name: &row.type_name,
+            domain: row.domain.map(|domain| domain.to_string()),
+            publishers: row.publishers,
+            subscribers: row.subscribers,
+            orphans: row.orphans,
+            messages: row.messages,
+            bytes: row.bytes,
+        }
+    }
+}
+
+pub fn list(common: &Common, output: &mut Output) -> anyhow::Result<()> {
+    let rows = session::look(common)?.topics()?;
+    let topics: Vec<Topic<'_>> = rows.iter().map(Topic::from).collect();
+    output.put(&topics, |to| {
+        let cells: Vec<_> = topics.iter().map(cells).collect();
+        let heads = ["TOPIC", "TYPE", "DOMAIN", "PUBLISHERS", "SUBSCRIBERS", "MESSAGES", "BYTES"];
+        table(to, &heads, &cells)
+    })
+}
+
+fn cells(topic: &Topic<'_>) -> Vec<String> {
+    let publishers = match topic.orphans {
+        0 => topic.publishers.to_string(),
+        orphans => format!("{} (+{orphans} gone)", topic.publishers),
+    };
+    vec![
+        topic.name.to_owned(),
+        or_dash(topic.type_name),
+        topic.domain.clone().unwrap_or_else(|| "-".to_owned()),
+        publishers,
+        topic.subscribers.to_string(),
+        topic.messages.to_string(),
+        units::bytes(topic.bytes),
+    ]
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-" } else { text }.to_owned()
+}
+
+#[derive(Serialize)]
+struct Info<'a> {
+    #[serde(flatten)]
+    topic: Topic<'a>,
+    zone: String,
+    publisher_list: Vec<Publisher<'a>>,
+    subscriber_list: Vec<Subscriber<'a>>,
+}
+
+#[derive(Serialize)]
+struct Publisher<'a> {
+    slot: u32,
+    client: &'a str,
+    pid: u32,
+    gone: bool,
+    history: &'static str,
+    depth: u32,
+    history_bytes: Option<u64>,
+    reliable: bool,
+    transient_local: bool,
+    max_loans: u32,
+    messages: u64,
+    kept: u64,
+    leased_bytes: u64,
+    blocks_used: u32,
+}
+
+#[derive(Serialize)]
+struct Subscriber<'a> {
+    slot: u32,
+    client: &'a str,
+    pid: u32,
+    reliable: bool,
+    transient_local: bool,
+    depth: u32,
+    received: u64,
+    missed: u64,
+    held: u32,
+    lag: u64,
+    path: &'a str,
+}
+
+impl<'a> From<&'a PublisherRow> for Publisher<'a> {
+    fn from(row: &'a PublisherRow) -> Self {
+        let (history, history_bytes) = match row.offer.history {
+            History::KeepLast(_) => ("keep_last", None),
+            History::KeepAll { bytes, .. } => ("keep_all", Some(bytes)),
+        };
+        Publisher {
+            slot: row.slot,
+            client: &row.client,
+            pid: row.pid,
+            gone: row.orphan,
+            history,
+            depth: row.offer.history.depth(),
+            history_bytes,
+            reliable: row.offer.reliable,
+            transient_local: row.offer.transient_local,
+            max_loans: row.offer.loans,
+            messages: row.head.saturating_sub(row.start),
+            kept: row.head.saturating_sub(row.tail),
+            leased_bytes: row.leased_bytes,
+            blocks_used: row.blocks_used,
+        }
+    }
+}
+
+impl<'a> From<&'a SubscriberRow> for Subscriber<'a> {
+    fn from(row: &'a SubscriberRow) -> Self {
+        Subscriber {
+            slot: row.slot,
+            client: &row.client,
+            pid: row.pid,
+            reliable: row.demand.reliable,
+            transient_local: row.demand.transient_local,
+            depth: row.demand.depth,
+            received: row.received,
+            missed: row.missed,
+            held: row.held,
+            lag: row.lag,
+            path: &row.path,
+        }
+    }
+}
+
+pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<()> {
+    let found: TopicInfo = session::look(common)?.topic(name)?;
+    let info = Info {
+        topic: Topic::from(&found.row),
+        zone: format!("{:032x}", found.zone),
+        publisher_list: found.publishers.iter().map(Publisher::from).collect(),
+        subscriber_list: found.subscribers.iter().map(Subscriber::from).collect(),
+    };
+    output.put(&info, |to| show(&info, to))
+}
+
+fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let topic = &info.topic;
+    writeln!(to, "topic     {}", topic.name)?;
+    writeln!(to, "type      {}", or_dash(topic.type_name))?;
+    writeln!(to, "domain    {}", topic.domain.as_deref().unwrap_or("-"))?;
+    writeln!(to, "messages  {}, {}\n", topic.messages, units::bytes(topic.bytes))?;
+    let publishers: Vec<_> = info.publisher_list.iter().map(publisher_cells).collect();
+    let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT", "LEASED", "BLOCKS"];
+    table(to, &heads, &publishers)?;
+    writeln!(to)?;
+    let subscribers: Vec<_> = info.subscriber_list.iter().map(subscriber_cells).collect();
+    let heads = ["SUBSCRIBER", "PID", "QOS", "RECEIVED", "MISSED", "HELD", "LAG", "PATH"];
+    table(to, &heads, &subscribers)
+}
+
+fn publisher_cells(publisher: &Publisher<'_>) -> Vec<String> {
+    let who = if publisher.gone { "(gone)" } else { publisher.client };
+    let history = match publisher.history_bytes {
+        Some(bytes) => format!("{}({}, {})", publisher.history, publisher.depth, units::bytes(bytes)),
+        None => format!("{}({})", publisher.history, publisher.depth),
+    };
+    vec![
+        format!("{} {who}", publisher.slot),
+        publisher.pid.to_string(),
+        history,
+        qos(publisher.reliable, publisher.transient_local),
+        publisher.messages.to_string(),
+        publisher.kept.to_string(),
+        units::bytes(publisher.leased_bytes),
+        publisher.blocks_used.to_string(),
+    ]
+}
+
+fn subscriber_cells(subscriber: &Subscriber<'_>) -> Vec<String> {
+    vec![
+        format!("{} {}", subscriber.slot, subscriber.client),
+        subscriber.pid.to_string(),
+        qos(subscriber.reliable, subscriber.transient_local),
+        subscriber.received.to_string(),
+        subscriber.missed.to_string(),
+        subscriber.held.to_string(),
+        subscriber.lag.to_string(),
+        subscriber.path.to_owned(),
+    ]
+}
+
+fn qos(reliable: bool, transient_local: bool) -> String {
+    let reliability = if reliable { "reliable" } else { "best_effort" };
+    let durability = if transient_local { "transient_local" } else { "volatile" };
+    format!("{reliability}, {durability}")
+}

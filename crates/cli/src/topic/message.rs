@@ -1,0 +1,72 @@
+//! The next message, for commands that listen until they are told to stop.
+
+use crate::exit::NotInTime;
+use crate::stop::Stop;
+use rgaps::{RecvError, Sample, Subscriber};
+use std::time::{Duration, Instant};
+
+/// How long a signal may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Why a listening command looks up from waiting.
+pub enum Next {
+    Message(Sample),
+    /// The point in time that was asked for.
+    Due,
+    /// Ctrl-C.
+    Stopped,
+}
+
+/// Listens with a limit on how long nothing may come.
+pub struct Messages<'a> {
+    pub subscriber: &'a Subscriber,
+    pub stop: &'a Stop,
+    pub timeout: Option<Duration>,
+    last: Instant,
+}
+
+impl<'a> Messages<'a> {
+    pub fn new(subscriber: &'a Subscriber, stop: &'a Stop, timeout: Option<Duration>) -> Self {
+        Messages {
+            subscriber,
+            stop,
+            timeout,
+            last: Instant::now(),
+        }
+    }
+
+    /// Waits for a message, at most until `due`.
+    pub fn next(&mut self, due: Option<Instant>) -> anyhow::Result<Next> {
+        loop {
+            if self.stop.is_set() {
+                return Ok(Next::Stopped);
+            }
+            let now = Instant::now();
+            if due.is_some_and(|due| now >= due) {
+                return Ok(Next::Due);
+            }
+            let patience = self.timeout.map(|timeout| self.last + timeout);
+            let until = [due, patience, Some(now + SLICE)];
+            let until = until.into_iter().flatten().min().unwrap_or(now);
+            match self.subscriber.recv_timeout(until.saturating_duration_since(now)) {
+                Ok(sample) => {
+                    self.last = Instant::now();
+                    return Ok(Next::Message(sample));
+                }
+                Err(RecvError::TimedOut(_)) => {}
+                Err(RecvError::Untrusted { topic, reason }) => {
+                    eprintln!("rgaps: a message of topic '{topic}' was skipped: {reason}");
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if patience.is_some_and(|patience| Instant::now() >= patience) {
+                return Err(NotInTime(format!(
+                    "no message on topic '{}' for {} s",
+                    self.subscriber.topic(),
+                    self.timeout.unwrap_or_default().as_secs_f64()
+                ))
+                .into());
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! `topic` and its commands.
+
+mod echo;
+mod listing;
+mod message;
+mod publish;
+mod rates;
+
+use crate::args::{Common, Topic};
+use crate::output::Output;
+use rates::Rate;
+
+pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Result<()> {
+    match command {
+        Topic::List => listing::list(common, output),
+        Topic::Info { topic } => listing::info(common, &topic, output),
+        Topic::Hz(watch) => rates::watch(common, &watch, Rate::Hz, output),
+        Topic::Bw(watch) => rates::watch(common, &watch, Rate::Bandwidth, output),
+        Topic::Delay(watch) => rates::watch(common, &watch, Rate::Delay, output),
+        Topic::Echo(echo) => echo::echo(common, &echo, output),
+        Topic::Pub(publish) => publish::publish(common, &publish, output),
+    }
+}

@@ -1,0 +1,212 @@
+//! `topic pub`.
+
+use crate::args::{Common, Publish};
+use crate::exit::{NotInTime, Usage};
+use crate::output::Output;
+use crate::stop::Stop;
+use crate::{domain, session, units};
+use anyhow::Context;
+use rgaps::{History, Publisher, PublisherQos};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::time::{Duration, Instant};
+
+/// How long a signal may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+/// Bytes that are made up at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    topic: &'a str,
+    messages: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+/// Where messages come from.
+enum Messages {
+    /// The same every time.
+    Same(Vec<u8>),
+    /// One per line, without its end.
+    Lines(Box<dyn BufRead>),
+    /// Made up, different every time.
+    MadeUp(u64),
+}
+
+pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyhow::Result<()> {
+    let stop = Stop::install()?;
+    let mut messages = open(publish)?;
+    let mut left = match (publish.count, publish.rate, &messages) {
+        (Some(count), _, _) => count,
+        (None, None, Messages::Same(_) | Messages::MadeUp(_)) => 1,
+        _ => u64::MAX,
+    };
+    let publisher = create(common, publish)?;
+    wait_for_subscribers(&publisher, publish, &stop)?;
+    let begun = Instant::now();
+    let mut report = Report {
+        topic: &publish.topic,
+        messages: 0,
+        bytes: 0,
+        seconds: 0.0,
+    };
+    while left > 0 && !stop.is_set() {
+        let Some(bytes) = send(&publisher, &mut messages, report.messages)? else {
+            break;
+        };
+        report.messages += 1;
+        report.bytes += bytes;
+        left -= 1;
+        if let (Some(hz), true) = (publish.rate, left > 0) {
+            // Against the first one, so that the rate does not drift.
+            let due = begun + Duration::from_secs_f64(report.messages as f64 / hz);
+            sleep_until(due, &stop);
+        }
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    output.put(&report, |to| {
+        let bytes = units::bytes(report.bytes);
+        writeln!(to, "{} messages, {bytes} in {:.3} s", report.messages, report.seconds)
+    })
+}
+
+fn open(publish: &Publish) -> anyhow::Result<Messages> {
+    let source = &publish.source;
+    if let Some(text) = &source.text {
+        return Ok(Messages::Same(text.clone().into_bytes()));
+    }
+    if let Some(size) = source.size {
+        return Ok(Messages::MadeUp(size.0));
+    }
+    let (mut input, name): (Box<dyn BufRead>, String) = match &source.file {
+        Some(path) => {
+            let name = format!("'{}'", path.display());
+            let file = File::open(path).with_context(|| format!("{name} cannot be read"))?;
+            (Box::new(BufReader::new(file)), name)
+        }
+        None => (Box::new(BufReader::new(std::io::stdin())), "standard input".to_owned()),
+    };
+    if publish.lines {
+        return Ok(Messages::Lines(input));
+    }
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes).with_context(|| format!("{name} cannot be read"))?;
+    Ok(Messages::Same(bytes))
+}
+
+fn create(common: &Common, publish: &Publish) -> anyhow::Result<Publisher> {
+    let domain = publish.domain.as_deref().map(domain::parse).transpose()?;
+    if publish.keep_last == 0 {
+        return Err(Usage("--keep-last must be at least 1".to_owned()).into());
+    }
+    let qos = PublisherQos {
+        history: History::KeepLast(publish.keep_last),
+        reliable: !publish.best_effort,
+        transient_local: publish.transient_local,
+        deadline: publish.timeout,
+        loan_timeout: publish.timeout,
+        ..PublisherQos::default()
+    };
+    let node = session::join(common)?;
+    let mut builder = node.publisher(&publish.topic).type_name(&publish.type_name).qos(qos);
+    if let Some(domain) = domain {
+        builder = builder.domain(domain);
+    }
+    Ok(builder.create()?)
+}
+
+fn wait_for_subscribers(
+    publisher: &Publisher,
+    publish: &Publish,
+    stop: &Stop,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + publish.timeout;
+    while !stop.is_set() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if publisher.wait_for_subscribers(publish.wait_subscribers, left.min(SLICE))? {
+            return Ok(());
+        }
+        if left.is_zero() {
+            return Err(NotInTime(format!(
+                "topic '{}' has {} of {} subscribers after {} s",
+                publish.topic,
+                publisher.subscribers(),
+                publish.wait_subscribers,
+                publish.timeout.as_secs_f64()
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Publishes the next message; gives its size, or none when there is no other.
+fn send(
+    publisher: &Publisher,
+    messages: &mut Messages,
+    number: u64,
+) -> anyhow::Result<Option<u64>> {
+    match messages {
+        Messages::Same(bytes) => {
+            publisher.put(bytes)?;
+            Ok(Some(bytes.len() as u64))
+        }
+        Messages::Lines(input) => {
+            let mut line = Vec::new();
+            if input.read_until(b'\n', &mut line).context("reading a line failed")? == 0 {
+                return Ok(None);
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            publisher.put(&line)?;
+            Ok(Some(line.len() as u64))
+        }
+        Messages::MadeUp(bytes) => {
+            let mut loan = publisher.loan(*bytes)?;
+            let mut at = 0;
+            while at < *bytes {
+                let length = (*bytes - at).min(CHUNK_BYTES as u64);
+                loan.write(at, &made_up(number, at, length as usize))?;
+                at += length;
+            }
+            loan.publish().map_err(|unpublished| unpublished.error)?;
+            Ok(Some(*bytes))
+        }
+    }
+}
+
+/// The message's number in eight bytes, then bytes that count up from it.
+fn made_up(number: u64, at: u64, length: usize) -> Vec<u8> {
+    let head = number.to_le_bytes();
+    let byte = |i: u64| match head.get(i as usize) {
+        Some(byte) => *byte,
+        None => (number.wrapping_add(i)) as u8,
+    };
+    (at..at + length as u64).map(byte).collect()
+}
+
+fn sleep_until(due: Instant, stop: &Stop) {
+    while !stop.is_set() {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(SLICE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_messages_differ_and_fit_together() {
+        let whole = made_up(7, 0, 64);
+        assert_eq!([made_up(7, 0, 20), made_up(7, 20, 44)].concat(), whole);
+        assert_eq!(whole[..8], 7u64.to_le_bytes());
+        assert_ne!(made_up(8, 0, 64), whole);
+    }
+}

@@ -1,0 +1,69 @@
+//! Numbers as people write and read them.
+
+use std::time::Duration;
+
+/// A time in seconds, with a fraction if need be.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = |_| format!("'{text}' is no time in seconds, such as 2 or 0.5");
+    let seconds: f64 = text.parse().map_err(|_| wrong(()))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong(()))
+}
+
+/// A number per second, above 0.
+pub fn frequency(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(hz) if hz > 0.0 && hz.is_finite() => Ok(hz),
+        _ => Err(format!("'{text}' is no number per second above 0")),
+    }
+}
+
+/// Bytes with a unit: `1.5 MiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+/// A length of time: `3 h 12 min`, `48 s`.
+pub fn span(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        _ => format!("{} h {} min", s / 3600, s / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_are_checked() {
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "-1", "1s", "nan", "1e300"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(frequency("2.5"), Ok(2.5));
+        for wrong in ["0", "-3", "inf", "x"] {
+            assert!(frequency(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_spans_read_well() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(3 << 19), "1.5 MiB");
+        assert_eq!(span(59_999), "59 s");
+        assert_eq!(span(11_520_000), "3 h 12 min");
+    }
+}

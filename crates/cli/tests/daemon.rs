@@ -1,0 +1,133 @@
+//! `up`, `down`, `status`, `doctor`, `completion` and the exit codes, against a real daemon.
+
+mod support;
+
+use serde_json::Value;
+use support::{finish, wait_for, Realm};
+
+#[test]
+fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
+    let realm = Realm::new();
+    for command in [&["status"][..], &["down"], &["pool"], &["topic", "list"], &["topic", "info", "x"]] {
+        let said = realm.run(command).fails_with(3);
+        assert!(said.contains("rgaps up"), "{said}");
+    }
+    assert!(!realm.path("r.sock").exists());
+}
+
+#[test]
+fn up_stays_and_down_ends_it() {
+    let realm = Realm::new();
+    let up = realm.json(&["up"]);
+    assert_eq!((&up["started"], &up["idle_exit_ms"]), (&Value::Bool(true), &Value::Null));
+    let again = realm.json(&["up"]);
+    assert_eq!((&again["started"], &again["pid"]), (&Value::Bool(false), &up["pid"]));
+
+    let status = realm.json(&["status"]);
+    for field in [
+        "version", "realm", "pid", "socket", "uptime_ms", "clients", "topics", "zones", "rss_bytes",
+        "idle_exit_ms", "clients_reaped", "blocks_reclaimed", "sessions_cut_off", "warnings", "processes",
+    ] {
+        assert!(status.get(field).is_some(), "{field} is missing in {status}");
+    }
+    assert_eq!(status["pid"], up["pid"]);
+    assert_eq!(status["processes"][0]["name"], "rgaps-cli");
+    assert!(realm.run(&["status"]).ok().contains("rgapsd "));
+
+    let down = realm.json(&["down"]);
+    assert_eq!(down["pid"], up["pid"]);
+    realm.run(&["status"]).fails_with(3);
+}
+
+#[test]
+fn a_daemon_that_a_client_started_is_not_called_a_lasting_one() {
+    let realm = Realm::new();
+    realm.run(&["topic", "pub", "t", "--text", "x"]).ok();
+    let up = realm.json(&["up"]);
+    assert_eq!(up["started"], false);
+    assert_eq!(up["idle_exit_ms"], 20_000);
+    assert!(realm.run(&["up"]).ok().contains("rgaps down"));
+}
+
+#[test]
+fn up_in_the_foreground_is_the_daemon() {
+    let realm = Realm::new();
+    let child = realm.spawn(&["up", "--foreground"]);
+    wait_for("the daemon", || realm.run(&["status"]).code == 0);
+    let status = realm.json(&["status"]);
+    assert_eq!(status["pid"], child.id());
+    assert_eq!(status["idle_exit_ms"], Value::Null);
+    realm.run(&["down"]).ok();
+    assert_eq!(finish(child).code, 0);
+}
+
+#[test]
+fn wrong_usage_is_told_apart() {
+    let realm = Realm::new();
+    for wrong in [
+        &["no-such-command"][..],
+        &["topic", "pub", "t", "--text", "a", "--size", "3"],
+        &["topic", "hz", "t", "--timeout", "soon"],
+        &["status", "--realm", "not/a/realm"],
+        &["status", "--config", "there-is-none.toml"],
+        &["topic", "pub", "t", "--text", "a", "--domain", "cuda:0"],
+    ] {
+        realm.run(wrong).fails_with(2);
+    }
+    let file = realm.path("broken.toml");
+    std::fs::write(&file, "no_such_key = 1\n").unwrap();
+    let said = realm.run(&["status", "--config", file.to_str().unwrap()]).fails_with(2);
+    assert!(said.contains("no_such_key"), "{said}");
+}
+
+#[test]
+fn doctor_tries_and_advises() {
+    let realm = Realm::new();
+    let mut command = realm.command(&["doctor", "--json"]);
+    command.env("RGAPS_CUDA_LIBRARY", "/there/is/none.so");
+    let run: support::Run = command.output().unwrap().into();
+    let report: Value = serde_json::from_str(&run.ok()).unwrap();
+    assert_eq!(report["usable"], true);
+    assert_eq!(report["domains"], serde_json::json!(["host"]));
+    let checks = report["checks"].as_array().unwrap();
+    let check = |name: &str| {
+        let found = checks.iter().find(|check| check["name"] == name);
+        found.unwrap_or_else(|| panic!("no check '{name}' in {report}"))
+    };
+    for name in [
+        "processor", "kernel", "clock", "futex_waitv", "deaths", "shared memory", "address space",
+        "host pool", "huge pages", "open files", "locked memory", "socket folder", "daemon",
+    ] {
+        check(name);
+    }
+    let cuda = check("CUDA driver");
+    assert_eq!(cuda["verdict"], "lack");
+    assert!(cuda["found"].as_str().unwrap().contains("/there/is/none.so"), "{cuda}");
+    // Whatever is not there comes with what to do.
+    for check in checks {
+        assert_eq!(check["verdict"] == "ok", check.get("advice").is_none(), "{check}");
+    }
+}
+
+#[test]
+fn doctor_fails_where_nothing_can_run() {
+    let realm = Realm::new();
+    let blocked = realm.path("file");
+    std::fs::write(&blocked, "").unwrap();
+    let mut command = realm.command(&["doctor"]);
+    command.env("RGAPS_SOCKET", blocked.join("below/r.sock"));
+    let run: support::Run = command.output().unwrap().into();
+    assert!(run.stdout.contains("FAIL  socket folder"), "{run:?}");
+    run.fails_with(1);
+}
+
+#[test]
+fn completion_knows_the_commands() {
+    let realm = Realm::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = realm.run(&["completion", shell]).ok();
+        assert!(script.contains("doctor") && script.contains("echo"), "{shell}");
+    }
+    let help = realm.run(&["--help"]).ok();
+    assert!(help.contains("Exit codes:"), "{help}");
+}
