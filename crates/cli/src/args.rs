@@ -159,7 +159,12 @@ pub struct Echo {
     #[arg(long, value_name = "WHAT", value_parser = late)]
     pub late: Option<rgaps::Late>,
     /// Join only if the topic's messages are of this type.
-    #[arg(long = "type", value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long = "type",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub type_name: String,
 }
 
@@ -198,7 +203,12 @@ pub struct Publish {
     #[arg(long)]
     pub best_effort: bool,
     /// The type of the messages.
-    #[arg(long = "type", value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long = "type",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub type_name: String,
 }
 

@@ -7,7 +7,9 @@ use rgaps_cuda::Driver;
 /// `host`, `cuda:GPU-<uuid>`, or `cuda` for the first GPU that this process sees.
 pub fn parse(text: &str) -> anyhow::Result<Domain> {
     if text != "cuda" {
-        return Ok(text.parse::<Domain>().map_err(|error| Usage(error.to_string()))?);
+        return Ok(text
+            .parse::<Domain>()
+            .map_err(|error| Usage(error.to_string()))?);
     }
     let devices = Driver::load()?.devices()?;
     match devices.first() {

@@ -73,7 +73,9 @@ fn number(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<LaunchError>() {
         return of_launch(error);
     }
-    error.downcast_ref::<ClientError>().map_or(FAILED, of_client)
+    error
+        .downcast_ref::<ClientError>()
+        .map_or(FAILED, of_client)
 }
 
 fn of_client(error: &ClientError) -> u8 {
@@ -120,7 +122,10 @@ mod tests {
         let none = LaunchError::NoDaemon { tried: Vec::new() };
         assert_eq!(number(&ClientError::from(none).into()), NO_DAEMON);
         let late = RecvError::TimedOut("t".to_owned());
-        assert_eq!(number(&anyhow::Error::from(late).context("while listening")), NOT_IN_TIME);
+        assert_eq!(
+            number(&anyhow::Error::from(late).context("while listening")),
+            NOT_IN_TIME
+        );
         assert_eq!(number(&Usage("x".to_owned()).into()), USAGE);
         assert_eq!(number(&anyhow::anyhow!("anything else")), FAILED);
     }

@@ -22,11 +22,6 @@ impl Output {
         }
     }
 
-    /// Whether JSON was asked for.
-    pub fn is_json(&self) -> bool {
-        self.json
-    }
-
     /// Prints a result: as one line of JSON, or as the text that `text` writes. It is out when
     /// the call returns.
     pub fn put(
@@ -85,8 +80,14 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let mut out = Vec::new();
-        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["längst".to_owned(), "2".to_owned()]];
+        let rows = [
+            vec!["a".to_owned(), "1".to_owned()],
+            vec!["längst".to_owned(), "2".to_owned()],
+        ];
         table(&mut out, &["NAME", "N"], &rows).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "NAME    N\na       1\nlängst  2\n");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "NAME    N\na       1\nlängst  2\n"
+        );
     }
 }

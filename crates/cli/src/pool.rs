@@ -44,7 +44,9 @@ pub fn pool(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let pools: Vec<Pool<'_>> = rows.iter().map(Pool::from).collect();
     output.put(&pools, |to| {
         let cells: Vec<_> = pools.iter().map(cells).collect();
-        let heads = ["DOMAIN", "ACCESS", "LEASED", "SEGMENTS", "CAP", "PAGES", "NUMA"];
+        let heads = [
+            "DOMAIN", "ACCESS", "LEASED", "SEGMENTS", "CAP", "PAGES", "NUMA",
+        ];
         table(to, &heads, &cells)?;
         for pool in &pools {
             for warning in pool.warnings {

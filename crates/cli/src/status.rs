@@ -21,14 +21,26 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     };
     output.put(&report, |to| {
         let daemon = &report.daemon;
-        writeln!(to, "rgapsd {}, process {}, realm '{}'", daemon.version, daemon.pid, daemon.realm)?;
+        writeln!(
+            to,
+            "rgapsd {}, process {}, realm '{}'",
+            daemon.version, daemon.pid, daemon.realm
+        )?;
         writeln!(to, "socket       {}", daemon.socket)?;
         let stays = daemon.idle_exit_ms.map_or_else(
             || "stays when nobody needs it".to_owned(),
             |ms| format!("leaves {} after the last client", units::span(ms)),
         );
-        writeln!(to, "up           {}, {stays}", units::span(daemon.uptime_ms))?;
-        writeln!(to, "memory       {} of its own", units::bytes(daemon.rss_bytes))?;
+        writeln!(
+            to,
+            "up           {}, {stays}",
+            units::span(daemon.uptime_ms)
+        )?;
+        writeln!(
+            to,
+            "memory       {} of its own",
+            units::bytes(daemon.rss_bytes)
+        )?;
         writeln!(
             to,
             "serves       {} clients, {} topics, {} zones",
@@ -44,7 +56,11 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         }
         writeln!(to)?;
         let rows: Vec<_> = report.processes.iter().map(row).collect();
-        table(to, &["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"], &rows)
+        table(
+            to,
+            &["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"],
+            &rows,
+        )
     })
 }
 

@@ -8,7 +8,13 @@ use support::{finish, wait_for, Realm};
 #[test]
 fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
     let realm = Realm::new();
-    for command in [&["status"][..], &["down"], &["pool"], &["topic", "list"], &["topic", "info", "x"]] {
+    for command in [
+        &["status"][..],
+        &["down"],
+        &["pool"],
+        &["topic", "list"],
+        &["topic", "info", "x"],
+    ] {
         let said = realm.run(command).fails_with(3);
         assert!(said.contains("rgaps up"), "{said}");
     }
@@ -19,16 +25,38 @@ fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
 fn up_stays_and_down_ends_it() {
     let realm = Realm::new();
     let up = realm.json(&["up"]);
-    assert_eq!((&up["started"], &up["idle_exit_ms"]), (&Value::Bool(true), &Value::Null));
+    assert_eq!(
+        (&up["started"], &up["idle_exit_ms"]),
+        (&Value::Bool(true), &Value::Null)
+    );
     let again = realm.json(&["up"]);
-    assert_eq!((&again["started"], &again["pid"]), (&Value::Bool(false), &up["pid"]));
+    assert_eq!(
+        (&again["started"], &again["pid"]),
+        (&Value::Bool(false), &up["pid"])
+    );
 
     let status = realm.json(&["status"]);
     for field in [
-        "version", "realm", "pid", "socket", "uptime_ms", "clients", "topics", "zones", "rss_bytes",
-        "idle_exit_ms", "clients_reaped", "blocks_reclaimed", "sessions_cut_off", "warnings", "processes",
+        "version",
+        "realm",
+        "pid",
+        "socket",
+        "uptime_ms",
+        "clients",
+        "topics",
+        "zones",
+        "rss_bytes",
+        "idle_exit_ms",
+        "clients_reaped",
+        "blocks_reclaimed",
+        "sessions_cut_off",
+        "warnings",
+        "processes",
     ] {
-        assert!(status.get(field).is_some(), "{field} is missing in {status}");
+        assert!(
+            status.get(field).is_some(),
+            "{field} is missing in {status}"
+        );
     }
     assert_eq!(status["pid"], up["pid"]);
     assert_eq!(status["processes"][0]["name"], "rgaps-cli");
@@ -76,7 +104,9 @@ fn wrong_usage_is_told_apart() {
     }
     let file = realm.path("broken.toml");
     std::fs::write(&file, "no_such_key = 1\n").unwrap();
-    let said = realm.run(&["status", "--config", file.to_str().unwrap()]).fails_with(2);
+    let said = realm
+        .run(&["status", "--config", file.to_str().unwrap()])
+        .fails_with(2);
     assert!(said.contains("no_such_key"), "{said}");
 }
 
@@ -95,17 +125,38 @@ fn doctor_tries_and_advises() {
         found.unwrap_or_else(|| panic!("no check '{name}' in {report}"))
     };
     for name in [
-        "processor", "kernel", "clock", "futex_waitv", "deaths", "shared memory", "address space",
-        "host pool", "huge pages", "open files", "locked memory", "socket folder", "daemon",
+        "processor",
+        "kernel",
+        "clock",
+        "futex_waitv",
+        "deaths",
+        "shared memory",
+        "address space",
+        "host pool",
+        "huge pages",
+        "open files",
+        "locked memory",
+        "socket folder",
+        "daemon",
     ] {
         check(name);
     }
     let cuda = check("CUDA driver");
     assert_eq!(cuda["verdict"], "lack");
-    assert!(cuda["found"].as_str().unwrap().contains("/there/is/none.so"), "{cuda}");
+    assert!(
+        cuda["found"]
+            .as_str()
+            .unwrap()
+            .contains("/there/is/none.so"),
+        "{cuda}"
+    );
     // Whatever is not there comes with what to do.
     for check in checks {
-        assert_eq!(check["verdict"] == "ok", check.get("advice").is_none(), "{check}");
+        assert_eq!(
+            check["verdict"] == "ok",
+            check.get("advice").is_none(),
+            "{check}"
+        );
     }
 }
 
@@ -126,7 +177,10 @@ fn completion_knows_the_commands() {
     let realm = Realm::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = realm.run(&["completion", shell]).ok();
-        assert!(script.contains("doctor") && script.contains("echo"), "{shell}");
+        assert!(
+            script.contains("doctor") && script.contains("echo"),
+            "{shell}"
+        );
     }
     let help = realm.run(&["--help"]).ok();
     assert!(help.contains("Exit codes:"), "{help}");

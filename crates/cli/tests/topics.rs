@@ -8,7 +8,9 @@ use std::process::Stdio;
 use support::{finish, interrupt, Realm};
 
 fn lines(out: &str) -> Vec<Value> {
-    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    out.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -16,7 +18,17 @@ fn what_is_published_is_echoed() {
     let realm = Realm::new();
     let echo = realm.spawn(&["topic", "echo", "greetings", "--count", "3"]);
     let sent = realm.json(&[
-        "topic", "pub", "greetings", "--text", "hello", "--count", "3", "--wait-subscribers", "1", "--timeout", "60",
+        "topic",
+        "pub",
+        "greetings",
+        "--text",
+        "hello",
+        "--count",
+        "3",
+        "--wait-subscribers",
+        "1",
+        "--timeout",
+        "60",
     ]);
     assert_eq!((&sent["messages"], &sent["bytes"]), (&3.into(), &15.into()));
     assert_eq!(finish(echo).ok(), "hello\nhello\nhello\n");
@@ -27,12 +39,26 @@ fn echo_shows_bytes_as_asked() {
     let realm = Realm::new();
     let publish = |topic: &str, bytes: &[u8]| {
         let mut command = realm.command(&["topic", "pub", topic, "--transient-local"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
         assert!(child.wait().unwrap().success());
     };
     let echo = |topic: &str, more: &[&str]| {
-        let mut all = vec!["topic", "echo", topic, "--late", "all", "--count", "1", "--timeout", "30"];
+        let mut all = vec![
+            "topic",
+            "echo",
+            topic,
+            "--late",
+            "all",
+            "--count",
+            "1",
+            "--timeout",
+            "30",
+        ];
         all.extend(more);
         realm.run(&all).ok()
     };
@@ -40,19 +66,36 @@ fn echo_shows_bytes_as_asked() {
     assert!(echo("binary", &[]).contains("00 01 ff 61"));
     assert!(echo("binary", &["--format", "summary"]).contains("4 B in host"));
     let message = &lines(&echo("binary", &["--json"]))[0];
-    assert_eq!((&message["hex"], &message["bytes"]), (&"0001ff61".into(), &4.into()));
-    assert_eq!((&message["sequence"], &message["truncated"]), (&0.into(), &false.into()));
+    assert_eq!(
+        (&message["hex"], &message["bytes"]),
+        (&"0001ff61".into(), &4.into())
+    );
+    assert_eq!(
+        (&message["sequence"], &message["truncated"]),
+        (&0.into(), &false.into())
+    );
     let short = &lines(&echo("binary", &["--json", "--max-bytes", "2"]))[0];
-    assert_eq!((&short["hex"], &short["truncated"]), (&"0001".into(), &true.into()));
+    assert_eq!(
+        (&short["hex"], &short["truncated"]),
+        (&"0001".into(), &true.into())
+    );
 
     let long: Vec<u8> = (0..3_000_000u32).flat_map(|i| i.to_le_bytes()).collect();
     publish("long", &long);
     let file = realm.path("out");
     let said = echo("long", &["--output", file.to_str().unwrap()]);
     assert!(said.contains("11.4 MiB"), "{said}");
-    assert!(std::fs::read(&file).unwrap() == long, "the file differs from what was published");
-    let mut raw = realm.command(&["topic", "echo", "long", "--late", "latest", "--count", "1", "--format", "raw"]);
-    assert!(raw.output().unwrap().stdout == long, "raw output differs from what was published");
+    assert!(
+        std::fs::read(&file).unwrap() == long,
+        "the file differs from what was published"
+    );
+    let mut raw = realm.command(&[
+        "topic", "echo", "long", "--late", "latest", "--count", "1", "--format", "raw",
+    ]);
+    assert!(
+        raw.output().unwrap().stdout == long,
+        "raw output differs from what was published"
+    );
 }
 
 #[test]
@@ -68,25 +111,59 @@ fn messages_come_from_files_lines_and_sizes() {
     run(&["topic", "pub", "sized", "--size", "64KiB", "--count", "2"]);
     let texts = |topic: &str, count: &str| {
         let out = realm.run(&[
-            "topic", "echo", topic, "--late", "all", "--count", count, "--format", "text", "--json", "--timeout", "30",
+            "topic",
+            "echo",
+            topic,
+            "--late",
+            "all",
+            "--count",
+            count,
+            "--format",
+            "text",
+            "--json",
+            "--timeout",
+            "30",
         ]);
         lines(&out.ok())
     };
-    let found: Vec<_> = texts("lines", "3").iter().map(|m| m["text"].clone()).collect();
+    let found: Vec<_> = texts("lines", "3")
+        .iter()
+        .map(|m| m["text"].clone())
+        .collect();
     assert_eq!(found, ["one", "", "three"]);
     assert_eq!(texts("whole", "1")[0]["text"], "one\n\nthree");
     let sized = texts("sized", "2");
-    assert_eq!((&sized[0]["bytes"], &sized[1]["sequence"]), (&65_536.into(), &1.into()));
-    assert_ne!(sized[0]["text"], sized[1]["text"], "contents differ between messages");
+    assert_eq!(
+        (&sized[0]["bytes"], &sized[1]["sequence"]),
+        (&65_536.into(), &1.into())
+    );
+    assert_ne!(
+        sized[0]["text"], sized[1]["text"],
+        "contents differ between messages"
+    );
 }
 
 #[test]
 fn what_does_not_come_in_time_has_its_code() {
     let realm = Realm::new();
-    let said = realm.run(&["topic", "echo", "silent", "--timeout", "0.2"]).fails_with(5);
+    let said = realm
+        .run(&["topic", "echo", "silent", "--timeout", "0.2"])
+        .fails_with(5);
     assert!(said.contains("silent"), "{said}");
-    realm.run(&["topic", "hz", "silent", "--timeout", "0.2"]).fails_with(5);
-    let alone = ["topic", "pub", "alone", "--text", "x", "--wait-subscribers", "2", "--timeout", "0.2"];
+    realm
+        .run(&["topic", "hz", "silent", "--timeout", "0.2"])
+        .fails_with(5);
+    let alone = [
+        "topic",
+        "pub",
+        "alone",
+        "--text",
+        "x",
+        "--wait-subscribers",
+        "2",
+        "--timeout",
+        "0.2",
+    ];
     let said = realm.run(&alone).fails_with(5);
     assert!(said.contains("0 of 2 subscribers"), "{said}");
 }
@@ -96,10 +173,33 @@ fn what_is_refused_has_its_code() {
     let realm = Realm::new();
     realm.run(&["up"]).ok();
     realm.run(&["topic", "info", "nowhere"]).fails_with(4);
-    realm.run(&["topic", "pub", "typed", "--text", "x", "--type", "image", "--transient-local"]).ok();
-    let said = realm.run(&["topic", "echo", "typed", "--type", "cloud", "--timeout", "5"]).fails_with(6);
+    realm
+        .run(&[
+            "topic",
+            "pub",
+            "typed",
+            "--text",
+            "x",
+            "--type",
+            "image",
+            "--transient-local",
+        ])
+        .ok();
+    let said = realm
+        .run(&[
+            "topic",
+            "echo",
+            "typed",
+            "--type",
+            "cloud",
+            "--timeout",
+            "5",
+        ])
+        .fails_with(6);
     assert!(said.contains("image") && said.contains("cloud"), "{said}");
-    let said = realm.run(&["topic", "pub", "huge", "--size", "1TiB"]).fails_with(6);
+    let said = realm
+        .run(&["topic", "pub", "huge", "--size", "1TiB"])
+        .fails_with(6);
     assert!(said.contains("cap"), "{said}");
 }
 
@@ -108,24 +208,48 @@ fn listings_show_topics_members_and_pools() {
     let realm = Realm::new();
     let mut echo = realm.spawn(&["topic", "echo", "a/b", "--reliable", "--json"]);
     realm.wait_for_subscribers("a/b", 1);
-    let mut publisher = realm.spawn(&["topic", "pub", "a/b", "--size", "4096", "--rate", "100", "--type", "bytes"]);
-    let first = BufReader::new(echo.stdout.as_mut().unwrap()).lines().next().unwrap().unwrap();
+    let mut publisher = realm.spawn(&[
+        "topic", "pub", "a/b", "--size", "4096", "--rate", "100", "--type", "bytes",
+    ]);
+    let first = BufReader::new(echo.stdout.as_mut().unwrap())
+        .lines()
+        .next()
+        .unwrap()
+        .unwrap();
     assert_eq!(lines(&first)[0]["topic"], "a/b");
 
     let list = realm.json(&["topic", "list"]);
     let topic = &list[0];
-    assert_eq!((&topic["name"], &topic["type_name"]), (&"a/b".into(), &"bytes".into()));
-    assert_eq!((&topic["domain"], &topic["publishers"]), (&"host".into(), &1.into()));
+    assert_eq!(
+        (&topic["name"], &topic["type_name"]),
+        (&"a/b".into(), &"bytes".into())
+    );
+    assert_eq!(
+        (&topic["domain"], &topic["publishers"]),
+        (&"host".into(), &1.into())
+    );
     let info = realm.json(&["topic", "info", "a/b"]);
     let publishing = &info["publisher_list"][0];
-    assert_eq!((&publishing["history"], &publishing["depth"]), (&"keep_last".into(), &16.into()));
+    assert_eq!(
+        (&publishing["history"], &publishing["depth"]),
+        (&"keep_last".into(), &16.into())
+    );
     assert_eq!(publishing["pid"], publisher.id());
     assert!(publishing["messages"].as_u64().unwrap() >= 1, "{info}");
     let listening = &info["subscriber_list"][0];
-    assert_eq!((&listening["reliable"], &listening["pid"]), (&true.into(), &echo.id().into()));
-    assert!(realm.run(&["topic", "info", "a/b"]).ok().contains("keep_last(16)"));
+    assert_eq!(
+        (&listening["reliable"], &listening["pid"]),
+        (&true.into(), &echo.id().into())
+    );
+    assert!(realm
+        .run(&["topic", "info", "a/b"])
+        .ok()
+        .contains("keep_last(16)"));
     let pools = realm.json(&["pool"]);
-    assert_eq!((&pools[0]["domain"], &pools[0]["cap_bytes"]), (&"host".into(), &(256u64 << 20).into()));
+    assert_eq!(
+        (&pools[0]["domain"], &pools[0]["cap_bytes"]),
+        (&"host".into(), &(256u64 << 20).into())
+    );
     assert!(pools[0]["leased_bytes"].as_u64().unwrap() > 0, "{pools}");
     for child in [&mut publisher, &mut echo] {
         child.kill().unwrap();
@@ -137,24 +261,39 @@ fn listings_show_topics_members_and_pools() {
 fn rates_are_measured() {
     let realm = Realm::new();
     let count = ["--count", "40", "--json", "--timeout", "60"];
-    let watches = ["hz", "bw", "delay"].map(|what| realm.spawn(&[&["topic", what, "t"][..], &count].concat()));
+    let watches = ["hz", "bw", "delay"]
+        .map(|what| realm.spawn(&[&["topic", what, "t"][..], &count].concat()));
     realm.wait_for_subscribers("t", 3);
-    realm.run(&["topic", "pub", "t", "--size", "1000", "--rate", "50", "--count", "40"]).ok();
+    realm
+        .run(&[
+            "topic", "pub", "t", "--size", "1000", "--rate", "50", "--count", "40",
+        ])
+        .ok();
     let reports = watches.map(|watch| lines(&finish(watch).ok()).pop().unwrap());
     let [hz, bw, delay] = &reports;
     for report in &reports {
-        assert_eq!((&report["messages"], &report["missed"]), (&40.into(), &0.into()), "{report}");
+        assert_eq!(
+            (&report["messages"], &report["missed"]),
+            (&40.into(), &0.into()),
+            "{report}"
+        );
     }
     // Wide, for machines that do other things meanwhile; the mean is bound to the interval.
     let rate = hz["rate_hz"].as_f64().unwrap();
     assert!(rate > 2.0 && rate < 60.0, "{hz}");
     let mean_s = hz["interval_mean_ms"].as_f64().unwrap() / 1e3;
     assert!((rate * mean_s - 1.0).abs() < 0.01, "{hz}");
-    assert_eq!((&bw["bytes_min"], &bw["bytes_max"]), (&1000.into(), &1000.into()));
+    assert_eq!(
+        (&bw["bytes_min"], &bw["bytes_max"]),
+        (&1000.into(), &1000.into())
+    );
     let bytes_per_s = bw["bytes_per_s"].as_f64().unwrap();
     assert!(bytes_per_s > 2e3 && bytes_per_s < 6e4, "{bw}");
     let p50 = delay["p50_us"].as_f64().unwrap();
-    assert!(p50 > 0.0 && p50 < 1e6 && p50 <= delay["p99_us"].as_f64().unwrap(), "{delay}");
+    assert!(
+        p50 > 0.0 && p50 < 1e6 && p50 <= delay["p99_us"].as_f64().unwrap(),
+        "{delay}"
+    );
 }
 
 #[test]
@@ -162,7 +301,11 @@ fn control_c_ends_with_a_last_report() {
     let realm = Realm::new();
     let watch = realm.spawn(&["topic", "hz", "t", "--json", "--every", "100"]);
     realm.wait_for_subscribers("t", 1);
-    realm.run(&["topic", "pub", "t", "--text", "x", "--count", "5", "--rate", "1000"]).ok();
+    realm
+        .run(&[
+            "topic", "pub", "t", "--text", "x", "--count", "5", "--rate", "1000",
+        ])
+        .ok();
     support::wait_for("five messages", || {
         realm.json(&["topic", "info", "t"])["subscriber_list"][0]["received"] == 5
     });

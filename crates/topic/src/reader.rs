@@ -174,7 +174,9 @@ impl<S: Storage> Reader<S> {
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
             let tail = publisher.tail().load(Ordering::Acquire).min(head);
             let cursor = match start {
-                Start::Live => head,
+                // From where it became a member on, as the daemon saw it: whoever counts members
+                // and then publishes counts on this one.
+                Start::Live => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
                 Start::Kept(n) => tail.max(head.saturating_sub(n)),
             };
             reader.move_cursor(index, cursor);

@@ -6,8 +6,9 @@ mod fixture;
 use fixture::Fixture;
 use rgaps_layout::{DType, MAX_DIMS};
 use rgaps_topic::{
-    abandon, clear_holder, evict_through, live_blocks, Holders, Message, Start, Tensor,
+    abandon, clear_holder, evict_through, live_blocks, Holders, Message, Reader, Start, Tensor,
 };
+use std::sync::atomic::Ordering::SeqCst;
 
 fn message(tag: u64) -> Message {
     Message {
@@ -288,4 +289,23 @@ fn descriptors_that_lie_are_skipped() {
         writer.publish(loan, &message(1), &mut |_| ()).unwrap();
         assert_eq!(reader.poll().unwrap().message.tag, 1);
     }
+}
+
+#[test]
+fn what_is_published_between_the_daemon_and_the_reader_is_read() {
+    let fixture = Fixture::new(8, 8);
+    let mut writer = fixture.writer(0, 8);
+    let mut publish = |tag| {
+        let loan = writer.loan(0, 256).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| {}).unwrap();
+    };
+    publish(0);
+    fixture.admit(3, Start::Live);
+    fixture.topic.subscribers().fetch_or(1 << 3, SeqCst);
+    // Its publisher counts it as a member from here on.
+    publish(1);
+    let mut reader = Reader::new(fixture.topic.clone(), 3, false, Start::Live).unwrap();
+    assert_eq!(reader.poll().unwrap().message.tag, 1);
+    assert!(reader.poll().is_none());
+    assert_eq!(reader.missed(), 0);
 }

@@ -16,19 +16,30 @@ const PROBE: [u8; 16] = *b"rgaps doctor was";
 pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
     const NAME: &str = "CUDA driver";
     if config.pool.cuda.enabled == CudaUse::Off {
-        let check = Check::lack(NAME, "switched off", "pool.cuda.enabled = \"auto\" in rgaps.toml");
+        let check = Check::lack(
+            NAME,
+            "switched off",
+            "pool.cuda.enabled = \"auto\" in rgaps.toml",
+        );
         return (vec![check], Vec::new());
     }
     let driver = match Driver::load() {
         Ok(driver) => driver,
         Err(error) => {
-            let advice = "for messages in GPU memory, install NVIDIA's driver, or give the container \
+            let advice =
+                "for messages in GPU memory, install NVIDIA's driver, or give the container \
                           its libraries (--gpus all)";
-            return (vec![Check::lack(NAME, error.to_string(), advice)], Vec::new());
+            return (
+                vec![Check::lack(NAME, error.to_string(), advice)],
+                Vec::new(),
+            );
         }
     };
     let (major, minor) = driver.version();
-    let mut checks = vec![Check::ok(NAME, format!("CUDA {major}.{minor}, {}", driver.library()))];
+    let mut checks = vec![Check::ok(
+        NAME,
+        format!("CUDA {major}.{minor}, {}", driver.library()),
+    )];
     let mut domains = Vec::new();
     match driver.devices() {
         Ok(devices) if devices.is_empty() => checks.push(Check::lack(
@@ -53,7 +64,11 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
     match try_gpu(driver, device.uuid) {
         Ok(()) => {
             let (major, minor) = device.compute_capability;
-            let rdma = if device.gpu_direct_rdma { "with" } else { "without" };
+            let rdma = if device.gpu_direct_rdma {
+                "with"
+            } else {
+                "without"
+            };
             let found = format!(
                 "{}, {}, compute capability {major}.{minor}, {rdma} memory for NICs",
                 device.name,
@@ -79,7 +94,9 @@ fn try_gpu(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<(), PoolError> {
     let mut back = [0; PROBE.len()];
     mapping.read(at, &mut back)?;
     if back != PROBE {
-        return Err(PoolError::Untrusted("bytes written to the GPU did not come back".to_owned()));
+        return Err(PoolError::Untrusted(
+            "bytes written to the GPU did not come back".to_owned(),
+        ));
     }
     Ok(())
 }

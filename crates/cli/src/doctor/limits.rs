@@ -12,7 +12,13 @@ use std::path::Path;
 const FILES_MIN: u64 = 1024;
 
 pub fn checks(config: &Config) -> Vec<Check> {
-    vec![open_files(), locked_memory(), file_size(), dev_shm(), socket_folder(config)]
+    vec![
+        open_files(),
+        locked_memory(),
+        file_size(),
+        dev_shm(),
+        socket_folder(config),
+    ]
 }
 
 fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
@@ -30,7 +36,9 @@ fn open_files() -> Check {
         Some(most) if most < FILES_MIN => Check::lack(
             "open files",
             found,
-            format!("ulimit -Hn {FILES_MIN} or more: the daemon has two per client, one per segment"),
+            format!(
+                "ulimit -Hn {FILES_MIN} or more: the daemon has two per client, one per segment"
+            ),
         ),
         _ => Check::ok("open files", found),
     }
@@ -41,7 +49,10 @@ fn locked_memory() -> Check {
     let limit = getrlimit(Resource::Memlock);
     Check::ok(
         "locked memory",
-        format!("{}; not needed on one host", shown(limit.current, units::bytes)),
+        format!(
+            "{}; not needed on one host",
+            shown(limit.current, units::bytes)
+        ),
     )
 }
 
@@ -82,11 +93,18 @@ fn socket_folder(config: &Config) -> Check {
     match tried {
         Ok(_) => Check::ok(
             NAME,
-            format!("'{}', mode {mode:04o}; the socket's is {:04o}", folder.display(), config.socket_mode.0),
+            format!(
+                "'{}', mode {mode:04o}; the socket's is {:04o}",
+                folder.display(),
+                config.socket_mode.0
+            ),
         ),
         Err(error) if socket.exists() => Check::lack(
             NAME,
-            format!("'{}' cannot be written ({error}), but a socket is there", folder.display()),
+            format!(
+                "'{}' cannot be written ({error}), but a socket is there",
+                folder.display()
+            ),
             "that is right for a daemon of the system; to start one of your own, set RGAPS_REALM",
         ),
         Err(error) => Check::fail(NAME, format!("'{}': {error}", folder.display()), advice),

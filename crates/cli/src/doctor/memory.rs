@@ -11,7 +11,13 @@ use rgaps_pool::{
 use std::os::fd::AsFd;
 
 pub fn checks(config: &Config) -> Vec<Check> {
-    vec![segment(), address_space(), cap(config), huge_pages(), numa(config)]
+    vec![
+        segment(),
+        address_space(),
+        cap(config),
+        huge_pages(),
+        numa(config),
+    ]
 }
 
 /// A segment, as small as they are, that is given back at once.
@@ -22,7 +28,11 @@ fn try_segment(config: HostConfig) -> Result<rgaps_pool::Segment, PoolError> {
 fn segment() -> Check {
     match try_segment(HostConfig::default()) {
         Ok(_) => Check::ok("shared memory", "sealed memfd; nothing in /dev/shm is used"),
-        Err(error) => Check::fail("shared memory", error.to_string(), "allow memfd_create here"),
+        Err(error) => Check::fail(
+            "shared memory",
+            error.to_string(),
+            "allow memfd_create here",
+        ),
     }
 }
 
@@ -32,7 +42,10 @@ fn address_space() -> Check {
     let mapped = create_sealed_memfd("rgaps-doctor", CONTROL_BYTES)
         .and_then(|fd| SharedMap::new(fd.as_fd(), CONTROL_BYTES, Access::ReadWrite));
     match mapped {
-        Ok(_) => Check::ok(NAME, format!("{} can be mapped", units::bytes(CONTROL_BYTES))),
+        Ok(_) => Check::ok(
+            NAME,
+            format!("{} can be mapped", units::bytes(CONTROL_BYTES)),
+        ),
         Err(error) => Check::fail(
             NAME,
             error.to_string(),
@@ -58,7 +71,10 @@ fn huge_pages() -> Check {
         ..HostConfig::default()
     };
     match try_segment(wanted) {
-        Ok(_) => Check::ok(NAME, "there are some: pool.host.hugepages = \"try\" uses them"),
+        Ok(_) => Check::ok(
+            NAME,
+            "there are some: pool.host.hugepages = \"try\" uses them",
+        ),
         Err(error) => Check::lack(
             NAME,
             error.to_string(),
@@ -88,7 +104,9 @@ fn numa(config: &Config) -> Check {
             ),
             _ => Check::lack(
                 NAME,
-                format!("nodes {online}; memory asked for on node {node} cannot be shown to be there"),
+                format!(
+                    "nodes {online}; memory asked for on node {node} cannot be shown to be there"
+                ),
                 segment.placement.warnings.join("; "),
             ),
         },

@@ -139,11 +139,17 @@ fn daemon(config: &Config) -> Check {
         autostart: false,
         ..config.clone()
     };
-    let status = Node::builder("rgaps-doctor").config(config).build().map(|node| node.status());
+    let status = Node::builder("rgaps-doctor")
+        .config(config)
+        .build()
+        .map(|node| node.status());
     match status {
         Ok(Ok(status)) if status.warnings.is_empty() => Check::ok(
             NAME,
-            format!("process {}, {} clients, {} topics", status.pid, status.clients, status.topics),
+            format!(
+                "process {}, {} clients, {} topics",
+                status.pid, status.clients, status.topics
+            ),
         ),
         Ok(Ok(status)) => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
         Ok(Err(error)) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),

@@ -19,7 +19,10 @@ pub fn checks() -> Vec<Check> {
 fn processor() -> Check {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     if rgaps_sync::atomic::has_lock_free_u128() {
-        Check::ok("processor", format!("{cores} cores, 128-bit compare-and-swap"))
+        Check::ok(
+            "processor",
+            format!("{cores} cores, 128-bit compare-and-swap"),
+        )
     } else {
         Check::fail(
             "processor",

@@ -163,7 +163,9 @@ fn is_text(bytes: &[u8], truncated: bool) -> bool {
         }
         Err(_) => return false,
     };
-    !valid.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))
+    !valid
+        .chars()
+        .any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))
 }
 
 fn write_text(message: &Message<'_>, shown: &[u8], to: &mut dyn Write) -> io::Result<()> {
@@ -187,7 +189,11 @@ fn write_text(message: &Message<'_>, shown: &[u8], to: &mut dyn Write) -> io::Re
     writeln!(
         to,
         "publisher {} message {}: {} in {}{shape}, {:.1} us",
-        message.publisher, message.sequence, units::bytes(message.bytes), message.domain, message.delay_us
+        message.publisher,
+        message.sequence,
+        units::bytes(message.bytes),
+        message.domain,
+        message.delay_us
     )?;
     if message.hex.is_some() {
         for (line, bytes) in shown.chunks(16).enumerate() {
@@ -217,14 +223,23 @@ mod tests {
     #[test]
     fn text_is_told_from_bytes() {
         assert!(is_text("grüße\n".as_bytes(), false));
-        assert!(is_text(&"grü".as_bytes()[..3], true), "cut off inside a character");
+        assert!(
+            is_text(&"grü".as_bytes()[..3], true),
+            "cut off inside a character"
+        );
         assert!(!is_text(&"grü".as_bytes()[..3], false));
-        assert!(!is_text(b"\x1b[2J", false), "a terminal's control sequences");
+        assert!(
+            !is_text(b"\x1b[2J", false),
+            "a terminal's control sequences"
+        );
         assert!(!is_text(&[0xff, 0xfe], true));
     }
 
     #[test]
     fn hex_lines_are_aligned() {
-        assert_eq!(hex_line(16, b"a\n"), format!("00000010  61 0a {:42} |a.|", ""));
+        assert_eq!(
+            hex_line(16, b"a\n"),
+            format!("00000010  61 0a {:42} |a.|", "")
+        );
     }
 }

@@ -39,7 +39,15 @@ pub fn list(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let topics: Vec<Topic<'_>> = rows.iter().map(Topic::from).collect();
     output.put(&topics, |to| {
         let cells: Vec<_> = topics.iter().map(cells).collect();
-        let heads = ["TOPIC", "TYPE", "DOMAIN", "PUBLISHERS", "SUBSCRIBERS", "MESSAGES", "BYTES"];
+        let heads = [
+            "TOPIC",
+            "TYPE",
+            "DOMAIN",
+            "PUBLISHERS",
+            "SUBSCRIBERS",
+            "MESSAGES",
+            "BYTES",
+        ];
         table(to, &heads, &cells)
     })
 }
@@ -165,20 +173,52 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "topic     {}", topic.name)?;
     writeln!(to, "type      {}", or_dash(topic.type_name))?;
     writeln!(to, "domain    {}", topic.domain.as_deref().unwrap_or("-"))?;
-    writeln!(to, "messages  {}, {}\n", topic.messages, units::bytes(topic.bytes))?;
+    writeln!(
+        to,
+        "messages  {}, {}\n",
+        topic.messages,
+        units::bytes(topic.bytes)
+    )?;
     let publishers: Vec<_> = info.publisher_list.iter().map(publisher_cells).collect();
-    let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT", "LEASED", "BLOCKS"];
+    let heads = [
+        "PUBLISHER",
+        "PID",
+        "HISTORY",
+        "QOS",
+        "MESSAGES",
+        "KEPT",
+        "LEASED",
+        "BLOCKS",
+    ];
     table(to, &heads, &publishers)?;
     writeln!(to)?;
     let subscribers: Vec<_> = info.subscriber_list.iter().map(subscriber_cells).collect();
-    let heads = ["SUBSCRIBER", "PID", "QOS", "RECEIVED", "MISSED", "HELD", "LAG", "PATH"];
+    let heads = [
+        "SUBSCRIBER",
+        "PID",
+        "QOS",
+        "RECEIVED",
+        "MISSED",
+        "HELD",
+        "LAG",
+        "PATH",
+    ];
     table(to, &heads, &subscribers)
 }
 
 fn publisher_cells(publisher: &Publisher<'_>) -> Vec<String> {
-    let who = if publisher.gone { "(gone)" } else { publisher.client };
+    let who = if publisher.gone {
+        "(gone)"
+    } else {
+        publisher.client
+    };
     let history = match publisher.history_bytes {
-        Some(bytes) => format!("{}({}, {})", publisher.history, publisher.depth, units::bytes(bytes)),
+        Some(bytes) => format!(
+            "{}({}, {})",
+            publisher.history,
+            publisher.depth,
+            units::bytes(bytes)
+        ),
         None => format!("{}({})", publisher.history, publisher.depth),
     };
     vec![
@@ -208,6 +248,10 @@ fn subscriber_cells(subscriber: &Subscriber<'_>) -> Vec<String> {
 
 fn qos(reliable: bool, transient_local: bool) -> String {
     let reliability = if reliable { "reliable" } else { "best_effort" };
-    let durability = if transient_local { "transient_local" } else { "volatile" };
+    let durability = if transient_local {
+        "transient_local"
+    } else {
+        "volatile"
+    };
     format!("{reliability}, {durability}")
 }

@@ -48,7 +48,10 @@ impl<'a> Messages<'a> {
             let patience = self.timeout.map(|timeout| self.last + timeout);
             let until = [due, patience, Some(now + SLICE)];
             let until = until.into_iter().flatten().min().unwrap_or(now);
-            match self.subscriber.recv_timeout(until.saturating_duration_since(now)) {
+            match self
+                .subscriber
+                .recv_timeout(until.saturating_duration_since(now))
+            {
                 Ok(sample) => {
                     self.last = Instant::now();
                     return Ok(Next::Message(sample));

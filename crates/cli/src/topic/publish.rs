@@ -68,7 +68,11 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     report.seconds = begun.elapsed().as_secs_f64();
     output.put(&report, |to| {
         let bytes = units::bytes(report.bytes);
-        writeln!(to, "{} messages, {bytes} in {:.3} s", report.messages, report.seconds)
+        writeln!(
+            to,
+            "{} messages, {bytes} in {:.3} s",
+            report.messages, report.seconds
+        )
     })
 }
 
@@ -86,13 +90,18 @@ fn open(publish: &Publish) -> anyhow::Result<Messages> {
             let file = File::open(path).with_context(|| format!("{name} cannot be read"))?;
             (Box::new(BufReader::new(file)), name)
         }
-        None => (Box::new(BufReader::new(std::io::stdin())), "standard input".to_owned()),
+        None => (
+            Box::new(BufReader::new(std::io::stdin())),
+            "standard input".to_owned(),
+        ),
     };
     if publish.lines {
         return Ok(Messages::Lines(input));
     }
     let mut bytes = Vec::new();
-    input.read_to_end(&mut bytes).with_context(|| format!("{name} cannot be read"))?;
+    input
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("{name} cannot be read"))?;
     Ok(Messages::Same(bytes))
 }
 
@@ -110,7 +119,10 @@ fn create(common: &Common, publish: &Publish) -> anyhow::Result<Publisher> {
         ..PublisherQos::default()
     };
     let node = session::join(common)?;
-    let mut builder = node.publisher(&publish.topic).type_name(&publish.type_name).qos(qos);
+    let mut builder = node
+        .publisher(&publish.topic)
+        .type_name(&publish.type_name)
+        .qos(qos);
     if let Some(domain) = domain {
         builder = builder.domain(domain);
     }
@@ -155,7 +167,11 @@ fn send(
         }
         Messages::Lines(input) => {
             let mut line = Vec::new();
-            if input.read_until(b'\n', &mut line).context("reading a line failed")? == 0 {
+            if input
+                .read_until(b'\n', &mut line)
+                .context("reading a line failed")?
+                == 0
+            {
                 return Ok(None);
             }
             if line.last() == Some(&b'\n') {

@@ -144,7 +144,9 @@ impl Window {
 
     fn hz(&self) -> Figures {
         let pairs = self.arrivals.iter().zip(self.arrivals.iter().skip(1));
-        let intervals: Vec<f64> = pairs.map(|(a, b)| (b.at_ns - a.at_ns) as f64 / 1e6).collect();
+        let intervals: Vec<f64> = pairs
+            .map(|(a, b)| (b.at_ns - a.at_ns) as f64 / 1e6)
+            .collect();
         let mean = mean(&intervals);
         let variance = mean.map(|mean| {
             let squares = intervals.iter().map(|ms| (ms - mean).powi(2));
@@ -173,7 +175,11 @@ impl Window {
     }
 
     fn delay(&self) -> Figures {
-        let mut delays: Vec<u64> = self.arrivals.iter().map(|arrival| arrival.delay_ns).collect();
+        let mut delays: Vec<u64> = self
+            .arrivals
+            .iter()
+            .map(|arrival| arrival.delay_ns)
+            .collect();
         delays.sort_unstable();
         let at = |share: f64| {
             let last = delays.len().checked_sub(1)?;
@@ -195,14 +201,25 @@ fn mean(values: &[f64]) -> Option<f64> {
 fn show(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
     match &report.figures {
         _ if report.messages == 0 => write!(to, "no message yet")?,
-        Figures::Hz { rate_hz: Some(hz), interval_min_ms, interval_max_ms, interval_stddev_ms, .. } => write!(
+        Figures::Hz {
+            rate_hz: Some(hz),
+            interval_min_ms,
+            interval_max_ms,
+            interval_stddev_ms,
+            ..
+        } => write!(
             to,
             "{hz:.3} Hz, interval {:.3} to {:.3} ms, standard deviation {:.3} ms",
             interval_min_ms.unwrap_or(0.0),
             interval_max_ms.unwrap_or(0.0),
             interval_stddev_ms.unwrap_or(0.0)
         )?,
-        Figures::Bandwidth { bytes_per_s: Some(rate), bytes_min, bytes_mean, bytes_max } => write!(
+        Figures::Bandwidth {
+            bytes_per_s: Some(rate),
+            bytes_min,
+            bytes_mean,
+            bytes_max,
+        } => write!(
             to,
             "{}/s, messages of {} to {}, mean {}",
             units::bytes(*rate as u64),
@@ -210,12 +227,24 @@ fn show(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
             units::bytes(bytes_max.unwrap_or(0)),
             units::bytes(bytes_mean.unwrap_or(0.0) as u64)
         )?,
-        Figures::Delay { min_us: Some(min), p50_us: Some(p50), p99_us: Some(p99), max_us: Some(max) } => {
-            write!(to, "delay p50 {p50:.1}, p99 {p99:.1}, {min:.1} to {max:.1} us")?;
+        Figures::Delay {
+            min_us: Some(min),
+            p50_us: Some(p50),
+            p99_us: Some(p99),
+            max_us: Some(max),
+        } => {
+            write!(
+                to,
+                "delay p50 {p50:.1}, p99 {p99:.1}, {min:.1} to {max:.1} us"
+            )?;
         }
         _ => write!(to, "one message")?,
     }
-    writeln!(to, "; {} messages, {} missed", report.messages, report.missed)
+    writeln!(
+        to,
+        "; {} messages, {} missed",
+        report.messages, report.missed
+    )
 }
 
 #[cfg(test)]
@@ -240,14 +269,33 @@ mod tests {
     #[test]
     fn figures_of_a_known_window() {
         let window = window(&[(1000, 10, 1000), (1100, 20, 3000), (1400, 30, 2000)]);
-        let Figures::Hz { rate_hz, interval_min_ms, interval_max_ms, interval_stddev_ms, .. } = window.hz() else {
+        let Figures::Hz {
+            rate_hz,
+            interval_min_ms,
+            interval_max_ms,
+            interval_stddev_ms,
+            ..
+        } = window.hz()
+        else {
             panic!()
         };
         assert_eq!((rate_hz, interval_min_ms), (Some(5.0), Some(100.0)));
-        assert_eq!((interval_max_ms, interval_stddev_ms), (Some(300.0), Some(100.0)));
-        let Figures::Bandwidth { bytes_per_s, bytes_mean, .. } = window.bandwidth() else { panic!() };
+        assert_eq!(
+            (interval_max_ms, interval_stddev_ms),
+            (Some(300.0), Some(100.0))
+        );
+        let Figures::Bandwidth {
+            bytes_per_s,
+            bytes_mean,
+            ..
+        } = window.bandwidth()
+        else {
+            panic!()
+        };
         assert_eq!((bytes_per_s, bytes_mean), (Some(125.0), Some(20.0)));
-        let Figures::Delay { p50_us, max_us, .. } = window.delay() else { panic!() };
+        let Figures::Delay { p50_us, max_us, .. } = window.delay() else {
+            panic!()
+        };
         assert_eq!((p50_us, max_us), (Some(2.0), Some(3.0)));
     }
 
@@ -255,7 +303,13 @@ mod tests {
     fn too_few_messages_have_no_rate() {
         for few in [window(&[]), window(&[(5, 7, 9)])] {
             assert!(matches!(few.hz(), Figures::Hz { rate_hz: None, .. }));
-            assert!(matches!(few.bandwidth(), Figures::Bandwidth { bytes_per_s: None, .. }));
+            assert!(matches!(
+                few.bandwidth(),
+                Figures::Bandwidth {
+                    bytes_per_s: None,
+                    ..
+                }
+            ));
         }
     }
 }
