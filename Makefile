@@ -33,7 +33,7 @@ setup: ## Install what building and testing need (every other target calls its p
 
 build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
 	@tools/setup.sh base rust
-	cargo build --release --locked $(RUST_TESTS)
+	cargo build --release --locked $(PRODUCTS)
 
 test: ## Everything, on a machine without a GPU
 	@tools/test.sh

@@ -8,6 +8,7 @@ tools/setup.sh base rust python
 rm -rf dist
 mkdir -p dist/{bin,lib,include,wheels,tests/bin,tools}
 
+cargo build --release --locked --quiet -p rgaps-chaos
 cp target/release/{rgaps,rgapsd,rgaps-chaos} dist/bin/
 cp target/release/librgaps.{so,a} dist/lib/
 cp -r crates/capi/include/. dist/include/
