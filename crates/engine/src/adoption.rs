@@ -3,7 +3,7 @@
 
 use crate::control::Control;
 use crate::engine::SessionId;
-use crate::join::{MAX_MESSAGES, TOPIC_BYTES};
+use crate::join::TOPIC_BYTES;
 use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
 use crate::pools::Pool;
@@ -18,7 +18,7 @@ use rgaps_layout::{
     ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
     SubscriberRecord, TopicRecord, CONTROL_BYTES, CONTROL_PAGE, GRANULE_BYTES, LAYOUT_VERSION,
     MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES, MAX_PUBLISHERS, MAX_SEGMENTS,
-    MAX_SUBSCRIBERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC,
+    MAX_SUBSCRIBERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC, SEQUENCE_END,
 };
 use rgaps_pool::verify_memfd;
 use rgaps_session::{check_topic_name, Limits, Range, Refusal, RefusalCode, Ring, Side};
@@ -207,7 +207,7 @@ impl Zone {
             && geometry.is_sound()
             && (1..=MAX_DEPTH).contains(&record.depth)
             && record.depth < record.ring_capacity
-            && record.start < MAX_MESSAGES
+            && record.start < SEQUENCE_END
             && (record.pool as usize) < self.pools.len()
             && record.region_offset % CONTROL_PAGE == 0;
         if !sound || !self.control.reserve(record.region_offset, geometry.bytes()) {

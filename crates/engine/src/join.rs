@@ -10,7 +10,7 @@ use crate::topic::{Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{
     Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
-    MAX_TOPICS, MAX_TYPE_NAME,
+    MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
 };
 use rgaps_session::{Demand, Member, Offer, PoolGrant, Refusal, RefusalCode, Ring, Role, Side};
 use rgaps_sync::atomic::Ordering;
@@ -19,8 +19,6 @@ use std::mem::size_of;
 /// Bytes of a topic's range in the control segment.
 pub(crate) const TOPIC_BYTES: u64 =
     (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
-/// More messages than any publisher publishes; a head further on was scribbled there.
-pub(crate) const MAX_MESSAGES: u64 = 1 << 60;
 
 /// What a client asks to join.
 pub(crate) struct Wish<'a> {
@@ -322,7 +320,7 @@ impl Zone {
             let least = topic.starts[slot as usize];
             let view = self.control.topic(topic.region);
             let head = view.publisher(slot as usize).head().load(Ordering::Acquire);
-            if head >= least && head < MAX_MESSAGES {
+            if head >= least && head < SEQUENCE_END {
                 return Ok((slot, head));
             }
             // Cursors may have followed a head that somebody scribbled; no number is safe here.

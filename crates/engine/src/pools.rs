@@ -2,7 +2,7 @@
 
 use crate::granules::{Granules, FREE};
 use crate::refuse::{memory, refuse, system};
-use crate::registry::{reopen, Registry};
+use crate::registry::{make_private, reopen, Registry};
 use rgaps_layout::{Domain, PoolRecord, SegmentRecord, GRANULE_BYTES, MAX_SEGMENTS, RECORD_LIVE};
 use rgaps_pool::{Segment, SegmentSource};
 use rgaps_session::{PoolGrant, Range, Refusal, RefusalCode};
@@ -212,6 +212,10 @@ impl Pool {
             made => made,
         }
         .map_err(|error| LeaseError::Full(memory(error)))?;
+        if self.domain == Domain::Host {
+            make_private(segment.fd.as_fd())
+                .map_err(|e| LeaseError::Other(system("protect a segment", e)))?;
+        }
         registry
             .add_segment(
                 self.index,

@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::refuse::{refuse, system};
 use crate::state_file::{self, SavedZone};
+use crate::zone::Client;
 use rgaps_session::{Refusal, RefusalCode, ZoneId};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -85,6 +86,7 @@ impl Engine {
             id: zone.id,
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
+            pids: zone.clients.values().map(pid_to_save).collect(),
         });
         let all: Vec<SavedZone> = zones
             .chain(self.recovery.expected.iter().cloned())
@@ -98,4 +100,9 @@ impl Engine {
             state_file::remove(path);
         }
     }
+}
+
+/// The process of a client, or 0 for one that only a predecessor has seen, perhaps from elsewhere.
+fn pid_to_save(client: &Client) -> u32 {
+    client.session.map_or(0, |_| client.pid)
 }

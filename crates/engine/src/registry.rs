@@ -89,6 +89,12 @@ pub(crate) struct Registry {
     fd: OwnedFd,
 }
 
+/// Leaves the file to the daemon's user: others have what descriptors they were given, and cannot
+/// open a read-only one again for writing.
+pub(crate) fn make_private(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
+}
+
 /// Opens `fd`'s file anew: an open file description that shares neither locks nor access mode.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -102,6 +108,7 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
 impl Registry {
     /// A registry of a new zone, in a memfd of the right size.
     pub(crate) fn create(fd: OwnedFd, zone: ZoneId, control_inode: u64) -> io::Result<Registry> {
+        make_private(fd.as_fd())?;
         let registry = Registry { fd };
         registry.put(
             0,

@@ -200,6 +200,13 @@ impl Engine {
                 return Err(refusal);
             }
         };
+        if known.is_none() {
+            if let Err(refusal) = self.write_state() {
+                // A successor would take the zone for one of the dead, if this one alone lived.
+                tracing::error!(%refusal, "a client was not written down");
+            }
+        }
+        let zone = &self.zones[&zone_id];
         let client_id = zone.clients.get(&index).map_or(0, |client| client.id);
         let subscribed = zone.subscribed_sessions(seat.member.topic);
         self.session(session)?.zones.insert(zone_id, index);
@@ -257,7 +264,6 @@ impl Engine {
         tracing::info!(class, "a zone was made");
         self.zones.insert(id, zone);
         self.classes.insert(class, id);
-        self.write_state()?;
         Ok(id)
     }
 

@@ -3,6 +3,8 @@
 use crate::step::step;
 use rgaps_session::ZoneId;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{test_kill_process, Pid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,11 +22,16 @@ pub(crate) struct SavedZone {
     pub(crate) id: ZoneId,
     pub(crate) class: String,
     pub(crate) registry_inode: u64,
+    /// Its clients' processes as the daemon saw them, also of some that are gone; 0 for one that
+    /// it could not see.
+    pub(crate) pids: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
+    /// Inode of the daemon's PID namespace, in which `pids` mean something.
+    pid_namespace: u64,
     #[serde(default)]
     zone: Vec<Entry>,
 }
@@ -34,6 +41,7 @@ struct Entry {
     id: String,
     class: String,
     registry_inode: u64,
+    pids: Vec<u32>,
 }
 
 /// Where the daemon of a socket keeps its state file.
@@ -49,9 +57,11 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
         id: format!("{:032x}", zone.id),
         class: zone.class.clone(),
         registry_inode: zone.registry_inode,
+        pids: zone.pids.clone(),
     });
     let document = Document {
         version: VERSION,
+        pid_namespace: pid_namespace(),
         zone: entries.collect(),
     };
     let text = toml::to_string(&document).map_err(io::Error::other)?;
@@ -67,7 +77,8 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     std::fs::rename(&making, path)
 }
 
-/// What a predecessor wrote. Empty if there is no file, or none that can be trusted.
+/// What a predecessor wrote, without the zones whose clients are all gone. Empty if there is no
+/// file, or none that can be trusted.
 pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
     match try_read(path) {
         Ok(zones) => zones,
@@ -95,15 +106,30 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
             document.version
         )));
     }
-    let zones = document.zone.into_iter().map(|entry| {
+    // In another namespace, another process may have the number, or none though it lives.
+    let same = document.pid_namespace != 0 && document.pid_namespace == pid_namespace();
+    let left = |entry: &Entry| !same || entry.pids.iter().any(|pid| may_live(*pid));
+    let zones = document.zone.into_iter().filter(left).map(|entry| {
         let id = u128::from_str_radix(&entry.id, 16).map_err(io::Error::other)?;
         Ok(SavedZone {
             id,
             class: entry.class,
             registry_inode: entry.registry_inode,
+            pids: entry.pids,
         })
     });
     zones.collect()
+}
+
+/// 0 where it cannot be told.
+fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
+}
+
+/// False only if there is no such process any more.
+fn may_live(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Removes the file: nothing is left to hand back.
@@ -126,17 +152,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = state_path(&folder.path().join("r.sock"));
         assert_eq!(read(&path), []);
+        let zone = |id, class: &str, pids: &[u32]| SavedZone {
+            id,
+            class: class.into(),
+            registry_inode: 17,
+            pids: pids.to_vec(),
+        };
+        let ours = std::process::id();
         let zones = [
-            SavedZone {
-                id: u128::MAX - 5,
-                class: "default".into(),
-                registry_inode: 17,
-            },
-            SavedZone {
-                id: 3,
-                class: "größe \"x\"".into(),
-                registry_inode: u64::from(u32::MAX),
-            },
+            zone(u128::MAX - 5, "default", &[ours, 0]),
+            zone(3, "größe \"x\"", &[0]),
         ];
         write(&path, &zones).unwrap();
         write(&path, &zones).unwrap();
@@ -148,6 +173,27 @@ mod tests {
         remove(&path);
         remove(&path);
         assert_eq!(read(&path), []);
+    }
+
+    #[test]
+    fn zones_of_the_dead_are_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = child.id();
+        child.wait().unwrap();
+        let zone = |id, pids: &[u32]| SavedZone {
+            id,
+            class: "c".into(),
+            registry_inode: 1,
+            pids: pids.to_vec(),
+        };
+        let living = zone(2, &[gone, std::process::id()]);
+        write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();
+        assert_eq!(read(&path), [living]);
+        let elsewhere = std::fs::read_to_string(&path).unwrap().replace("pid_namespace = ", "pid_namespace = 1");
+        std::fs::write(&path, elsewhere).unwrap();
+        assert_eq!(read(&path).len(), 3, "of another namespace nothing is known");
     }
 
     #[test]

@@ -1,0 +1,287 @@
+//! Deaths and leavings: what ends, what stays, and for whom.
+
+mod support;
+
+use rgaps_layout::GRANULE_BYTES;
+use rgaps_session::{RefusalCode, Role};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{Message, Shared, Start, Writer};
+use std::time::Duration;
+use support::*;
+
+const SOON: Duration = Duration::from_millis(100);
+const LATER: Duration = Duration::from_secs(2);
+
+fn publish(writer: &mut Writer<Shared>, offset: u64, tag: u64) {
+    let loan = writer.loan(offset, 256).unwrap();
+    let message = Message { offset, bytes: 256, tag, ..Message::default() };
+    writer.publish(loan, &message, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_dead_subscriber_gives_back_what_it_held() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    let publisher = world.join(&mut a, "t", Role::Publisher(offer(1, true, false)));
+    let subscriber = world.join(&mut b, "t", reliable());
+    let mut reader = world.reader(&b, &subscriber, true, Start::Live);
+    let mut writer = world.writer(&a, &publisher);
+    publish(&mut writer, 0, 1);
+    let taken = reader.poll().unwrap();
+    publish(&mut writer, 256, 2);
+    assert!(!writer.has_room(256), "the subscriber has still to read it");
+    let mut freed = Vec::new();
+    writer.collect_returned(&mut |block| freed.push(block));
+    assert!(freed.is_empty());
+    std::mem::forget(taken);
+    drop(reader);
+    world.kill(b);
+    let status = world.status(&a);
+    assert_eq!((status.clients_reaped, status.blocks_reclaimed), (1, 1));
+    assert!(writer.has_room(256), "nobody holds it back any more");
+    writer.collect_returned(&mut |block| freed.push(block));
+    assert_eq!(freed.len(), 1, "once, although both the bitmap and the sweep tell of it");
+    assert_eq!(world.info(&a, "t").subscribers.len(), 0);
+}
+
+#[test]
+fn what_a_dead_volatile_publisher_said_is_still_read() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    let publisher = world.join(&mut a, "t", volatile());
+    let subscriber = world.join(&mut b, "t", best_effort());
+    let mut reader = world.reader(&b, &subscriber, false, Start::Live);
+    let range = world.lease(&a, &publisher, 3);
+    let mut writer = world.writer(&a, &publisher);
+    publish(&mut writer, range.offset, 1);
+    publish(&mut writer, range.offset + GRANULE_BYTES, 2);
+    let _loan = writer.loan(range.offset + 2 * GRANULE_BYTES, 256).unwrap();
+    drop(writer);
+    world.kill(a);
+    assert_eq!(world.status(&b).blocks_reclaimed, 1, "the loan");
+    assert_eq!(world.leased_granules(&b), 2, "of the loan's granule nothing is left");
+    assert!(world.info(&b, "t").publishers[0].orphan);
+    world.pass(LATER);
+    let first = reader.poll().unwrap();
+    assert_eq!(first.message.tag, 1);
+    world.pass(LATER);
+    let second = reader.poll().unwrap();
+    assert_eq!(second.message.tag, 2);
+    world.pass(LATER);
+    assert_eq!(world.leased_granules(&b), 2, "both are held");
+    second.held.release();
+    world.pass(LATER);
+    assert_eq!(world.leased_granules(&b), 1);
+    first.held.release();
+    world.pass(LATER);
+    assert_eq!(world.leased_granules(&b), 0);
+    assert!(world.info(&b, "t").publishers.is_empty());
+}
+
+#[test]
+fn a_volatile_publisher_that_nobody_reads_is_gone_at_once() {
+    let mut world = World::new();
+    let (mut a, b) = (world.client("a"), world.client("b"));
+    let publisher = world.join(&mut a, "t", volatile());
+    let range = world.lease(&a, &publisher, 1);
+    publish(&mut world.writer(&a, &publisher), range.offset, 1);
+    world.leave(&a, &publisher);
+    assert!(world.topics(&b).is_empty());
+    assert_eq!(world.leased_granules(&b), 0);
+}
+
+#[test]
+fn history_outlives_its_publisher_until_room_is_needed() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    for tag in [1, 2] {
+        let publisher = world.join(&mut a, "latched", lasting());
+        let range = world.lease(&a, &publisher, 1);
+        publish(&mut world.writer(&a, &publisher), range.offset, tag);
+        world.leave(&a, &publisher);
+    }
+    world.pass(LATER);
+    assert_eq!(world.topics(&b)[0].orphans, 2);
+    // Somebody who comes late reads it, who holds it keeps it.
+    let subscriber = world.join(&mut b, "latched", best_effort());
+    let mut reader = world.reader(&b, &subscriber, false, Start::Kept(10));
+    let mut tags = vec![];
+    let mut held = None;
+    while let Some(taken) = reader.poll() {
+        tags.push(taken.message.tag);
+        match taken.message.tag {
+            1 => held = Some(taken.held),
+            _ => taken.held.release(),
+        }
+    }
+    tags.sort_unstable();
+    assert_eq!(tags, [1, 2]);
+    // Memory is wanted: the history goes, what is held stays.
+    let greedy = world.join(&mut a, "greedy", volatile());
+    world.lease(&a, &greedy, POOL_GRANULES - 1);
+    assert_eq!(world.topics(&b).iter().find(|row| row.name == "latched").unwrap().orphans, 1);
+    let one = rgaps_session::Request::Lease { publisher: greedy.member, bytes: 1 };
+    assert_eq!(world.refused(&a, one.clone()), RefusalCode::PoolFull);
+    held.unwrap().release();
+    world.ask(&a, one).unwrap();
+    drop(reader);
+    world.kill(b);
+    assert!(world.topics(&a).iter().all(|row| row.name == "greedy"));
+}
+
+#[test]
+fn a_reliable_reader_gets_all_of_it_before_room_is_made() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    let subscriber = world.join(&mut b, "t", reliable());
+    let mut reader = world.reader(&b, &subscriber, true, Start::Live);
+    let publisher = world.join(&mut a, "t", lasting());
+    let range = world.lease(&a, &publisher, 1);
+    publish(&mut world.writer(&a, &publisher), range.offset, 9);
+    world.leave(&a, &publisher);
+    let greedy = world.join(&mut a, "greedy", volatile());
+    let all = rgaps_session::Request::Lease {
+        publisher: greedy.member,
+        bytes: POOL_GRANULES * GRANULE_BYTES,
+    };
+    assert_eq!(world.refused(&a, all.clone()), RefusalCode::PoolFull);
+    reader.poll().unwrap().held.release();
+    world.ask(&a, all).unwrap();
+}
+
+#[test]
+fn the_oldest_orphan_makes_room_for_a_publisher() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    for tag in 0..16 {
+        let publisher = world.join(&mut a, "t", lasting());
+        publish(&mut world.writer(&a, &publisher), 0, tag);
+        world.leave(&a, &publisher);
+    }
+    assert_eq!(world.topics(&a)[0].orphans, 16);
+    let publisher = world.join(&mut a, "t", lasting());
+    assert_eq!(world.topics(&a)[0].orphans, 15);
+    assert_eq!(publisher.ring.start, 1, "sequence numbers of the slot go on");
+    let subscriber = world.join(&mut a, "t", best_effort());
+    let mut reader = world.reader(&a, &subscriber, false, Start::Kept(100));
+    let mut tags: Vec<u64> = std::iter::from_fn(|| {
+        let taken = reader.poll()?;
+        taken.held.release();
+        Some(taken.message.tag)
+    })
+    .collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (1..16).collect::<Vec<_>>(), "the oldest went");
+}
+
+#[test]
+fn a_region_is_not_used_again_while_a_subscriber_may_look_there() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    let subscriber = world.join(&mut b, "t", best_effort());
+    let mut reader = world.reader(&b, &subscriber, false, Start::Live);
+    let first = world.join(&mut a, "t", volatile());
+    assert!(reader.poll().is_none(), "the reader knows the region");
+    world.leave(&a, &first);
+    let second = world.join(&mut a, "t", volatile());
+    assert_eq!(second.member.slot, first.member.slot);
+    assert_ne!(second.ring.region_offset, first.ring.region_offset);
+    world.leave(&a, &second);
+    world.pass(LATER);
+    assert!(reader.poll().is_none(), "now it has looked away");
+    world.pass(LATER);
+    let third = world.join(&mut a, "t", volatile());
+    assert_eq!(third.ring.region_offset, first.ring.region_offset);
+}
+
+#[test]
+fn a_closed_session_is_not_a_dead_process() {
+    let mut world = World::new();
+    let (mut a, mut b, watcher) = (world.client("a"), world.client("b"), world.client("w"));
+    world.join(&mut a, "t", volatile());
+    world.engine.hang_up(a.id, false);
+    assert!(world.engine.is_detached(a.id));
+    assert_eq!(world.topics(&watcher)[0].publishers, 1);
+    assert!(world.status(&watcher).warnings[0].contains("detached"));
+    world.engine.process_ended(a.id);
+    assert!(world.topics(&watcher).is_empty());
+    // One that has left everything leaves nothing.
+    let seat = world.join(&mut b, "t", volatile());
+    world.leave(&b, &seat);
+    world.engine.hang_up(b.id, false);
+    assert!(!world.engine.is_detached(b.id));
+    assert_eq!(world.status(&watcher).clients_reaped, 1);
+    // Where the process cannot be watched, the socket's end stands for it.
+    let id = world.connect_as(0, false);
+    let mut c = Sim { id, name: "c".into(), uid: 0, holds: Default::default(), segments: vec![] };
+    world.hello(&c);
+    world.join(&mut c, "t", volatile());
+    world.engine.hang_up(c.id, false);
+    assert!(world.topics(&watcher).is_empty());
+}
+
+#[test]
+fn a_publisher_that_waits_is_woken_by_a_death() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("a"), world.client("b"));
+    let publisher = world.join(&mut a, "t", Role::Publisher(offer(1, true, false)));
+    let subscriber = world.join(&mut b, "t", reliable());
+    let reader = world.reader(&b, &subscriber, true, Start::Live);
+    let mut writer = world.writer(&a, &publisher);
+    publish(&mut writer, 0, 1);
+    assert!(!writer.has_room(256));
+    writer.announce_blocked();
+    let topic = world.topic(&a, &publisher);
+    let bell = rgaps_topic::Sleeper::new(topic.storage(), publisher.doorbell).unwrap();
+    drop(reader);
+    world.kill(b);
+    let (word, rings) = bell.word();
+    assert_ne!(word.load(Ordering::Acquire), rings);
+    assert!(writer.has_room(256));
+}
+
+#[test]
+fn an_idle_engine_says_so_and_sleeps() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let publisher = world.join(&mut a, "t", lasting());
+    publish(&mut world.writer(&a, &publisher), 0, 1);
+    world.leave(&a, &publisher);
+    world.pass(Duration::from_secs(3600));
+    assert!(!world.engine.is_idle(world.now), "a is still there");
+    world.kill(a);
+    world.pass(SOON);
+    assert!(!world.engine.is_idle(world.now));
+    world.pass(Duration::from_secs(60));
+    assert!(world.engine.is_idle(world.now), "history alone keeps no daemon up");
+}
+
+#[test]
+fn everything_comes_back() {
+    let mut world = World::new();
+    let watcher = world.client("w");
+    for round in 0..20 {
+        let mut sims: Vec<Sim> = (0..6).map(|n| world.client(&format!("{round}.{n}"))).collect();
+        for (n, sim) in sims.iter_mut().enumerate() {
+            for topic in ["x", "y", "z"] {
+                let role = [volatile(), reliable(), best_effort()][(n + round) % 3];
+                let seat = world.join(sim, topic, role);
+                if let Role::Publisher(_) = role {
+                    let range = world.lease(sim, &seat, 1 + n as u64 % 3);
+                    let mut writer = world.writer(sim, &seat);
+                    for tag in 0..7 {
+                        publish(&mut writer, range.offset, tag);
+                    }
+                }
+            }
+        }
+        let order = if round % 2 == 0 { sims } else { sims.into_iter().rev().collect() };
+        for sim in order {
+            world.kill(sim);
+            world.pass(SOON);
+        }
+        world.pass(LATER);
+        assert!(world.topics(&watcher).is_empty(), "round {round}");
+        assert_eq!(world.leased_granules(&watcher), 0, "round {round}");
+    }
+}

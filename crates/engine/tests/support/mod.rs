@@ -1,0 +1,374 @@
+//! An engine without sockets, and clients that do to the shared memory what clients do.
+#![allow(dead_code)] // each test file uses a part of it
+
+use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
+use rgaps_layout::{
+    Domain, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
+};
+use rgaps_pool::{Access, HostConfig, HostSource, PoolError, SharedMap};
+use rgaps_session::{
+    Answer, Config, Credentials, Demand, History, Member, Offer, PoolGrant, PoolRow, Range,
+    Refusal, RefusalCode, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneGrant, ZoneId,
+    PROTOCOL_VERSION,
+};
+use rgaps_topic::{Reader, RegionView, Shared, Start, TopicView, Writer};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Granules of the test's pools: small, so that they are soon full.
+pub const POOL_GRANULES: u64 = 64;
+
+struct SmallSources;
+
+impl Sources for SmallSources {
+    fn open(&mut self, domain: Domain) -> Result<Opened, PoolError> {
+        match domain {
+            Domain::Host => Ok(Opened {
+                source: Box::new(HostSource::new(HostConfig::default())),
+                cap_bytes: POOL_GRANULES * GRANULE_BYTES,
+                segment_bytes: 8 * GRANULE_BYTES,
+            }),
+            Domain::Cuda(_) => Err(PoolError::Unavailable { domain, reason: "no GPU here".into() }),
+        }
+    }
+}
+
+pub struct World {
+    pub engine: Engine,
+    pub now: Instant,
+    config: Config,
+    folder: tempfile::TempDir,
+}
+
+/// What a client keeps of a zone.
+pub struct Hold {
+    pub grant: ZoneGrant,
+    pub registry: OwnedFd,
+    pub control: OwnedFd,
+    pub map: SharedMap,
+}
+
+impl Hold {
+    pub fn words(&self) -> Shared {
+        // SAFETY: the mapping is read-write and as long; tests keep their clients alive as long as
+        // the views they make of it.
+        unsafe { Shared::new(self.map.base().as_ptr(), self.map.bytes()) }
+    }
+
+    /// Takes the lock that says that this client lives.
+    pub fn lock(&self) {
+        let mut lock = flock(self.grant.client_index);
+        // SAFETY: an open descriptor and a `flock` of our own.
+        let rc = unsafe { libc::fcntl(self.registry.as_raw_fd(), libc::F_OFD_SETLK, &mut lock) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+fn flock(byte: u32) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_RDLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte.into(),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+pub struct Sim {
+    pub id: SessionId,
+    pub name: String,
+    pub uid: u32,
+    pub holds: HashMap<ZoneId, Hold>,
+    pub segments: Vec<OwnedFd>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Seat {
+    pub member: Member,
+    pub region_offset: u64,
+    pub doorbell: u32,
+    pub ring: Ring,
+    pub type_name: String,
+    pub pool: Option<PoolGrant>,
+}
+
+pub fn offer(depth: u32, reliable: bool, transient_local: bool) -> Offer {
+    Offer { history: History::KeepLast(depth), reliable, transient_local, loans: 2 }
+}
+
+pub fn volatile() -> Role {
+    Role::Publisher(offer(4, true, false))
+}
+
+pub fn lasting() -> Role {
+    Role::Publisher(offer(4, true, true))
+}
+
+pub fn best_effort() -> Role {
+    Role::Subscriber(Demand { reliable: false, transient_local: false, depth: 0 })
+}
+
+pub fn reliable() -> Role {
+    Role::Subscriber(Demand { reliable: true, transient_local: false, depth: 0 })
+}
+
+pub fn wish(topic: &str, role: Role) -> Request {
+    Request::Join { topic: topic.into(), type_name: String::new(), domain: None, role }
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(Config::default())
+    }
+
+    pub fn with(config: Config) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Instant::now();
+        let engine = engine(&config, &folder, now);
+        World { engine, now, config, folder }
+    }
+
+    /// The daemon is killed and started again.
+    pub fn restart(&mut self) {
+        self.engine = engine(&self.config, &self.folder, self.now);
+    }
+
+    /// Time passes, a millisecond at a time where the engine wants to be woken.
+    pub fn pass(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(next) = self.engine.next_tick().filter(|next| *next <= end) {
+            if self.engine.is_idle(self.now) {
+                break;
+            }
+            self.now = self.now.max(next) + Duration::from_micros(1);
+            self.engine.tick(self.now);
+        }
+        self.now = self.now.max(end);
+        self.engine.tick(self.now);
+    }
+
+    pub fn connect_as(&mut self, uid: u32, watched: bool) -> SessionId {
+        let credentials = Credentials { pid: Some(std::process::id()), uid, gid: uid };
+        let peer = Peer { credentials, groups: vec![], process_is_watched: watched };
+        self.engine.connect(self.now, peer).unwrap()
+    }
+
+    pub fn client(&mut self, name: &str) -> Sim {
+        self.client_as(name, rustix::process::geteuid().as_raw())
+    }
+
+    pub fn client_as(&mut self, name: &str, uid: u32) -> Sim {
+        let id = self.connect_as(uid, true);
+        let sim = Sim { id, name: name.into(), uid, holds: HashMap::new(), segments: vec![] };
+        self.hello(&sim);
+        sim
+    }
+
+    pub fn hello(&mut self, sim: &Sim) {
+        let hello = Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            layout: LAYOUT_VERSION,
+            realm: "default".into(),
+            name: sim.name.clone(),
+        };
+        self.ask(sim, hello).unwrap();
+    }
+
+    /// The client's session with the next daemon.
+    pub fn reconnect(&mut self, sim: &mut Sim) {
+        sim.id = self.connect_as(sim.uid, true);
+        self.hello(sim);
+    }
+
+    pub fn verdict(&mut self, sim: &Sim, request: Request, fds: Vec<OwnedFd>) -> Verdict {
+        self.engine.handle(self.now, sim.id, request, fds)
+    }
+
+    pub fn ask_with(
+        &mut self,
+        sim: &Sim,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        match self.verdict(sim, request, fds) {
+            Verdict::Answer { result, fds, .. } => result.map(|answer| (answer, fds)),
+            Verdict::CutOff(why) => panic!("cut off: {why}"),
+        }
+    }
+
+    pub fn ask(&mut self, sim: &Sim, request: Request) -> Result<Answer, Refusal> {
+        self.ask_with(sim, request, vec![]).map(|(answer, _)| answer)
+    }
+
+    pub fn refused(&mut self, sim: &Sim, request: Request) -> RefusalCode {
+        let refusal = self.ask(sim, request.clone()).expect_err(&format!("{request:?}"));
+        assert!(refusal.message.len() > 20, "says what to do: {refusal:?}");
+        refusal.code
+    }
+
+    pub fn try_join(&mut self, sim: &mut Sim, request: Request) -> Result<Seat, Refusal> {
+        let (answer, mut fds) = self.ask_with(sim, request, vec![])?;
+        let Answer::Joined { member, grant, region_offset, doorbell, ring, type_name, pool, .. } =
+            answer
+        else {
+            panic!("{answer:?}")
+        };
+        if let Some(grant) = grant {
+            let control = fds.pop().unwrap();
+            let registry = fds.pop().unwrap();
+            let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite).unwrap();
+            let hold = Hold { grant, registry, control, map };
+            hold.lock();
+            sim.holds.insert(member.zone, hold);
+        }
+        assert!(fds.is_empty());
+        Ok(Seat { member, region_offset, doorbell, ring, type_name, pool })
+    }
+
+    pub fn join(&mut self, sim: &mut Sim, topic: &str, role: Role) -> Seat {
+        self.try_join(sim, wish(topic, role)).unwrap()
+    }
+
+    pub fn leave(&mut self, sim: &Sim, seat: &Seat) {
+        self.ask(sim, Request::Leave(seat.member)).unwrap();
+    }
+
+    pub fn lease(&mut self, sim: &Sim, seat: &Seat, granules: u64) -> Range {
+        let bytes = granules * GRANULE_BYTES;
+        match self.ask(sim, Request::Lease { publisher: seat.member, bytes }).unwrap() {
+            Answer::Leased { ranges } => ranges[0],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Fetches the descriptors of all segments of the seat's pool.
+    pub fn fetch_segments(&mut self, sim: &mut Sim, seat: &Seat, writable: bool) {
+        loop {
+            let from = sim.segments.len() as u32;
+            let request = Request::Segments { zone: seat.member.zone, pool: 0, from, writable };
+            let (_, fds) = self.ask_with(sim, request, vec![]).unwrap();
+            if fds.is_empty() {
+                return;
+            }
+            sim.segments.extend(fds);
+        }
+    }
+
+    pub fn writer(&self, sim: &Sim, seat: &Seat) -> Writer<Shared> {
+        let words = sim.holds[&seat.member.zone].words();
+        let geometry = PublisherRegion {
+            ring_capacity: seat.ring.ring_capacity,
+            block_capacity: seat.ring.block_capacity,
+        };
+        let topic = TopicView::new(words, seat.region_offset).unwrap();
+        let region = RegionView::new(words, seat.ring.region_offset, geometry).unwrap();
+        let Seat { member, ring, .. } = seat;
+        Writer::new(
+            topic,
+            member.slot,
+            region,
+            member.incarnation,
+            ring.start,
+            ring.depth,
+            u64::MAX,
+        )
+    }
+
+    pub fn topic(&self, sim: &Sim, seat: &Seat) -> TopicView<Shared> {
+        TopicView::new(sim.holds[&seat.member.zone].words(), seat.region_offset).unwrap()
+    }
+
+    pub fn reader(&self, sim: &Sim, seat: &Seat, reliable: bool, start: Start) -> Reader<Shared> {
+        Reader::new(self.topic(sim, seat), seat.member.slot, reliable, start)
+    }
+
+    /// The client's process ends.
+    pub fn kill(&mut self, sim: Sim) {
+        let id = sim.id;
+        drop(sim);
+        self.engine.process_ended(id);
+    }
+
+    pub fn status(&mut self, sim: &Sim) -> Status {
+        match self.ask(sim, Request::Status).unwrap() {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn pools(&mut self, sim: &Sim) -> Vec<PoolRow> {
+        match self.ask(sim, Request::Pools).unwrap() {
+            Answer::Pools(pools) => pools,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn leased_granules(&mut self, sim: &Sim) -> u64 {
+        self.pools(sim).iter().map(|pool| pool.leased_bytes / GRANULE_BYTES).sum()
+    }
+
+    pub fn topics(&mut self, sim: &Sim) -> Vec<TopicRow> {
+        match self.ask(sim, Request::Topics { from: 0 }).unwrap() {
+            Answer::Topics(topics) => topics,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn info(&mut self, sim: &Sim, topic: &str) -> TopicInfo {
+        match self.ask(sim, Request::Topic { topic: topic.into() }).unwrap() {
+            Answer::Topic(info) => info,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn hand_back(&mut self, sim: &Sim, zone: ZoneId) -> Result<bool, Refusal> {
+        let hold = &sim.holds[&zone];
+        let request = Request::HandBack {
+            zone,
+            client_index: hold.grant.client_index,
+            client_id: hold.grant.client_id,
+        };
+        let fds =
+            vec![hold.registry.try_clone().unwrap(), hold.control.try_clone().unwrap()];
+        match self.ask_with(sim, request, fds)?.0 {
+            Answer::Zone { wants_segments } => Ok(wants_segments),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn hand_back_segments(&mut self, sim: &Sim, zone: ZoneId) -> Result<(), Refusal> {
+        for (number, chunk) in sim.segments.chunks(5).enumerate() {
+            let fds = chunk.iter().map(|fd| fd.try_clone().unwrap()).collect();
+            let from = number as u32 * 5;
+            self.ask_with(sim, Request::HandBackSegments { zone, pool: 0, from }, fds)?;
+        }
+        Ok(())
+    }
+
+    /// Hands back and claims everything, as an honest client does.
+    pub fn hand_back_all(&mut self, sim: &mut Sim, zone: ZoneId, claims: &[(Member, Vec<Range>)]) {
+        self.reconnect(sim);
+        if self.hand_back(sim, zone).unwrap() {
+            self.hand_back_segments(sim, zone).unwrap();
+        }
+        for (member, ranges) in claims {
+            self.ask(sim, Request::Claim { member: *member, ranges: ranges.clone() }).unwrap();
+        }
+        self.ask(sim, Request::HandedBack { zone, doorbells: vec![] }).unwrap();
+    }
+}
+
+fn engine(config: &Config, folder: &tempfile::TempDir, now: Instant) -> Engine {
+    Engine::new(
+        Setup {
+            config: config.clone(),
+            socket: folder.path().join("sock"),
+            state_file: Some(folder.path().join("sock.state")),
+            sources: Box::new(SmallSources),
+            version: "test".into(),
+        },
+        now,
+    )
+    .unwrap()
+}
