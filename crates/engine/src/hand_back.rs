@@ -141,9 +141,9 @@ impl Engine {
         if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
             return Err(bad("too many ranges, or a subscriber's"));
         }
-        let topic = &zone.topics[&member.topic];
-        let owner = topic.granule_owner(member.slot);
-        if let Some(publisher) = topic.publisher(member.slot).filter(|_| !ranges.is_empty()) {
+        if !ranges.is_empty() {
+            let (topic, publisher) = zone.publisher_of(member, client)?;
+            let owner = topic.granule_owner(member.slot);
             let pool = &zone.pools[publisher.pool as usize];
             if ranges
                 .iter()

@@ -19,6 +19,7 @@ mod granule_set;
 mod granules;
 mod hand_back;
 mod join;
+mod leases;
 mod leave;
 mod listing;
 mod membership;

@@ -2,13 +2,12 @@
 
 use crate::engine::{Engine, SessionId};
 use crate::join::Wish;
-use crate::pools::LeaseError;
 use crate::refuse::{bad, refuse, system};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
-    Role, Side, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
+    Role, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
 
@@ -311,8 +310,7 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        zone.check_member(publisher, client)?;
-        let (pool, range, grown) = zone.lease(publisher, bytes, limit)?;
+        let (pool, range, grown) = zone.lease(publisher, client, bytes, limit)?;
         if let Some(segments) = grown {
             self.notify_growth(publisher.zone, pool, segments);
         }
@@ -363,8 +361,7 @@ impl Engine {
             )));
         }
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        zone.check_member(publisher, client)?;
-        zone.return_leases(publisher, ranges)?;
+        zone.return_leases(publisher, client, ranges)?;
         Ok(Answer::Done)
     }
 
@@ -392,83 +389,5 @@ impl Zone {
     fn publishes_in(&self, client: u32, pool: u32) -> bool {
         let mut publishers = self.topics.values().flat_map(|topic| &topic.publishers);
         publishers.any(|publisher| publisher.is_of(client) && publisher.pool == pool)
-    }
-
-    /// Leases memory to a publisher; makes room for it if need be. Returns the pool, the range and,
-    /// if the pool grew, how many segments it has now.
-    fn lease(
-        &mut self,
-        member: &Member,
-        bytes: u64,
-        limit: Option<u64>,
-    ) -> Result<(u32, Range, Option<u32>), Refusal> {
-        debug_assert_eq!(member.side, Side::Publisher);
-        let topic = &self.topics[&member.topic];
-        let owner = topic.granule_owner(member.slot);
-        let index = topic
-            .publisher(member.slot)
-            .ok_or_else(|| bad("subscribers lease no memory"))?
-            .pool;
-        let pool = self.pool(index)?;
-        let before = pool.segment_count();
-        if let Some(limit) = limit {
-            let has = pool.leased_bytes_of(owner);
-            if has.saturating_add(bytes) > limit {
-                return Err(refuse(
-                    RefusalCode::LimitReached,
-                    format!(
-                        "the publisher has {has} bytes and may have {limit}; release samples, or \
-                         raise limits.lease_per_publisher in rgaps.toml"
-                    ),
-                ));
-            }
-        }
-        loop {
-            let pool = &mut self.pools[index as usize];
-            match pool.lease(&self.registry, bytes, owner) {
-                Ok(range) => {
-                    let now = pool.segment_count();
-                    return Ok((index, range, (now != before).then_some(now)));
-                }
-                Err(LeaseError::Other(refusal)) => return Err(refusal),
-                // Each turn ends an orphan's history, so this ends.
-                Err(LeaseError::Full(refusal)) => {
-                    if !self.evict_oldest_orphan(|_, pool| pool == index) {
-                        return Err(refusal);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes ranges back that a publisher does not need any more: all of them, or none.
-    fn return_leases(&mut self, member: &Member, ranges: &[Range]) -> Result<(), Refusal> {
-        let topic = &self.topics[&member.topic];
-        let owner = topic.granule_owner(member.slot);
-        let publisher = topic
-            .publisher(member.slot)
-            .ok_or_else(|| bad("subscribers lease no memory"))?;
-        let live = self.live_granules(topic, publisher);
-        let pool = &mut self.pools[publisher.pool as usize];
-        let mut owned = Vec::new();
-        for range in ranges {
-            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
-                bad(format!(
-                    "bytes {} and {} on are not whole leases of this publisher",
-                    range.offset, range.bytes
-                ))
-            })?;
-            if (first..first + count).any(|granule| live.contains(granule)) {
-                return Err(bad(format!(
-                    "blocks in the {} bytes at {} are still loaned, kept or held",
-                    range.bytes, range.offset
-                )));
-            }
-            owned.push((first, count));
-        }
-        for (first, count) in owned {
-            pool.free(&self.registry, first, count);
-        }
-        Ok(())
     }
 }

@@ -191,9 +191,15 @@ mod tests {
         let living = zone(2, &[gone, std::process::id()]);
         write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();
         assert_eq!(read(&path), [living]);
-        let elsewhere = std::fs::read_to_string(&path).unwrap().replace("pid_namespace = ", "pid_namespace = 1");
+        let elsewhere = std::fs::read_to_string(&path)
+            .unwrap()
+            .replace("pid_namespace = ", "pid_namespace = 1");
         std::fs::write(&path, elsewhere).unwrap();
-        assert_eq!(read(&path).len(), 3, "of another namespace nothing is known");
+        assert_eq!(
+            read(&path).len(),
+            3,
+            "of another namespace nothing is known"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::Registry;
 use crate::sources::Sources;
-use crate::topic::Topic;
+use crate::topic::{Publisher, Topic};
 use rgaps_layout::{
     ClientRecord, Domain, RegistryHeader, MAX_CLIENTS, MAX_CLIENT_NAME, MAX_POOLS, RECORD_LIVE,
 };
@@ -190,6 +190,25 @@ impl Zone {
                 "this session has no such member; it has left, or was never joined here",
             )),
         }
+    }
+
+    /// The publisher that `member` is, if it is one and `client`'s.
+    pub(crate) fn publisher_of(
+        &self,
+        member: &Member,
+        client: u32,
+    ) -> Result<(&Topic, &Publisher), Refusal> {
+        // Before the slot is looked at: a subscriber's number may be some publisher's too.
+        if member.side != Side::Publisher {
+            return Err(bad(
+                "a subscriber has no memory of its own; only publishers lease",
+            ));
+        }
+        self.check_member(member, client)?;
+        let topic = self.topics.get(&member.topic);
+        topic
+            .and_then(|topic| Some((topic, topic.publisher(member.slot)?)))
+            .ok_or_else(|| bad("there is no such publisher"))
     }
 
     /// The pool of a domain, made if it is not there.

@@ -14,7 +14,12 @@ const LATER: Duration = Duration::from_secs(2);
 
 fn publish(writer: &mut Writer<Shared>, offset: u64, tag: u64) {
     let loan = writer.loan(offset, 256).unwrap();
-    let message = Message { offset, bytes: 256, tag, ..Message::default() };
+    let message = Message {
+        offset,
+        bytes: 256,
+        tag,
+        ..Message::default()
+    };
     writer.publish(loan, &message, &mut |_| {}).unwrap();
 }
 
@@ -40,7 +45,11 @@ fn a_dead_subscriber_gives_back_what_it_held() {
     assert_eq!((status.clients_reaped, status.blocks_reclaimed), (1, 1));
     assert!(writer.has_room(256), "nobody holds it back any more");
     writer.collect_returned(&mut |block| freed.push(block));
-    assert_eq!(freed.len(), 1, "once, although both the bitmap and the sweep tell of it");
+    assert_eq!(
+        freed.len(),
+        1,
+        "once, although both the bitmap and the sweep tell of it"
+    );
     assert_eq!(world.info(&a, "t").subscribers.len(), 0);
 }
 
@@ -59,7 +68,11 @@ fn what_a_dead_volatile_publisher_said_is_still_read() {
     drop(writer);
     world.kill(a);
     assert_eq!(world.status(&b).blocks_reclaimed, 1, "the loan");
-    assert_eq!(world.leased_granules(&b), 2, "of the loan's granule nothing is left");
+    assert_eq!(
+        world.leased_granules(&b),
+        2,
+        "of the loan's granule nothing is left"
+    );
     assert!(world.info(&b, "t").publishers[0].orphan);
     world.pass(LATER);
     let first = reader.poll().unwrap();
@@ -119,8 +132,19 @@ fn history_outlives_its_publisher_until_room_is_needed() {
     // Memory is wanted: the history goes, what is held stays.
     let greedy = world.join(&mut a, "greedy", volatile());
     world.lease(&a, &greedy, POOL_GRANULES - 1);
-    assert_eq!(world.topics(&b).iter().find(|row| row.name == "latched").unwrap().orphans, 1);
-    let one = rgaps_session::Request::Lease { publisher: greedy.member, bytes: 1 };
+    assert_eq!(
+        world
+            .topics(&b)
+            .iter()
+            .find(|row| row.name == "latched")
+            .unwrap()
+            .orphans,
+        1
+    );
+    let one = rgaps_session::Request::Lease {
+        publisher: greedy.member,
+        bytes: 1,
+    };
     assert_eq!(world.refused(&a, one.clone()), RefusalCode::PoolFull);
     held.unwrap().release();
     world.ask(&a, one).unwrap();
@@ -161,7 +185,10 @@ fn the_oldest_orphan_makes_room_for_a_publisher() {
     assert_eq!(world.topics(&a)[0].orphans, 16);
     let publisher = world.join(&mut a, "t", lasting());
     assert_eq!(world.topics(&a)[0].orphans, 15);
-    assert_eq!(publisher.ring.start, 1, "sequence numbers of the slot go on");
+    assert_eq!(
+        publisher.ring.start, 1,
+        "sequence numbers of the slot go on"
+    );
     let subscriber = world.join(&mut a, "t", best_effort());
     let mut reader = world.reader(&a, &subscriber, false, Start::Kept(100));
     let mut tags: Vec<u64> = std::iter::from_fn(|| {
@@ -213,7 +240,13 @@ fn a_closed_session_is_not_a_dead_process() {
     assert_eq!(world.status(&watcher).clients_reaped, 1);
     // Where the process cannot be watched, the socket's end stands for it.
     let id = world.connect_as(0, false);
-    let mut c = Sim { id, name: "c".into(), uid: 0, holds: Default::default(), segments: vec![] };
+    let mut c = Sim {
+        id,
+        name: "c".into(),
+        uid: 0,
+        holds: Default::default(),
+        segments: vec![],
+    };
     world.hello(&c);
     world.join(&mut c, "t", volatile());
     world.engine.hang_up(c.id, false);
@@ -253,7 +286,10 @@ fn an_idle_engine_says_so_and_sleeps() {
     world.pass(SOON);
     assert!(!world.engine.is_idle(world.now));
     world.pass(Duration::from_secs(60));
-    assert!(world.engine.is_idle(world.now), "history alone keeps no daemon up");
+    assert!(
+        world.engine.is_idle(world.now),
+        "history alone keeps no daemon up"
+    );
 }
 
 #[test]
@@ -261,7 +297,9 @@ fn everything_comes_back() {
     let mut world = World::new();
     let watcher = world.client("w");
     for round in 0..20 {
-        let mut sims: Vec<Sim> = (0..6).map(|n| world.client(&format!("{round}.{n}"))).collect();
+        let mut sims: Vec<Sim> = (0..6)
+            .map(|n| world.client(&format!("{round}.{n}")))
+            .collect();
         for (n, sim) in sims.iter_mut().enumerate() {
             for topic in ["x", "y", "z"] {
                 let role = [volatile(), reliable(), best_effort()][(n + round) % 3];
@@ -275,7 +313,11 @@ fn everything_comes_back() {
                 }
             }
         }
-        let order = if round % 2 == 0 { sims } else { sims.into_iter().rev().collect() };
+        let order = if round % 2 == 0 {
+            sims
+        } else {
+            sims.into_iter().rev().collect()
+        };
         for sim in order {
             world.kill(sim);
             world.pass(SOON);

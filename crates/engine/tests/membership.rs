@@ -21,17 +21,33 @@ fn either_side_comes_first() {
             assert_eq!(subscriber.pool, None, "nobody has named a domain");
             (world.join(&mut a, "t", volatile()), subscriber)
         } else {
-            (world.join(&mut a, "t", volatile()), world.join(&mut b, "t", reliable()))
+            (
+                world.join(&mut a, "t", volatile()),
+                world.join(&mut b, "t", reliable()),
+            )
         };
         let mut reader = world.reader(&b, &subscriber, true, Start::Live);
         let mut writer = world.writer(&a, &publisher);
         let loan = writer.loan(0, 64).unwrap();
-        writer.publish(loan, &Message { bytes: 5, tag: 77, ..Message::default() }, &mut |_| {}).unwrap();
+        writer
+            .publish(
+                loan,
+                &Message {
+                    bytes: 5,
+                    tag: 77,
+                    ..Message::default()
+                },
+                &mut |_| {},
+            )
+            .unwrap();
         let taken = reader.poll().expect("the message");
         assert_eq!((taken.message.tag, taken.message.bytes), (77, 5));
         taken.held.release();
         let rows = world.topics(&a);
-        assert_eq!((rows[0].publishers, rows[0].subscribers, rows[0].messages), (1, 1, 1));
+        assert_eq!(
+            (rows[0].publishers, rows[0].subscribers, rows[0].messages),
+            (1, 1, 1)
+        );
     }
 }
 
@@ -40,10 +56,18 @@ fn who_does_not_fit_is_told_why() {
     let mut world = World::new();
     let (mut a, mut b) = (world.client("left camera"), world.client("b"));
     let demand = |reliable, transient_local, depth| {
-        Role::Subscriber(Demand { reliable, transient_local, depth })
+        Role::Subscriber(Demand {
+            reliable,
+            transient_local,
+            depth,
+        })
     };
     world.join(&mut a, "t", Role::Publisher(offer(4, false, false)));
-    for role in [demand(true, false, 0), demand(false, true, 0), demand(false, false, 5)] {
+    for role in [
+        demand(true, false, 0),
+        demand(false, true, 0),
+        demand(false, false, 5),
+    ] {
         let refusal = world.try_join(&mut b, wish("t", role)).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::QosIncompatible);
         assert!(refusal.message.contains("'left camera'"), "{refusal}");
@@ -51,8 +75,14 @@ fn who_does_not_fit_is_told_why() {
     world.join(&mut b, "t", demand(false, false, 4));
     // And the other way round.
     world.join(&mut b, "u", demand(true, true, 8));
-    for bad in [offer(7, true, true), offer(8, false, true), offer(8, true, false)] {
-        let refusal = world.try_join(&mut a, wish("u", Role::Publisher(bad))).unwrap_err();
+    for bad in [
+        offer(7, true, true),
+        offer(8, false, true),
+        offer(8, true, false),
+    ] {
+        let refusal = world
+            .try_join(&mut a, wish("u", Role::Publisher(bad)))
+            .unwrap_err();
         assert_eq!(refusal.code, RefusalCode::QosIncompatible);
         assert!(refusal.message.contains("'b'"), "{refusal}");
     }
@@ -70,13 +100,38 @@ fn the_first_type_and_domain_stick() {
         role: best_effort(),
     };
     let gpu = Some(Domain::Cuda(GpuUuid([7; 16])));
-    assert_eq!(world.try_join(&mut a, join("", None)).unwrap().type_name, "");
-    assert_eq!(world.try_join(&mut a, join("Image", None)).unwrap().type_name, "Image");
-    assert_eq!(world.try_join(&mut a, join("", None)).unwrap().type_name, "Image");
-    assert_eq!(world.refused(&a, join("Text", None)), RefusalCode::TypeMismatch);
-    assert_eq!(world.refused(&a, join("", gpu)), RefusalCode::DomainUnavailable);
-    assert!(world.try_join(&mut a, join("", Some(Domain::Host))).unwrap().pool.is_some());
-    assert_eq!(world.refused(&a, join("", gpu)), RefusalCode::DomainMismatch);
+    assert_eq!(
+        world.try_join(&mut a, join("", None)).unwrap().type_name,
+        ""
+    );
+    assert_eq!(
+        world
+            .try_join(&mut a, join("Image", None))
+            .unwrap()
+            .type_name,
+        "Image"
+    );
+    assert_eq!(
+        world.try_join(&mut a, join("", None)).unwrap().type_name,
+        "Image"
+    );
+    assert_eq!(
+        world.refused(&a, join("Text", None)),
+        RefusalCode::TypeMismatch
+    );
+    assert_eq!(
+        world.refused(&a, join("", gpu)),
+        RefusalCode::DomainUnavailable
+    );
+    assert!(world
+        .try_join(&mut a, join("", Some(Domain::Host)))
+        .unwrap()
+        .pool
+        .is_some());
+    assert_eq!(
+        world.refused(&a, join("", gpu)),
+        RefusalCode::DomainMismatch
+    );
     assert_eq!(world.topics(&a)[0].domain, Some(Domain::Host));
 }
 
@@ -107,7 +162,10 @@ fn topics_have_their_limits_of_members() {
     for _ in 1..MAX_SUBSCRIBERS {
         world.join(&mut a, "t", best_effort());
     }
-    assert_eq!(world.refused(&a, wish("t", best_effort())), RefusalCode::LimitReached);
+    assert_eq!(
+        world.refused(&a, wish("t", best_effort())),
+        RefusalCode::LimitReached
+    );
     world.leave(&a, &first);
     let again = world.join(&mut a, "t", best_effort());
     assert_eq!(again.member.slot, first.member.slot);
@@ -115,9 +173,15 @@ fn topics_have_their_limits_of_members() {
     for _ in 0..MAX_PUBLISHERS {
         world.join(&mut a, "p", volatile());
     }
-    assert_eq!(world.refused(&a, wish("p", volatile())), RefusalCode::LimitReached);
+    assert_eq!(
+        world.refused(&a, wish("p", volatile())),
+        RefusalCode::LimitReached
+    );
     let info = world.info(&a, "p");
-    assert_eq!((info.publishers.len(), info.publishers[3].pid), (16, std::process::id()));
+    assert_eq!(
+        (info.publishers.len(), info.publishers[3].pid),
+        (16, std::process::id())
+    );
 }
 
 #[test]
@@ -129,10 +193,20 @@ fn zones_and_clients_have_their_limits() {
     for topic in ["1", "2", "3"] {
         world.join(&mut a, topic, best_effort());
     }
-    assert_eq!(world.refused(&a, wish("4", best_effort())), RefusalCode::LimitReached);
+    assert_eq!(
+        world.refused(&a, wish("4", best_effort())),
+        RefusalCode::LimitReached
+    );
     world.join(&mut b, "1", best_effort());
-    assert_eq!(world.refused(&c, wish("1", best_effort())), RefusalCode::LimitReached);
-    assert!(world.status(&a).warnings.iter().any(|warning| warning.contains("limits.topics")));
+    assert_eq!(
+        world.refused(&c, wish("1", best_effort())),
+        RefusalCode::LimitReached
+    );
+    assert!(world
+        .status(&a)
+        .warnings
+        .iter()
+        .any(|warning| warning.contains("limits.topics")));
     world.kill(b);
     let mut c = c;
     world.join(&mut c, "1", best_effort());
@@ -147,24 +221,47 @@ fn access_rules_keep_topics_and_memory_apart() {
         publish_users: vec![Principal::Id(2000)],
         ..AccessRule::default()
     };
-    let mut world = World::with(Config { access: vec![rule], ..Config::default() });
+    let mut world = World::with(Config {
+        access: vec![rule],
+        ..Config::default()
+    });
     let (mut reader, mut writer) = (world.client_as("r", 1000), world.client_as("w", 2000));
     let stranger = world.client_as("x", 3000);
     let open = world.join(&mut writer, "open", volatile());
     let secret = world.join(&mut writer, "secret/a", volatile());
     assert_ne!(open.member.zone, secret.member.zone);
     world.join(&mut reader, "secret/a", best_effort());
-    for (who, role) in [(&stranger, best_effort()), (&stranger, volatile()), (&reader, volatile())] {
-        assert_eq!(world.refused(who, wish("secret/a", role)), RefusalCode::NotPermitted);
+    for (who, role) in [
+        (&stranger, best_effort()),
+        (&stranger, volatile()),
+        (&reader, volatile()),
+    ] {
+        assert_eq!(
+            world.refused(who, wish("secret/a", role)),
+            RefusalCode::NotPermitted
+        );
     }
     // Strangers do not even see it.
     assert_eq!(world.topics(&stranger).len(), 1);
     assert_eq!(world.pools(&stranger).len(), 1);
-    assert_eq!(world.refused(&stranger, Request::Topic { topic: "secret/a".into() }), RefusalCode::NotFound);
+    assert_eq!(
+        world.refused(
+            &stranger,
+            Request::Topic {
+                topic: "secret/a".into()
+            }
+        ),
+        RefusalCode::NotFound
+    );
     assert_eq!(world.topics(&reader).len(), 2);
     let zone = secret.member.zone;
     for request in [
-        Request::Segments { zone, pool: 0, from: 0, writable: false },
+        Request::Segments {
+            zone,
+            pool: 0,
+            from: 0,
+            writable: false,
+        },
         Request::Pool { zone, pool: 0 },
         Request::TakeDoorbell { zone },
         Request::Leave(secret.member),
@@ -187,21 +284,54 @@ fn leases_grow_the_pool_and_come_back() {
     assert!(matches!(notices[0], (id, Notice::PoolGrown { segments: 1, .. }) if id == b.id));
     // Over the edge of a segment, and larger than one.
     let second = world.lease(&b, &pb, 20);
-    assert_eq!((second.offset, second.bytes), (3 * GRANULE_BYTES, 20 * GRANULE_BYTES));
-    let full = Request::Lease { publisher: pa.member, bytes: (POOL_GRANULES - 22) * GRANULE_BYTES };
+    assert_eq!(
+        (second.offset, second.bytes),
+        (3 * GRANULE_BYTES, 20 * GRANULE_BYTES)
+    );
+    let full = Request::Lease {
+        publisher: pa.member,
+        bytes: (POOL_GRANULES - 22) * GRANULE_BYTES,
+    };
     assert_eq!(world.refused(&a, full), RefusalCode::PoolFull);
     for bytes in [u64::MAX, POOL_GRANULES * GRANULE_BYTES + 1] {
-        let huge = Request::Lease { publisher: pa.member, bytes };
+        let huge = Request::Lease {
+            publisher: pa.member,
+            bytes,
+        };
         assert_eq!(world.refused(&a, huge), RefusalCode::PoolFull);
     }
     let rest = world.lease(&a, &pa, POOL_GRANULES - 23);
     assert_eq!(world.leased_granules(&a), POOL_GRANULES);
-    world.ask(&b, Request::Return { publisher: pb.member, ranges: vec![second] }).unwrap();
-    assert_eq!(world.lease(&a, &pa, 1).offset, second.offset, "the lowest that fits");
-    world.ask(&a, Request::Return { publisher: pa.member, ranges: vec![rest, first] }).unwrap();
+    world
+        .ask(
+            &b,
+            Request::Return {
+                publisher: pb.member,
+                ranges: vec![second],
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        world.lease(&a, &pa, 1).offset,
+        second.offset,
+        "the lowest that fits"
+    );
+    world
+        .ask(
+            &a,
+            Request::Return {
+                publisher: pa.member,
+                ranges: vec![rest, first],
+            },
+        )
+        .unwrap();
     assert_eq!(world.leased_granules(&a), 1);
     world.leave(&a, &pa);
-    assert_eq!(world.leased_granules(&a), 0, "leases go with their publisher");
+    assert_eq!(
+        world.leased_granules(&a),
+        0,
+        "leases go with their publisher"
+    );
     assert_eq!(world.info(&b, "t").publishers.len(), 1);
 }
 
@@ -213,7 +343,10 @@ fn a_publisher_has_no_more_than_its_limit() {
     let mut a = world.client("a");
     let seat = world.join(&mut a, "t", volatile());
     world.lease(&a, &seat, 2);
-    let more = Request::Lease { publisher: seat.member, bytes: 2 * GRANULE_BYTES };
+    let more = Request::Lease {
+        publisher: seat.member,
+        bytes: 2 * GRANULE_BYTES,
+    };
     assert_eq!(world.refused(&a, more), RefusalCode::LimitReached);
     world.lease(&a, &seat, 1);
 }
@@ -230,7 +363,10 @@ fn what_is_returned_must_be_free() {
         publisher: seat.member,
         ranges: vec![rgaps_session::Range { offset, bytes }],
     };
-    assert_eq!(world.refused(&a, give(0, 2 * GRANULE_BYTES)), RefusalCode::BadRequest);
+    assert_eq!(
+        world.refused(&a, give(0, 2 * GRANULE_BYTES)),
+        RefusalCode::BadRequest
+    );
     world.ask(&a, give(0, GRANULE_BYTES)).unwrap();
     writer.abandon(loan, &mut |_| {});
     world.ask(&a, give(GRANULE_BYTES, GRANULE_BYTES)).unwrap();
@@ -248,11 +384,18 @@ fn membership_is_announced() {
     let subscriber = world.join(&mut b, "t", reliable());
     assert_ne!(topic.membership_epoch().load(Ordering::Acquire), epoch);
     let (word, rings) = bell.word();
-    assert_ne!(word.load(Ordering::Acquire), rings, "the publisher's doorbell was rung");
+    assert_ne!(
+        word.load(Ordering::Acquire),
+        rings,
+        "the publisher's doorbell was rung"
+    );
     let bit = 1 << subscriber.member.slot;
     assert_eq!(topic.subscribers().load(Ordering::Acquire), bit);
     assert_eq!(topic.reliable().load(Ordering::Acquire), bit);
-    assert_eq!(topic.publishers().load(Ordering::Acquire), 1 << publisher.member.slot);
+    assert_eq!(
+        topic.publishers().load(Ordering::Acquire),
+        1 << publisher.member.slot
+    );
     world.leave(&b, &subscriber);
     assert_eq!(topic.subscribers().load(Ordering::Acquire), 0);
     assert_eq!(topic.reliable().load(Ordering::Acquire), 0);
@@ -263,7 +406,10 @@ fn what_was_offered_is_listed() {
     let mut world = World::new();
     let mut a = world.client("a");
     let offer = Offer {
-        history: History::KeepAll { messages: 100, bytes: 1 << 30 },
+        history: History::KeepAll {
+            messages: 100,
+            bytes: 1 << 30,
+        },
         reliable: true,
         transient_local: false,
         loans: 7,
@@ -272,6 +418,11 @@ fn what_was_offered_is_listed() {
     assert!(seat.ring.ring_capacity > 100 && seat.ring.depth == 100);
     assert_eq!(world.info(&a, "t").publishers[0].offer, offer);
     let clients = world.ask(&a, Request::Clients { from: 0 }).unwrap();
-    let Answer::Clients(rows) = clients else { panic!("{clients:?}") };
-    assert_eq!((rows.len(), rows[0].publishers, rows[0].name.as_str()), (1, 1, "a"));
+    let Answer::Clients(rows) = clients else {
+        panic!("{clients:?}")
+    };
+    assert_eq!(
+        (rows.len(), rows[0].publishers, rows[0].name.as_str()),
+        (1, 1, "a")
+    );
 }

@@ -2,9 +2,7 @@
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
-use rgaps_layout::{
-    Domain, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
-};
+use rgaps_layout::{Domain, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION};
 use rgaps_pool::{Access, HostConfig, HostSource, PoolError, SharedMap};
 use rgaps_session::{
     Answer, Config, Credentials, Demand, History, Member, Offer, PoolGrant, PoolRow, Range,
@@ -29,7 +27,10 @@ impl Sources for SmallSources {
                 cap_bytes: POOL_GRANULES * GRANULE_BYTES,
                 segment_bytes: 8 * GRANULE_BYTES,
             }),
-            Domain::Cuda(_) => Err(PoolError::Unavailable { domain, reason: "no GPU here".into() }),
+            Domain::Cuda(_) => Err(PoolError::Unavailable {
+                domain,
+                reason: "no GPU here".into(),
+            }),
         }
     }
 }
@@ -94,7 +95,12 @@ pub struct Seat {
 }
 
 pub fn offer(depth: u32, reliable: bool, transient_local: bool) -> Offer {
-    Offer { history: History::KeepLast(depth), reliable, transient_local, loans: 2 }
+    Offer {
+        history: History::KeepLast(depth),
+        reliable,
+        transient_local,
+        loans: 2,
+    }
 }
 
 pub fn volatile() -> Role {
@@ -106,15 +112,28 @@ pub fn lasting() -> Role {
 }
 
 pub fn best_effort() -> Role {
-    Role::Subscriber(Demand { reliable: false, transient_local: false, depth: 0 })
+    Role::Subscriber(Demand {
+        reliable: false,
+        transient_local: false,
+        depth: 0,
+    })
 }
 
 pub fn reliable() -> Role {
-    Role::Subscriber(Demand { reliable: true, transient_local: false, depth: 0 })
+    Role::Subscriber(Demand {
+        reliable: true,
+        transient_local: false,
+        depth: 0,
+    })
 }
 
 pub fn wish(topic: &str, role: Role) -> Request {
-    Request::Join { topic: topic.into(), type_name: String::new(), domain: None, role }
+    Request::Join {
+        topic: topic.into(),
+        type_name: String::new(),
+        domain: None,
+        role,
+    }
 }
 
 impl World {
@@ -126,7 +145,12 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let now = Instant::now();
         let engine = engine(&config, &folder, now);
-        World { engine, now, config, folder }
+        World {
+            engine,
+            now,
+            config,
+            folder,
+        }
     }
 
     /// The daemon is killed and started again.
@@ -134,23 +158,32 @@ impl World {
         self.engine = engine(&self.config, &self.folder, self.now);
     }
 
-    /// Time passes, a millisecond at a time where the engine wants to be woken.
+    /// Time passes; the engine is woken when it wants to be.
     pub fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
-        while let Some(next) = self.engine.next_tick().filter(|next| *next <= end) {
-            if self.engine.is_idle(self.now) {
+        while let Some(next) = self.engine.next_tick() {
+            // What is overdue (a session to be cut off) stays so until somebody acts.
+            self.now = next.max(self.now + Duration::from_millis(1));
+            if self.now > end {
                 break;
             }
-            self.now = self.now.max(next) + Duration::from_micros(1);
             self.engine.tick(self.now);
         }
-        self.now = self.now.max(end);
+        self.now = end;
         self.engine.tick(self.now);
     }
 
     pub fn connect_as(&mut self, uid: u32, watched: bool) -> SessionId {
-        let credentials = Credentials { pid: Some(std::process::id()), uid, gid: uid };
-        let peer = Peer { credentials, groups: vec![], process_is_watched: watched };
+        let credentials = Credentials {
+            pid: Some(std::process::id()),
+            uid,
+            gid: uid,
+        };
+        let peer = Peer {
+            credentials,
+            groups: vec![],
+            process_is_watched: watched,
+        };
         self.engine.connect(self.now, peer).unwrap()
     }
 
@@ -160,7 +193,13 @@ impl World {
 
     pub fn client_as(&mut self, name: &str, uid: u32) -> Sim {
         let id = self.connect_as(uid, true);
-        let sim = Sim { id, name: name.into(), uid, holds: HashMap::new(), segments: vec![] };
+        let sim = Sim {
+            id,
+            name: name.into(),
+            uid,
+            holds: HashMap::new(),
+            segments: vec![],
+        };
         self.hello(&sim);
         sim
     }
@@ -198,19 +237,30 @@ impl World {
     }
 
     pub fn ask(&mut self, sim: &Sim, request: Request) -> Result<Answer, Refusal> {
-        self.ask_with(sim, request, vec![]).map(|(answer, _)| answer)
+        self.ask_with(sim, request, vec![])
+            .map(|(answer, _)| answer)
     }
 
     pub fn refused(&mut self, sim: &Sim, request: Request) -> RefusalCode {
-        let refusal = self.ask(sim, request.clone()).expect_err(&format!("{request:?}"));
+        let refusal = self
+            .ask(sim, request.clone())
+            .expect_err(&format!("{request:?}"));
         assert!(refusal.message.len() > 20, "says what to do: {refusal:?}");
         refusal.code
     }
 
     pub fn try_join(&mut self, sim: &mut Sim, request: Request) -> Result<Seat, Refusal> {
         let (answer, mut fds) = self.ask_with(sim, request, vec![])?;
-        let Answer::Joined { member, grant, region_offset, doorbell, ring, type_name, pool, .. } =
-            answer
+        let Answer::Joined {
+            member,
+            grant,
+            region_offset,
+            doorbell,
+            ring,
+            type_name,
+            pool,
+            ..
+        } = answer
         else {
             panic!("{answer:?}")
         };
@@ -218,12 +268,24 @@ impl World {
             let control = fds.pop().unwrap();
             let registry = fds.pop().unwrap();
             let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite).unwrap();
-            let hold = Hold { grant, registry, control, map };
+            let hold = Hold {
+                grant,
+                registry,
+                control,
+                map,
+            };
             hold.lock();
             sim.holds.insert(member.zone, hold);
         }
         assert!(fds.is_empty());
-        Ok(Seat { member, region_offset, doorbell, ring, type_name, pool })
+        Ok(Seat {
+            member,
+            region_offset,
+            doorbell,
+            ring,
+            type_name,
+            pool,
+        })
     }
 
     pub fn join(&mut self, sim: &mut Sim, topic: &str, role: Role) -> Seat {
@@ -236,7 +298,16 @@ impl World {
 
     pub fn lease(&mut self, sim: &Sim, seat: &Seat, granules: u64) -> Range {
         let bytes = granules * GRANULE_BYTES;
-        match self.ask(sim, Request::Lease { publisher: seat.member, bytes }).unwrap() {
+        match self
+            .ask(
+                sim,
+                Request::Lease {
+                    publisher: seat.member,
+                    bytes,
+                },
+            )
+            .unwrap()
+        {
             Answer::Leased { ranges } => ranges[0],
             other => panic!("{other:?}"),
         }
@@ -246,7 +317,12 @@ impl World {
     pub fn fetch_segments(&mut self, sim: &mut Sim, seat: &Seat, writable: bool) {
         loop {
             let from = sim.segments.len() as u32;
-            let request = Request::Segments { zone: seat.member.zone, pool: 0, from, writable };
+            let request = Request::Segments {
+                zone: seat.member.zone,
+                pool: 0,
+                from,
+                writable,
+            };
             let (_, fds) = self.ask_with(sim, request, vec![]).unwrap();
             if fds.is_empty() {
                 return;
@@ -305,7 +381,10 @@ impl World {
     }
 
     pub fn leased_granules(&mut self, sim: &Sim) -> u64 {
-        self.pools(sim).iter().map(|pool| pool.leased_bytes / GRANULE_BYTES).sum()
+        self.pools(sim)
+            .iter()
+            .map(|pool| pool.leased_bytes / GRANULE_BYTES)
+            .sum()
     }
 
     pub fn topics(&mut self, sim: &Sim) -> Vec<TopicRow> {
@@ -316,7 +395,15 @@ impl World {
     }
 
     pub fn info(&mut self, sim: &Sim, topic: &str) -> TopicInfo {
-        match self.ask(sim, Request::Topic { topic: topic.into() }).unwrap() {
+        match self
+            .ask(
+                sim,
+                Request::Topic {
+                    topic: topic.into(),
+                },
+            )
+            .unwrap()
+        {
             Answer::Topic(info) => info,
             other => panic!("{other:?}"),
         }
@@ -329,8 +416,10 @@ impl World {
             client_index: hold.grant.client_index,
             client_id: hold.grant.client_id,
         };
-        let fds =
-            vec![hold.registry.try_clone().unwrap(), hold.control.try_clone().unwrap()];
+        let fds = vec![
+            hold.registry.try_clone().unwrap(),
+            hold.control.try_clone().unwrap(),
+        ];
         match self.ask_with(sim, request, fds)?.0 {
             Answer::Zone { wants_segments } => Ok(wants_segments),
             other => panic!("{other:?}"),
@@ -341,7 +430,15 @@ impl World {
         for (number, chunk) in sim.segments.chunks(5).enumerate() {
             let fds = chunk.iter().map(|fd| fd.try_clone().unwrap()).collect();
             let from = number as u32 * 5;
-            self.ask_with(sim, Request::HandBackSegments { zone, pool: 0, from }, fds)?;
+            self.ask_with(
+                sim,
+                Request::HandBackSegments {
+                    zone,
+                    pool: 0,
+                    from,
+                },
+                fds,
+            )?;
         }
         Ok(())
     }
@@ -353,9 +450,23 @@ impl World {
             self.hand_back_segments(sim, zone).unwrap();
         }
         for (member, ranges) in claims {
-            self.ask(sim, Request::Claim { member: *member, ranges: ranges.clone() }).unwrap();
+            self.ask(
+                sim,
+                Request::Claim {
+                    member: *member,
+                    ranges: ranges.clone(),
+                },
+            )
+            .unwrap();
         }
-        self.ask(sim, Request::HandedBack { zone, doorbells: vec![] }).unwrap();
+        self.ask(
+            sim,
+            Request::HandedBack {
+                zone,
+                doorbells: vec![],
+            },
+        )
+        .unwrap();
     }
 }
 

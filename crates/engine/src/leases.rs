@@ -1,0 +1,93 @@
+//! Publishers' memory: what they lease, and what they give back.
+
+use crate::pools::LeaseError;
+use crate::refuse::{bad, refuse};
+use crate::zone::Zone;
+use rgaps_layout::GRANULE_BYTES;
+use rgaps_session::{Member, Range, Refusal, RefusalCode};
+
+impl Zone {
+    /// Leases memory to a publisher of the client's; makes room for it if need be. Returns the
+    /// pool, the range and, if the pool grew, how many segments it has now.
+    pub(crate) fn lease(
+        &mut self,
+        member: &Member,
+        client: u32,
+        bytes: u64,
+        limit: Option<u64>,
+    ) -> Result<(u32, Range, Option<u32>), Refusal> {
+        let (topic, publisher) = self.publisher_of(member, client)?;
+        let owner = topic.granule_owner(member.slot);
+        let index = publisher.pool;
+        let pool = self.pool(index)?;
+        let before = pool.segment_count();
+        check_limit(pool.leased_bytes_of(owner), bytes, limit)?;
+        loop {
+            let pool = &mut self.pools[index as usize];
+            match pool.lease(&self.registry, bytes, owner) {
+                Ok(range) => {
+                    let now = pool.segment_count();
+                    return Ok((index, range, (now != before).then_some(now)));
+                }
+                Err(LeaseError::Other(refusal)) => return Err(refusal),
+                // Each turn takes messages out of an orphan or ends it, so this ends.
+                Err(LeaseError::Full(refusal)) => {
+                    if !self.evict_oldest_orphan(|_, pool| pool == index) {
+                        return Err(refusal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes ranges back that a publisher of the client's does not need any more: all or none.
+    pub(crate) fn return_leases(
+        &mut self,
+        member: &Member,
+        client: u32,
+        ranges: &[Range],
+    ) -> Result<(), Refusal> {
+        let (topic, publisher) = self.publisher_of(member, client)?;
+        let owner = topic.granule_owner(member.slot);
+        let live = self.live_granules(topic, publisher);
+        let index = publisher.pool as usize;
+        let pool = &mut self.pools[index];
+        let mut owned = Vec::new();
+        for range in ranges {
+            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
+                bad(format!(
+                    "bytes {} and {} on are not whole leases of this publisher",
+                    range.offset, range.bytes
+                ))
+            })?;
+            if (first..first + count).any(|granule| live.contains(granule)) {
+                return Err(bad(format!(
+                    "blocks in the {} bytes at {} are still loaned, kept or held",
+                    range.bytes, range.offset
+                )));
+            }
+            owned.push((first, count));
+        }
+        for (first, count) in owned {
+            pool.free(&self.registry, first, count);
+        }
+        Ok(())
+    }
+}
+
+fn check_limit(has: u64, bytes: u64, limit: Option<u64>) -> Result<(), Refusal> {
+    let wants = bytes
+        .max(1)
+        .checked_next_multiple_of(GRANULE_BYTES)
+        .unwrap_or(u64::MAX);
+    match limit {
+        Some(limit) if has.saturating_add(wants) > limit => Err(refuse(
+            RefusalCode::LimitReached,
+            format!(
+                "the publisher has {has} bytes and may have {limit}; release samples, or raise \
+                 limits.lease_per_publisher in rgaps.toml"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
