@@ -3,25 +3,21 @@
 
 use crate::control::Control;
 use crate::engine::SessionId;
-use crate::join::TOPIC_BYTES;
 use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
-use crate::pools::Pool;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
 use crate::sources::Sources;
 use crate::state_file::SavedZone;
 use crate::step::step;
-use crate::topic::{Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
-use crate::zone::{Client, Zone};
+use crate::topic::{Orphan, Owner};
+use crate::zone::Zone;
 use rgaps_layout::{
-    ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
-    SubscriberRecord, TopicRecord, CONTROL_BYTES, CONTROL_PAGE, GRANULE_BYTES, LAYOUT_VERSION,
-    MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES, MAX_PUBLISHERS, MAX_SEGMENTS,
-    MAX_SUBSCRIBERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC, SEQUENCE_END,
+    RegistryHeader, CONTROL_BYTES, CONTROL_PAGE, LAYOUT_VERSION, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
+    REGISTRY_MAGIC,
 };
 use rgaps_pool::verify_memfd;
-use rgaps_session::{check_topic_name, Limits, Range, Refusal, RefusalCode, Ring, Side};
+use rgaps_session::{Limits, Range, Refusal, RefusalCode, Side};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::abandon;
 use rustix::fs::OFlags;
@@ -73,6 +69,8 @@ impl Zone {
                 "the registry that was handed back is of another version, or damaged; restart the clients",
             ));
         }
+        // Opened anew only once it is known for a memfd: opening something else may have effects.
+        verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         // Through a description of our own, that no client can change the flags of.
         let control = reopen(control.as_fd(), OFlags::RDWR)
             .map_err(|e| system("open the control segment that was handed back", e))?;
@@ -87,6 +85,7 @@ impl Zone {
         zone.load_clients().map_err(read)?;
         zone.load_pools(sources)?;
         zone.load_topics().map_err(read)?;
+        zone.restore_topics();
         zone.load_granules().map_err(read)?;
         step!("adopt.loaded");
         zone.set_aside(header.control_used);
@@ -96,187 +95,12 @@ impl Zone {
         Ok(zone)
     }
 
-    fn load_clients(&mut self) -> std::io::Result<()> {
-        for index in 0..MAX_CLIENTS as u32 {
-            let record = self.registry.client(index)?;
-            if record.state == RECORD_LIVE {
-                self.clients.insert(index, client_of(&record));
-            }
-        }
-        Ok(())
-    }
-
-    fn load_pools(&mut self, sources: &mut dyn Sources) -> Result<(), Refusal> {
-        for index in 0..MAX_POOLS as u32 {
-            let record = self
-                .registry
-                .pool(index)
-                .map_err(|e| system("read the registry", e))?;
-            if record.state != RECORD_LIVE {
-                break;
-            }
-            check_pool(&record)?;
-            let domain = match record.domain_kind {
-                0 => Domain::Host,
-                _ => Domain::Cuda(GpuUuid(record.gpu_uuid)),
-            };
-            let opened = sources.open(domain).map_err(memory)?;
-            // The recorded cap, not today's: clients have reserved that much address space.
-            let mut pool = Pool::new(index, opened.source, record.cap_bytes, opened.segment_bytes);
-            pool.expect(&record.segments[..record.segment_count as usize]);
-            self.pools.push(pool);
-        }
-        Ok(())
-    }
-
-    fn load_topics(&mut self) -> std::io::Result<()> {
-        for (index, record) in self.registry.topics()? {
-            match self.load_topic(index, &record) {
-                Some(topic) => {
-                    self.names.insert(topic.name.clone(), index);
-                    self.topics.insert(index, topic);
-                }
-                None => {
-                    tracing::error!(
-                        index,
-                        "a topic's record makes no sense; the topic is given up"
-                    );
-                    self.registry.clear_topic(index)?;
-                }
-            }
-        }
+    fn restore_topics(&mut self) {
         let topics: Vec<u32> = self.topics.keys().copied().collect();
         for index in topics {
             self.restore_words(index);
             self.remove_lost_subscribers(index);
         }
-        Ok(())
-    }
-
-    fn load_topic(&mut self, index: u32, record: &TopicRecord) -> Option<Topic> {
-        let name = text(&record.name, record.name_bytes)?;
-        let type_name = text(&record.type_name, record.type_bytes)?;
-        let pool = (record.pool != NO_POOL).then_some(record.pool);
-        let sound = record.state == RECORD_LIVE
-            && record.topic_id != 0
-            && check_topic_name(&name).is_ok()
-            && !self.names.contains_key(&name)
-            && record.region_offset % CONTROL_PAGE == 0
-            && pool.is_none_or(|pool| (pool as usize) < self.pools.len());
-        if !sound || !self.control.reserve(record.region_offset, TOPIC_BYTES) {
-            return None;
-        }
-        let view = self.control.topic(record.region_offset);
-        let mut topic = Topic {
-            index,
-            name,
-            type_name,
-            id: record.topic_id,
-            region: record.region_offset,
-            pool,
-            epoch: view.membership_epoch().load(Ordering::Acquire),
-            publishers: Vec::new(),
-            subscribers: Vec::new(),
-            quarantine: Vec::new(),
-            starts: [0; MAX_PUBLISHERS],
-            spoiled: 0,
-        };
-        for (slot, record) in record.publishers.iter().enumerate() {
-            if let Some(publisher) = self.load_publisher(slot as u32, record) {
-                topic.starts[slot] = publisher.ring.start;
-                topic.publishers.push(publisher);
-            }
-        }
-        for (slot, record) in record.subscribers.iter().enumerate() {
-            topic
-                .subscribers
-                .extend(self.load_subscriber(slot as u32, record));
-        }
-        Some(topic)
-    }
-
-    fn load_publisher(&mut self, slot: u32, record: &PublisherRecord) -> Option<Publisher> {
-        if !matches!(record.state, RECORD_LIVE | RECORD_ORPHAN) {
-            return None;
-        }
-        let geometry = PublisherRegion {
-            ring_capacity: record.ring_capacity,
-            block_capacity: record.block_capacity,
-        };
-        let sound = record.incarnation != 0
-            && geometry.is_sound()
-            && (1..=MAX_DEPTH).contains(&record.depth)
-            && record.depth < record.ring_capacity
-            && record.start < SEQUENCE_END
-            && (record.pool as usize) < self.pools.len()
-            && record.region_offset % CONTROL_PAGE == 0;
-        if !sound || !self.control.reserve(record.region_offset, geometry.bytes()) {
-            tracing::error!(
-                slot,
-                "a publisher's record makes no sense; the publisher is given up"
-            );
-            return None;
-        }
-        let client = self
-            .clients
-            .get(&record.client)
-            .filter(|_| record.state == RECORD_LIVE);
-        let known = client.is_some()
-            && self
-                .control
-                .doorbells
-                .reserve(record.doorbell, record.client);
-        let owner = match known {
-            true => Owner::Client(record.client),
-            // `restore_words` finds out what it left.
-            false => Owner::Orphan(Orphan {
-                order: 0,
-                tail: record.start,
-                head: record.start,
-            }),
-        };
-        Some(Publisher {
-            slot,
-            owner,
-            client_name: client.map_or_else(String::new, |client| client.name.clone()),
-            client_pid: client.map_or(0, |client| client.pid),
-            incarnation: record.incarnation,
-            offer: Publisher::offer_of(record),
-            ring: Ring {
-                region_offset: record.region_offset,
-                ring_capacity: record.ring_capacity,
-                block_capacity: record.block_capacity,
-                depth: record.depth,
-                start: record.start,
-            },
-            doorbell: if known { record.doorbell } else { 0 },
-            pool: record.pool,
-        })
-    }
-
-    fn load_subscriber(&mut self, slot: u32, record: &SubscriberRecord) -> Option<Subscriber> {
-        if record.state != RECORD_LIVE || record.incarnation == 0 {
-            return None;
-        }
-        let demand = Subscriber::demand_of(record);
-        // Without a client or a doorbell it is kept for now, so that its bits are cleared.
-        let known = self.clients.contains_key(&record.client)
-            && self
-                .control
-                .doorbells
-                .reserve(record.doorbell, record.client);
-        let (client, doorbell) = if known {
-            (record.client, record.doorbell)
-        } else {
-            (u32::MAX, 0)
-        };
-        Some(Subscriber {
-            slot,
-            client,
-            incarnation: record.incarnation,
-            demand,
-            doorbell,
-        })
     }
 
     /// Writes what the daemon writes of a topic's region again: its predecessor may have died half
@@ -450,55 +274,3 @@ fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
     }
     Ok(())
 }
-
-fn client_of(record: &ClientRecord) -> Client {
-    let end = record
-        .name
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(record.name.len() - 1);
-    let name: String = String::from_utf8_lossy(&record.name[..end])
-        .chars()
-        .filter(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)
-        .collect();
-    Client {
-        session: None,
-        id: record.client_id,
-        pid: record.pid,
-        uid: record.uid,
-        gid: record.gid,
-        name,
-        claims: None,
-        unlocked_since: None,
-    }
-}
-
-fn check_pool(record: &PoolRecord) -> Result<(), Refusal> {
-    let count = record.segment_count as usize;
-    let segments = record
-        .segments
-        .get(..count.min(MAX_SEGMENTS))
-        .unwrap_or_default();
-    let sizes = segments
-        .iter()
-        .all(|s| s.bytes > 0 && s.bytes % GRANULE_BYTES == 0 && s.bytes <= MAX_POOL_BYTES);
-    let total: u128 = segments.iter().map(|s| u128::from(s.bytes)).sum();
-    let sound = count <= MAX_SEGMENTS
-        && sizes
-        && record.cap_bytes <= MAX_POOL_BYTES
-        && total <= u128::from(record.cap_bytes)
-        && record.domain_kind <= 1;
-    sound.then_some(()).ok_or_else(|| {
-        refuse(
-            RefusalCode::ZoneLost,
-            "the registry's pools make no sense; restart the clients",
-        )
-    })
-}
-
-fn text(bytes: &[u8], length: u32) -> Option<String> {
-    let bytes = bytes.get(..length as usize)?;
-    std::str::from_utf8(bytes).ok().map(str::to_owned)
-}
-
-const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");

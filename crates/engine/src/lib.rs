@@ -28,6 +28,7 @@ mod qos;
 mod random;
 mod ranges;
 mod reactor;
+mod records;
 mod recovery;
 mod refuse;
 mod registry;

@@ -116,7 +116,7 @@ fn history_outlives_its_publisher_until_room_is_needed() {
     world.pass(LATER);
     assert_eq!(world.topics(&b)[0].orphans, 2);
     // Somebody who comes late reads it, who holds it keeps it.
-    let subscriber = world.join(&mut b, "latched", best_effort());
+    let subscriber = world.join(&mut b, "latched", late());
     let mut reader = world.reader(&b, &subscriber, false, Start::Kept(10));
     let mut tags = vec![];
     let mut held = None;
@@ -189,7 +189,7 @@ fn the_oldest_orphan_makes_room_for_a_publisher() {
         publisher.ring.start, 1,
         "sequence numbers of the slot go on"
     );
-    let subscriber = world.join(&mut a, "t", best_effort());
+    let subscriber = world.join(&mut a, "t", late());
     let mut reader = world.reader(&a, &subscriber, false, Start::Kept(100));
     let mut tags: Vec<u64> = std::iter::from_fn(|| {
         let taken = reader.poll()?;

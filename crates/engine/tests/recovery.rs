@@ -194,7 +194,7 @@ fn a_dead_publishers_history_goes_on() {
     assert_eq!(world.leased_granules(&b), 2);
     for (topic, tag) in [("left", 1), ("died", 2)] {
         assert!(world.info(&b, topic).publishers[0].orphan);
-        let seat = world.join(&mut b, topic, best_effort());
+        let seat = world.join(&mut b, topic, late());
         let mut reader = world.reader(&b, &seat, false, Start::Kept(9));
         let taken = reader.poll().unwrap();
         assert_eq!(taken.message.tag, tag);

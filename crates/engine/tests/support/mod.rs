@@ -127,6 +127,15 @@ pub fn reliable() -> Role {
     })
 }
 
+/// Begins with what is kept.
+pub fn late() -> Role {
+    Role::Subscriber(Demand {
+        reliable: false,
+        transient_local: true,
+        depth: 0,
+    })
+}
+
 pub fn wish(topic: &str, role: Role) -> Request {
     Request::Join {
         topic: topic.into(),
@@ -349,6 +358,7 @@ impl World {
             ring.depth,
             u64::MAX,
         )
+        .unwrap()
     }
 
     pub fn topic(&self, sim: &Sim, seat: &Seat) -> TopicView<Shared> {
@@ -356,7 +366,7 @@ impl World {
     }
 
     pub fn reader(&self, sim: &Sim, seat: &Seat, reliable: bool, start: Start) -> Reader<Shared> {
-        Reader::new(self.topic(sim, seat), seat.member.slot, reliable, start)
+        Reader::new(self.topic(sim, seat), seat.member.slot, reliable, start).unwrap()
     }
 
     /// The client's process ends.
