@@ -135,8 +135,13 @@ impl Loan {
     /// Publishes when the work queued on `stream` so far has finished, which this call waits for
     /// on the CPU. On host memory the stream is not used.
     pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {
-        let publisher = self.publisher.clone();
-        match publisher.publish(&mut self, stream) {
+        let filled = Filled {
+            offset: self.offset,
+            bytes: self.bytes,
+            tag: self.tag,
+            tensor: self.tensor,
+        };
+        match self.publisher.publish(&mut self.block, &filled, stream) {
             Ok(sequence) => Ok(sequence),
             Err(error) => {
                 let lost = matches!(error, PublishError::LoanLost(_));
@@ -147,6 +152,14 @@ impl Loan {
             }
         }
     }
+}
+
+/// What a loan says of its bytes when it is published.
+pub(crate) struct Filled {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tag: u64,
+    pub(crate) tensor: Option<Tensor>,
 }
 
 impl Drop for Loan {

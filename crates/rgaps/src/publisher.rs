@@ -2,6 +2,7 @@
 
 use crate::client::broken;
 use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::loan::Filled;
 use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
@@ -529,11 +530,16 @@ impl PublisherCore {
     }
 
     /// Publishes a loan's block; leaves it in the loan where it fails.
-    pub(crate) fn publish(&self, loan: &mut Loan, stream: Stream) -> Result<u64, PublishError> {
+    pub(crate) fn publish(
+        &self,
+        block: &mut Option<rgaps_topic::Loan>,
+        filled: &Filled,
+        stream: Stream,
+    ) -> Result<u64, PublishError> {
         let publish_ns = monotonic_ns();
         self.guard.check()?;
-        if let Some(tensor) = &loan.tensor {
-            crate::tensor::check_extent(tensor, loan.bytes)
+        if let Some(tensor) = &filled.tensor {
+            crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
         if self.pool.domain != Domain::Host {
@@ -541,23 +547,23 @@ impl PublisherCore {
         }
         let message = Message {
             pool: self.pool.pool as u16,
-            offset: loan.offset,
-            bytes: loan.bytes,
+            offset: filled.offset,
+            bytes: filled.bytes,
             publish_ns,
-            tag: loan.tag,
-            tensor: loan.tensor,
+            tag: filled.tag,
+            tensor: filled.tensor,
         };
         let mut state = self.lock();
-        if self.qos.reliable && !state.writer.has_room(loan.bytes) {
+        if self.qos.reliable && !state.writer.has_room(filled.bytes) {
             drop(state);
-            state = self.wait_for_room(loan.bytes)?;
+            state = self.wait_for_room(filled.bytes)?;
         }
         let State {
             writer,
             memory,
             loans,
         } = &mut *state;
-        let Some(block) = loan.block.take() else {
+        let Some(block) = block.take() else {
             return Err(PublishError::Argument("the loan is used up".to_owned()));
         };
         *loans -= 1;

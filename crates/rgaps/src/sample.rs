@@ -15,7 +15,6 @@ use std::sync::Arc;
 /// is dropped.
 pub struct Sample {
     pub(crate) subscriber: Arc<SubscriberCore>,
-    pub(crate) mapping: Arc<PoolMapping>,
     /// The same hold in all clones; the last of them lets go.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
     /// Index of the clones' count.
@@ -38,6 +37,10 @@ impl fmt::Debug for Sample {
 }
 
 impl Sample {
+    fn mapping(&self) -> &PoolMapping {
+        self.subscriber.mapping(self.message.pool)
+    }
+
     /// Bytes of payload.
     pub fn len(&self) -> u64 {
         self.message.bytes
@@ -50,13 +53,13 @@ impl Sample {
 
     /// Where the bytes live.
     pub fn domain(&self) -> Domain {
-        self.mapping.domain()
+        self.mapping().domain()
     }
 
     /// Address of the first byte in this process: a host pointer, or a `CUdeviceptr`. Readable,
     /// not writable, as long as a clone of the sample lives.
     pub fn address(&self) -> u64 {
-        self.mapping.base() + self.message.offset
+        self.mapping().base() + self.message.offset
     }
 
     /// The bytes, of a sample in host memory.
@@ -90,7 +93,7 @@ impl Sample {
                 mapped: self.message.bytes,
             }));
         }
-        Ok(self.mapping.read(self.message.offset + at, bytes)?)
+        Ok(self.mapping().read(self.message.offset + at, bytes)?)
     }
 
     /// Shape and element type, of a message that is a tensor and lies within its bytes.
@@ -134,7 +137,7 @@ impl Sample {
     /// waits for on the CPU. On host memory the stream is not used.
     pub fn release_on(self, stream: Stream) -> Result<(), RecvError> {
         if self.domain() != Domain::Host && !self.subscriber.guard.is_child() {
-            self.mapping.synchronize(stream)?;
+            self.mapping().synchronize(stream)?;
         }
         Ok(())
     }
@@ -145,7 +148,6 @@ impl Clone for Sample {
         self.subscriber.holds.add(self.hold);
         Sample {
             subscriber: self.subscriber.clone(),
-            mapping: self.mapping.clone(),
             held: ManuallyDrop::new(self.held.duplicate()),
             ..*self
         }
@@ -162,7 +164,7 @@ impl Drop for Sample {
         if self.domain() != Domain::Host {
             // Work on the default stream may still read the block. Where the wait fails the
             // context is lost, and with it the work.
-            let _ = self.mapping.synchronize(Stream(0));
+            let _ = self.mapping().synchronize(Stream(0));
         }
         held.release();
         self.subscriber.let_go(self.hold);

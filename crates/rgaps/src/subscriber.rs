@@ -10,7 +10,7 @@ use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Demand, Member, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
-use rgaps_topic::{Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView};
+use rgaps_topic::{Message, Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -254,6 +254,8 @@ pub(crate) struct SubscriberCore {
     own_doorbell: u32,
     qos: SubscriberQos,
     pub(crate) holds: Holds,
+    /// The pools' mappings, each from the first message in it on.
+    pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
     readiness: OnceLock<Option<Readiness>>,
     state: Mutex<State>,
 }
@@ -261,7 +263,9 @@ pub(crate) struct SubscriberCore {
 /// What changes with every message.
 pub(crate) struct State {
     pub(crate) reader: Reader<Shared>,
-    pools: [Option<Arc<PoolMapping>>; MAX_POOLS],
+    /// A place among the held samples for the next message, so that a look for one that is not
+    /// there costs no more than the look.
+    spare: Option<u32>,
     /// A message whose memory could not be mapped yet: it is the next to be received.
     unlocated: Option<(u32, Taken<Shared>)>,
 }
@@ -286,11 +290,14 @@ impl SubscriberCore {
             doorbell,
             ..
         } = joined;
-        let mut pools = std::array::from_fn(|_| None);
+        let pools = std::array::from_fn(|_| OnceLock::new());
         if let Some(grant) = joined.pool {
             // A domain that cannot be used here is better told now than with the first message.
             let mapping = conductor.pool_mapping(member.zone, grant, Access::ReadOnly)?;
-            pools[grant.pool as usize % MAX_POOLS] = Some(mapping);
+            let known = pools.get(grant.pool as usize);
+            let _ = known
+                .ok_or_else(|| broken("a pool out of range"))?
+                .set(mapping);
         }
         // SAFETY: the zone maps the control segment of that size for writing, for as long as it
         // lives, and `self.zone` keeps it; everything in it is accessed as atomics.
@@ -321,10 +328,11 @@ impl SubscriberCore {
             own_doorbell: doorbell,
             qos,
             holds: Holds::new(qos.max_held),
+            pools,
             readiness: OnceLock::new(),
             state: Mutex::new(State {
                 reader,
-                pools,
+                spare: None,
                 unlocated: None,
             }),
         })
@@ -369,10 +377,9 @@ impl SubscriberCore {
         let Some((hold, taken)) = next else {
             return Ok(None);
         };
-        match core.locate(&mut state, &taken) {
-            Ok(mapping) => Ok(Some(Sample {
+        match core.locate(&taken) {
+            Ok(()) => Ok(Some(Sample {
                 subscriber: core.clone(),
-                mapping,
                 held: ManuallyDrop::new(taken.held),
                 hold,
                 message: taken.message,
@@ -398,7 +405,7 @@ impl SubscriberCore {
 
     /// Takes the next message and a place among those that are held.
     fn take(&self, state: &mut State) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
-        let Some(hold) = self.holds.begin() else {
+        let Some(hold) = state.spare.take().or_else(|| self.holds.begin()) else {
             // A full subscriber that has nothing to read is not in trouble yet.
             if !state.is_ready() {
                 return Ok(None);
@@ -409,10 +416,11 @@ impl SubscriberCore {
             });
         };
         let Some(taken) = self.poll(state) else {
-            self.holds.end(hold);
+            state.spare = Some(hold);
             return Ok(None);
         };
-        self.slot.held().store(self.holds.held(), Ordering::Relaxed);
+        let held = self.holds.enter(hold);
+        self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))
     }
 
@@ -431,51 +439,66 @@ impl SubscriberCore {
         taken
     }
 
-    /// The mapping that a message's bytes lie in, if they do.
-    fn locate(
-        &self,
-        state: &mut State,
-        taken: &Taken<Shared>,
-    ) -> Result<Arc<PoolMapping>, RecvError> {
+    /// The mapping of a pool that a sample is in.
+    pub(crate) fn mapping(&self, pool: u16) -> &PoolMapping {
+        self.pools[usize::from(pool)]
+            .get()
+            .expect("`locate` has mapped the pool of every sample")
+    }
+
+    /// Sees to it that a message's bytes are mapped, if there are such bytes.
+    #[inline]
+    fn locate(&self, taken: &Taken<Shared>) -> Result<(), RecvError> {
         let message = &taken.message;
+        let known = self.pools.get(usize::from(message.pool));
+        let mapped = known
+            .and_then(OnceLock::get)
+            .map_or(0, |mapping| mapping.mapped());
+        match message.offset.checked_add(message.bytes) {
+            Some(end) if end <= mapped && mapped > 0 => Ok(()),
+            _ => self.map(message),
+        }
+    }
+
+    /// Maps what a message's bytes lie in.
+    #[cold]
+    fn map(&self, message: &Message) -> Result<(), RecvError> {
+        let pool = u32::from(message.pool);
+        let zone = self.member.zone;
         let untrusted = |reason: String| RecvError::Untrusted {
             topic: self.topic_name.clone(),
             reason,
         };
-        let pool = usize::from(message.pool);
-        let known = state
+        let known = self
             .pools
-            .get_mut(pool)
+            .get(pool as usize)
             .ok_or_else(|| untrusted(format!("there is no pool {pool}")))?;
-        let mapping = match known {
-            Some(mapping) => mapping.clone(),
-            None => {
-                let zone = self.member.zone;
-                let grant = self.conductor.pool_grant(zone, pool as u32)?;
-                let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
-                known.insert(mapping).clone()
-            }
-        };
+        if known.get().is_none() {
+            let grant = self.conductor.pool_grant(zone, pool)?;
+            let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
+            let _ = known.set(mapping);
+        }
+        let mapping = self.mapping(message.pool);
         let end = message
             .offset
             .checked_add(message.bytes)
             .filter(|end| *end <= mapping.cap())
             .ok_or_else(|| untrusted(format!("its bytes lie outside pool {pool}")))?;
         if end > mapping.mapped() {
-            self.conductor.sync_pool(self.member.zone, pool as u32)?;
+            self.conductor.sync_pool(zone, pool)?;
         }
         if end > mapping.mapped() {
             return Err(untrusted(format!(
                 "its bytes lie behind the end of pool {pool}"
             )));
         }
-        Ok(mapping)
+        Ok(())
     }
 
     /// After the last clone of a sample released its block.
     pub(crate) fn let_go(&self, hold: u32) {
-        self.holds.end(hold);
-        self.slot.held().store(self.holds.held(), Ordering::Relaxed);
+        let held = self.holds.end(hold);
+        self.slot.held().store(held, Ordering::Relaxed);
     }
 }
 
@@ -499,6 +522,7 @@ impl Drop for SubscriberCore {
 pub(crate) struct Holds {
     clones: Box<[AtomicU32]>,
     unused: Mutex<Vec<u32>>,
+    held: AtomicU32,
 }
 
 impl Holds {
@@ -506,6 +530,7 @@ impl Holds {
         Holds {
             clones: (0..most).map(|_| AtomicU32::new(0)).collect(),
             unused: Mutex::new((0..most).rev().collect()),
+            held: AtomicU32::new(0),
         }
     }
 
@@ -513,15 +538,22 @@ impl Holds {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A count of one, if fewer than the limit are in use.
+    /// A place, if fewer than the limit are in use.
     fn begin(&self) -> Option<u32> {
-        let hold = self.unused().pop()?;
-        self.clones[hold as usize].store(1, Ordering::Relaxed);
-        Some(hold)
+        self.unused().pop()
     }
 
-    fn end(&self, hold: u32) {
+    /// A sample takes its place, with one clone. Returns how many are held now.
+    fn enter(&self, hold: u32) -> u32 {
+        self.clones[hold as usize].store(1, Ordering::Relaxed);
+        self.held.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A sample leaves its place. Returns how many are held now.
+    fn end(&self, hold: u32) -> u32 {
+        let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
         self.unused().push(hold);
+        held
     }
 
     pub(crate) fn add(&self, hold: u32) {
@@ -536,6 +568,6 @@ impl Holds {
     }
 
     pub(crate) fn held(&self) -> u32 {
-        (self.clones.len() - self.unused().len()) as u32
+        self.held.load(Ordering::Relaxed)
     }
 }
