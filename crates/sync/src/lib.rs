@@ -7,11 +7,6 @@ pub mod atomic;
 mod clock;
 mod futex;
 
-#[cfg(loom)]
-pub use loom::sync::Arc;
-#[cfg(not(loom))]
-pub use std::sync::Arc;
-
 pub use clock::monotonic_ns;
 pub use futex::{futex_wait, futex_wait_any, futex_wake_all, Wake, WAIT_ANY_MAX};
 

@@ -4,13 +4,15 @@
 //! their only writer. Subscribers read the ring at cursors of their own and take a block by
 //! setting their bit in its *holder word*; the block lives as long as any bit is set. Bits belong
 //! to someone: when a process is gone the daemon clears its bits, so nothing leaks and nothing is
-//! freed twice. See `docs/decisions/0002-holder-words.md`.
+//! freed twice. See `docs/decisions/0004-holder-words.md`.
 //!
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 
 mod holder;
 mod orphan;
 mod reader;
+#[cfg(not(loom))]
+mod shared;
 mod step;
 mod storage;
 mod view;
@@ -20,9 +22,11 @@ mod writer;
 pub use holder::{Holders, Outcome};
 pub use orphan::{abandon, clear_holder, evict_through, live_blocks, Abandoned};
 pub use reader::{Held, Reader, Start, Taken};
+#[cfg(not(loom))]
+pub use shared::Shared;
 #[cfg(feature = "crash-steps")]
 pub use step::{reached as crash_step_reached, set_crash_hook};
-pub use storage::{Shared, Storage};
+pub use storage::Storage;
 pub use view::{PublisherView, RegionView, SubscriberView, TopicView};
 pub use wake::{ring, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};

@@ -10,8 +10,8 @@ use rgaps_layout::{
     DType, PublisherRegion, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
     SEQUENCE_END,
 };
-use rgaps_sync::atomic::{fence, Ordering};
-use rgaps_sync::Arc;
+use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Messages that [`Reader::poll`] finds gone at one publisher before it looks at the next one.
 ///
@@ -71,24 +71,31 @@ impl<S: Storage> Held<S> {
 
     /// Lets go of the block. May be called from any thread, also while another polls.
     pub fn release(self) {
-        let region = &self.source.region;
-        let Some(word) = region.holders(self.block) else {
-            return;
-        };
+        let source = &self.source;
         step!("release.begin");
-        if holder::release(word, self.generation, self.bit) == Outcome::Emptied {
-            holder::announce_return(region, self.block);
-            // The publisher says that it waits, then looks; we say, then look (SYNC: sleep).
-            fence(Ordering::SeqCst);
-            let publisher = &self.source.publisher;
-            if publisher.wants_blocks().load(Ordering::Relaxed) != 0 {
-                ring(
-                    &region.storage,
-                    publisher.doorbell().load(Ordering::Relaxed),
-                );
+        if let Some(word) = source.region.holders(self.block) {
+            if holder::release(word, self.generation, self.bit) == Outcome::Emptied {
+                self.give_back();
             }
         }
-        // The source goes only now: while it is held, the daemon does not reuse the region.
+        // Last: until then the daemon does not reuse the region. Release: what we did in it comes
+        // before (SYNC: region).
+        source.holds.fetch_sub(1, Ordering::Release);
+    }
+
+    fn give_back(&self) {
+        let Source {
+            region, publisher, ..
+        } = &*self.source;
+        holder::announce_return(region, self.block);
+        // The publisher says that it waits, then looks; we say, then look (SYNC: sleep).
+        fence(Ordering::SeqCst);
+        if publisher.wants_blocks().load(Ordering::Relaxed) != 0 {
+            ring(
+                &region.storage,
+                publisher.doorbell().load(Ordering::Relaxed),
+            );
+        }
     }
 }
 
@@ -99,6 +106,8 @@ struct Source<S> {
     start: u64,
     region: RegionView<S>,
     publisher: PublisherView<S>,
+    /// Holds on blocks of the region.
+    holds: AtomicU64,
 }
 
 /// A subscriber's cursors. Exactly one exists per subscriber.
@@ -250,11 +259,11 @@ impl<S: Storage> Reader<S> {
     /// Tells the daemon that the regions of publishers that left are not touched any more from
     /// here, once that is so.
     fn acknowledge_epoch(&mut self) {
-        self.leaving.retain(|source| Arc::strong_count(source) > 1);
+        // Acquire: what the last holder did in the region comes before (SYNC: region).
+        self.leaving
+            .retain(|source| source.holds.load(Ordering::Acquire) != 0);
         if self.leaving.is_empty() {
-            // The last holder's writes to the region come before this store: the count was
-            // lowered with Release, and this fence makes our look at it an Acquire.
-            fence(Ordering::Acquire);
+            // Release: so does what we did (SYNC: region).
             self.slot
                 .seen_epoch()
                 .store(self.epoch_seen, Ordering::Release);
@@ -301,6 +310,7 @@ impl<S: Storage> Reader<S> {
             start,
             region,
             publisher,
+            holds: AtomicU64::new(0),
         }))
     }
 
@@ -347,6 +357,8 @@ impl<S: Storage> Reader<S> {
         let word = source.region.holders(block)?;
         let bit = 1 << self.slot_index;
         (incarnation == source.incarnation && holder::acquire(word, generation, bit)).then(|| {
+            // Relaxed: it comes back to zero only after this thread has handed the hold on.
+            source.holds.fetch_add(1, Ordering::Relaxed);
             Held {
                 source: source.clone(),
                 bit,

@@ -1,0 +1,141 @@
+//! Models of sleeping: whoever says that it sleeps, and looks again before it does, is woken.
+
+use crate::cells::{Cells, Shape};
+use crate::check;
+use crate::world::World;
+use loom::thread;
+use rgaps_layout::WAIT_SLICE_NS;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{Reader, Sleeper, Taken};
+
+const SMALL: Shape = Shape {
+    publishers: 1,
+    subscribers: 1,
+    blocks: 2,
+    doorbells: 2,
+};
+/// Doorbells: of subscriber 0, and one that is the publisher's or a wait set's.
+const OWN: u32 = 0;
+const OTHER: u32 = 1;
+
+/// Takes the next message, sleeping at `doorbell` while there is none.
+fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
+    let cells = reader.topic().storage().clone();
+    loop {
+        let sleeper = Sleeper::new(&cells, doorbell).unwrap();
+        reader.announce_sleep();
+        if let Some(taken) = reader.poll() {
+            return taken;
+        }
+        sleeper.sleep(WAIT_SLICE_NS);
+    }
+}
+
+#[test]
+fn a_sleeping_subscriber_is_woken_by_a_message() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let reading = thread::spawn({
+            let world = world.clone();
+            move || {
+                let taken = wait(&mut reader, OWN);
+                world.consume(taken)
+            }
+        });
+        publisher.publish(1);
+        assert_eq!(reading.join().unwrap(), 1);
+        publisher.finish();
+    });
+}
+
+/// A subscriber that slept in vain joins a wait set while a message is published: its doorbell
+/// changes, while a publisher may still know the old one.
+#[test]
+fn a_subscriber_that_changes_its_doorbell_is_woken_at_the_new_one() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        // It slept at its own until its time was over: its bit is set.
+        reader.announce_sleep();
+        let reading = thread::spawn({
+            let world = world.clone();
+            move || {
+                world
+                    .topic
+                    .subscriber(0)
+                    .doorbell()
+                    .store(OTHER, Ordering::Release);
+                let taken = wait(&mut reader, OTHER);
+                world.consume(taken)
+            }
+        });
+        publisher.publish(1);
+        assert_eq!(reading.join().unwrap(), 1);
+        publisher.finish();
+    });
+}
+
+#[test]
+fn a_publisher_that_is_held_back_is_woken_when_a_reliable_subscriber_reads_on() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        world.slot(0).doorbell().store(OTHER, Ordering::Relaxed);
+        let mut reader = world.subscriber(0, true);
+        publisher.publish(1);
+        let reading = thread::spawn({
+            let world = world.clone();
+            move || {
+                let taken = reader.poll().expect("it was there before");
+                assert_eq!(world.consume(taken), 1);
+                reader
+            }
+        });
+        while !publisher.writer.has_room(1) {
+            let sleeper = Sleeper::new(&world.cells, OTHER).unwrap();
+            publisher.writer.announce_blocked();
+            if publisher.writer.has_room(1) {
+                break;
+            }
+            sleeper.sleep(WAIT_SLICE_NS);
+        }
+        publisher.collect();
+        publisher.publish(2);
+        let mut reader = reading.join().unwrap();
+        let taken = reader.poll().unwrap();
+        assert_eq!((taken.missed, world.consume(taken)), (0, 2));
+        publisher.finish();
+    });
+}
+
+#[test]
+fn a_publisher_that_wants_blocks_is_woken_by_the_last_holder() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        world.slot(0).doorbell().store(OTHER, Ordering::Relaxed);
+        let mut reader = world.subscriber(0, false);
+        publisher.publish(1);
+        let taken = reader.poll().unwrap();
+        publisher.evict();
+        let letting_go = thread::spawn({
+            let world = world.clone();
+            move || world.consume(taken)
+        });
+        while publisher.memory.freed == 0 {
+            let sleeper = Sleeper::new(&world.cells, OTHER).unwrap();
+            publisher.writer.announce_wants_blocks(true);
+            publisher.collect();
+            if publisher.memory.freed == 0 {
+                sleeper.sleep(WAIT_SLICE_NS);
+            }
+        }
+        publisher.writer.announce_wants_blocks(false);
+        publisher.publish(2);
+        letting_go.join().unwrap();
+        publisher.finish();
+    });
+}

@@ -1,0 +1,253 @@
+//! A small topic: what the daemon does to it, and a publisher and subscribers whose every use of a
+//! payload is checked.
+
+use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
+use rgaps_sync::atomic::{fence, Ordering};
+use rgaps_topic::{Message, PublisherView, Reader, RegionView, Start, Taken, TopicView, Writer};
+use std::sync::Arc;
+
+/// A topic and the memory that its blocks stand for.
+#[derive(Clone)]
+pub struct World {
+    pub cells: Cells,
+    pub topic: TopicView<Cells>,
+    /// Per publisher, per block.
+    payloads: Arc<Vec<Vec<Watched>>>,
+    /// The daemon's copy of the topic's `membership_epoch`. (If it read the topic's, loom would
+    /// overlook that subscribers read it too: of a word it remembers one last access.)
+    epoch: Arc<std::sync::atomic::AtomicU32>,
+}
+
+impl World {
+    /// A topic without members.
+    pub fn new(shape: Shape) -> World {
+        let cells = Cells::new(shape);
+        let payload = |_| (0..shape.blocks).map(|_| Watched::new(0)).collect();
+        World {
+            topic: TopicView::new(cells.clone(), TOPIC).unwrap(),
+            cells,
+            payloads: Arc::new((0..shape.publishers).map(payload).collect()),
+            epoch: Arc::default(),
+        }
+    }
+
+    /// What the daemon does when it hands the memory of a publisher's blocks to another one. A
+    /// race, if anyone may still read it.
+    pub fn reuse_memory(&self, region: usize) {
+        self.payloads[region]
+            .iter()
+            .for_each(|payload| payload.set(0));
+    }
+
+    pub fn slot(&self, index: usize) -> PublisherView<Cells> {
+        self.topic.publisher(index)
+    }
+
+    pub fn region(&self, index: usize) -> RegionView<Cells> {
+        RegionView::new(self.cells.clone(), region_offset(index), GEOMETRY).unwrap()
+    }
+
+    /// Number of the publisher whose region is `region`, to tell it from others of its slot.
+    pub fn incarnation(region: usize) -> u64 {
+        100 + region as u64
+    }
+
+    /// The daemon lets a publisher join slot `slot` with region `region`, as in the engine's
+    /// `fill_publisher`.
+    pub fn add_publisher(&self, slot: usize, region: usize, start: u64) {
+        let words = self.slot(slot);
+        words.incarnation().store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        words.head().store(start, Ordering::Relaxed);
+        words.tail().store(start, Ordering::Relaxed);
+        words.blocks_used().store(0, Ordering::Relaxed);
+        words
+            .region_offset()
+            .store(region_offset(region), Ordering::Relaxed);
+        words
+            .ring_capacity()
+            .store(GEOMETRY.ring_capacity, Ordering::Relaxed);
+        words
+            .block_capacity()
+            .store(GEOMETRY.block_capacity, Ordering::Relaxed);
+        words.start().store(start, Ordering::Relaxed);
+        words
+            .incarnation()
+            .store(Self::incarnation(region), Ordering::Release);
+        self.announce(1 << slot);
+    }
+
+    /// The daemon takes a publisher out. Returns the epoch of its leaving.
+    pub fn remove_publisher(&self, slot: usize) -> u32 {
+        self.slot(slot).incarnation().store(0, Ordering::Release);
+        self.announce(0)
+    }
+
+    fn announce(&self, publishers: u64) -> u32 {
+        self.topic.publishers().store(publishers, Ordering::Release);
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        self.topic
+            .membership_epoch()
+            .store(epoch, Ordering::Release);
+        epoch
+    }
+
+    /// A publisher in slot and region 0 that keeps one message.
+    pub fn publisher(&self) -> Publisher {
+        self.add_publisher(0, 0, 0);
+        self.publisher_at(0, 0, 0)
+    }
+
+    /// What a publisher makes of the daemon's grant.
+    pub fn publisher_at(&self, slot: usize, region: usize, start: u64) -> Publisher {
+        let writer = Writer::new(
+            self.topic.clone(),
+            slot as u32,
+            self.region(region),
+            Self::incarnation(region),
+            start,
+            1,
+            u64::MAX,
+        );
+        Publisher {
+            writer: writer.unwrap(),
+            memory: Memory {
+                world: self.clone(),
+                region,
+                places: vec![None; self.payloads[region].len()],
+                freed: 0,
+            },
+        }
+    }
+
+    /// A subscriber in slot `index`, reading live messages.
+    pub fn subscriber(&self, index: u32, reliable: bool) -> Reader<Cells> {
+        self.topic
+            .subscribers()
+            .fetch_or(1 << index, Ordering::AcqRel);
+        if reliable {
+            self.topic.reliable().fetch_or(1 << index, Ordering::AcqRel);
+        }
+        // Each has the doorbell of its slot's number, publishers the next.
+        self.topic
+            .subscriber(index as usize)
+            .doorbell()
+            .store(index, Ordering::Relaxed);
+        Reader::new(self.topic.clone(), index, reliable, Start::Live).unwrap()
+    }
+
+    /// Reads what a message says and what its block holds, and that both belong together. The
+    /// block has to be held.
+    pub fn verify(&self, taken: &Taken<Cells>) -> u64 {
+        let Message { tag, offset, .. } = taken.message;
+        assert_eq!(
+            taken.message,
+            message(tag, offset),
+            "a mixture of two messages"
+        );
+        let region = (taken.incarnation - Self::incarnation(0)) as usize;
+        let payload = self.payloads[region][offset as usize].get();
+        assert_eq!(payload, tag, "the block was reused while it is held");
+        tag
+    }
+
+    /// Verifies a message and lets go of it.
+    pub fn consume(&self, taken: Taken<Cells>) -> u64 {
+        let tag = self.verify(&taken);
+        taken.held.release();
+        tag
+    }
+}
+
+/// A message whose fields all depend on `tag` and its place, so that a mixture of two is noticed.
+pub fn message(tag: u64, offset: u64) -> Message {
+    Message {
+        pool: tag as u16,
+        offset,
+        bytes: tag,
+        publish_ns: tag,
+        tag,
+        tensor: None,
+    }
+}
+
+/// A writer, and its memory.
+pub struct Publisher {
+    pub writer: Writer<Cells>,
+    pub memory: Memory,
+}
+
+/// The memory of a publisher's blocks: as many places as there are payloads.
+pub struct Memory {
+    world: World,
+    region: usize,
+    /// Which block lies in each place.
+    places: Vec<Option<u32>>,
+    pub freed: u32,
+}
+
+impl Memory {
+    fn free(&mut self, block: u32) {
+        let place = self.places.iter().position(|place| *place == Some(block));
+        let place = place.unwrap_or_else(|| panic!("block {block} is freed twice"));
+        self.places[place] = None;
+        self.freed += 1;
+    }
+}
+
+impl Publisher {
+    /// Fills a block and publishes it as message `tag`.
+    pub fn publish(&mut self, tag: u64) {
+        let Publisher { writer, memory } = self;
+        let place = memory
+            .places
+            .iter()
+            .position(Option::is_none)
+            .expect("memory");
+        let loan = writer.loan(place as u64, 1).unwrap();
+        assert!(
+            !memory.places.contains(&Some(loan.block())),
+            "a block is lent that is in use"
+        );
+        memory.places[place] = Some(loan.block());
+        memory.world.payloads[memory.region][place].set(tag);
+        let message = message(tag, place as u64);
+        writer
+            .publish(loan, &message, &mut |block| memory.free(block))
+            .unwrap();
+    }
+
+    /// Fills a block and gives it back.
+    pub fn reuse(&mut self) {
+        let Publisher { writer, memory } = self;
+        let place = memory
+            .places
+            .iter()
+            .position(Option::is_none)
+            .expect("memory");
+        let loan = writer.loan(place as u64, 1).unwrap();
+        memory.places[place] = Some(loan.block());
+        memory.world.payloads[memory.region][place].set(u64::MAX);
+        writer.abandon(loan, &mut |block| memory.free(block));
+    }
+
+    pub fn collect(&mut self) {
+        let Publisher { writer, memory } = self;
+        writer.collect_returned(&mut |block| memory.free(block));
+    }
+
+    pub fn evict(&mut self) -> bool {
+        let Publisher { writer, memory } = self;
+        writer.evict_oldest(&mut |block| memory.free(block))
+    }
+
+    /// Takes everything out of the ring. All blocks are free then, if nobody holds one.
+    pub fn finish(mut self) {
+        while self.evict() {}
+        self.collect();
+        assert!(
+            self.memory.places.iter().all(Option::is_none),
+            "a block is lost"
+        );
+    }
+}
