@@ -126,6 +126,16 @@ impl Loan {
         Ok(())
     }
 
+    /// Waits on the CPU until all work queued on `stream` so far has finished. On host memory the
+    /// stream is not used.
+    pub fn wait_for(&self, stream: Stream) -> Result<(), LoanError> {
+        self.publisher.guard.check()?;
+        if self.domain() != Domain::Host {
+            self.publisher.mapping.synchronize(stream)?;
+        }
+        Ok(())
+    }
+
     /// Publishes the bytes, which are there: on a device, all work on the default stream is
     /// waited for first. Returns the message's number among the publisher's, from 0.
     pub fn publish(self) -> Result<u64, Unpublished> {

@@ -1,0 +1,118 @@
+"""Publish and subscribe messages in host and GPU memory without copies.
+
+A publisher fills a block of shared memory, and any number of subscribers in other processes read
+the same bytes::
+
+    with rgaps.publisher("camera") as pub:
+        with pub.loan((1080, 1920, 3), "uint8") as loan:
+            loan.numpy()[...] = frame           # published when the block ends
+
+    for sample in rgaps.subscriber("camera"):
+        image = numpy.asarray(sample)           # no copy; torch.from_dlpack(sample) likewise
+
+Bytes stay as they are for as long as a sample, or any array or tensor over it, lives. A loan's
+arrays must be gone when it is published: while one is alive, a copy is published instead, with a
+`CopyWarning`, so that what others read cannot be changed.
+
+Handles may be used from any thread. In a forked child they raise `Forked`: make new ones there.
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+from typing import NamedTuple
+
+from ._default import default_node, publisher, subscriber
+from ._errors import (
+    Closed,
+    ConfigError,
+    CopyWarning,
+    DaemonUnavailable,
+    DomainMismatch,
+    DomainUnavailable,
+    Error,
+    Forked,
+    HeldBack,
+    InvalidArgument,
+    LimitReached,
+    LoanLost,
+    NoBlocks,
+    NotFound,
+    NotPermitted,
+    PoolFull,
+    QosIncompatible,
+    SystemFailure,
+    TimedOut,
+    TooLarge,
+    TooManyHeld,
+    TooManyLoans,
+    TypeMismatch,
+    Untrusted,
+    VersionMismatch,
+    ZoneLost,
+)
+from ._rgaps import (
+    Listener,
+    Loan,
+    Node,
+    Publisher,
+    Sample,
+    Subscriber,
+    WaitSet,
+    __version__,
+    _stop_listeners,
+    domains,
+)
+
+
+class KeepAll(NamedTuple):
+    """A history that keeps all messages, up to a number and a sum of bytes."""
+
+    messages: int
+    bytes: int
+
+
+# A listener's thread must not call into an interpreter that is shutting down.
+_atexit.register(_stop_listeners)
+
+__all__ = [
+    "Closed",
+    "ConfigError",
+    "CopyWarning",
+    "DaemonUnavailable",
+    "DomainMismatch",
+    "DomainUnavailable",
+    "Error",
+    "Forked",
+    "HeldBack",
+    "InvalidArgument",
+    "KeepAll",
+    "LimitReached",
+    "Listener",
+    "Loan",
+    "LoanLost",
+    "NoBlocks",
+    "Node",
+    "NotFound",
+    "NotPermitted",
+    "PoolFull",
+    "Publisher",
+    "QosIncompatible",
+    "Sample",
+    "Subscriber",
+    "SystemFailure",
+    "TimedOut",
+    "TooLarge",
+    "TooManyHeld",
+    "TooManyLoans",
+    "TypeMismatch",
+    "Untrusted",
+    "VersionMismatch",
+    "WaitSet",
+    "ZoneLost",
+    "__version__",
+    "default_node",
+    "domains",
+    "publisher",
+    "subscriber",
+]

@@ -1,0 +1,27 @@
+"""The programs that the wheel carries."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+FOLDER = str(Path(__file__).resolve().parent / "bin")
+
+
+def _run(name: str) -> NoReturn:
+    program = os.path.join(FOLDER, name)
+    if not os.access(program, os.X_OK):
+        sys.exit(f"{name}: this installation of rgaps does not carry the program ({program})")
+    os.execv(program, [name, *sys.argv[1:]])
+
+
+def rgapsd() -> NoReturn:
+    """Runs the daemon."""
+    _run("rgapsd")
+
+
+def rgaps() -> NoReturn:
+    """Runs the command line."""
+    _run("rgaps")

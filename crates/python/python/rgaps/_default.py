@@ -1,0 +1,84 @@
+"""The node that ``rgaps.publisher`` and ``rgaps.subscriber`` use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Literal
+
+from ._rgaps import Node, Publisher, Subscriber
+
+#: What a subscriber gets of what was published before it joined.
+Late = Literal["latest", "all"]
+
+_lock = threading.Lock()
+_node: Node | None = None
+
+
+def default_node() -> Node:
+    """This process's default node, made when it is first needed."""
+    global _node
+    with _lock:
+        if _node is None:
+            _node = Node()
+        return _node
+
+
+def publisher(
+    topic: str,
+    *,
+    type: str = "",
+    domain: str | None = None,
+    history: int | tuple[int, int] | None = None,
+    reliable: bool = True,
+    transient_local: bool = False,
+    deadline: float | None = 1.0,
+    loan_timeout: float | None = 0.0,
+    max_loans: int = 64,
+) -> Publisher:
+    """A publisher of ``topic`` on the default node. See `Node.publisher`."""
+    return default_node().publisher(
+        topic,
+        type=type,
+        domain=domain,
+        history=history,
+        reliable=reliable,
+        transient_local=transient_local,
+        deadline=deadline,
+        loan_timeout=loan_timeout,
+        max_loans=max_loans,
+    )
+
+
+def subscriber(
+    topic: str,
+    *,
+    type: str = "",
+    domain: str | None = None,
+    reliable: bool = False,
+    late: Late | int | None = None,
+    depth: int = 0,
+    max_held: int = 64,
+    spin: float = 20e-6,
+) -> Subscriber:
+    """A subscriber of ``topic`` on the default node. See `Node.subscriber`."""
+    return default_node().subscriber(
+        topic,
+        type=type,
+        domain=domain,
+        reliable=reliable,
+        late=late,
+        depth=depth,
+        max_held=max_held,
+        spin=spin,
+    )
+
+
+def _forget() -> None:
+    # A child has its parent's handles, which refuse, and maybe its lock, taken.
+    global _lock, _node
+    _lock = threading.Lock()
+    _node = None
+
+
+os.register_at_fork(after_in_child=_forget)

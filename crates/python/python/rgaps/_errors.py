@@ -1,0 +1,113 @@
+"""What goes wrong. Every error is an ``rgaps.Error``; where Python has a class of its own for such
+a failure, ours is one of those too, so ``except TimeoutError`` works."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """The base of all errors of rgaps. The message says what to do next."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument is out of its limits."""
+
+
+class ConfigError(Error, ValueError):
+    """The configuration cannot be used."""
+
+
+class Closed(Error, ValueError):
+    """The node, publisher, subscriber, loan or sample was closed, published or released."""
+
+
+class Forked(Error, RuntimeError):
+    """The handle was made before ``fork()``. Make new ones in the child process."""
+
+
+class TimedOut(Error, TimeoutError):
+    """Nothing came in time."""
+
+
+class HeldBack(Error, TimeoutError):
+    """Reliable subscribers did not read on within the publisher's deadline."""
+
+
+class TooManyHeld(Error):
+    """The subscriber holds as many samples as it may."""
+
+
+class PoolFull(Error, MemoryError):
+    """The pool is at its cap, and nothing came back in time."""
+
+
+class TooLarge(Error, ValueError):
+    """A message of this size can never fit."""
+
+
+class NoBlocks(Error):
+    """All blocks of the publisher are in use by loans, history and held samples."""
+
+
+class TooManyLoans(Error):
+    """Too many loans are open."""
+
+
+class LoanLost(Error):
+    """Another member of the realm broke the protocol and took the loan away."""
+
+
+class Untrusted(Error):
+    """A publisher announced what cannot be. The message is skipped."""
+
+
+class NotPermitted(Error, PermissionError):
+    """The access rules, or the socket's permissions, say no."""
+
+
+class TypeMismatch(Error):
+    """The topic exists with another type."""
+
+
+class DomainMismatch(Error):
+    """The topic exists in another domain."""
+
+
+class QosIncompatible(Error):
+    """Offers and demands of the topic's members do not fit."""
+
+
+class LimitReached(Error):
+    """A named limit of the daemon is reached."""
+
+
+class DomainUnavailable(Error):
+    """The domain has no pool here: no such device, no driver, out of device memory."""
+
+
+class VersionMismatch(Error):
+    """Protocol, layout or realm differ between this process and the daemon."""
+
+
+class NotFound(Error, LookupError):
+    """No topic of that name."""
+
+
+class ZoneLost(Error):
+    """The topic's memory was lost with the daemon that served it. Join again for new memory."""
+
+
+class DaemonUnavailable(Error, ConnectionError):
+    """There is no daemon, it cannot be started, it went away, or it does not answer."""
+
+
+class SystemFailure(Error, OSError):
+    """A system call or a call of the GPU's driver failed."""
+
+
+class CopyWarning(RuntimeWarning):
+    """A loan was published by a copy, since an array over it was still alive.
+
+    Whoever keeps such an array could change the message while others read it. To publish without
+    the copy, let go of the array first; to make it an error, use
+    ``warnings.simplefilter("error", rgaps.CopyWarning)``.
+    """

@@ -1,0 +1,71 @@
+"""Arrays of numpy over loans and samples, and what only numpy knows of its types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ._rgaps import Loan, Sample
+
+#: Element types that numpy has from the package ml_dtypes only.
+_ML_DTYPES = frozenset(
+    {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
+)
+
+
+def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
+    """An array over the bytes, without a copy."""
+    import numpy as np
+
+    if exporter.domain != "host":
+        raise TypeError(
+            f"the bytes are in {exporter.domain}, where numpy cannot read them; use "
+            "torch.from_dlpack() or cupy.from_dlpack(), or tobytes() for a copy on the host"
+        )
+    name = exporter.dtype
+    if name not in _ML_DTYPES:
+        return np.asarray(exporter)
+    # The buffer protocol has no letter for these types: what it gives is the bytes.
+    return np.ndarray(
+        exporter.shape,
+        dtype=_ml_dtype(name),
+        buffer=memoryview(exporter),
+        strides=exporter.strides,
+    )
+
+
+def _ml_dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError(
+            f"numpy has no {name} of its own; install ml_dtypes (pip install rgaps[ml-dtypes])"
+        ) from error
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of an element type in the words of numpy: 'float32' for 'f4', float32 or '<f4'."""
+    import numpy as np
+
+    found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
+    if not found.isnative:
+        raise ValueError(f"{dtype!r} is of the other byte order")
+    return found.name
+
+
+def as_bytes(array: object) -> tuple[Any, str, tuple[int, ...]] | None:
+    """Of an array whose type the buffer protocol cannot express: its bytes, type and shape."""
+    dtype = getattr(array, "dtype", None)
+    name = getattr(dtype, "name", None)
+    if name not in _ML_DTYPES:
+        return None
+    import numpy as np
+
+    whole: npt.NDArray[Any] = np.array(array, order="C", copy=None)
+    return whole.reshape(-1).view(np.uint8), name, tuple(whole.shape)

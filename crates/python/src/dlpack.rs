@@ -1,0 +1,276 @@
+//! DLPack 1.x, both ways. The structures are those of `dlpack.h` 1.1.
+
+use crate::buffer::View;
+use crate::device;
+use crate::geometry::Geometry;
+use crate::owner::Owner;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use rgaps::{DType, Domain};
+use rgaps_layout::MAX_DIMS;
+use std::ffi::{c_void, CStr};
+use std::ptr;
+
+/// `kDLCPU`, `kDLCUDA`, `kDLCUDAHost`, `kDLCUDAManaged`.
+pub(crate) const CPU: i32 = 1;
+pub(crate) const CUDA: i32 = 2;
+pub(crate) const CUDA_HOST: i32 = 3;
+pub(crate) const CUDA_MANAGED: i32 = 13;
+
+const VERSION: Version = Version { major: 1, minor: 1 };
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+
+pub(crate) const NAME: &CStr = c"dltensor";
+pub(crate) const USED: &CStr = c"used_dltensor";
+pub(crate) const VERSIONED_NAME: &CStr = c"dltensor_versioned";
+pub(crate) const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Version {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Device {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
+}
+
+#[repr(C)]
+pub(crate) struct DlTensor {
+    pub(crate) data: *mut c_void,
+    pub(crate) device: Device,
+    pub(crate) ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
+}
+
+impl DlTensor {
+    pub(crate) fn dtype(&self) -> DType {
+        DType {
+            code: self.code,
+            bits: self.bits,
+            lanes: self.lanes,
+        }
+    }
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+pub(crate) struct Managed {
+    pub(crate) tensor: DlTensor,
+    context: *mut c_void,
+    pub(crate) deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+pub(crate) struct ManagedVersioned {
+    pub(crate) version: Version,
+    context: *mut c_void,
+    pub(crate) deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    pub(crate) tensor: DlTensor,
+}
+
+/// A capsule's content and what it points to.
+#[repr(C)]
+struct Exported<M> {
+    /// First, so that a pointer to it is one to the whole.
+    managed: M,
+    shape: [i64; MAX_DIMS],
+    strides: [i64; MAX_DIMS],
+    _owner: Owner,
+}
+
+/// What a consumer asks for.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    pub(crate) max_version: Option<(u32, u32)>,
+    pub(crate) device: Option<(i32, i32)>,
+    pub(crate) copy: Option<bool>,
+}
+
+/// `__dlpack_device__`.
+pub(crate) fn device_of(domain: Domain) -> PyResult<(i32, i32)> {
+    match domain {
+        Domain::Host => Ok((CPU, 0)),
+        Domain::Cuda(uuid) => Ok((CUDA, device::ordinal(uuid)?)),
+    }
+}
+
+/// A capsule over a view, or over a copy where one is asked for. `read` copies the bytes from the
+/// view's memory to the host.
+pub(crate) fn export<'py>(
+    py: Python<'py>,
+    domain: Domain,
+    view: View,
+    wanted: &Wanted,
+    read: impl FnOnce(&mut [u8]) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let here = device_of(domain)?;
+    let elsewhere = wanted.device.is_some_and(|device| device != here);
+    let to_host = wanted.device.is_some_and(|device| device.0 == CPU) || here.0 == CPU;
+    let copy = elsewhere || wanted.copy == Some(true);
+    if !copy {
+        return capsule(py, here, view, 0, wanted);
+    }
+    if wanted.copy == Some(false) {
+        return Err(PyBufferError::new_err(
+            "the bytes are on another device, and copy=False forbids to copy them",
+        ));
+    }
+    if !to_host || (elsewhere && wanted.device.is_some_and(|device| device.0 != CPU)) {
+        return Err(PyBufferError::new_err(
+            "rgaps copies to the host only; take the tensor where it is and have the framework \
+             copy it (for torch: .clone() or .to(device))",
+        ));
+    }
+    let span = span_bytes(&view.geometry);
+    let mut bytes = vec![0; span].into_boxed_slice();
+    read(&mut bytes)?;
+    let copied = View {
+        address: bytes.as_mut_ptr() as u64,
+        geometry: view.geometry,
+        readonly: false,
+        owner: Owner::Copy(bytes),
+    };
+    capsule(py, (CPU, 0), copied, IS_COPIED, wanted)
+}
+
+/// Bytes from the first to the end of the last element.
+fn span_bytes(geometry: &Geometry) -> usize {
+    if geometry.shape().contains(&0) {
+        return 0;
+    }
+    let steps = geometry.shape().iter().zip(geometry.strides());
+    let last: i64 = steps.map(|(length, stride)| (length - 1) * stride).sum();
+    ((last + 1) * geometry.element_bytes()) as usize
+}
+
+fn capsule<'py>(
+    py: Python<'py>,
+    device: (i32, i32),
+    view: View,
+    flags: u64,
+    wanted: &Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
+    let flags = flags | if view.readonly { READ_ONLY } else { 0 };
+    if wanted.max_version.is_some_and(|version| version >= (1, 0)) {
+        let managed = |tensor| ManagedVersioned {
+            version: VERSION,
+            context: ptr::null_mut(),
+            deleter: Some(delete::<ManagedVersioned>),
+            flags,
+            tensor,
+        };
+        let exported = exported(device, view, managed, |managed| &mut managed.tensor);
+        // SAFETY: the box's first field is what a capsule of this name points to.
+        unsafe { new_capsule(py, exported.cast(), VERSIONED_NAME, destroy_versioned) }
+    } else {
+        // The old structure cannot say that it is read-only; the mapping still is.
+        let managed = |tensor| Managed {
+            tensor,
+            context: ptr::null_mut(),
+            deleter: Some(delete::<Managed>),
+        };
+        let exported = exported(device, view, managed, |managed| &mut managed.tensor);
+        // SAFETY: as above.
+        unsafe { new_capsule(py, exported.cast(), NAME, destroy) }
+    }
+}
+
+fn exported<M>(
+    (kind, id): (i32, i32),
+    view: View,
+    managed: impl FnOnce(DlTensor) -> M,
+    tensor: impl FnOnce(&mut M) -> &mut DlTensor,
+) -> *mut Exported<M> {
+    let geometry = view.geometry;
+    let empty = DlTensor {
+        data: view.address as *mut c_void,
+        device: Device { kind, id },
+        ndim: geometry.shape().len() as i32,
+        code: geometry.dtype.code,
+        bits: geometry.dtype.bits,
+        lanes: geometry.dtype.lanes,
+        shape: ptr::null_mut(),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let mut shape = [0; MAX_DIMS];
+    let mut strides = [0; MAX_DIMS];
+    shape[..geometry.shape().len()].copy_from_slice(geometry.shape());
+    strides[..geometry.strides().len()].copy_from_slice(geometry.strides());
+    let exported = Box::into_raw(Box::new(Exported {
+        managed: managed(empty),
+        shape,
+        strides,
+        _owner: view.owner,
+    }));
+    // SAFETY: just made, and known to nobody else yet. The pointers are taken from the raw one, so
+    // that they stay valid for whoever reads through it.
+    unsafe {
+        let (shape, strides) = (&raw mut (*exported).shape, &raw mut (*exported).strides);
+        let tensor = tensor(&mut (*exported).managed);
+        tensor.shape = shape.cast();
+        tensor.strides = strides.cast();
+    }
+    exported
+}
+
+/// Called by the consumer, on any thread, attached to the interpreter or not.
+unsafe extern "C" fn delete<M>(managed: *mut M) {
+    if !managed.is_null() {
+        // SAFETY: the consumer calls this once with what it got, the first field of the box.
+        drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
+    }
+}
+
+/// # Safety
+/// `pointer` belongs to a capsule of that name, and `destructor` frees it.
+unsafe fn new_capsule<'py>(
+    py: Python<'py>,
+    pointer: *mut c_void,
+    name: &'static CStr,
+    destructor: unsafe extern "C" fn(*mut ffi::PyObject),
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the name is static; the caller vouches for the rest. If no capsule can be made the
+    // box leaks, which out of memory is the least of the troubles.
+    unsafe {
+        let made = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor));
+        Bound::from_owned_ptr_or_err(py, made)
+    }
+}
+
+unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
+    // SAFETY: passed on.
+    unsafe { destroy_unused::<Managed>(capsule, NAME) }
+}
+
+unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: passed on.
+    unsafe { destroy_unused::<ManagedVersioned>(capsule, VERSIONED_NAME) }
+}
+
+/// Frees the content of a capsule that nobody consumed: a consumer renames it.
+///
+/// # Safety
+/// The interpreter destroys the capsule, which was made with an `Exported<M>`.
+unsafe fn destroy_unused<M>(capsule: *mut ffi::PyObject, name: &CStr) {
+    // SAFETY: the capsule is valid; its pointer under its first name is the box.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
+            delete::<M>(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Element types in the words of Python: numpy's names, the buffer protocol's letters, the array
+//! interface's codes.
+
+use crate::error::invalid;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyType};
+use rgaps::DType;
+use std::ffi::CStr;
+
+/// DLPack's codes.
+const SIGNED: u8 = 0;
+const UNSIGNED: u8 = 1;
+const FLOAT: u8 = 2;
+const COMPLEX: u8 = 5;
+const BOOL: u8 = 6;
+
+/// The buffer protocol's letter, of types that it has one for.
+pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
+    if dtype.lanes != 1 {
+        return None;
+    }
+    Some(match (dtype.code, dtype.bits) {
+        (SIGNED, 8) => c"b",
+        (SIGNED, 16) => c"h",
+        (SIGNED, 32) => c"i",
+        (SIGNED, 64) => c"l",
+        (UNSIGNED, 8) => c"B",
+        (UNSIGNED, 16) => c"H",
+        (UNSIGNED, 32) => c"I",
+        (UNSIGNED, 64) => c"L",
+        (FLOAT, 16) => c"e",
+        (FLOAT, 32) => c"f",
+        (FLOAT, 64) => c"d",
+        (COMPLEX, 64) => c"Zf",
+        (COMPLEX, 128) => c"Zd",
+        (BOOL, 8) => c"?",
+        _ => return None,
+    })
+}
+
+/// The array interface's code, of types that it has one for.
+pub(crate) fn typestr(dtype: DType) -> Option<String> {
+    format(dtype)?;
+    let (order, letter) = match dtype.code {
+        SIGNED => ('<', 'i'),
+        UNSIGNED => ('<', 'u'),
+        FLOAT => ('<', 'f'),
+        COMPLEX => ('<', 'c'),
+        _ => ('|', 'b'),
+    };
+    let order = if dtype.bits == 8 { '|' } else { order };
+    Some(format!("{order}{letter}{}", dtype.bits / 8))
+}
+
+/// The type that a buffer's letter means for items of that size.
+pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, String> {
+    let text = format.to_str().unwrap_or("?");
+    let foreign = text.starts_with(['>', '!']) && item_bytes > 1;
+    let letter = text.trim_start_matches(['@', '=', '<', '>', '!', '|']);
+    let code = match letter {
+        _ if foreign => None,
+        "b" | "h" | "i" | "l" | "q" | "n" => Some(SIGNED),
+        "c" | "B" | "H" | "I" | "L" | "Q" | "N" => Some(UNSIGNED),
+        "e" | "f" | "d" => Some(FLOAT),
+        "Zf" | "Zd" => Some(COMPLEX),
+        "?" => Some(BOOL),
+        _ => None,
+    };
+    let code = code.ok_or_else(|| {
+        format!(
+            "items of the format '{text}' have no element type that a message can carry; convert \
+             them first, or publish memoryview(array).cast('B')"
+        )
+    })?;
+    Ok(DType {
+        code,
+        bits: (item_bytes * 8) as u8,
+        lanes: 1,
+    })
+}
+
+/// The type that a user names: `"float32"`, `numpy.float32`, `numpy.dtype("<f4")`,
+/// `torch.float32`, or what numpy can make a type of.
+pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let py = object.py();
+    let native = object
+        .getattr_opt("isnative")?
+        .is_none_or(|native| native.is_truthy().unwrap_or(true));
+    if !native {
+        return Err(invalid(format!("{object} is of the other byte order")));
+    }
+    let name = match object.cast::<PyString>() {
+        Ok(text) => text.to_string(),
+        Err(_) if object.is_instance_of::<PyType>() => object.getattr("__name__")?.to_string(),
+        Err(_) => match object.getattr_opt("name")? {
+            Some(name) => name.to_string(),
+            None => object.str()?.to_string(),
+        },
+    };
+    if let Ok(dtype) = name.parse() {
+        return Ok(dtype);
+    }
+    let unknown = |error: String| invalid(format!("{error}, as numpy calls them"));
+    let by_numpy = py
+        .import("rgaps._numpy")?
+        .call_method1("dtype_name", (object,));
+    match by_numpy {
+        Ok(name) => name
+            .to_string()
+            .parse()
+            .map_err(|error: rgaps_layout::DTypeParseError| unknown(error.to_string())),
+        Err(_) => {
+            let error: Result<DType, _> = name.parse();
+            Err(unknown(error.err().map_or(name, |e| e.to_string())))
+        }
+    }
+}

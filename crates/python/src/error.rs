@@ -1,0 +1,141 @@
+//! Rust's errors as Python's exceptions, which `rgaps/_errors.py` defines.
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use rgaps::{ClientError, LoanError, OpenError, PublishError, RecvError};
+use rgaps_cuda::CudaError;
+use rgaps_session::{ConfigError, LaunchError, RefusalCode};
+
+/// The exception of that name with that message.
+pub(crate) fn raise(name: &'static str, message: String) -> PyErr {
+    Python::attach(|py| match class(py, name) {
+        Ok(class) => PyErr::from_type(class, message),
+        Err(error) => error,
+    })
+}
+
+fn class<'py>(py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyType>> {
+    let found = py.import("rgaps._errors")?.getattr(name)?;
+    Ok(found.cast_into::<PyType>()?)
+}
+
+/// The handle was closed; `what` names it.
+pub(crate) fn closed(what: &str) -> PyErr {
+    raise("Closed", format!("the {what} is closed"))
+}
+
+pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
+    raise("InvalidArgument", message.into())
+}
+
+/// Becomes an exception of `rgaps._errors`.
+pub(crate) trait IntoPyErr {
+    fn into_py_err(self) -> PyErr;
+}
+
+impl IntoPyErr for ClientError {
+    fn into_py_err(self) -> PyErr {
+        let message = self.to_string();
+        let name = match self {
+            ClientError::Launch(LaunchError::NotPermitted { .. }) => "NotPermitted",
+            ClientError::Launch(LaunchError::Config(_)) => "ConfigError",
+            ClientError::Launch(_)
+            | ClientError::Gone { .. }
+            | ClientError::Stopped
+            | ClientError::NoAnswer { .. } => "DaemonUnavailable",
+            ClientError::Refused(refusal) => refused(refusal.code),
+            ClientError::ZoneLost { .. } => "ZoneLost",
+            ClientError::Pool(_) | ClientError::System { .. } => "SystemFailure",
+            ClientError::Forked => "Forked",
+            ClientError::Closed => "Closed",
+            _ => "Error",
+        };
+        raise(name, message)
+    }
+}
+
+fn refused(code: RefusalCode) -> &'static str {
+    match code {
+        RefusalCode::NotPermitted => "NotPermitted",
+        RefusalCode::TypeMismatch => "TypeMismatch",
+        RefusalCode::DomainMismatch => "DomainMismatch",
+        RefusalCode::QosIncompatible => "QosIncompatible",
+        RefusalCode::LimitReached => "LimitReached",
+        RefusalCode::PoolFull => "PoolFull",
+        RefusalCode::DomainUnavailable => "DomainUnavailable",
+        RefusalCode::VersionMismatch => "VersionMismatch",
+        RefusalCode::NotFound => "NotFound",
+        RefusalCode::BadRequest => "InvalidArgument",
+        RefusalCode::ZoneLost => "ZoneLost",
+        RefusalCode::Recovering | RefusalCode::Internal => "DaemonUnavailable",
+    }
+}
+
+impl IntoPyErr for OpenError {
+    fn into_py_err(self) -> PyErr {
+        match self {
+            OpenError::Client(error) => error.into_py_err(),
+            OpenError::Argument(message) => invalid(message),
+            other => raise("Error", other.to_string()),
+        }
+    }
+}
+
+impl IntoPyErr for LoanError {
+    fn into_py_err(self) -> PyErr {
+        let message = self.to_string();
+        let name = match self {
+            LoanError::Client(error) => return error.into_py_err(),
+            LoanError::PoolFull { .. } => "PoolFull",
+            LoanError::TooLarge { .. } => "TooLarge",
+            LoanError::NoBlocks { .. } => "NoBlocks",
+            LoanError::TooManyLoans { .. } => "TooManyLoans",
+            LoanError::Pool(_) => "SystemFailure",
+            LoanError::Argument(_) => "InvalidArgument",
+            _ => "Error",
+        };
+        raise(name, message)
+    }
+}
+
+impl IntoPyErr for PublishError {
+    fn into_py_err(self) -> PyErr {
+        let message = self.to_string();
+        let name = match self {
+            PublishError::Client(error) => return error.into_py_err(),
+            PublishError::HeldBack { .. } => "HeldBack",
+            PublishError::LoanLost(_) => "LoanLost",
+            PublishError::Argument(_) => "InvalidArgument",
+            PublishError::Pool(_) => "SystemFailure",
+            _ => "Error",
+        };
+        raise(name, message)
+    }
+}
+
+impl IntoPyErr for RecvError {
+    fn into_py_err(self) -> PyErr {
+        let message = self.to_string();
+        let name = match self {
+            RecvError::Client(error) => return error.into_py_err(),
+            RecvError::TimedOut(_) => "TimedOut",
+            RecvError::TooManyHeld { .. } => "TooManyHeld",
+            RecvError::Untrusted { .. } => "Untrusted",
+            RecvError::Pool(_) => "SystemFailure",
+            _ => "Error",
+        };
+        raise(name, message)
+    }
+}
+
+impl IntoPyErr for CudaError {
+    fn into_py_err(self) -> PyErr {
+        raise("DomainUnavailable", self.to_string())
+    }
+}
+
+impl IntoPyErr for ConfigError {
+    fn into_py_err(self) -> PyErr {
+        raise("ConfigError", self.to_string())
+    }
+}

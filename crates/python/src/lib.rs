@@ -1,0 +1,45 @@
+//! rgaps for Python: the extension module `rgaps._rgaps`.
+//!
+//! A thin edge over the crate `rgaps`. What is Python's own is here: giving out the bytes of loans
+//! and samples by the buffer protocol, DLPack and the array interfaces (`buffer`, `dlpack`), and
+//! keeping the block for as long as anyone sees them (`owner`); waiting without the interpreter
+//! but with Ctrl-C (`wait`). What is easier in Python is in `python/rgaps`: exceptions, asyncio,
+//! numpy's types.
+
+mod buffer;
+mod device;
+mod dlpack;
+mod dtype;
+mod error;
+mod geometry;
+mod handle;
+mod listener;
+mod loan;
+mod node;
+mod owner;
+mod publisher;
+mod sample;
+mod source;
+mod subscriber;
+mod wait;
+mod wait_set;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _rgaps(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add_class::<node::Node>()?;
+    module.add_class::<publisher::Publisher>()?;
+    module.add_class::<subscriber::Subscriber>()?;
+    module.add_class::<listener::Listener>()?;
+    module.add_class::<wait_set::WaitSet>()?;
+    module.add_class::<loan::LoanBase>()?;
+    module.add_class::<sample::SampleBase>()?;
+    module.add("Loan", loan::class(py)?)?;
+    module.add("Sample", sample::class(py)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(device::domains, module)?)?;
+    module.add_function(wrap_pyfunction!(listener::_stop_listeners, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! Blocks that are being filled.
+
+use crate::buffer::{with_buffer, Exporter, View};
+use crate::error::{closed, invalid, IntoPyErr};
+use crate::geometry::Geometry;
+use crate::owner::{drop_block, Block, Owner};
+use crate::publisher::Sender;
+use crate::source::Source;
+use crate::{device, dlpack, dtype};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
+use rgaps::{DType, Domain};
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+thread_local! {
+    /// What the next `_LoanBase()` becomes; see `sample.rs`.
+    static NEXT: RefCell<Option<LoanBase>> = const { RefCell::new(None) };
+}
+
+/// A block that is being filled, without the buffer protocol.
+#[pyclass(frozen, subclass, weakref, name = "_LoanBase", module = "rgaps")]
+pub(crate) struct LoanBase {
+    block: Mutex<Option<Arc<Block>>>,
+    sender: Sender,
+    dtype: DType,
+    shape: Mutex<Vec<u64>>,
+    tag: AtomicU64,
+    domain: Domain,
+}
+
+/// The class `rgaps.Loan`.
+pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    let class = CLASS.get_or_try_init(py, || {
+        let doc =
+            c"A block of the topic's pool that is being filled. Publish it, discard it, or use \
+            it in a with statement, which publishes at its end unless there was an exception.";
+        with_buffer::<LoanBase>(py, c"rgaps.Loan", doc).map(Bound::unbind)
+    })?;
+    Ok(class.bind(py))
+}
+
+/// A `rgaps.Loan`.
+pub(crate) fn wrap<'py>(
+    py: Python<'py>,
+    loan: rgaps::Loan,
+    sender: Sender,
+    dtype: DType,
+    shape: Vec<u64>,
+    tag: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let base = LoanBase {
+        domain: loan.domain(),
+        block: Mutex::new(Some(Arc::new(Block::new(loan)))),
+        sender,
+        dtype,
+        shape: Mutex::new(shape),
+        tag: AtomicU64::new(tag),
+    };
+    let class = class(py)?;
+    NEXT.with(|next| next.replace(Some(base)));
+    class.call0()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LoanBase {
+    fn block(&self) -> PyResult<Arc<Block>> {
+        lock(&self.block).clone().ok_or_else(|| closed("loan"))
+    }
+
+    fn take(&self) -> PyResult<Arc<Block>> {
+        lock(&self.block).take().ok_or_else(|| closed("loan"))
+    }
+
+    fn put_back(&self, block: Arc<Block>) {
+        *lock(&self.block) = Some(block);
+    }
+
+    fn geometry(&self) -> PyResult<Geometry> {
+        let shape = lock(&self.shape);
+        let (tensor, bytes) = rgaps::tensor::contiguous(self.dtype, &shape)
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(Geometry::of(Some(&tensor), bytes))
+    }
+
+    fn view_anywhere(&self) -> PyResult<View> {
+        let block = self.block()?;
+        self.sender.check()?;
+        let view = block.view().ok_or_else(|| closed("loan"))?;
+        Ok(View {
+            address: block.address,
+            geometry: self.geometry()?,
+            readonly: false,
+            owner: Owner::Loan(view),
+        })
+    }
+
+    /// The loan of a block without views; of one with views, a loan with a copy of its bytes.
+    fn take_loan(&self, py: Python<'_>, block: &Arc<Block>) -> PyResult<rgaps::Loan> {
+        if let Some(loan) = block.take_unshared() {
+            return Ok(loan);
+        }
+        if !block.has_loan() {
+            return Err(closed("loan"));
+        }
+        let message = format!(
+            "the loan on topic '{}' is published by a copy of its {} bytes, since an array over it \
+             is still alive ({}): let go of it first ('del array'), or write without keeping one \
+             (loan.numpy()[...] = x)",
+            self.sender.publisher.topic(),
+            block.bytes,
+            block.views(),
+        );
+        let category = py.import("rgaps._errors")?.getattr("CopyWarning")?;
+        let message = CString::new(message).unwrap_or_default();
+        PyErr::warn(py, &category, &message, 1)?;
+        let mut copy = self.sender.loan(py, block.bytes)?;
+        // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
+        // keeps while views of it live.
+        py.detach(|| unsafe { copy.copy_from(0, block.address, block.bytes) })
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(copy)
+    }
+
+    fn publish_block(
+        &self,
+        py: Python<'_>,
+        block: &mut Arc<Block>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let stream = device::stream(stream)?;
+        block.record(stream);
+        py.detach(|| block.wait_for_streams())
+            .map_err(IntoPyErr::into_py_err)?;
+        let mut loan = self.take_loan(py, block)?;
+        let is_copy = block.has_loan();
+        loan.set_tag(self.tag.load(Ordering::Relaxed));
+        let shape = lock(&self.shape).clone();
+        let shaped = loan.set_shape(self.dtype, &shape);
+        let mut loan = Some(loan);
+        let outcome = shaped
+            .map_err(IntoPyErr::into_py_err)
+            .and_then(|()| self.sender.publish(py, &mut loan, stream));
+        match loan {
+            // The loan can be published again.
+            Some(unpublished) if !is_copy => *block = Arc::new(Block::new(unpublished)),
+            // Published, lost, or a copy, which is of no more use.
+            _ => {}
+        }
+        outcome
+    }
+}
+
+impl Exporter for LoanBase {
+    fn view(&self) -> PyResult<View> {
+        if self.domain != Domain::Host {
+            return Err(PyBufferError::new_err(format!(
+                "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or write()",
+                self.domain
+            )));
+        }
+        self.view_anywhere()
+    }
+}
+
+#[pymethods]
+impl LoanBase {
+    #[new]
+    fn new() -> PyResult<LoanBase> {
+        let next = NEXT.with(|next| next.take());
+        next.ok_or_else(|| PyTypeError::new_err("loans come from publishers"))
+    }
+
+    /// Name of the topic.
+    #[getter]
+    fn topic(&self) -> &str {
+        self.sender.publisher.topic()
+    }
+
+    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    #[getter]
+    fn domain(&self) -> String {
+        self.domain.to_string()
+    }
+
+    /// Lengths of the dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry()?.shape())
+    }
+
+    /// Bytes from one element to the next, per dimension.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry()?.strides_bytes())
+    }
+
+    /// Name of the element type.
+    #[getter]
+    fn dtype(&self) -> String {
+        self.dtype.to_string()
+    }
+
+    /// Bytes of the message.
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        Ok(self.geometry()?.elements_bytes() as u64)
+    }
+
+    /// Address of the first byte in this process: of the host, or of the GPU.
+    #[getter]
+    fn address(&self) -> PyResult<u64> {
+        Ok(self.block()?.address)
+    }
+
+    /// A number of the user's own that travels with the message.
+    #[getter]
+    fn tag(&self) -> u64 {
+        self.tag.load(Ordering::Relaxed)
+    }
+
+    #[setter]
+    fn set_tag(&self, tag: u64) {
+        self.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// Whether it was neither published nor discarded yet.
+    #[getter]
+    fn open(&self) -> bool {
+        lock(&self.block).is_some()
+    }
+
+    /// A writable array of numpy over the bytes. Let go of it before the loan is published.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
+    }
+
+    /// ``loan[...] = array``: copies into the loan, by numpy.
+    fn __setitem__(
+        slf: &Bound<'_, Self>,
+        key: Bound<'_, PyAny>,
+        value: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        LoanBase::numpy(slf)?.set_item(key, value)
+    }
+
+    /// Copies bytes, or the elements of an array in row-major order, into the loan from byte
+    /// ``at`` on. Returns the number of bytes.
+    #[pyo3(signature = (data, at=0))]
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at: u64) -> PyResult<u64> {
+        let source = Source::of(data, None)?;
+        let block = self.take()?;
+        let outcome = block.with_loan(|loan| source.copy_into(py, loan, at));
+        self.put_back(block);
+        outcome?;
+        Ok(source.bytes())
+    }
+
+    /// Says that the message is shorter in its first dimension than what was loaned.
+    fn truncate(&self, length: u64) -> PyResult<()> {
+        let mut shape = lock(&self.shape);
+        match shape.first_mut() {
+            Some(first) if length <= *first => *first = length,
+            Some(first) => {
+                return Err(invalid(format!(
+                    "{length} is more than the {first} that were loaned"
+                )))
+            }
+            None => return Err(invalid("a loan without dimensions cannot be shortened")),
+        }
+        Ok(())
+    }
+
+    /// Publishes the message. Returns its number among the publisher's, from 0.
+    ///
+    /// On a GPU, waits until the work queued on ``stream`` so far has finished. If an array over
+    /// the loan is still alive, a copy is published, with a `CopyWarning`.
+    #[pyo3(signature = (*, stream=None))]
+    fn publish(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        let mut block = self.take()?;
+        let outcome = self.publish_block(py, &mut block, stream);
+        match &outcome {
+            Ok(_) => drop_block(self.domain, block),
+            Err(_) if block.has_loan() => self.put_back(block),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Gives the block back without publishing it.
+    fn discard(&self) {
+        let block = lock(&self.block).take();
+        drop_block(self.domain, block);
+    }
+
+    /// A DLPack capsule over the bytes, writable.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let block = self.block()?;
+        if self.domain != Domain::Host {
+            // The consumer writes on that stream: it is waited for before the loan is published.
+            if let Some(stream) = device::dlpack_stream(stream)? {
+                block.record(stream);
+            }
+        }
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+        };
+        dlpack::export(py, self.domain, self.view_anywhere()?, &wanted, |_| {
+            Err(PyBufferError::new_err(
+                "a loan is there to be written: copy=True makes no sense",
+            ))
+        })
+    }
+
+    /// DLPack's device: its kind and its number in this process.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        dlpack::device_of(self.domain)
+    }
+
+    /// The array interface of numpy, of a loan in host memory.
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (py, this) = (slf.py(), slf.get());
+        if this.domain != Domain::Host {
+            return Err(PyAttributeError::new_err("the bytes are not on the host"));
+        }
+        // Not an address: through a memoryview it is known how long it is used.
+        this.interface(py, PyMemoryView::from(slf.as_any())?.into_any())
+    }
+
+    /// The array interface of numba and cupy, of a loan on a GPU. Whoever takes the address from
+    /// here must not write after the loan was published; ``__dlpack__`` is safer.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.domain == Domain::Host {
+            return Err(PyAttributeError::new_err("the bytes are on the host"));
+        }
+        let data = (self.block()?.address, false).into_pyobject(py)?;
+        let dict = self.interface(py, data.into_any())?;
+        dict.set_item("stream", py.None())?;
+        Ok(dict)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if !exception.is_none() {
+            self.discard();
+        } else if self.open() {
+            self.publish(py, None)?;
+        }
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.open() { "" } else { ", closed" };
+        let shape = lock(&self.shape);
+        format!(
+            "<rgaps.Loan '{}': {} {shape:?}{state}>",
+            self.topic(),
+            self.dtype
+        )
+    }
+}
+
+impl LoanBase {
+    fn interface<'py>(
+        &self,
+        py: Python<'py>,
+        data: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let Some(typestr) = dtype::typestr(self.dtype) else {
+            return Err(PyAttributeError::new_err(format!(
+                "the array interface has no code for {}",
+                self.dtype
+            )));
+        };
+        let dict = PyDict::new(py);
+        dict.set_item("shape", self.shape(py)?)?;
+        dict.set_item("typestr", typestr)?;
+        dict.set_item("data", data)?;
+        dict.set_item("version", 3)?;
+        Ok(dict)
+    }
+}
+
+impl Drop for LoanBase {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}

@@ -1,0 +1,322 @@
+//! Nodes.
+
+use crate::device;
+use crate::error::{invalid, IntoPyErr};
+use crate::handle::{drop_detached, Handle};
+use crate::publisher::{sliced, Publisher, Sender};
+use crate::subscriber::{Receiver, Subscriber};
+use crate::wait::duration;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyMapping, PyString, PyTuple};
+use rgaps::{ClientError, History, Late, PublisherQos, SubscriberQos};
+use rgaps_layout::MAX_CLIENT_NAME;
+use rgaps_session::{Config, Environment};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A process's connection to the daemon of its host, which it starts if there is none.
+#[pyclass(frozen, weakref, module = "rgaps")]
+pub(crate) struct Node {
+    node: Handle<rgaps::Node>,
+    #[pyo3(get)]
+    name: String,
+}
+
+/// The program's name.
+fn default_name(py: Python<'_>) -> String {
+    let argument = py
+        .import("sys")
+        .and_then(|sys| sys.getattr("argv")?.get_item(0)?.extract::<PathBuf>());
+    let name = argument
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+    let mut name = name
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "python".to_owned());
+    while name.len() > MAX_CLIENT_NAME {
+        name.pop();
+    }
+    name
+}
+
+/// The configuration of this process with what the user gave: a file, or keys to set over it.
+fn configuration(
+    config: Option<&Bound<'_, PyAny>>,
+    realm: Option<String>,
+    socket: Option<PathBuf>,
+) -> PyResult<Config> {
+    let mut environment = Environment::current();
+    let mut file = None;
+    if let Some(config) = config {
+        match config.cast::<PyMapping>() {
+            Ok(keys) => flatten(keys, "RGAPS", &mut environment.variables)?,
+            Err(_) => file = Some(config.extract::<PathBuf>()?),
+        }
+    }
+    if let Some(realm) = realm {
+        environment
+            .variables
+            .insert("RGAPS_REALM".to_owned(), realm);
+    }
+    let mut config =
+        Config::load_from(file.as_deref(), &environment).map_err(IntoPyErr::into_py_err)?;
+    if let Some(socket) = socket {
+        config.socket = Some(std::path::absolute(&socket)?);
+    }
+    Ok(config)
+}
+
+/// Keys of a mapping in the way that environment variables name them.
+fn flatten(
+    keys: &Bound<'_, PyMapping>,
+    prefix: &str,
+    variables: &mut BTreeMap<String, String>,
+) -> PyResult<()> {
+    for item in keys.items()? {
+        let (key, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
+        let separator = if prefix == "RGAPS" { "_" } else { "__" };
+        let name = format!("{prefix}{separator}{}", key.to_ascii_uppercase());
+        if let Ok(inner) = value.cast::<PyMapping>() {
+            flatten(inner, &name, variables)?;
+            continue;
+        }
+        let text = if value.is_instance_of::<PyBool>() {
+            value.is_truthy()?.to_string()
+        } else if value.is_instance_of::<PyString>()
+            || value.is_instance_of::<PyInt>()
+            || value.is_instance_of::<PyFloat>()
+        {
+            value.to_string()
+        } else {
+            return Err(invalid(format!(
+                "the configuration's '{key}' is {value}, not a text, a number, a bool or a mapping \
+                 of those; write a file for more"
+            )));
+        };
+        variables.insert(name, text);
+    }
+    Ok(())
+}
+
+/// The folder of the programs that the wheel carries.
+fn bin_dir(py: Python<'_>) -> PyResult<PathBuf> {
+    py.import("rgaps._bin")?.getattr("FOLDER")?.extract()
+}
+
+fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
+    if let Ok(n) = history.extract::<u32>() {
+        return Ok(History::KeepLast(n));
+    }
+    let (messages, bytes) = history.extract::<(u32, u64)>().map_err(|_| {
+        invalid("history is a number of messages, or rgaps.KeepAll(messages, bytes)")
+    })?;
+    Ok(History::KeepAll { messages, bytes })
+}
+
+fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
+    let Some(late) = late else {
+        return Ok(Late::Nothing);
+    };
+    if let Ok(n) = late.extract::<u32>() {
+        return Ok(if n == 0 { Late::Nothing } else { Late::Last(n) });
+    }
+    match late.extract::<String>().as_deref() {
+        Ok("latest") => Ok(Late::Latest),
+        Ok("all") => Ok(Late::AllKept),
+        _ => Err(invalid(
+            "late is None, 'latest', 'all', or a number of messages",
+        )),
+    }
+}
+
+impl Node {
+    /// What the daemon answered, as dictionaries and lists.
+    fn ask<'py, T: Serialize + Send>(
+        &self,
+        py: Python<'py>,
+        question: impl FnOnce(&rgaps::Node) -> Result<T, ClientError> + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let node = self.node.get()?;
+        let answer = py
+            .detach(|| question(&node))
+            .map_err(IntoPyErr::into_py_err)?;
+        let text = serde_json::to_string(&answer).map_err(|error| invalid(error.to_string()))?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+}
+
+#[pymethods]
+impl Node {
+    /// ``name`` is what listings call this process. ``config`` is the path of a file, or a mapping
+    /// of keys to set over the files' and the environment's.
+    #[new]
+    #[pyo3(signature = (name=None, *, config=None, realm=None, socket=None))]
+    fn new(
+        py: Python<'_>,
+        name: Option<String>,
+        config: Option<&Bound<'_, PyAny>>,
+        realm: Option<String>,
+        socket: Option<PathBuf>,
+    ) -> PyResult<Node> {
+        let name = name.unwrap_or_else(|| default_name(py));
+        let config = configuration(config, realm, socket)?;
+        let builder = rgaps::Node::builder(&name)
+            .config(config)
+            .bin_dir(bin_dir(py)?);
+        let node = py
+            .detach(|| builder.build())
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(Node {
+            node: Handle::new("node", node),
+            name,
+        })
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.node.is_open()
+    }
+
+    /// A publisher of ``topic``. Times are in seconds, None is for ever.
+    #[pyo3(signature = (topic, *, r#type="", domain=None, history=None, reliable=true,
+        transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64))]
+    #[allow(clippy::too_many_arguments)] // they are keywords
+    fn publisher(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        r#type: &str,
+        domain: Option<&str>,
+        history: Option<&Bound<'_, PyAny>>,
+        reliable: bool,
+        transient_local: bool,
+        deadline: Option<f64>,
+        loan_timeout: Option<f64>,
+        max_loans: u32,
+    ) -> PyResult<Publisher> {
+        let (deadline, deadline_slice) = sliced(deadline)?;
+        let (loan_timeout, loan_slice) = sliced(loan_timeout)?;
+        let mut qos = PublisherQos {
+            reliable,
+            transient_local,
+            deadline: deadline_slice,
+            loan_timeout: loan_slice,
+            max_loans,
+            ..PublisherQos::default()
+        };
+        if let Some(history) = history {
+            qos.history = self::history(history)?;
+        }
+        let domain = domain.map(device::domain).transpose()?;
+        let mut builder = self.node.get()?.publisher(topic).type_name(r#type).qos(qos);
+        if let Some(domain) = domain {
+            builder = builder.domain(domain);
+        }
+        let publisher = py
+            .detach(|| builder.create())
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(Publisher::new(Sender {
+            publisher,
+            deadline,
+            loan_timeout,
+        }))
+    }
+
+    /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
+    /// joined: None, ``"latest"``, a number of messages, or ``"all"``.
+    #[pyo3(signature = (topic, *, r#type="", domain=None, reliable=false, late=None, depth=0,
+        max_held=64, spin=20e-6))]
+    #[allow(clippy::too_many_arguments)] // they are keywords
+    fn subscriber(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        r#type: &str,
+        domain: Option<&str>,
+        reliable: bool,
+        late: Option<&Bound<'_, PyAny>>,
+        depth: u32,
+        max_held: u32,
+        spin: f64,
+    ) -> PyResult<Subscriber> {
+        let qos = SubscriberQos {
+            reliable,
+            late: self::late(late)?,
+            depth,
+            max_held,
+            spin: duration(spin)?,
+        };
+        let domain = domain.map(device::domain).transpose()?;
+        let node = self.node.get()?;
+        let mut builder = node.subscriber(topic).type_name(r#type).qos(qos);
+        if let Some(domain) = domain {
+            builder = builder.domain(domain);
+        }
+        let subscriber = py
+            .detach(|| builder.create())
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(Subscriber::new(Receiver { subscriber, node }))
+    }
+
+    /// How the daemon is.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, rgaps::Node::status)
+    }
+
+    /// All topics that this process may see, by name.
+    fn topics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, rgaps::Node::topics)
+    }
+
+    /// One topic with its members.
+    fn topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, |node| node.topic(name))
+    }
+
+    /// All pools.
+    fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, rgaps::Node::pools)
+    }
+
+    /// All client processes.
+    fn clients<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, rgaps::Node::clients)
+    }
+
+    /// Has the daemon leave for good. Members go on among those who are there.
+    fn stop_daemon(&self, py: Python<'_>) -> PyResult<()> {
+        let node = self.node.get()?;
+        py.detach(|| node.stop_daemon())
+            .map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Closes this handle. The connection ends when the node's publishers, subscribers, loans and
+    /// samples are gone too.
+    fn close(&self, py: Python<'_>) {
+        drop_detached(py, self.node.take());
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { " closed" } else { "" };
+        format!("<rgaps.Node '{}'{state}>", self.name)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut node = self.node.take();
+        // Ending the connection waits for its thread. None while the interpreter shuts down.
+        let _ = Python::try_attach(|py| drop_detached(py, node.take()));
+    }
+}

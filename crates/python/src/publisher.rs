@@ -1,0 +1,260 @@
+//! Publishers.
+
+use crate::device;
+use crate::error::{closed, invalid, IntoPyErr};
+use crate::handle::{drop_detached, Handle};
+use crate::loan;
+use crate::source::Source;
+use crate::wait::{in_slices, timeout};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use rgaps::{LoanError, PublishError, Stream};
+use std::time::Duration;
+
+/// A publisher and how long it waits. Its own deadlines are a slice long, so that waits can be
+/// interrupted; the user's are kept here.
+#[derive(Clone)]
+pub(crate) struct Sender {
+    pub(crate) publisher: rgaps::Publisher,
+    /// None: for ever.
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) loan_timeout: Option<Duration>,
+}
+
+impl Sender {
+    /// An error in a forked child.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        let checked = self.publisher.wait_for_subscribers(0, Duration::ZERO);
+        checked.map(|_| ()).map_err(IntoPyErr::into_py_err)
+    }
+
+    pub(crate) fn loan(&self, py: Python<'_>, bytes: u64) -> PyResult<rgaps::Loan> {
+        let mut last = None;
+        let loan = in_slices(py, self.loan_timeout, |_| {
+            match self.publisher.loan(bytes) {
+                Ok(loan) => Ok(Some(loan)),
+                Err(error @ (LoanError::PoolFull { .. } | LoanError::NoBlocks { .. })) => {
+                    last = Some(error);
+                    Ok(None)
+                }
+                Err(error) => Err(error.into_py_err()),
+            }
+        })?;
+        match (loan, last) {
+            (Some(loan), _) => Ok(loan),
+            (None, Some(error)) => Err(error.into_py_err()),
+            (None, None) => Err(invalid("no loan was tried for")),
+        }
+    }
+
+    /// Publishes; leaves the loan there where that fails and it can be tried again.
+    pub(crate) fn publish(
+        &self,
+        py: Python<'_>,
+        loan: &mut Option<rgaps::Loan>,
+        stream: Stream,
+    ) -> PyResult<u64> {
+        let mut last = None;
+        let number = in_slices(py, self.deadline, |_| {
+            let Some(ready) = loan.take() else {
+                return Err(closed("loan"));
+            };
+            let failed = match ready.publish_on(stream) {
+                Ok(number) => return Ok(Some(number)),
+                Err(failed) => failed,
+            };
+            *loan = failed.loan.map(|loan| *loan);
+            match failed.error {
+                error @ PublishError::HeldBack { .. } => {
+                    last = Some(error);
+                    Ok(None)
+                }
+                error => Err(error.into_py_err()),
+            }
+        })?;
+        match (number, last) {
+            (Some(number), _) => Ok(number),
+            (
+                None,
+                Some(PublishError::HeldBack {
+                    topic, subscribers, ..
+                }),
+            ) => {
+                let error = PublishError::HeldBack {
+                    topic,
+                    subscribers,
+                    waited: self.deadline.unwrap_or(Duration::MAX),
+                };
+                Err(error.into_py_err())
+            }
+            (None, _) => Err(invalid("no publish was tried")),
+        }
+    }
+}
+
+/// A publisher of one topic. Make one with `Node.publisher` or `rgaps.publisher`.
+#[pyclass(frozen, weakref, module = "rgaps")]
+pub(crate) struct Publisher {
+    sender: Handle<Sender>,
+    topic: String,
+    type_name: String,
+    domain: String,
+}
+
+impl Publisher {
+    pub(crate) fn new(sender: Sender) -> Publisher {
+        Publisher {
+            topic: sender.publisher.topic().to_owned(),
+            type_name: sender.publisher.type_name().to_owned(),
+            domain: sender.publisher.domain().to_string(),
+            sender: Handle::new("publisher", sender),
+        }
+    }
+}
+
+/// A shape: a number, or a sequence of numbers.
+fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let lengths = match object.extract::<i64>() {
+        Ok(length) => vec![length],
+        Err(_) => object.extract::<Vec<i64>>()?,
+    };
+    let wrong = |length: i64| invalid(format!("a dimension cannot have the length {length}"));
+    let lengths = lengths.into_iter();
+    lengths
+        .map(|length| u64::try_from(length).map_err(|_| wrong(length)))
+        .collect()
+}
+
+#[pymethods]
+impl Publisher {
+    /// Name of the topic.
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The type of the topic's messages; empty while nobody has named one.
+    #[getter]
+    fn r#type(&self) -> &str {
+        &self.type_name
+    }
+
+    /// Where the messages live: ``"host"`` or ``"cuda:GPU-..."``.
+    #[getter]
+    fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.sender.is_open()
+    }
+
+    /// Subscribers of the topic now.
+    #[getter]
+    fn subscribers(&self) -> PyResult<u32> {
+        Ok(self.sender.get()?.publisher.subscribers())
+    }
+
+    /// A block for an array of this shape, to be filled and published.
+    #[pyo3(signature = (shape, dtype=None, *, tag=0))]
+    fn loan<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = shape)] shape: Vec<u64>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        tag: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let sender = self.sender.get()?;
+        let dtype = match dtype {
+            Some(dtype) => crate::dtype::of_object(dtype)?,
+            None => rgaps::DType::U8,
+        };
+        let (_, bytes) =
+            rgaps::tensor::contiguous(dtype, &shape).map_err(|error| invalid(error.to_string()))?;
+        let loan = sender.loan(py, bytes)?;
+        loan::wrap(py, loan, sender, dtype, shape, tag)
+    }
+
+    /// Publishes a copy of ``data``: bytes, an array, or anything with the buffer protocol or
+    /// DLPack, on the host or on the topic's GPU. Returns the message's number, from 0.
+    #[pyo3(signature = (data, *, tag=0, stream=None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        tag: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let sender = self.sender.get()?;
+        let source = Source::of(data, stream)?;
+        let mut loan = sender.loan(py, source.bytes())?;
+        loan.set_tag(tag);
+        if let Some((dtype, shape)) = source.tensor() {
+            loan.set_shape(dtype, shape)
+                .map_err(IntoPyErr::into_py_err)?;
+        }
+        source.copy_into(py, &mut loan, 0)?;
+        sender.publish(py, &mut Some(loan), device::stream(stream)?)
+    }
+
+    /// Waits until the topic has ``n`` subscribers. False: not in time.
+    #[pyo3(signature = (n=1, timeout=None))]
+    fn wait_for_subscribers(&self, py: Python<'_>, n: u32, timeout: Option<f64>) -> PyResult<bool> {
+        let publisher = self.sender.get()?.publisher;
+        let found = in_slices(py, crate::wait::timeout(timeout)?, |slice| {
+            let found = publisher.wait_for_subscribers(n, slice);
+            found
+                .map(|found| found.then_some(()))
+                .map_err(IntoPyErr::into_py_err)
+        })?;
+        Ok(found.is_some())
+    }
+
+    /// Gives memory that no message needs now back to the pool, but for ``keep_bytes``. Returns
+    /// how many bytes that was.
+    #[pyo3(signature = (keep_bytes=0))]
+    fn trim(&self, py: Python<'_>, keep_bytes: u64) -> PyResult<u64> {
+        let publisher = self.sender.get()?.publisher;
+        py.detach(|| publisher.trim(keep_bytes))
+            .map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Leaves the topic, once its open loans are gone too.
+    fn close(&self, py: Python<'_>) {
+        drop_detached(py, self.sender.take());
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { ", closed" } else { "" };
+        format!(
+            "<rgaps.Publisher '{}' in {}{state}>",
+            self.topic, self.domain
+        )
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let mut sender = self.sender.take();
+        // Leaving asks the daemon. None while the interpreter shuts down.
+        let _ = Python::try_attach(|py| drop_detached(py, sender.take()));
+    }
+}
+
+/// A time-out of the user's as one of a publisher's own, at most a slice.
+pub(crate) fn sliced(seconds: Option<f64>) -> PyResult<(Option<Duration>, Duration)> {
+    let whole = timeout(seconds)?;
+    let slice = whole.map_or(crate::wait::SLICE, |whole| whole.min(crate::wait::SLICE));
+    Ok((whole, slice))
+}

@@ -1,0 +1,366 @@
+//! Received messages.
+
+use crate::buffer::{with_buffer, Exporter, View};
+use crate::error::{closed, IntoPyErr};
+use crate::geometry::Geometry;
+use crate::owner::{drop_block, Held, Owner};
+use crate::{device, dlpack, dtype};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use rgaps::Domain;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+thread_local! {
+    /// What the next `_SampleBase()` becomes: the class with the buffer protocol is made at run
+    /// time, so a sample is made by calling it.
+    static NEXT: RefCell<Option<SampleBase>> = const { RefCell::new(None) };
+}
+
+/// What is left of a block in a sample.
+enum Hold {
+    /// Held, and whether its address was given to someone who keeps the sample and not the block.
+    Held(Arc<Held>, bool),
+    Released(#[allow(dead_code)] Option<Arc<Held>>),
+}
+
+/// A received message without the buffer protocol.
+#[pyclass(frozen, subclass, weakref, name = "_SampleBase", module = "rgaps")]
+pub(crate) struct SampleBase {
+    hold: Mutex<Hold>,
+    geometry: Geometry,
+    topic: Arc<str>,
+    domain: Domain,
+    bytes: u64,
+    sequence: u64,
+    missed: u64,
+    tag: u64,
+    publish_ns: u64,
+    publisher_id: u64,
+}
+
+/// The class `rgaps.Sample`.
+pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    let class = CLASS.get_or_try_init(py, || {
+        let doc =
+            c"A received message. Its bytes are neither changed nor reused while the sample, \
+            or any array or tensor over it, lives.";
+        with_buffer::<SampleBase>(py, c"rgaps.Sample", doc).map(Bound::unbind)
+    })?;
+    Ok(class.bind(py))
+}
+
+/// A `rgaps.Sample`.
+pub(crate) fn wrap<'py>(
+    py: Python<'py>,
+    sample: rgaps::Sample,
+    topic: &Arc<str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let base = SampleBase {
+        geometry: Geometry::of(sample.tensor(), sample.len()),
+        topic: topic.clone(),
+        domain: sample.domain(),
+        bytes: sample.len(),
+        sequence: sample.sequence(),
+        missed: sample.missed(),
+        tag: sample.tag(),
+        publish_ns: sample.publish_ns(),
+        publisher_id: sample.publisher_id(),
+        hold: Mutex::new(Hold::Held(Arc::new(Held::new(sample)), false)),
+    };
+    let class = class(py)?;
+    NEXT.with(|next| next.replace(Some(base)));
+    class.call0()
+}
+
+impl SampleBase {
+    fn lock(&self) -> MutexGuard<'_, Hold> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> PyResult<Arc<Held>> {
+        match &*self.lock() {
+            Hold::Held(held, _) => Ok(held.clone()),
+            Hold::Released(_) => Err(closed("sample")),
+        }
+    }
+
+    /// The block's address, for someone who will keep this object as long as he uses it.
+    fn lend(&self) -> PyResult<u64> {
+        match &mut *self.lock() {
+            Hold::Held(held, lent) => {
+                *lent = true;
+                Ok(held.sample.address())
+            }
+            Hold::Released(_) => Err(closed("sample")),
+        }
+    }
+
+    fn read(&self, py: Python<'_>, held: &Held, bytes: &mut [u8]) -> PyResult<()> {
+        py.detach(|| held.sample.read(0, bytes))
+            .map_err(IntoPyErr::into_py_err)
+    }
+
+    fn interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(typestr) = dtype::typestr(self.geometry.dtype) else {
+            return Err(PyAttributeError::new_err(format!(
+                "the array interface has no code for {}",
+                self.geometry.dtype
+            )));
+        };
+        let dict = PyDict::new(py);
+        dict.set_item("shape", PyTuple::new(py, self.geometry.shape())?)?;
+        dict.set_item("typestr", typestr)?;
+        dict.set_item("data", (self.lend()?, true))?;
+        if !self.geometry.is_contiguous() {
+            let strides = PyTuple::new(py, self.geometry.strides_bytes())?;
+            dict.set_item("strides", strides)?;
+        }
+        dict.set_item("version", 3)?;
+        Ok(dict)
+    }
+}
+
+impl Exporter for SampleBase {
+    fn view(&self) -> PyResult<View> {
+        if self.domain != Domain::Host {
+            return Err(PyBufferError::new_err(format!(
+                "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or tobytes() for a copy",
+                self.domain
+            )));
+        }
+        self.view_anywhere()
+    }
+}
+
+impl SampleBase {
+    fn view_anywhere(&self) -> PyResult<View> {
+        let held = self.held()?;
+        // In a forked child there is nothing at the address.
+        if self.domain == Domain::Host {
+            held.sample.as_slice().map_err(IntoPyErr::into_py_err)?;
+        }
+        Ok(View {
+            address: held.sample.address(),
+            geometry: self.geometry,
+            readonly: true,
+            owner: Owner::Sample(held),
+        })
+    }
+}
+
+#[pymethods]
+impl SampleBase {
+    #[new]
+    fn new() -> PyResult<SampleBase> {
+        let next = NEXT.with(|next| next.take());
+        next.ok_or_else(|| PyTypeError::new_err("samples come from subscribers"))
+    }
+
+    /// Name of the topic it came from.
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    #[getter]
+    fn domain(&self) -> String {
+        self.domain.to_string()
+    }
+
+    /// Lengths of the dimensions; of plain bytes, their number.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry.shape())
+    }
+
+    /// Bytes from one element to the next, per dimension.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry.strides_bytes())
+    }
+
+    /// Name of the element type; None where the message is plain bytes.
+    #[getter]
+    fn dtype(&self) -> Option<String> {
+        self.geometry.typed.then(|| self.geometry.dtype.to_string())
+    }
+
+    /// Bytes of the message.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The message's number among its publisher's, from 0.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Messages of this publisher that the subscriber missed just before this one.
+    #[getter]
+    fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// The publisher's number of the user's own.
+    #[getter]
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// ``time.monotonic_ns()`` when publish was called.
+    #[getter]
+    fn publish_ns(&self) -> u64 {
+        self.publish_ns
+    }
+
+    /// A random number that is the publisher's own.
+    #[getter]
+    fn publisher_id(&self) -> u64 {
+        self.publisher_id
+    }
+
+    /// Address of the first byte in this process: of the host, or of the GPU.
+    #[getter]
+    fn address(&self) -> PyResult<u64> {
+        Ok(self.held()?.sample.address())
+    }
+
+    /// Whether this object no longer holds the block.
+    #[getter]
+    fn released(&self) -> bool {
+        matches!(*self.lock(), Hold::Released(_))
+    }
+
+    /// A read-only array of numpy over the bytes, without a copy.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
+    }
+
+    /// A copy of the message's bytes, from whatever domain.
+    fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let held = self.held()?;
+        PyBytes::new_with(py, self.bytes as usize, |bytes| self.read(py, &held, bytes))
+    }
+
+    /// Lets go of the block, once all arrays and tensors over it are gone too.
+    ///
+    /// On a GPU, waits until the work queued on ``stream`` so far has finished.
+    #[pyo3(signature = (*, stream=None))]
+    fn release(&self, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let stream = stream
+            .map(|stream| device::stream(Some(stream)))
+            .transpose()?;
+        let mut hold = self.lock();
+        let before = std::mem::replace(&mut *hold, Hold::Released(None));
+        match before {
+            Hold::Held(held, lent) => {
+                if let Some(stream) = stream {
+                    held.record(stream);
+                }
+                if lent {
+                    *hold = Hold::Released(Some(held));
+                } else {
+                    drop(hold);
+                    drop_block(self.domain, held);
+                }
+            }
+            released => *hold = released,
+        }
+        Ok(())
+    }
+
+    /// Says that work on this stream reads the block too: it is waited for before the block is
+    /// let go of.
+    fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.held()?.record(device::stream(Some(stream))?);
+        Ok(())
+    }
+
+    /// A DLPack capsule over the bytes, read-only: for ``numpy.from_dlpack(sample)``,
+    /// ``torch.from_dlpack(sample)`` and others.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let held = self.held()?;
+        if self.domain != Domain::Host {
+            // The bytes are there already; the consumer's stream is waited for at the end.
+            if let Some(stream) = device::dlpack_stream(stream)? {
+                held.record(stream);
+            }
+        }
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+        };
+        dlpack::export(py, self.domain, self.view_anywhere()?, &wanted, |bytes| {
+            self.read(py, &held, bytes)
+        })
+    }
+
+    /// DLPack's device: its kind and its number in this process.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        dlpack::device_of(self.domain)
+    }
+
+    /// The array interface of numpy, of a message in host memory.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match self.domain {
+            Domain::Host => self.interface(py),
+            _ => Err(PyAttributeError::new_err("the bytes are not on the host")),
+        }
+    }
+
+    /// The array interface of numba and cupy, of a message on a GPU.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.domain == Domain::Host {
+            return Err(PyAttributeError::new_err("the bytes are on the host"));
+        }
+        let dict = self.interface(py)?;
+        // No stream to wait for: the bytes were there when the message was published.
+        dict.set_item("stream", py.None())?;
+        Ok(dict)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.release(None)
+    }
+
+    fn __repr__(&self) -> String {
+        let kind = match self.geometry.typed {
+            true => format!("{} {:?}", self.geometry.dtype, self.geometry.shape()),
+            false => format!("{} bytes", self.bytes),
+        };
+        format!("<rgaps.Sample '{}' #{}: {kind}>", self.topic, self.sequence)
+    }
+}
+
+impl Drop for SampleBase {
+    fn drop(&mut self) {
+        let hold = self.hold.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let hold = std::mem::replace(hold, Hold::Released(None));
+        drop_block(self.domain, hold);
+    }
+}

@@ -1,0 +1,418 @@
+//! What `put` and `write` copy from: the buffer protocol, or DLPack.
+
+use crate::buffer::{self, RawBuffer};
+use crate::dlpack::{self, Managed, ManagedVersioned};
+use crate::error::{invalid, IntoPyErr};
+use crate::geometry::is_row_major;
+use crate::{device, dtype};
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyMemoryView, PyString};
+use rgaps::{DType, Domain, Stream};
+use rgaps_layout::MAX_DIMS;
+use std::ffi::CStr;
+use std::os::raw::c_char;
+
+/// Most dimensions of what we read: more than a message has, so that the error is about that.
+const DIMS_MAX: usize = 64;
+
+/// Something to copy from, which is kept as long as this lives.
+pub(crate) struct Source {
+    /// Element type and shape, unless it is plain bytes.
+    tensor: Option<(DType, Vec<u64>)>,
+    bytes: u64,
+    memory: Memory,
+}
+
+enum Memory {
+    Buffer(Box<Buffer>),
+    Tensor(Tensor),
+}
+
+/// A filled `Py_buffer`.
+struct Buffer(RawBuffer);
+
+// SAFETY: the exporter keeps the memory until the release, which `Drop` does attached to the
+// interpreter; the pointers are only read.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+/// A DLPack tensor that we consumed.
+struct Tensor {
+    address: u64,
+    on_host: bool,
+    shape: Vec<i64>,
+    /// In elements.
+    strides: Vec<i64>,
+    element_bytes: usize,
+    /// Streams whose work writes the tensor.
+    after: Vec<Stream>,
+    _consumed: Consumed,
+}
+
+/// The producer's structure, to be deleted once.
+enum Consumed {
+    Plain(*mut Managed),
+    Versioned(*mut ManagedVersioned),
+}
+
+// SAFETY: DLPack lets the consumer delete on any thread.
+unsafe impl Send for Consumed {}
+// SAFETY: nothing is reached through it but by `Drop`.
+unsafe impl Sync for Consumed {}
+
+impl Source {
+    /// What Python code gave; `stream` is where work on it was queued, on a GPU.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Source> {
+        if object.is_instance_of::<PyString>() {
+            return Err(PyTypeError::new_err(
+                "text has no bytes until it is encoded: text.encode()",
+            ));
+        }
+        // SAFETY: any object may be asked.
+        if unsafe { buffer::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
+            match Source::of_buffer(object) {
+                Ok(source) => return Ok(source),
+                // Types of ml_dtypes; and what has both protocols may do better with the other.
+                Err(error) => {
+                    if let Some(source) = Source::of_numpy(object)? {
+                        return Ok(source);
+                    }
+                    if !object.hasattr("__dlpack__")? || object.hasattr("__array_interface__")? {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        if object.hasattr("__dlpack__")? {
+            return Source::of_dlpack(object, stream);
+        }
+        Err(PyTypeError::new_err(format!(
+            "{} has neither the buffer protocol nor __dlpack__: give bytes, an array or a tensor",
+            object.get_type().name()?
+        )))
+    }
+
+    fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Source> {
+        let mut raw = Box::new(Buffer(RawBuffer::empty()));
+        // SAFETY: the place is ours; on success it is released once, by `Buffer`'s drop.
+        let code = unsafe {
+            buffer::PyObject_GetBuffer(object.as_ptr(), &mut raw.0, buffer::FULL_READ_ONLY)
+        };
+        if code != 0 {
+            // Nothing was filled, so nothing is to be released.
+            std::mem::forget(raw);
+            return Err(PyErr::fetch(object.py()));
+        }
+        let view = &raw.0;
+        let ndim = usize::try_from(view.ndim).unwrap_or(0).min(DIMS_MAX);
+        // SAFETY: the exporter was asked for shape and format, and fills `ndim` lengths and a C
+        // string; either may be null, which means no dimension, or bytes.
+        let (shape, format) = unsafe {
+            let shape = match view.shape.is_null() {
+                true if ndim == 0 => Vec::new(),
+                true => vec![view.len as u64],
+                false => (0..ndim).map(|dim| *view.shape.add(dim) as u64).collect(),
+            };
+            let format = match view.format.is_null() {
+                true => c"B",
+                false => CStr::from_ptr(view.format),
+            };
+            (shape, format)
+        };
+        let is_bytes = object.is_instance_of::<PyBytes>()
+            || object.is_instance_of::<PyByteArray>()
+            || (object.is_instance_of::<PyMemoryView>() && format == c"B" && ndim == 1);
+        let tensor = match is_bytes {
+            true => None,
+            false => Some((
+                dtype::of_format(format, view.itemsize as usize).map_err(invalid)?,
+                shape,
+            )),
+        };
+        Ok(Source {
+            tensor,
+            bytes: view.len as u64,
+            memory: Memory::Buffer(raw),
+        })
+    }
+
+    /// An array whose element type the buffer protocol cannot express.
+    fn of_numpy(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        let helper = object.py().import("rgaps._numpy")?;
+        let found = helper.call_method1("as_bytes", (object,))?;
+        let Some((bytes, name, shape)) =
+            found.extract::<Option<(Bound<'_, PyAny>, String, Vec<u64>)>>()?
+        else {
+            return Ok(None);
+        };
+        let dtype = name
+            .parse()
+            .map_err(|error: rgaps_layout::DTypeParseError| invalid(error.to_string()))?;
+        let mut source = Source::of_buffer(&bytes)?;
+        source.tensor = Some((dtype, shape));
+        Ok(Some(source))
+    }
+
+    fn of_dlpack(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Source> {
+        let py = object.py();
+        let (kind, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+        let on_host = matches!(kind, dlpack::CPU | dlpack::CUDA_HOST);
+        if !on_host && !matches!(kind, dlpack::CUDA | dlpack::CUDA_MANAGED) {
+            return Err(invalid(format!(
+                "rgaps cannot read the memory of a device of DLPack's kind {kind}; copy to the host first"
+            )));
+        }
+        let arguments = PyDict::new(py);
+        let mut after = Vec::new();
+        if !on_host {
+            // The producer makes the default stream wait for its work, and we wait for that; and
+            // for the stream that the caller named.
+            arguments.set_item("stream", 1)?;
+            after = vec![Stream(1), device::stream(stream)?];
+        }
+        arguments.set_item("max_version", (1, 1))?;
+        let export = |arguments| object.call_method("__dlpack__", (), Some(arguments));
+        let capsule = match export(&arguments) {
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+                // Of before DLPack 1.0.
+                arguments.del_item("max_version")?;
+                export(&arguments)?
+            }
+            outcome => outcome?,
+        };
+        let (tensor, dtype) = consume(&capsule, on_host, after)?;
+        let shape = tensor
+            .shape
+            .iter()
+            .map(|length| *length as u64)
+            .collect::<Vec<_>>();
+        let bytes = shape.iter().product::<u64>() * tensor.element_bytes as u64;
+        if !on_host && !is_row_major(&tensor.shape, &tensor.strides) {
+            if !object.hasattr("contiguous")? {
+                return Err(invalid("the tensor has gaps; make it contiguous first"));
+            }
+            return Source::of_dlpack(&object.call_method0("contiguous")?, stream);
+        }
+        Ok(Source {
+            tensor: Some((dtype, shape)),
+            bytes,
+            memory: Memory::Tensor(tensor),
+        })
+    }
+
+    /// Element type and shape, unless it is plain bytes.
+    pub(crate) fn tensor(&self) -> Option<(DType, &[u64])> {
+        let (dtype, shape) = self.tensor.as_ref()?;
+        Some((*dtype, shape))
+    }
+
+    /// Bytes of the elements.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies the elements, in row-major order, into a loan from byte `at` on.
+    pub(crate) fn copy_into(
+        &self,
+        py: Python<'_>,
+        loan: &mut rgaps::Loan,
+        at: u64,
+    ) -> PyResult<()> {
+        let copied = match &self.memory {
+            Memory::Buffer(buffer) => match buffer.gathered(py)? {
+                Some(bytes) => py.detach(|| loan.write(at, &bytes)),
+                // SAFETY: the exporter keeps its `len` bytes until the buffer is released.
+                None => {
+                    let address = buffer.0.buf as u64;
+                    py.detach(|| unsafe { loan.copy_from(at, address, self.bytes) })
+                }
+            },
+            Memory::Tensor(tensor) => return tensor.copy_into(py, loan, at, self.bytes),
+        };
+        copied.map_err(IntoPyErr::into_py_err)
+    }
+}
+
+impl Buffer {
+    /// The elements one behind the other, where they are not so already.
+    fn gathered(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
+        let order = b'C' as c_char;
+        // SAFETY: a filled view.
+        if unsafe { buffer::PyBuffer_IsContiguous(&self.0, order) } == 1 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; self.0.len as usize];
+        // SAFETY: the destination has the length of the view's elements.
+        let code = unsafe {
+            let to = bytes.as_mut_ptr().cast();
+            buffer::PyBuffer_ToContiguous(to, &self.0, self.0.len, order)
+        };
+        match code {
+            0 => Ok(Some(bytes)),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: filled by PyObject_GetBuffer and released here only. A source lives on the
+        // stack of a call from Python, so it is dropped attached.
+        unsafe { buffer::PyBuffer_Release(&mut self.0) };
+    }
+}
+
+/// Takes a capsule's tensor over.
+fn consume(
+    capsule: &Bound<'_, PyAny>,
+    on_host: bool,
+    after: Vec<Stream>,
+) -> PyResult<(Tensor, DType)> {
+    let pointer = capsule.as_ptr();
+    let named = |name: &CStr| {
+        // SAFETY: any object may be asked.
+        unsafe { ffi::PyCapsule_IsValid(pointer, name.as_ptr()) == 1 }
+    };
+    // SAFETY: a capsule of these names points to these structures (DLPack's specification); the
+    // producer leaves it to us once the capsule is renamed.
+    let (consumed, tensor) = unsafe {
+        if named(dlpack::VERSIONED_NAME) {
+            let managed: *mut ManagedVersioned =
+                ffi::PyCapsule_GetPointer(pointer, dlpack::VERSIONED_NAME.as_ptr()).cast();
+            if (*managed).version.major != 1 {
+                let major = (*managed).version.major;
+                return Err(invalid(format!(
+                    "DLPack {major} is not known here, only 1.x"
+                )));
+            }
+            ffi::PyCapsule_SetName(pointer, dlpack::VERSIONED_USED.as_ptr());
+            (Consumed::Versioned(managed), &raw const (*managed).tensor)
+        } else if named(dlpack::NAME) {
+            let managed: *mut Managed =
+                ffi::PyCapsule_GetPointer(pointer, dlpack::NAME.as_ptr()).cast();
+            ffi::PyCapsule_SetName(pointer, dlpack::USED.as_ptr());
+            (Consumed::Plain(managed), &raw const (*managed).tensor)
+        } else {
+            return Err(PyTypeError::new_err(
+                "__dlpack__ gave no unused DLPack capsule",
+            ));
+        }
+    };
+    // SAFETY: the tensor is the producer's until `consumed` is dropped, and valid; shape and
+    // strides have `ndim` numbers, strides may be null for row-major order.
+    let (tensor, shape, strides) = unsafe {
+        let tensor = &*tensor;
+        let ndim = usize::try_from(tensor.ndim).unwrap_or(0).min(DIMS_MAX);
+        let read = |from: *mut i64| (0..ndim).map(|dim| *from.add(dim)).collect::<Vec<_>>();
+        let strides = (!tensor.strides.is_null()).then(|| read(tensor.strides));
+        (tensor, read(tensor.shape), strides)
+    };
+    let dtype = tensor.dtype();
+    if shape.len() > MAX_DIMS || shape.iter().any(|length| *length < 0) {
+        return Err(invalid(format!(
+            "a message cannot have the shape {shape:?}"
+        )));
+    }
+    if dtype.bits % 8 != 0 || dtype.lanes != 1 || dtype.bits == 0 {
+        return Err(invalid(format!(
+            "elements of {dtype} do not fill whole bytes"
+        )));
+    }
+    let strides = strides.unwrap_or_else(|| row_major(&shape));
+    let tensor = Tensor {
+        address: tensor.data as u64 + tensor.byte_offset,
+        on_host,
+        shape,
+        strides,
+        element_bytes: dtype.element_bytes() as usize,
+        after,
+        _consumed: consumed,
+    };
+    Ok((tensor, dtype))
+}
+
+fn row_major(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    strides
+}
+
+impl Tensor {
+    fn copy_into(
+        &self,
+        py: Python<'_>,
+        loan: &mut rgaps::Loan,
+        at: u64,
+        bytes: u64,
+    ) -> PyResult<()> {
+        if !self.on_host && loan.domain() == Domain::Host {
+            return Err(invalid(
+                "the tensor is on a GPU and the topic in host memory: copy it to the host first \
+                 (for torch: tensor.cpu()), or make the publisher with domain='cuda'",
+            ));
+        }
+        let copied = py.detach(|| {
+            for stream in &self.after {
+                loan.wait_for(*stream)?;
+            }
+            if is_row_major(&self.shape, &self.strides) {
+                // SAFETY: the producer keeps the elements, of which there are that many bytes,
+                // until `_consumed` is dropped.
+                return unsafe { loan.copy_from(at, self.address, bytes) };
+            }
+            let mut gathered = Vec::with_capacity(bytes as usize);
+            // SAFETY: as above; the strides lead to elements of the tensor.
+            unsafe { self.gather(0, self.address as *const u8, &mut gathered) };
+            loan.write(at, &gathered)
+        });
+        copied.map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Appends the elements of the dimensions from `dim` on.
+    ///
+    /// # Safety
+    /// `from` is the address of the first of them, on the host.
+    unsafe fn gather(&self, dim: usize, from: *const u8, to: &mut Vec<u8>) {
+        if is_row_major(&self.shape[dim..], &self.strides[dim..]) {
+            let elements = self.shape[dim..].iter().product::<i64>() as usize;
+            // SAFETY: so many elements lie one behind the other.
+            to.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(from, elements * self.element_bytes)
+            });
+            return;
+        }
+        for index in 0..self.shape[dim] {
+            let step = self.strides[dim] * index * self.element_bytes as i64;
+            // SAFETY: the stride leads to the next element of this dimension.
+            unsafe { self.gather(dim + 1, from.offset(step as isize), to) };
+        }
+    }
+}
+
+impl Drop for Consumed {
+    fn drop(&mut self) {
+        // SAFETY: taken over from its capsule, and deleted here only.
+        unsafe {
+            match *self {
+                Consumed::Plain(managed) => {
+                    if let Some(delete) = (*managed).deleter {
+                        delete(managed);
+                    }
+                }
+                Consumed::Versioned(managed) => {
+                    if let Some(delete) = (*managed).deleter {
+                        delete(managed);
+                    }
+                }
+            }
+        }
+    }
+}

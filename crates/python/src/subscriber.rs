@@ -1,0 +1,272 @@
+//! Subscribers.
+
+use crate::error::{raise, IntoPyErr};
+use crate::handle::{drop_detached, Handle};
+use crate::listener::{self, Listener};
+use crate::sample;
+use crate::wait::{in_slices, timeout};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use rgaps::RecvError;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A subscriber, and the node it is of.
+#[derive(Clone)]
+pub(crate) struct Receiver {
+    pub(crate) subscriber: rgaps::Subscriber,
+    pub(crate) node: rgaps::Node,
+}
+
+/// A subscriber of one topic. Make one with `Node.subscriber` or `rgaps.subscriber`.
+#[pyclass(frozen, weakref, module = "rgaps")]
+pub(crate) struct Subscriber {
+    receiver: Handle<Receiver>,
+    topic: Arc<str>,
+    listeners: Mutex<Vec<Arc<listener::Running>>>,
+    /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
+    waiters: Mutex<Vec<Py<PyAny>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Subscriber {
+    pub(crate) fn new(receiver: Receiver) -> Subscriber {
+        Subscriber {
+            topic: receiver.subscriber.topic().into(),
+            receiver: Handle::new("subscriber", receiver),
+            listeners: Mutex::default(),
+            waiters: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn receiver(&self) -> PyResult<Receiver> {
+        self.receiver.get()
+    }
+
+    fn receive(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<rgaps::Sample>> {
+        let Receiver { subscriber, .. } = self.receiver.get()?;
+        // Mostly there is one, and then there is no need to let others run.
+        if let Some(sample) = subscriber.try_recv().map_err(IntoPyErr::into_py_err)? {
+            return Ok(Some(sample));
+        }
+        in_slices(py, timeout(seconds)?, |slice| {
+            match subscriber.recv_timeout(slice) {
+                Ok(sample) => Ok(Some(sample)),
+                // Closed by another thread meanwhile?
+                Err(RecvError::TimedOut(_)) => self.receiver.get().map(|_| None),
+                Err(error) => Err(error.into_py_err()),
+            }
+        })
+    }
+}
+
+#[pymethods]
+impl Subscriber {
+    /// Name of the topic.
+    #[getter]
+    fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The type of the topic's messages; empty if nobody had named one when this joined.
+    #[getter]
+    fn r#type(&self) -> PyResult<String> {
+        Ok(self.receiver.get()?.subscriber.type_name().to_owned())
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.receiver.is_open()
+    }
+
+    /// Messages missed so far.
+    #[getter]
+    fn missed(&self) -> PyResult<u64> {
+        Ok(self.receiver.get()?.subscriber.missed())
+    }
+
+    /// Samples held now, by sample objects, arrays and tensors.
+    #[getter]
+    fn held(&self) -> PyResult<u32> {
+        Ok(self.receiver.get()?.subscriber.held())
+    }
+
+    /// The next message. Raises `TimedOut` if none comes within ``timeout`` seconds; without, it
+    /// waits for ever.
+    #[pyo3(signature = (timeout=None))]
+    fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        match self.receive(py, timeout)? {
+            Some(sample) => sample::wrap(py, sample, &self.topic),
+            None => Err(RecvError::TimedOut(self.topic.to_string()).into_py_err()),
+        }
+    }
+
+    /// The next message, or None if there is none now.
+    fn try_recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let receiver = self.receiver.get()?;
+        let sample = receiver
+            .subscriber
+            .try_recv()
+            .map_err(IntoPyErr::into_py_err)?;
+        sample
+            .map(|sample| sample::wrap(py, sample, &self.topic))
+            .transpose()
+    }
+
+    /// Waits until a message is there, without taking it. False: not in time.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let Receiver { subscriber, .. } = self.receiver.get()?;
+        let found = in_slices(py, crate::wait::timeout(timeout)?, |slice| match subscriber
+            .wait(slice)
+            .map_err(IntoPyErr::into_py_err)?
+        {
+            true => Ok(Some(())),
+            false => self.receiver.get().map(|_| None),
+        })?;
+        Ok(found.is_some())
+    }
+
+    /// The next message, for ``await``. Raises `TimedOut` like `recv`.
+    #[pyo3(signature = (timeout=None))]
+    fn recv_async<'py>(
+        slf: &Bound<'py, Self>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("receive", (slf, timeout))
+    }
+
+    /// Calls ``callback`` with each message, in a thread of its own, until the listener or the
+    /// subscriber is closed or both are gone. What it raises goes to ``sys.unraisablehook``;
+    /// errors of receiving go to ``on_error``, or there too.
+    #[pyo3(signature = (callback, *, on_error=None))]
+    fn listen(
+        &self,
+        py: Python<'_>,
+        callback: Py<PyAny>,
+        on_error: Option<Py<PyAny>>,
+    ) -> PyResult<Listener> {
+        let Receiver { subscriber, .. } = self.receiver.get()?;
+        let running = listener::start(py, subscriber, self.topic.clone(), callback, on_error)?;
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|listener| listener.is_running());
+        listeners.push(running.clone());
+        Ok(Listener::new(running))
+    }
+
+    /// A descriptor that is readable while there are messages, for ``select`` and event loops.
+    /// Take messages with `try_recv` until there are none; do not read the descriptor.
+    fn fileno(&self) -> PyResult<i32> {
+        let receiver = self.receiver.get()?;
+        let readiness = receiver.subscriber.readiness();
+        readiness
+            .map(|fd| fd.as_raw_fd())
+            .map_err(IntoPyErr::into_py_err)
+    }
+
+    /// For `rgaps._asyncio`: what the tasks of an event loop wait with.
+    fn _waiters<'py>(
+        slf: &Bound<'py, Self>,
+        event_loop: &Bound<'py, PyAny>,
+        factory: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let known = {
+            let waiters = lock(&slf.get().waiters);
+            waiters
+                .iter()
+                .map(|waiter| waiter.clone_ref(py))
+                .collect::<Vec<_>>()
+        };
+        for waiter in known {
+            let waiter = waiter.into_bound(py);
+            if waiter.getattr("loop")?.is(event_loop) {
+                return Ok(waiter);
+            }
+        }
+        let made = factory.call1((slf,))?;
+        let mut waiters = lock(&slf.get().waiters);
+        // Of loops that have ended.
+        let dead = |waiter: &Py<PyAny>| {
+            let closed = waiter
+                .bind(py)
+                .getattr("loop")
+                .and_then(|l| l.call_method0("is_closed"));
+            closed.and_then(|closed| closed.is_truthy()).unwrap_or(true)
+        };
+        let gone: Vec<_> = waiters.extract_if(.., |waiter| dead(waiter)).collect();
+        waiters.push(made.clone().unbind());
+        // Python code may run when these are dropped.
+        drop(waiters);
+        drop(gone);
+        Ok(made)
+    }
+
+    /// Leaves the topic, once all samples, arrays and tensors of it are gone too. Whoever waits
+    /// for a message gets `Closed`; iterations end.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let receiver = self.receiver.take();
+        for listener in lock(&self.listeners).drain(..) {
+            listener.stop(py);
+        }
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        for waiter in waiters {
+            waiter.call_method0(py, "close")?;
+        }
+        drop_detached(py, receiver);
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if !self.receiver.is_open() {
+            return Ok(None);
+        }
+        match self.receive(py, None) {
+            Ok(Some(sample)) => sample::wrap(py, sample, &self.topic).map(Some),
+            Ok(None) => Err(raise("Error", "a wait without end ended".to_owned())),
+            Err(_) if !self.receiver.is_open() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn __aiter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py()
+            .import("rgaps._asyncio")?
+            .call_method1("Receiver", (slf,))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { " closed" } else { "" };
+        format!("<rgaps.Subscriber '{}'{state}>", self.topic)
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        // Leaving asks the daemon, and a listener that nobody else keeps waits for its thread.
+        let mut parts = Some((
+            self.receiver.take(),
+            std::mem::take(&mut *lock(&self.listeners)),
+        ));
+        // None while the interpreter shuts down.
+        let _ = Python::try_attach(|py| drop_detached(py, parts.take()));
+    }
+}

@@ -1,0 +1,135 @@
+//! Waiting for many topics at once.
+
+use crate::error::{invalid, IntoPyErr};
+use crate::subscriber::Subscriber;
+use crate::wait::in_slices;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use rgaps::Token;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Subscribers of one node that are waited for together.
+#[pyclass(frozen, weakref, module = "rgaps")]
+pub(crate) struct WaitSet {
+    /// Made with the first subscriber's node. Only locked detached from the interpreter, since it
+    /// is held while waiting.
+    set: Mutex<Option<rgaps::WaitSet>>,
+    members: Mutex<Vec<(Token, Py<Subscriber>)>>,
+    /// The process that made it: in a forked child the lock may be taken for ever.
+    process: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WaitSet {
+    fn check_process(&self) -> PyResult<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(rgaps::ClientError::Forked.into_py_err()),
+        }
+    }
+}
+
+#[pymethods]
+impl WaitSet {
+    #[new]
+    #[pyo3(signature = (*subscribers))]
+    fn new(py: Python<'_>, subscribers: Vec<Py<Subscriber>>) -> PyResult<WaitSet> {
+        let set = WaitSet {
+            set: Mutex::default(),
+            members: Mutex::default(),
+            process: std::process::id(),
+        };
+        for subscriber in subscribers {
+            set.attach(py, subscriber)?;
+        }
+        Ok(set)
+    }
+
+    /// Adds a subscriber. It may be in one wait set at a time.
+    fn attach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<()> {
+        self.check_process()?;
+        let known = lock(&self.members)
+            .iter()
+            .any(|(_, member)| member.is(&subscriber));
+        if known {
+            return Err(invalid("the subscriber is in the wait set already"));
+        }
+        let receiver = subscriber.get().receiver()?;
+        let token = py
+            .detach(|| {
+                let mut set = lock(&self.set);
+                let set = set.get_or_insert_with(|| receiver.node.wait_set());
+                set.attach(&receiver.subscriber)
+            })
+            .map_err(IntoPyErr::into_py_err)?;
+        lock(&self.members).push((token, subscriber));
+        Ok(())
+    }
+
+    /// Takes a subscriber out. False: it was not in the wait set.
+    fn detach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<bool> {
+        self.check_process()?;
+        let mut members = lock(&self.members);
+        let Some(at) = members
+            .iter()
+            .position(|(_, member)| member.is(&subscriber))
+        else {
+            return Ok(false);
+        };
+        let (token, _) = members.remove(at);
+        drop(members);
+        Ok(py.detach(|| {
+            lock(&self.set)
+                .as_mut()
+                .is_some_and(|set| set.detach(token))
+        }))
+    }
+
+    /// Waits until some of the subscribers have a message, and says which; none: not in time.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Py<Subscriber>>> {
+        self.check_process()?;
+        let ready = in_slices(py, crate::wait::timeout(timeout)?, |slice| {
+            if lock(&self.members).is_empty() {
+                return Err(invalid("the wait set is empty: attach subscribers first"));
+            }
+            let set = lock(&self.set);
+            let Some(set) = set.as_ref() else {
+                return Ok(None);
+            };
+            let ready = set.wait(slice).map_err(IntoPyErr::into_py_err)?;
+            Ok((!ready.is_empty()).then_some(ready))
+        })?;
+        let ready = ready.unwrap_or_default();
+        let members = lock(&self.members);
+        let found = members.iter().filter(|(token, _)| ready.contains(token));
+        Ok(found
+            .map(|(_, subscriber)| subscriber.clone_ref(py))
+            .collect())
+    }
+
+    fn __len__(&self) -> usize {
+        lock(&self.members).len()
+    }
+
+    /// Takes all subscribers out.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
+        let members = std::mem::take(&mut *lock(&self.members));
+        py.detach(|| drop(lock(&self.set).take()));
+        drop(members);
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}

@@ -1,0 +1,120 @@
+"""A daemon of its own for every test, and where to find the programs.
+
+`RGAPS_DAEMON` names the daemon; without it, that of `make build`, else the one in the wheel. The
+CUDA tests run with the test driver (tests/driver) where it was built and no GPU answers.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import rgaps
+from rgaps import _default
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _built(name):
+    found = [ROOT / "target" / profile / name for profile in ("release", "debug")]
+    return next((str(path) for path in found if path.exists()), None)
+
+
+def _gpu_answers():
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    except OSError:
+        return False
+
+
+REAL_GPU = _gpu_answers()
+if "RGAPS_DAEMON" not in os.environ and _built("rgapsd"):
+    os.environ["RGAPS_DAEMON"] = _built("rgapsd")
+if not REAL_GPU and "RGAPS_CUDA_LIBRARY" not in os.environ:
+    driver = os.environ.get("RGAPS_TEST_DRIVER") or _built("librgaps_test_driver.so")
+    # A library that is not there is no driver either, but says so.
+    os.environ["RGAPS_CUDA_LIBRARY"] = driver or "/nonexistent/libcuda.so.1"
+    os.environ.setdefault("RGAPS_TEST_DRIVER_MEMORY_MB", "1024")
+
+
+@pytest.fixture(autouse=True)
+def realm(monkeypatch):
+    """A folder with a daemon's socket, which the first node starts the daemon at."""
+    folder = tempfile.mkdtemp(prefix="rgaps-py-")
+    monkeypatch.setenv("RGAPS_SOCKET", f"{folder}/socket")
+    monkeypatch.setenv("RGAPS_IDLE_EXIT_MS", "2000")
+    monkeypatch.setenv("RGAPS_POOL__HOST__CAP", "256MiB")
+    monkeypatch.chdir(folder)
+    yield folder
+    _default._forget()
+    try:
+        with rgaps.Node("teardown", config={"autostart": False}) as node:
+            node.stop_daemon()
+    except rgaps.DaemonUnavailable:
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def node():
+    with rgaps.Node("test") as node:
+        yield node
+
+
+@pytest.fixture
+def pair(node):
+    """A publisher and a subscriber of one topic."""
+    with node.subscriber("pair") as sub, node.publisher("pair") as pub:
+        yield pub, sub
+
+
+class Program:
+    """A Python program in a process of its own, which talks to the test by lines."""
+
+    def __init__(self, code, *arguments, env=None):
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", textwrap.dedent(code), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+
+    def line(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the program ended: {self.process.stderr.read()}")
+        return line.strip()
+
+    def say(self, text):
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+
+    def finish(self, timeout=30):
+        """Waits for its end; gives what it still printed. It must end well."""
+        out, errors = self.process.communicate(timeout=timeout)
+        assert self.process.returncode == 0, errors
+        return out.strip()
+
+
+@pytest.fixture
+def program():
+    """Starts programs, and ends those that a failing test leaves."""
+    started = []
+
+    def start(code, *arguments, env=None):
+        started.append(Program(code, *arguments, env=env))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()

@@ -1,0 +1,239 @@
+"""The CUDA domain: on a GPU where there is one, else through the test driver, whose device memory
+is host memory, so that addresses can be looked at."""
+
+import ctypes
+import os
+
+import numpy as np
+import pytest
+
+import rgaps
+from capsules import Capsule, IS_COPIED, READ_ONLY
+from conftest import REAL_GPU
+
+pytestmark = pytest.mark.skipif(
+    len(rgaps.domains()) < 2, reason="no GPU answers, and the test driver was not built"
+)
+on_test_driver = pytest.mark.skipif(REAL_GPU, reason="looks at device memory from the host")
+
+
+@pytest.fixture
+def cuda(node, monkeypatch):
+    with node.publisher("t", domain="cuda") as pub, node.subscriber("t") as sub:
+        yield pub, sub
+
+
+def test_the_domain_has_its_gpus_name(cuda):
+    pub, _ = cuda
+    assert pub.domain == rgaps.domains()[1] and pub.domain.startswith("cuda:GPU-")
+
+
+def test_bytes_arrive(cuda):
+    pub, sub = cuda
+    data = np.random.default_rng(1).integers(0, 255, (100, 7), dtype=np.uint8)
+    pub.put(data, tag=5)
+    sample = sub.recv(5)
+    assert sample.tobytes() == data.tobytes()
+    assert (sample.shape, sample.dtype, sample.tag) == ((100, 7), "uint8", 5)
+    assert sample.domain == pub.domain and sample.__dlpack_device__() == (2, 0)
+    with pub.loan((3, 4), "float32") as loan:
+        loan.write(np.arange(12, dtype="f4"))
+    assert np.frombuffer(sub.recv(5).tobytes(), "f4").tolist() == list(range(12))
+
+
+def test_a_forwarded_sample_stays_on_the_gpu(cuda):
+    pub, sub = cuda
+    pub.put(np.arange(10, dtype="i8"))
+    pub.put(sub.recv(5))
+    sample = sub.recv(5)
+    assert sample.sequence == 1 and np.frombuffer(sample.tobytes(), "i8").tolist() == list(range(10))
+
+
+def test_a_gpus_tensor_does_not_fit_a_topic_on_the_host(cuda, node):
+    pub, sub = cuda
+    pub.put(b"x")
+    with node.publisher("host") as on_host:
+        with pytest.raises(rgaps.InvalidArgument, match="domain='cuda'"):
+            on_host.put(sub.recv(5))
+
+
+def test_the_host_cannot_look_at_it(cuda):
+    pub, sub = cuda
+    pub.put(np.arange(3))
+    sample, loan = sub.recv(5), pub.loan(3)
+    for each in (sample, loan):
+        with pytest.raises(BufferError, match="from_dlpack"):
+            memoryview(each)
+        with pytest.raises(TypeError, match="from_dlpack"):
+            each.numpy()
+        assert not hasattr(each, "__array_interface__")
+
+
+def test_copies_to_the_host_by_dlpack(cuda):
+    pub, sub = cuda
+    pub.put(np.arange(6, dtype="i4").reshape(2, 3))
+    sample = sub.recv(5)
+    array = np.from_dlpack(sample, device="cpu")
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]] and array.flags.writeable
+    capsule = Capsule(sample.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
+    assert capsule.flags == IS_COPIED and capsule.device == (1, 0)
+    capsule.delete()
+    for refused in ({"copy": True}, {"dl_device": (1, 0), "copy": False}, {"dl_device": (2, 7)}):
+        with pytest.raises(BufferError):
+            sample.__dlpack__(**refused)
+
+
+@on_test_driver
+def test_a_consumer_sees_the_same_memory(cuda):
+    pub, sub = cuda
+    data = np.arange(24, dtype="i2").reshape(4, 6)
+    pub.put(data)
+    sample = sub.recv(5)
+    for stream in (None, 1, -1):
+        capsule = Capsule(sample.__dlpack__(stream=stream, max_version=(1, 1)))
+        assert (capsule.flags, capsule.device) == (READ_ONLY, (2, 0))
+        assert (capsule.data, capsule.shape) == (sample.address, (4, 6))
+        assert ctypes.string_at(capsule.data, 48) == data.tobytes()
+        capsule.delete()
+    interface = sample.__cuda_array_interface__
+    assert interface["data"] == (sample.address, True) and interface["version"] == 3
+    assert (interface["shape"], interface["typestr"], interface["stream"]) == ((4, 6), "<i2", None)
+    del sample
+    assert sub.held == 0
+
+
+@on_test_driver
+def test_what_a_producer_writes_is_what_arrives(cuda):
+    pub, sub = cuda
+    with pub.loan(5) as loan:
+        assert loan.__dlpack_device__() == (2, 0)
+        assert loan.__cuda_array_interface__["data"] == (loan.address, False)
+        capsule = Capsule(loan.__dlpack__(stream=1, max_version=(1, 1)))
+        assert capsule.flags == 0
+        ctypes.memmove(capsule.data, b"hello", 5)
+        capsule.delete()
+    assert sub.recv(5).tobytes() == b"hello"
+
+
+@on_test_driver
+def test_a_live_tensor_over_a_loan_makes_a_copy(cuda):
+    pub, sub = cuda
+    loan = pub.loan(5)
+    capsule = Capsule(loan.__dlpack__(max_version=(1, 1)))
+    ctypes.memmove(capsule.data, b"hello", 5)
+    with pytest.warns(rgaps.CopyWarning):
+        loan.publish()
+    ctypes.memmove(capsule.data, b"later", 5)
+    assert sub.recv(5).tobytes() == b"hello"
+    capsule.delete()
+
+
+class Stream:
+    """Like torch's: a stream of the driver's, and work that takes a while."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL(os.environ["RGAPS_CUDA_LIBRARY"])
+        context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        assert self.driver.cuInit(0) == 0
+        assert self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert self.driver.cuCtxPushCurrent_v2(context) == 0
+        assert self.driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        self.cuda_stream = stream.value
+
+    def fill(self, address, value, count):
+        fill = self.driver.cuMemsetD8Async
+        fill.argtypes = [ctypes.c_uint64, ctypes.c_uint8, ctypes.c_size_t, ctypes.c_void_p]
+        assert fill(address, value, count, self.cuda_stream) == 0
+
+    def is_idle(self):
+        return self.driver.cuStreamQuery(ctypes.c_void_p(self.cuda_stream)) == 0
+
+
+STREAMS = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import rgaps
+    from capsules import Capsule
+    from test_cuda import Stream
+
+    with rgaps.Node() as node, node.publisher("t", domain="cuda") as pub, node.subscriber("t") as sub:
+        stream = Stream()
+        # A publish waits for the stream that is given, and for the one a consumer wrote on.
+        loan = pub.loan(1000)
+        stream.fill(loan.address, 7, 1000)
+        assert not stream.is_idle()
+        loan.publish(stream=stream)
+        assert stream.is_idle() and sub.recv(5).tobytes() == bytes([7]) * 1000
+        loan = pub.loan(1000)
+        capsule = Capsule(loan.__dlpack__(stream=stream.cuda_stream, max_version=(1, 1)))
+        stream.fill(capsule.data, 8, 1000)
+        capsule.delete()
+        loan.publish()
+        assert stream.is_idle() and sub.recv(5).tobytes() == bytes([8]) * 1000
+        # So does a release, of a tensor that was taken on a stream or recorded to be read on one.
+        pub.put(b"x" * 1000)
+        sample = sub.recv(5)
+        scratch = pub.loan(1000)
+        capsule = Capsule(sample.__dlpack__(stream=stream.cuda_stream, max_version=(1, 1)))
+        del sample
+        stream.fill(scratch.address, 1, 1000)
+        assert not stream.is_idle()
+        capsule.delete()
+        assert stream.is_idle() and sub.held == 0
+        for let_go in ("record", "release"):
+            pub.put(b"x" * 1000)
+            sample = sub.recv(5)
+            stream.fill(scratch.address, 1, 1000)
+            assert not stream.is_idle()
+            if let_go == "record":
+                sample.record_stream(stream)
+                del sample
+            else:
+                sample.release(stream=stream.cuda_stream)
+            assert stream.is_idle() and sub.held == 0
+        # And a loan that is given up.
+        loan = pub.loan(1000)
+        capsule = Capsule(loan.__dlpack__(stream=stream.cuda_stream, max_version=(1, 1)))
+        stream.fill(capsule.data, 1, 1000)
+        capsule.delete()
+        loan.discard()
+        assert stream.is_idle()
+        for wrong in (0, "stream", 3):
+            try:
+                loan = pub.loan(3)
+                loan.__dlpack__(stream=wrong) and loan.publish()
+                raise SystemExit(f"{wrong!r} was taken for a stream")
+            except rgaps.Error:
+                pass
+    print("done")
+"""
+
+
+@on_test_driver
+def test_streams_are_waited_for(program):
+    """On work that takes 50 ms, so that whoever does not wait is found out."""
+    here = os.path.dirname(__file__)
+    delay = {"RGAPS_TEST_DRIVER_DELAY_US": "50000"}
+    assert program(STREAMS, here, env=delay).finish(50) == "done"
+
+
+def test_a_gpu_that_is_not_there(node):
+    with pytest.raises(rgaps.DomainUnavailable, match="GPU 99"):
+        node.publisher("t", domain="cuda:99")
+    with pytest.raises(rgaps.Error):
+        node.publisher("t", domain="cuda:GPU-00000000-0000-0000-0000-000000000000")
+
+
+def test_without_a_driver(program):
+    run = program(
+        """
+        import rgaps
+        assert rgaps.domains() == ["host"]
+        try:
+            rgaps.publisher("t", domain="cuda")
+        except rgaps.DomainUnavailable as error:
+            print(error)
+        """,
+        env={"RGAPS_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"},
+    )
+    assert "/nonexistent/libcuda.so.1" in run.finish()

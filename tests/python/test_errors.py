@@ -1,0 +1,137 @@
+"""What goes wrong has a class of its own and says what to do."""
+
+import os
+
+import pytest
+
+import rgaps
+
+
+def test_every_error_is_an_rgaps_error():
+    named = [getattr(rgaps, name) for name in rgaps.__all__]
+    errors = [each for each in named if isinstance(each, type) and issubclass(each, Exception)]
+    errors.remove(rgaps.CopyWarning)
+    assert len(errors) > 20 and all(issubclass(error, rgaps.Error) for error in errors)
+    assert issubclass(rgaps.TimedOut, TimeoutError) and issubclass(rgaps.HeldBack, TimeoutError)
+    assert issubclass(rgaps.NotPermitted, PermissionError)
+    assert issubclass(rgaps.PoolFull, MemoryError)
+
+
+def test_a_pool_that_is_full(node):
+    with node.publisher("t") as pub:
+        with pytest.raises(rgaps.TooLarge, match="cap"):
+            pub.loan(300 << 20)
+        kept = pub.loan(200 << 20)
+        with pytest.raises(rgaps.PoolFull, match="pool.host.cap"):
+            pub.loan(100 << 20)
+        kept.discard()
+        with pub.loan(200 << 20) as loan:
+            loan.discard()
+
+
+def test_held_back(node):
+    with node.subscriber("t", reliable=True) as sub:
+        with node.publisher("t", history=2, deadline=0.25) as pub:
+            loan = None
+            with pytest.raises(rgaps.HeldBack, match="reliable subscriber.*250ms"):
+                for number in range(10):
+                    loan = pub.loan(1)
+                    loan.write(bytes([number]))
+                    loan.publish()
+            # Nothing is lost: the loan can be published once there is room.
+            assert loan.open and sub.recv(1).tobytes() == b"\0"
+            loan.publish()
+            assert [sub.recv(1).tobytes() for _ in range(2)] == [b"\1", b"\2"]
+
+
+def test_a_type_that_differs(node):
+    with node.publisher("t", type="image"):
+        with pytest.raises(rgaps.TypeMismatch, match="image"):
+            node.subscriber("t", type="sound")
+        node.subscriber("t", type="image").close()
+
+
+def test_a_demand_that_nobody_offers(node):
+    with node.publisher("t", reliable=False, history=4):
+        with pytest.raises(rgaps.QosIncompatible, match="reliable"):
+            node.subscriber("t", reliable=True)
+        with pytest.raises(rgaps.QosIncompatible):
+            node.subscriber("t", depth=5)
+        with pytest.raises(rgaps.QosIncompatible):
+            node.subscriber("t", late="latest")
+
+
+def test_arguments_out_of_their_limits(node):
+    for wrong in (
+        {"history": 0},
+        {"history": 10**6},
+        {"history": "many"},
+        {"deadline": -1},
+        {"domain": "gpu"},
+        {"domain": "cuda:x"},
+    ):
+        with pytest.raises(rgaps.InvalidArgument):
+            node.publisher("t", **wrong)
+    for wrong in ({"late": "early"}, {"max_held": 0}, {"max_held": 10**6}, {"spin": -1}):
+        with pytest.raises(rgaps.InvalidArgument):
+            node.subscriber("t", **wrong)
+    with pytest.raises(rgaps.Error):
+        node.publisher("")
+    with pytest.raises(rgaps.NotFound):
+        node.topic("nobody's")
+
+
+def test_closed_handles(node):
+    pub, sub = node.publisher("t"), node.subscriber("t")
+    for handle in (pub, sub):
+        handle.close()
+        handle.close()
+        assert handle.closed
+    with pytest.raises(rgaps.Closed, match="publisher"):
+        pub.put(b"")
+    with pytest.raises(rgaps.Closed, match="subscriber"):
+        sub.recv()
+    other = rgaps.Node("other")
+    other.close()
+    with pytest.raises(rgaps.Closed, match="node"):
+        other.publisher("t")
+
+
+def test_configurations(realm):
+    with pytest.raises(rgaps.ConfigError, match="nowhere.toml"):
+        rgaps.Node(config="nowhere.toml")
+    with pytest.raises(rgaps.ConfigError, match="cap"):
+        rgaps.Node(config={"pool": {"host": {"cap": "lots"}}})
+    with pytest.raises(rgaps.InvalidArgument, match="write a file"):
+        rgaps.Node(config={"access": []})
+    with pytest.raises(rgaps.DaemonUnavailable, match="rgaps up"):
+        rgaps.Node(config={"autostart": False})
+    socket = os.path.join(realm, "other")
+    with rgaps.Node(socket=socket, config={"pool": {"host": {"cap": "64MiB"}}}) as node:
+        with node.publisher("t"):
+            assert node.pools()[0]["cap_bytes"] == 64 << 20
+        assert node.status()["socket"] == socket
+        node.stop_daemon()
+    with open("rgaps.file", "w") as file:
+        file.write('realm = "from-a-file"\n')
+    with rgaps.Node(config="rgaps.file", socket=socket) as node:
+        assert node.status()["realm"] == "from-a-file"
+        node.stop_daemon()
+
+
+def test_access_rules(realm):
+    rules = "[[access]]\nname = 'secret'\ntopics = ['secret/*']\nusers = ['nobody']\n"
+    with open("rules", "w") as file:
+        file.write(rules)
+    with rgaps.Node(config="rules") as node:
+        with pytest.raises(rgaps.NotPermitted):
+            node.publisher("secret/plan")
+        with pytest.raises(PermissionError):
+            node.subscriber("secret/plan")
+        node.publisher("open").close()
+
+
+def test_no_program_to_start(monkeypatch):
+    monkeypatch.setenv("RGAPS_DAEMON", "/nonexistent/rgapsd")
+    with pytest.raises(rgaps.DaemonUnavailable, match="RGAPS_DAEMON"):
+        rgaps.Node()

@@ -1,0 +1,262 @@
+"""Messages from a publisher to subscribers in one process: what is put in comes out."""
+
+import array
+import time
+
+import numpy as np
+import pytest
+
+import rgaps
+
+
+def test_bytes_arrive(pair):
+    pub, sub = pair
+    for number, data in enumerate([b"", b"x", b"hello" * 1000, bytearray(b"abc"), memoryview(b"view")]):
+        assert pub.put(data, tag=number + 7) == number
+        sample = sub.recv(1)
+        assert sample.tobytes() == bytes(data)
+        assert bytes(memoryview(sample)) == bytes(data)
+        assert (sample.sequence, sample.tag, sample.missed) == (number, number + 7, 0)
+        assert (sample.dtype, sample.shape, sample.nbytes) == (None, (len(data),), len(data))
+        assert sample.topic == "pair" and sample.domain == "host"
+
+
+def test_publish_time_is_the_monotonic_clock(pair):
+    pub, sub = pair
+    before = time.monotonic_ns()
+    pub.put(b"now")
+    assert before <= sub.recv(1).publish_ns <= time.monotonic_ns()
+
+
+DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+DTYPES += ["float16", "float32", "float64", "complex64", "complex128", "bool"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (3, 0, 2), (1, 1, 7, 1)])
+def test_arrays_arrive_as_they_were(pair, dtype, shape):
+    pub, sub = pair
+    random = np.random.default_rng(1)
+    data = np.asarray(random.integers(0, 2**11, shape)).astype(dtype)
+    pub.put(data)
+    with pub.loan(shape, dtype) as loan:
+        loan[...] = data
+    for _ in range(2):
+        sample = sub.recv(1)
+        got = np.asarray(sample)
+        assert (got.dtype, got.shape, sample.dtype, sample.shape) == (data.dtype, shape, dtype, shape)
+        assert got.tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        np.arange(60).reshape(3, 4, 5).transpose(2, 0, 1),
+        np.arange(60)[::-7],
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.broadcast_to(np.float32(3), (4, 5)),
+    ],
+)
+def test_arrays_with_strides_of_their_own_arrive_in_row_major_order(pair, strange):
+    pub, sub = pair
+    pub.put(strange)
+    got = sub.recv(1).numpy()
+    assert np.array_equal(got, strange) and got.flags.c_contiguous
+
+
+def test_other_buffers(pair):
+    pub, sub = pair
+    pub.put(array.array("d", [1.5, 2.5]))
+    assert sub.recv(1).numpy().tolist() == [1.5, 2.5]
+    # A sample can be put on again: that is how a message is forwarded.
+    pub.put(np.arange(6, dtype="int16").reshape(2, 3))
+    pub.put(sub.recv(1))
+    assert sub.recv(1).numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_cannot_be_put(pair):
+    pub, _ = pair
+    with pytest.raises(TypeError, match="encode"):
+        pub.put("text")
+    with pytest.raises(TypeError, match="buffer protocol nor __dlpack__"):
+        pub.put(5)
+    with pytest.raises(rgaps.InvalidArgument, match="format"):
+        pub.put(np.zeros(3, dtype=[("a", "i4"), ("b", "f8")]))
+    with pytest.raises(rgaps.InvalidArgument, match="format"):
+        pub.put(np.zeros(3, dtype=">i4"))
+    with pytest.raises(rgaps.InvalidArgument, match="9 dimensions"):
+        pub.put(np.zeros((1,) * 9))
+    # A refused put gives its loan back.
+    for _ in range(200):
+        with pytest.raises(rgaps.InvalidArgument):
+            pub.put(np.zeros((1,) * 9))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "f4", "<f4", np.float32, np.dtype("f4"), "torch.float32"])
+def test_names_of_types(pair, dtype):
+    pub, _ = pair
+    with pub.loan(3, dtype) as loan:
+        assert (loan.dtype, loan.nbytes, loan.shape) == ("float32", 12, (3,))
+        loan.discard()
+
+
+@pytest.mark.parametrize("dtype", ["float7", object, ">f4", np.dtype(">i4"), 5])
+def test_names_that_are_no_types(pair, dtype):
+    with pytest.raises(rgaps.InvalidArgument):
+        pair[0].loan(3, dtype)
+
+
+@pytest.mark.parametrize("shape", [-1, (2, -1), (1,) * 9, (2**40, 2**40)])
+def test_shapes_that_cannot_be(pair, shape):
+    with pytest.raises(rgaps.InvalidArgument):
+        pair[0].loan(shape)
+
+
+def test_a_loan_is_published_at_the_end_of_its_block(pair):
+    pub, sub = pair
+    with pub.loan((4, 4), "uint8", tag=5) as loan:
+        loan.numpy()[...] = 9
+        assert sub.try_recv() is None
+        loan.tag += 1
+    assert not loan.open
+    sample = sub.recv(1)
+    assert sample.tag == 6 and (sample.numpy() == 9).all()
+
+
+def test_a_loan_is_not_published_after_an_exception(pair):
+    pub, sub = pair
+    with pytest.raises(KeyError):
+        with pub.loan(4) as loan:
+            raise KeyError
+    assert not loan.open and sub.try_recv() is None
+    with pytest.raises(rgaps.Closed):
+        loan.publish()
+
+
+def test_publish_and_discard_by_hand(pair):
+    pub, sub = pair
+    loan = pub.loan(3)
+    assert loan.write(b"abc") == 3
+    loan.write(b"X", at=1)
+    assert loan.publish() == 0
+    assert sub.recv(1).tobytes() == b"aXc"
+    for call in (loan.publish, loan.numpy, lambda: loan.address, lambda: loan.write(b"")):
+        with pytest.raises(rgaps.Closed):
+            call()
+    loan.discard()
+    with pub.loan(3) as loan:
+        loan.discard()
+    assert sub.try_recv() is None
+    with pub.loan(3) as loan:
+        with pytest.raises(rgaps.InvalidArgument, match="do not fit"):
+            loan.write(b"four")
+
+
+def test_a_loan_can_be_shorter_in_the_end(pair):
+    pub, sub = pair
+    with pub.loan((100, 3), "int32") as loan:
+        loan.numpy()[:2] = [[1, 2, 3], [4, 5, 6]]
+        loan.truncate(2)
+        with pytest.raises(rgaps.InvalidArgument):
+            loan.truncate(3)
+    sample = sub.recv(1)
+    assert sample.nbytes >= 24 and sample.numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_forgotten_loans_come_back(node):
+    pub = node.publisher("t", max_loans=4)
+    for _ in range(20):
+        pub.loan(1000)
+    held = [pub.loan(1000) for _ in range(4)]
+    with pytest.raises(rgaps.TooManyLoans, match="max_loans"):
+        pub.loan(1000)
+    assert len(held) == 4
+
+
+def test_iteration_ends_when_the_subscriber_is_closed(node):
+    import threading
+
+    with node.subscriber("t", reliable=True) as sub, node.publisher("t") as pub:
+        for number in range(5):
+            pub.put(bytes([number]))
+        threading.Timer(0.3, sub.close).start()
+        assert [sample.tobytes()[0] for sample in sub] == [0, 1, 2, 3, 4]
+        assert list(sub) == []
+
+
+def test_the_default_node():
+    with rgaps.subscriber("d", max_held=8) as sub, rgaps.publisher("d", history=4) as pub:
+        assert rgaps.default_node() is rgaps.default_node()
+        pub.put(b"hello")
+        assert sub.recv(1).tobytes() == b"hello"
+
+
+def test_best_effort_says_what_was_missed(node):
+    with node.subscriber("t") as sub, node.publisher("t", history=4) as pub:
+        pub.put(b"first")
+        assert sub.recv(1).missed == 0
+        for number in range(10):
+            pub.put(bytes([number]))
+        sample = sub.recv(1)
+        assert (sample.tobytes()[0], sample.missed, sample.sequence) == (6, 6, 7)
+        assert sub.recv(1).missed == 0 and sub.missed == 6
+
+
+@pytest.mark.parametrize(
+    "late, expected", [(None, []), ("latest", [9]), (3, [7, 8, 9]), ("all", [2, 3, 4, 5, 6, 7, 8, 9])]
+)
+def test_late_joiners(node, late, expected):
+    with node.publisher("t", history=8, transient_local=True) as pub:
+        for number in range(10):
+            pub.put(bytes([number]))
+        with node.subscriber("t", late=late) as sub:
+            got = []
+            while (sample := sub.try_recv()) is not None:
+                got.append(sample.tobytes()[0])
+            assert got == expected
+
+
+def test_keep_all_is_a_log(node):
+    with node.publisher("t", history=rgaps.KeepAll(100, 1 << 20), transient_local=True) as pub:
+        for number in range(50):
+            pub.put(bytes([number]))
+        with node.subscriber("t", late="all") as sub:
+            assert [sub.recv(1).tobytes()[0] for _ in range(50)] == list(range(50))
+        with pytest.raises(rgaps.TooLarge, match="keep_all"):
+            pub.loan(2 << 20)
+
+
+def test_listings(node):
+    with node.subscriber("t") as sub, node.publisher("t", type="image") as pub:
+        pub.put(b"x")
+        sub.recv(1)
+        assert node.status()["topics"] == 1
+        (topic,) = node.topics()
+        assert (topic["name"], topic["type_name"]) == ("t", "image")
+        info = node.topic("t")
+        assert len(info["publishers"]) == len(info["subscribers"]) == 1
+        assert any(client["name"] == "test" for client in node.clients())
+        assert node.pools()[0]["cap_bytes"] == 256 << 20
+        assert (pub.type, pub.domain, pub.subscribers) == ("image", "host", 1)
+
+
+def test_reprs_name_what_they_are(pair, node):
+    pub, sub = pair
+    pub.put(np.zeros((2, 3), "f4"))
+    loan = pub.loan((2, 3), "f4")
+    shown = [repr(node), repr(pub), repr(sub), repr(loan), repr(sub.recv(1))]
+    assert all(text.startswith("<rgaps.") for text in shown)
+    assert "float32" in shown[3] and "float32" in shown[4] and "'pair'" in shown[1]
+
+
+def test_trim_gives_memory_back(pair):
+    pub, sub = pair
+    pub.put(bytes(10 << 20))
+    sub.recv(1).release()
+    for _ in range(20):
+        pub.put(b"small")
+    while sub.try_recv() is not None:
+        pass
+    assert pub.trim() > 0
+    pub.put(b"and goes on")
+    assert sub.recv(1).tobytes() == b"and goes on"

@@ -1,0 +1,31 @@
+"""The stubs are complete, and say what is there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rgaps
+
+pytest.importorskip("mypy", reason="mypy is not installed")
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(rgaps.__file__).parent
+
+
+def run(*command, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, cwd=cwd
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_mypy_is_content_with_the_package_and_the_examples(tmp_path):
+    users = [path for path in (ROOT / "examples/python", ROOT / "demo") if path.exists()]
+    run("mypy", "--strict", "--cache-dir", tmp_path, PACKAGE, *users, cwd=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_the_stubs_are_what_the_module_is(tmp_path):
+    run("mypy.stubtest", "rgaps", cwd=tmp_path)

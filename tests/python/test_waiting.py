@@ -1,0 +1,334 @@
+"""Waiting: time-outs, threads, callbacks, wait sets, event loops, Ctrl-C."""
+
+import asyncio
+import gc
+import select
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+import rgaps
+
+
+def later(seconds, action, *arguments):
+    thread = threading.Timer(seconds, action, arguments)
+    thread.start()
+    return thread
+
+
+def test_timeouts(pair):
+    _, sub = pair
+    for wanted in (0, 0.05, 0.25):
+        begun = time.monotonic()
+        with pytest.raises(rgaps.TimedOut, match="'pair'"):
+            sub.recv(wanted)
+        with pytest.raises(TimeoutError):
+            sub.recv(wanted)
+        assert not sub.wait(wanted)
+        assert wanted * 3 <= time.monotonic() - begun < wanted * 3 + 1
+    for wrong in (-1, float("nan")):
+        with pytest.raises(rgaps.InvalidArgument):
+            sub.recv(wrong)
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf"), 20])
+def test_a_message_ends_the_wait(pair, timeout):
+    pub, sub = pair
+    later(0.15, pub.put, b"x")
+    begun = time.monotonic()
+    assert sub.recv(timeout).tobytes() == b"x"
+    assert 0.1 < time.monotonic() - begun < 5
+
+
+def test_other_threads_run_while_one_waits(pair):
+    pub, sub = pair
+    received = []
+    thread = threading.Thread(target=lambda: received.append(sub.recv(20).tobytes()))
+    thread.start()
+    # Would not get here if the waiting thread kept the interpreter.
+    assert sum(range(10000)) == 49995000
+    pub.put(b"x")
+    thread.join(10)
+    assert received == [b"x"]
+
+
+def test_closing_ends_waits_of_other_threads(node):
+    sub = node.subscriber("t")
+    later(0.2, sub.close)
+    with pytest.raises(rgaps.Closed):
+        sub.recv()
+    with pytest.raises(rgaps.Closed):
+        sub.try_recv()
+
+
+def test_wait_for_subscribers(node):
+    with node.publisher("t") as pub:
+        assert pub.wait_for_subscribers(0, 0)
+        assert not pub.wait_for_subscribers(1, 0.05)
+        subs = []
+        later(0.1, lambda: subs.append(node.subscriber("t")))
+        assert pub.wait_for_subscribers(1, 20) and pub.subscribers == 1
+
+
+def test_callbacks(node):
+    got, done = [], threading.Event()
+
+    def callback(sample):
+        got.append((sample.tobytes(), threading.current_thread()))
+        if len(got) == 100:
+            done.set()
+
+    with node.subscriber("t", reliable=True) as sub, node.publisher("t", deadline=20) as pub:
+        with sub.listen(callback) as listener:
+            assert listener.running
+            for number in range(100):
+                pub.put(bytes([number]))
+            assert done.wait(20)
+        assert not listener.running
+        assert [data for data, _ in got] == [bytes([number]) for number in range(100)]
+        assert threading.current_thread() not in {thread for _, thread in got}
+        pub.put(b"after")
+        assert sub.recv(1).tobytes() == b"after" and len(got) == 100
+
+
+def test_a_callback_may_close_its_own_listener(node):
+    got, closed = [], threading.Event()
+    with node.subscriber("t") as sub, node.publisher("t") as pub:
+
+        def callback(sample):
+            got.append(sample.sequence)
+            listener.close()
+            closed.set()
+
+        listener = sub.listen(callback)
+        pub.put(b"one")
+        assert closed.wait(10)
+        pub.put(b"two")
+        time.sleep(0.15)
+        assert got == [0] and sub.recv(1).tobytes() == b"two"
+
+
+def test_what_a_callback_raises_is_shown_and_the_next_message_comes(node, monkeypatch):
+    shown, done = [], threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: shown.append(what.exc_value))
+
+    def callback(sample):
+        if sample.sequence == 1:
+            done.set()
+        raise KeyError(sample.sequence)
+
+    with node.subscriber("t") as sub, node.publisher("t") as pub, sub.listen(callback):
+        pub.put(b"")
+        pub.put(b"")
+        assert done.wait(10)
+    assert [str(error) for error in shown] == ["0", "1"]
+
+
+def test_errors_of_receiving_go_to_on_error(node):
+    kept, errors, failed = [], [], threading.Event()
+
+    def on_error(error):
+        errors.append(error)
+        failed.set()
+
+    with node.subscriber("t", max_held=2) as sub, node.publisher("t") as pub:
+        with sub.listen(kept.append, on_error=on_error):
+            for _ in range(4):
+                pub.put(b"x")
+            assert failed.wait(10)
+        assert isinstance(errors[0], rgaps.TooManyHeld) and len(kept) == 2
+
+
+def test_a_listener_keeps_its_subscriber(node):
+    done = threading.Event()
+    listener = node.subscriber("t").listen(lambda sample: done.set())
+    gc.collect()
+    with node.publisher("t") as pub:
+        pub.put(b"x")
+        assert done.wait(10) and listener.running
+    listener.close()
+
+
+def test_a_program_may_end_while_a_listener_runs(program):
+    run = program(
+        """
+        import rgaps, threading
+        sub, pub = rgaps.subscriber("t"), rgaps.publisher("t")
+        first = threading.Event()
+        sub.listen(lambda sample: first.set())
+        def flood():
+            while True:
+                pub.put(b"x")
+        threading.Thread(target=flood, daemon=True).start()
+        first.wait(10)
+        print("ends")
+        """
+    )
+    assert run.finish() == "ends"
+
+
+def test_a_wait_set_tells_which_topics_have_messages(node):
+    subs = [node.subscriber(f"t{number}") for number in range(20)]
+    pubs = [node.publisher(f"t{number}") for number in range(20)]
+    with rgaps.WaitSet(*subs[:19]) as waiting:
+        waiting.attach(subs[19])
+        assert len(waiting) == 20 and waiting.wait(0.05) == []
+        pubs[3].put(b"x")
+        pubs[19].put(b"y")
+        assert waiting.wait(5) == [subs[3], subs[19]]
+        assert waiting.wait(5) == [subs[3], subs[19]]
+        subs[3].recv(1), subs[19].recv(1)
+        later(0.15, pubs[7].put, b"z")
+        assert waiting.wait() == [subs[7]]
+        subs[7].recv(1)
+        assert waiting.detach(subs[7]) and not waiting.detach(subs[7])
+        pubs[7].put(b"not waited for")
+        assert waiting.wait(0.05) == []
+        with pytest.raises(rgaps.InvalidArgument, match="already"):
+            waiting.attach(subs[0])
+    with pytest.raises(rgaps.InvalidArgument, match="empty"):
+        waiting.wait(1)
+    # Out of the set, it rings its own bell again.
+    later(0.1, pubs[0].put, b"x")
+    assert subs[0].recv(10).tobytes() == b"x"
+
+
+def test_the_descriptor_is_readable_while_there_are_messages(pair):
+    pub, sub = pair
+
+    def readable(timeout):
+        return bool(select.select([sub], [], [], timeout)[0])
+
+    assert not readable(0.05)
+    for _ in range(3):
+        pub.put(b"1")
+        pub.put(b"2")
+        assert readable(5) and readable(0)
+        assert [sub.try_recv().tobytes(), sub.try_recv().tobytes()] == [b"1", b"2"]
+        assert sub.try_recv() is None and not readable(0.05)
+
+
+def test_async_for(node):
+    async def main():
+        with node.subscriber("t") as sub, node.publisher("t", history=128) as pub:
+
+            async def publish():
+                for number in range(100):
+                    pub.put(bytes([number]))
+                    if number % 10 == 0:
+                        await asyncio.sleep(0.01)
+
+            task = asyncio.create_task(publish())
+            got = []
+            async for sample in sub:
+                got.append(sample.tobytes()[0])
+                if len(got) == 100:
+                    break
+            await task
+            return got
+
+    assert asyncio.run(main()) == list(range(100))
+
+
+def test_recv_async_times_out_and_other_tasks_run(pair):
+    pub, sub = pair
+
+    async def main():
+        with pytest.raises(rgaps.TimedOut):
+            await sub.recv_async(timeout=0.05)
+        asyncio.get_running_loop().call_later(0.1, pub.put, b"x")
+        sample, ticks = await asyncio.gather(sub.recv_async(), _ticks())
+        assert sample.tobytes() == b"x" and ticks == 10
+        pub.put(b"there already")
+        assert (await sub.recv_async(0)).tobytes() == b"there already"
+
+    async def _ticks():
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        return 10
+
+    asyncio.run(main())
+    asyncio.run(main())  # in a new loop
+
+
+def test_tasks_share_a_subscriber(node):
+    async def main():
+        with node.subscriber("t") as sub, node.publisher("t", history=128) as pub:
+
+            async def take(count):
+                return [(await sub.recv_async(10)).tobytes()[0] for _ in range(count)]
+
+            tasks = [asyncio.create_task(take(20)) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            for number in range(100):
+                pub.put(bytes([number]))
+                await asyncio.sleep(0)
+            got = await asyncio.gather(*tasks)
+            assert sorted(sum(got, [])) == list(range(100))
+            assert all(each == sorted(each) for each in got)
+
+    asyncio.run(main())
+
+
+def test_closing_ends_async_for(node):
+    async def main():
+        sub = node.subscriber("t")
+        asyncio.get_running_loop().call_later(0.1, sub.close)
+        return [sample async for sample in sub]
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)) == []
+
+
+def test_a_cancelled_task_takes_no_message(pair):
+    pub, sub = pair
+
+    async def main():
+        task = asyncio.create_task(sub.recv_async())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        pub.put(b"x")
+        assert (await sub.recv_async(5)).tobytes() == b"x"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "sub.recv()",
+        "next(sub)",
+        "sub.wait()",
+        "rgaps.WaitSet(sub).wait()",
+        "pub.wait_for_subscribers(2)",
+        "[held.put(b'') for _ in range(100)]",
+        "[full.loan(100 << 20) for _ in range(100)]",
+    ],
+)
+def test_ctrl_c_ends_every_wait(program, wait):
+    run = program(
+        """
+        import sys, rgaps
+        sub, pub = rgaps.subscriber("t"), rgaps.publisher("t")
+        slow = rgaps.subscriber("held", reliable=True)
+        held = rgaps.publisher("held", history=4, deadline=None)
+        full = rgaps.publisher("full", loan_timeout=None)
+        print("waits")
+        try:
+            exec(compile(sys.argv[1], "wait", "exec"))
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+        wait,
+    )
+    assert run.line() == "waits"
+    time.sleep(0.3)
+    assert run.process.poll() is None
+    begun = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    assert run.finish() == "interrupted"
+    assert time.monotonic() - begun < 3
