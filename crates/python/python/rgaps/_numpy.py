@@ -67,5 +67,5 @@ def as_bytes(array: object) -> tuple[Any, str, tuple[int, ...]] | None:
         return None
     import numpy as np
 
-    whole: npt.NDArray[Any] = np.array(array, order="C", copy=None)
+    whole: npt.NDArray[Any] = np.asarray(array, order="C")
     return whole.reshape(-1).view(np.uint8), name, tuple(whole.shape)
