@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, rust, python, aarch64, deny, nightly, miri.
+# a second. Each argument is a group: base, valgrind, rust, python, aarch64, deny, nightly, miri.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -41,6 +41,10 @@ apt_need() {
 setup_base() {
   # util-linux: unshare, for the container tests; strace: counts the system calls of a loan.
   apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux
+}
+
+setup_valgrind() {
+  apt_need valgrind
 }
 
 # Debian 13 and Ubuntu 24.04 package rustup; elsewhere its own installer does.

@@ -52,6 +52,7 @@ pub(crate) const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_uint = 3;
 pub(crate) const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_uint = 0;
 
 pub(crate) const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+pub(crate) const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 pub(crate) const CU_MEMORYTYPE_HOST: c_uint = 1;
 
 pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;

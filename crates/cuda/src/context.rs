@@ -31,6 +31,19 @@ impl Context {
     /// (which takes some hundred milliseconds and some hundred megabytes of GPU memory).
     pub fn retain(driver: Arc<Driver>, uuid: GpuUuid) -> Result<Arc<Context>, CudaError> {
         let device = driver.device(uuid)?;
+        Context::retain_device(driver, device)
+    }
+
+    /// The same for a GPU that is named as only this process may name it.
+    pub(crate) fn retain_ordinal(
+        driver: Arc<Driver>,
+        ordinal: CUdevice,
+    ) -> Result<Arc<Context>, CudaError> {
+        let device = driver.describe(ordinal)?;
+        Context::retain_device(driver, device)
+    }
+
+    fn retain_device(driver: Arc<Driver>, device: Device) -> Result<Arc<Context>, CudaError> {
         let mut raw: CUcontext = 0;
         // SAFETY: the out pointer is ours; the ordinal is one that the driver gave.
         unsafe { cu!(&driver, cuDevicePrimaryCtxRetain(&mut raw, device.ordinal))? };

@@ -72,7 +72,7 @@ impl Driver {
         found.ok_or(CudaError::NoSuchDevice { uuid, visible })
     }
 
-    fn describe(&self, ordinal: c_int) -> Result<Device, CudaError> {
+    pub(crate) fn describe(&self, ordinal: c_int) -> Result<Device, CudaError> {
         let mut device: CUdevice = 0;
         let mut uuid = [0u8; 16];
         let mut name = [0u8; NAME_BYTES];

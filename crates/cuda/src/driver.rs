@@ -35,6 +35,11 @@ impl Driver {
     /// Loads the driver that [`LIBRARY_ENV`] names, or else the system's, and initialises it.
     /// Creates no context and allocates nothing on a GPU.
     pub fn load() -> Result<Arc<Driver>, CudaError> {
+        Driver::attach()?.initialised()
+    }
+
+    /// The same without initialising it: to look at what others do with it.
+    pub(crate) fn attach() -> Result<Arc<Driver>, CudaError> {
         match std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()) {
             Some(path) => Driver::open(&path),
             None => Driver::open(OsStr::new(SYSTEM_LIBRARY)),
@@ -43,7 +48,13 @@ impl Driver {
 
     /// Loads the driver from `path` and initialises it.
     pub fn load_from(path: &Path) -> Result<Arc<Driver>, CudaError> {
-        Driver::open(path.as_os_str())
+        Driver::open(path.as_os_str())?.initialised()
+    }
+
+    fn initialised(self: Arc<Self>) -> Result<Arc<Driver>, CudaError> {
+        // SAFETY: cuInit takes 0 and may be called more than once.
+        unsafe { cu!(&self, cuInit(0))? };
+        Ok(self)
     }
 
     fn open(path: &OsStr) -> Result<Arc<Driver>, CudaError> {
@@ -58,14 +69,11 @@ impl Driver {
             version: version_of(&library).map_or_else(|| "?".to_owned(), show_version),
         })?;
         let version = version_of(&library).unwrap_or((0, 0));
-        let driver = Driver {
+        Ok(Arc::new(Driver {
             table,
             library: name,
             version,
-        };
-        // SAFETY: cuInit takes 0 and may be called more than once.
-        unsafe { cu!(&driver, cuInit(0))? };
-        Ok(Arc::new(driver))
+        }))
     }
 
     /// What was loaded, as it was asked for.

@@ -52,6 +52,7 @@ table! {
 
     cuDevicePrimaryCtxRetain = c"cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease = c"cuDevicePrimaryCtxRelease_v2"(CUdevice);
+    cuDevicePrimaryCtxGetState = c"cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
     cuCtxPushCurrent = c"cuCtxPushCurrent_v2"(CUcontext);
     cuCtxPopCurrent = c"cuCtxPopCurrent_v2"(*mut CUcontext);
     cuCtxGetDevice = c"cuCtxGetDevice"(*mut CUdevice);

@@ -3,8 +3,9 @@
 use crate::publisher::PublisherCore;
 use crate::tensor::{check_extent, contiguous};
 use crate::{ClientError, DType, LoanError, PublishError, Unpublished};
-use rgaps_layout::Domain;
-use rgaps_pool::{Mapping, Stream};
+use rgaps_cuda::{CudaError, DeviceReader};
+use rgaps_layout::{Domain, GpuUuid};
+use rgaps_pool::{Mapping, PoolError, Stream};
 use rgaps_topic::Tensor;
 use std::fmt;
 use std::sync::Arc;
@@ -76,12 +77,38 @@ impl Loan {
     }
 
     /// Copies `bytes` bytes into the loan from `at` on, from an address of this process on the
-    /// host or on a device; returns when they are there.
+    /// host or on a device, after the work queued on the default stream; returns when they are
+    /// there.
     ///
     /// # Safety
     /// `source` is readable for `bytes` bytes until the call returns.
     pub unsafe fn copy_from(&mut self, at: u64, source: u64, bytes: u64) -> Result<(), LoanError> {
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { self.copy_from_on(at, source, bytes, Stream(0)) }
+    }
+
+    /// The same after the work queued on `stream` so far, which may write to the source.
+    ///
+    /// # Safety
+    /// As [`copy_from`](Self::copy_from).
+    pub unsafe fn copy_from_on(
+        &mut self,
+        at: u64,
+        source: u64,
+        bytes: u64,
+        stream: Stream,
+    ) -> Result<(), LoanError> {
         self.check_range(at, bytes)?;
+        if self.domain() != Domain::Host {
+            self.publisher.mapping.synchronize(stream)?;
+        } else if let Some(reader) = DeviceReader::of_process() {
+            let range = at as usize..(at + bytes) as usize;
+            let target = &mut self.as_mut_slice()?[range];
+            // SAFETY: the caller's promise is the one that is asked for.
+            if unsafe { reader.read(target, source, stream) }.map_err(from_driver)? {
+                return Ok(());
+            }
+        }
         // SAFETY: the caller's promise is the one that is asked for.
         unsafe {
             self.publisher
@@ -170,6 +197,14 @@ pub(crate) struct Filled {
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<Tensor>,
+}
+
+/// An error of a GPU that is not the topic's.
+fn from_driver(error: CudaError) -> LoanError {
+    match error.into_pool(GpuUuid([0; 16])) {
+        PoolError::Unavailable { reason, .. } => LoanError::Argument(reason),
+        error => LoanError::Pool(error),
+    }
 }
 
 impl Drop for Loan {

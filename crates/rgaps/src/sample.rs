@@ -133,13 +133,20 @@ impl Sample {
         self.message.publish_ns
     }
 
-    /// Drops this clone when the work queued on `stream` so far has finished, which this call
-    /// waits for on the CPU. On host memory the stream is not used.
-    pub fn release_on(self, stream: Stream) -> Result<(), RecvError> {
+    /// Waits on the CPU until the work queued on `stream` so far has finished. On host memory the
+    /// stream is not used.
+    pub fn synchronize(&self, stream: Stream) -> Result<(), RecvError> {
         if self.domain() != Domain::Host && !self.subscriber.guard.is_child() {
             self.mapping().synchronize(stream)?;
         }
         Ok(())
+    }
+
+    /// Drops this clone when the work queued on `stream` so far has finished, which this call
+    /// waits for on the CPU. Where that fails the clone is dropped all the same; use
+    /// [`synchronize`](Self::synchronize) first to keep it then.
+    pub fn release_on(self, stream: Stream) -> Result<(), RecvError> {
+        self.synchronize(stream)
     }
 }
 

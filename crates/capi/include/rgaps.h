@@ -1,0 +1,435 @@
+/*
+ * rgaps: publish and subscribe messages in host and GPU memory without copies.
+ *
+ * A publisher's messages lie in a shared pool, in host memory or in the memory of a GPU; its
+ * subscribers, in other processes, read the same bytes. A message stays as it is for as long as
+ * someone holds it.
+ *
+ *     rgaps_publisher_t *publisher;
+ *     rgaps_publisher_create("camera", NULL, &publisher);
+ *     rgaps_publisher_push(publisher, pixels, pixel_bytes);
+ *
+ *     rgaps_subscriber_t *subscriber;
+ *     const void *pixels;
+ *     size_t bytes;
+ *     rgaps_subscriber_create("camera", NULL, &subscriber);
+ *     rgaps_subscriber_pull(subscriber, RGAPS_FOREVER, &pixels, &bytes);
+ *     ...
+ *     rgaps_subscriber_release(subscriber, pixels);
+ *
+ * Conventions
+ *
+ *   Errors      Functions that can fail return RGAPS_OK (0) or a negative code;
+ *               rgaps_error_message() then says what happened and what to do. What a function
+ *               creates it writes to its last arguments, and NULL or 0 where it fails.
+ *   Handles     are opaque. Destroying or releasing NULL does nothing; destroying something twice
+ *               does nothing but leave a message (it is an error where a code is returned). No
+ *               handle may be used after it was destroyed.
+ *   Order       Handles may be destroyed in any order: what they stand for lives on while a loan,
+ *               sample, publisher or subscriber needs it.
+ *   Threads     Publishers, subscribers and nodes may be used by several threads at a time. A loan,
+ *               a sample's handle and a wait set are used by one thread at a time.
+ *   fork()      In a forked child, what was created before refuses with RGAPS_ERROR_FORKED; the
+ *               child can create handles of its own.
+ *   Time        is in nanoseconds. A time-out of 0 does not wait, RGAPS_FOREVER has no end.
+ *   Text        is UTF-8 and ends with a 0 byte. Text that is returned stays valid until its handle
+ *               is destroyed.
+ *   Addresses   of messages in the memory of a GPU are device pointers (CUdeviceptr).
+ *   Streams     A stream (CUstream, cudaStream_t) orders publishing and releasing after the work
+ *               that was queued on it; NULL is the default stream. These functions wait for that
+ *               work on the CPU. In host memory streams are not used.
+ *   Options     A structure of options starts with its size, so that programs that were compiled
+ *               with an older header go on working. Set it, and leave 0 in every field that is to
+ *               have its default value:
+ *                   rgaps_publisher_options_t options = {.size = sizeof options};
+ */
+#ifndef RGAPS_H
+#define RGAPS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this header. rgaps_version() is that of the library. */
+#define RGAPS_VERSION_MAJOR 0
+#define RGAPS_VERSION_MINOR 1
+#define RGAPS_VERSION_PATCH 0
+
+/* A time-out without end. */
+#define RGAPS_FOREVER UINT64_MAX
+
+/* Most dimensions of a tensor. */
+#define RGAPS_MAX_DIMS 8
+
+/* RGAPS_OK, or one of the codes below; libraries that are newer than this header may have more. */
+typedef int32_t rgaps_status_t;
+
+enum rgaps_status {
+    RGAPS_OK = 0,
+    /* An argument is NULL, out of its limits, or text that is not UTF-8. */
+    RGAPS_ERROR_ARGUMENT = -1,
+    /* Nothing came in time. */
+    RGAPS_ERROR_TIMED_OUT = -2,
+    /* There is no message now. */
+    RGAPS_ERROR_EMPTY = -3,
+    /* The message is larger than its topic allows. */
+    RGAPS_ERROR_TOO_LARGE = -4,
+    /* The pool is at its cap and nothing came back in time. */
+    RGAPS_ERROR_POOL_FULL = -5,
+    /* All blocks, or all loans, of the publisher are in use. */
+    RGAPS_ERROR_TOO_MANY_LOANS = -6,
+    /* The subscriber holds as many samples as it may. */
+    RGAPS_ERROR_TOO_MANY_HELD = -7,
+    /* Reliable subscribers did not read on before the publisher's deadline. */
+    RGAPS_ERROR_HELD_BACK = -8,
+    /* The pointer or handle is not held: it was released or destroyed before, or never given. */
+    RGAPS_ERROR_NOT_HELD = -9,
+    /* The message is not a tensor. */
+    RGAPS_ERROR_NO_TENSOR = -10,
+    /* The handle is in use by another thread. */
+    RGAPS_ERROR_BUSY = -11,
+    /* No daemon is there and none could be started. */
+    RGAPS_ERROR_NO_DAEMON = -12,
+    /* The daemon is gone, or was stopped; what was joined goes on. */
+    RGAPS_ERROR_DAEMON_GONE = -13,
+    /* Access rules or file permissions forbid it. */
+    RGAPS_ERROR_PERMISSION = -14,
+    /* The topic has another type. */
+    RGAPS_ERROR_TYPE_MISMATCH = -15,
+    /* The topic is in another domain. */
+    RGAPS_ERROR_DOMAIN_MISMATCH = -16,
+    /* The domain cannot be used here: no such GPU, no driver, no memory for a pool. */
+    RGAPS_ERROR_DOMAIN_UNAVAILABLE = -17,
+    /* What the publisher offers and what the subscriber asks for do not fit. */
+    RGAPS_ERROR_QOS_INCOMPATIBLE = -18,
+    /* A limit (publishers or subscribers of a topic, topics, clients) is reached. */
+    RGAPS_ERROR_LIMIT = -19,
+    /* There is nothing of that name. */
+    RGAPS_ERROR_NOT_FOUND = -20,
+    /* Daemon and library are of different versions or realms. */
+    RGAPS_ERROR_VERSION = -21,
+    /* The handle was created before fork(), in another process. */
+    RGAPS_ERROR_FORKED = -22,
+    /* Another member of the topic, or the daemon, breaks the protocol. */
+    RGAPS_ERROR_PROTOCOL = -23,
+    /* A system call failed. */
+    RGAPS_ERROR_SYSTEM = -24,
+    /* A call of the CUDA driver failed. */
+    RGAPS_ERROR_CUDA = -25,
+    /* A fault of the library; please report it. */
+    RGAPS_ERROR_INTERNAL = -26
+};
+
+typedef struct rgaps_node rgaps_node_t;
+typedef struct rgaps_publisher rgaps_publisher_t;
+typedef struct rgaps_loan rgaps_loan_t;
+typedef struct rgaps_subscriber rgaps_subscriber_t;
+typedef struct rgaps_sample rgaps_sample_t;
+typedef struct rgaps_wait_set rgaps_wait_set_t;
+typedef struct rgaps_listener rgaps_listener_t;
+
+/* A CUstream or cudaStream_t. */
+typedef void *rgaps_stream_t;
+
+/* ---- Library ------------------------------------------------------------------------------- */
+
+/* The library's version, as "0.1.0". */
+const char *rgaps_version(void);
+
+/* The name of a code, as "RGAPS_ERROR_TIMED_OUT"; "RGAPS_ERROR_?" for one that is not known. */
+const char *rgaps_status_name(rgaps_status_t status);
+
+/* What went wrong in this thread's last call that failed, and what to do about it; "" before any
+ * has. Valid until this thread's next call that fails. */
+const char *rgaps_error_message(void);
+
+/* ---- Nodes ---------------------------------------------------------------------------------
+ * A node is a process's connection to the daemon of its host, which it starts if there is none.
+ * Publishers and subscribers use the process's default node unless their options name another. The
+ * default node is made, with the configuration of this machine and user, when it is first needed,
+ * and ends with its last publisher and subscriber. */
+
+typedef struct rgaps_node_options {
+    size_t size;             /* sizeof(rgaps_node_options_t) */
+    const char *config_file; /* NULL: rgaps.toml where it is looked for, and the environment */
+    const char *socket;      /* path of the daemon's socket; NULL: as configured */
+    const char *realm;       /* NULL: as configured */
+} rgaps_node_options_t;
+
+/* Connects to the daemon, or starts it. `name` is what listings call the process, at most 63
+ * bytes; NULL: the program's name. `options` may be NULL. */
+rgaps_status_t rgaps_node_create(const char *name, const rgaps_node_options_t *options,
+                                 rgaps_node_t **node);
+void rgaps_node_destroy(rgaps_node_t *node);
+
+/* ---- Tensors -------------------------------------------------------------------------------- */
+
+/* An element type, as DLPack's DLDataType. */
+typedef struct rgaps_dtype {
+    uint8_t code;   /* enum rgaps_dtype_code, or another of DLPack's DLDataTypeCode */
+    uint8_t bits;   /* of one lane */
+    uint16_t lanes; /* 1 except for vector types */
+} rgaps_dtype_t;
+
+enum rgaps_dtype_code {
+    RGAPS_DTYPE_INT = 0,
+    RGAPS_DTYPE_UINT = 1,
+    RGAPS_DTYPE_FLOAT = 2,
+    RGAPS_DTYPE_BFLOAT = 4,
+    RGAPS_DTYPE_COMPLEX = 5,
+    RGAPS_DTYPE_BOOL = 6
+};
+
+/* Shape and element type of a message. */
+typedef struct rgaps_tensor {
+    rgaps_dtype_t dtype;
+    uint32_t ndim; /* at most RGAPS_MAX_DIMS */
+    uint64_t shape[RGAPS_MAX_DIMS];
+    int64_t strides[RGAPS_MAX_DIMS]; /* in elements; none is negative */
+} rgaps_tensor_t;
+
+/* The element type of a name: "uint8", "float32", "bfloat16" and so on, as numpy and torch write
+ * them. */
+rgaps_status_t rgaps_dtype_parse(const char *name, rgaps_dtype_t *dtype);
+
+/* A tensor in row-major order, and how many bytes it has. `bytes` may be NULL. */
+rgaps_status_t rgaps_tensor_contiguous(rgaps_dtype_t dtype, uint32_t ndim, const uint64_t *shape,
+                                       rgaps_tensor_t *tensor, size_t *bytes);
+
+/* ---- Publishers ------------------------------------------------------------------------------ */
+
+typedef struct rgaps_publisher_options {
+    size_t size;              /* sizeof(rgaps_publisher_options_t) */
+    rgaps_node_t *node;       /* NULL: the default node */
+    /* Where messages live: "host"; "cuda" (the process's first GPU), "cuda:1" (its second),
+     * "cuda:GPU-<uuid>"; "auto": its first GPU if it can be used, else the host. NULL: where the
+     * topic's messages do, or on the host. */
+    const char *domain;
+    const char *type_name;    /* of the messages, the same for all members of the topic; NULL: any */
+    uint32_t history_messages; /* kept for subscribers that lag or come late; 0: 16, or with
+                                  history_bytes as many as can be */
+    uint32_t max_loans;       /* open at once; 0: 64 */
+    uint64_t history_bytes;   /* 0: the last history_messages messages are kept; else all, up to
+                                 this sum of bytes and that number */
+    uint32_t best_effort;     /* not 0: never held back; reliable subscribers cannot join */
+    uint32_t transient_local; /* not 0: the history is kept for subscribers that come late */
+    uint64_t deadline_ns;     /* how long publishing waits for reliable subscribers; 0: 1 s */
+    uint64_t loan_timeout_ns; /* how long a loan waits for memory; 0: not at all */
+} rgaps_publisher_options_t;
+
+/* Joins `topic` as a publisher. `options` may be NULL. */
+rgaps_status_t rgaps_publisher_create(const char *topic, const rgaps_publisher_options_t *options,
+                                      rgaps_publisher_t **publisher);
+void rgaps_publisher_destroy(rgaps_publisher_t *publisher);
+
+/* Publishes a copy of `bytes` bytes from `data`, any host or device pointer of this process. The
+ * work queued on the default stream is waited for first. When the call returns, `data` may be used
+ * again. */
+rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *data, size_t bytes);
+
+/* The same, after the work queued on `stream`. */
+rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
+                                       rgaps_stream_t stream);
+
+/* Waits until the topic has `count` subscribers, or RGAPS_ERROR_TIMED_OUT. */
+rgaps_status_t rgaps_publisher_wait_for_subscribers(rgaps_publisher_t *publisher, uint32_t count,
+                                                    uint64_t timeout_ns);
+
+/* Subscribers of the topic now; 0 for NULL. */
+uint32_t rgaps_publisher_subscribers(const rgaps_publisher_t *publisher);
+
+/* "host" or "cuda:GPU-<uuid>". */
+const char *rgaps_publisher_domain(const rgaps_publisher_t *publisher);
+
+/* Gives memory that no message needs back to the pool, but for `keep_bytes`. `freed_bytes` may be
+ * NULL. */
+rgaps_status_t rgaps_publisher_trim(rgaps_publisher_t *publisher, uint64_t keep_bytes,
+                                    uint64_t *freed_bytes);
+
+/* ---- Loans: messages that are written where they will be read --------------------------------- */
+
+/* A block of `bytes` bytes, aligned to 256. What it holds before it is written is anything. */
+rgaps_status_t rgaps_publisher_loan(rgaps_publisher_t *publisher, size_t bytes, rgaps_loan_t **loan);
+
+/* The same at a multiple of `alignment`, a power of two. */
+rgaps_status_t rgaps_publisher_loan_aligned(rgaps_publisher_t *publisher, size_t bytes,
+                                            size_t alignment, rgaps_loan_t **loan);
+
+/* The block's address, to be written to until the loan is published or dropped. NULL for NULL, or
+ * if the loan was lost. */
+void *rgaps_loan_data(rgaps_loan_t *loan);
+
+/* Its bytes; 0 for NULL. */
+size_t rgaps_loan_bytes(const rgaps_loan_t *loan);
+
+/* Copies bytes into the loan from byte `at` on, from any host or device pointer. */
+rgaps_status_t rgaps_loan_write(rgaps_loan_t *loan, size_t at, const void *data, size_t bytes);
+
+/* Says that only the first `bytes` bytes are the message. */
+rgaps_status_t rgaps_loan_truncate(rgaps_loan_t *loan, size_t bytes);
+
+/* Sets a number of your own that travels with the message. */
+rgaps_status_t rgaps_loan_set_tag(rgaps_loan_t *loan, uint64_t tag);
+
+/* Says that the message is a tensor, which has to lie within its bytes. */
+rgaps_status_t rgaps_loan_set_tensor(rgaps_loan_t *loan, const rgaps_tensor_t *tensor);
+
+/* Publishes the loan after the work queued on the default stream. Where it succeeds the handle is
+ * gone; where it fails the handle remains, to be published again or dropped. `sequence`, the
+ * message's number among the publisher's, may be NULL. */
+rgaps_status_t rgaps_loan_publish(rgaps_loan_t *loan, uint64_t *sequence);
+
+/* The same after the work queued on `stream`. */
+rgaps_status_t rgaps_loan_publish_on(rgaps_loan_t *loan, rgaps_stream_t stream, uint64_t *sequence);
+
+/* Gives the block back without publishing it. */
+void rgaps_loan_drop(rgaps_loan_t *loan);
+
+/* ---- Subscribers ------------------------------------------------------------------------------ */
+
+/* What a subscriber gets of what was published before it joined; more than nothing needs publishers
+ * with transient_local. */
+enum rgaps_late {
+    RGAPS_LATE_NOTHING = 0,
+    RGAPS_LATE_LATEST = 1,  /* the newest message */
+    RGAPS_LATE_LAST = 2,    /* the newest late_messages of each publisher, in order */
+    RGAPS_LATE_ALL_KEPT = 3 /* all that is kept, in order */
+};
+
+typedef struct rgaps_subscriber_options {
+    size_t size;            /* sizeof(rgaps_subscriber_options_t) */
+    rgaps_node_t *node;     /* NULL: the default node */
+    const char *domain;     /* as for publishers; NULL: where the topic's messages live */
+    const char *type_name;  /* NULL: any */
+    uint32_t reliable;      /* not 0: holds publishers back rather than miss a message */
+    uint32_t depth;         /* messages that publishers must keep at least; 0: any */
+    uint32_t late;          /* enum rgaps_late */
+    uint32_t late_messages; /* for RGAPS_LATE_LAST */
+    uint32_t max_held;      /* samples held at once, pulled or received; 0: 64; at most 4096 */
+    uint32_t reserved;      /* 0 */
+    uint64_t spin_ns;       /* how long waiting spins before it sleeps; 0: 20 us, 1: not at all */
+} rgaps_subscriber_options_t;
+
+/* Joins `topic` as a subscriber. `options` may be NULL. */
+rgaps_status_t rgaps_subscriber_create(const char *topic, const rgaps_subscriber_options_t *options,
+                                       rgaps_subscriber_t **subscriber);
+
+/* Leaves the topic and releases all pulled pointers; samples that were received stay valid. */
+void rgaps_subscriber_destroy(rgaps_subscriber_t *subscriber);
+
+/* Takes the next message, waiting for it if there is none, or RGAPS_ERROR_TIMED_OUT. `*data` is its
+ * first byte, a device pointer where the topic lives on a GPU, and stays readable and unchanged
+ * until it is released. `bytes` may be NULL. */
+rgaps_status_t rgaps_subscriber_pull(rgaps_subscriber_t *subscriber, uint64_t timeout_ns,
+                                     const void **data, size_t *bytes);
+
+/* The size of a message that was pulled and not released. */
+rgaps_status_t rgaps_subscriber_pulled_bytes(rgaps_subscriber_t *subscriber, const void *data,
+                                             size_t *bytes);
+
+/* Releases a pulled message; NULL: all of them. Releasing one twice is RGAPS_ERROR_NOT_HELD. */
+rgaps_status_t rgaps_subscriber_release(rgaps_subscriber_t *subscriber, const void *data);
+
+/* Takes the next message as a sample, or RGAPS_ERROR_TIMED_OUT. */
+rgaps_status_t rgaps_subscriber_recv(rgaps_subscriber_t *subscriber, uint64_t timeout_ns,
+                                     rgaps_sample_t **sample);
+
+/* Takes the next message, if there is one, or RGAPS_ERROR_EMPTY. */
+rgaps_status_t rgaps_subscriber_try_recv(rgaps_subscriber_t *subscriber, rgaps_sample_t **sample);
+
+/* Waits until there is a message, without taking it, or RGAPS_ERROR_TIMED_OUT. */
+rgaps_status_t rgaps_subscriber_wait(rgaps_subscriber_t *subscriber, uint64_t timeout_ns);
+
+/* A descriptor that is readable while there are messages, for poll() and event loops: take messages
+ * with try_recv until it is empty, and neither read nor close the descriptor, which is the
+ * subscriber's. */
+rgaps_status_t rgaps_subscriber_fd(rgaps_subscriber_t *subscriber, int *fd);
+
+/* Messages missed so far; 0 for NULL. */
+uint64_t rgaps_subscriber_missed(const rgaps_subscriber_t *subscriber);
+
+/* Samples held now, clones counted once; 0 for NULL. */
+uint32_t rgaps_subscriber_held(const rgaps_subscriber_t *subscriber);
+
+/* ---- Samples: messages with what is known of them ---------------------------------------------
+ * The functions without a code give 0 or NULL for NULL. */
+
+/* The first byte: readable and unchanged until the sample and its clones are released. */
+const void *rgaps_sample_data(const rgaps_sample_t *sample);
+size_t rgaps_sample_bytes(const rgaps_sample_t *sample);
+
+/* Copies bytes from byte `at` on to host memory, from whichever domain. */
+rgaps_status_t rgaps_sample_read(const rgaps_sample_t *sample, size_t at, void *to, size_t bytes);
+
+/* Number among its publisher's messages, from 0. */
+uint64_t rgaps_sample_sequence(const rgaps_sample_t *sample);
+
+/* Messages of its publisher that were missed just before it. */
+uint64_t rgaps_sample_missed(const rgaps_sample_t *sample);
+
+/* The publisher's number of its own. */
+uint64_t rgaps_sample_tag(const rgaps_sample_t *sample);
+
+/* CLOCK_MONOTONIC when it was published. */
+uint64_t rgaps_sample_publish_ns(const rgaps_sample_t *sample);
+
+/* A random number that is its publisher's own. */
+uint64_t rgaps_sample_publisher_id(const rgaps_sample_t *sample);
+
+/* Shape and element type, or RGAPS_ERROR_NO_TENSOR. */
+rgaps_status_t rgaps_sample_tensor(const rgaps_sample_t *sample, rgaps_tensor_t *tensor);
+
+/* "host" or "cuda:GPU-<uuid>"; valid until the sample is released. */
+const char *rgaps_sample_domain(const rgaps_sample_t *sample);
+
+/* Another handle of the same message, released by itself. */
+rgaps_status_t rgaps_sample_clone(const rgaps_sample_t *sample, rgaps_sample_t **clone);
+
+/* Lets go, after the work queued on the default stream. */
+rgaps_status_t rgaps_sample_release(rgaps_sample_t *sample);
+
+/* Lets go after the work queued on `stream`. Where waiting for it fails, the sample is still held. */
+rgaps_status_t rgaps_sample_release_on(rgaps_sample_t *sample, rgaps_stream_t stream);
+
+/* ---- Wait sets: many subscribers at once ------------------------------------------------------- */
+
+/* An empty wait set for the subscribers of `node`; NULL: the default node. */
+rgaps_status_t rgaps_wait_set_create(rgaps_node_t *node, rgaps_wait_set_t **wait_set);
+void rgaps_wait_set_destroy(rgaps_wait_set_t *wait_set);
+
+/* Adds a subscriber of the same node, and gives its token. A subscriber is in one wait set at a
+ * time. */
+rgaps_status_t rgaps_wait_set_attach(rgaps_wait_set_t *wait_set, rgaps_subscriber_t *subscriber,
+                                     size_t *token);
+
+/* Takes a subscriber out, or RGAPS_ERROR_NOT_HELD. */
+rgaps_status_t rgaps_wait_set_detach(rgaps_wait_set_t *wait_set, size_t token);
+
+/* Waits until some subscribers have messages, or RGAPS_ERROR_TIMED_OUT, and writes their tokens,
+ * `capacity` of them at most; `count` is how many. */
+rgaps_status_t rgaps_wait_set_wait(rgaps_wait_set_t *wait_set, uint64_t timeout_ns, size_t *tokens,
+                                   size_t capacity, size_t *count);
+
+/* ---- Listeners: callbacks ---------------------------------------------------------------------- */
+
+/* Called with each message in a thread of the listener's. `status` is RGAPS_OK, or why there is no
+ * sample; rgaps_error_message() then says more. The sample is released when the handler returns: to
+ * keep it, clone it. The handler must not throw. It may destroy its own listener. */
+typedef void (*rgaps_handler_t)(void *user, rgaps_status_t status, rgaps_sample_t *sample);
+
+/* Calls `handler` with `user` for each message until the listener is destroyed. */
+rgaps_status_t rgaps_listener_create(rgaps_subscriber_t *subscriber, rgaps_handler_t handler,
+                                     void *user, rgaps_listener_t **listener);
+
+/* Returns when the handler has returned and will not be called again (unless called in the
+ * handler). */
+void rgaps_listener_destroy(rgaps_listener_t *listener);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,198 @@
+//! Where C ends and Rust begins: panics are stopped, messages kept, arguments checked.
+
+use crate::status::{rgaps_status_t, Code, Failure, Outcome, RGAPS_OK};
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{c_char, CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::Duration;
+
+/// `RGAPS_FOREVER`.
+pub(crate) const FOREVER_NS: u64 = u64::MAX;
+
+thread_local! {
+    /// What went wrong in this thread's last call that failed.
+    static MESSAGE: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// Runs the body of a function that C calls.
+pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> rgaps_status_t {
+    match run(body) {
+        Ok(()) => RGAPS_OK,
+        Err(code) => code as rgaps_status_t,
+    }
+}
+
+/// Runs the body of a function that returns a value; where it fails, that is `none`.
+pub(crate) fn guard_value<T>(none: T, body: impl FnOnce() -> Outcome<T>) -> T {
+    run(body).unwrap_or(none)
+}
+
+fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Result<T, Code> {
+    // A body that panics may leave the library's own state half changed, which its locks pass on
+    // as it is; handles are changed last, by moves that do not panic.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(failure)) => failure,
+        Err(payload) => Failure::new(Code::Internal, describe(payload)),
+    };
+    remember(&failure.message);
+    Err(failure.code)
+}
+
+/// Keeps a message for `rgaps_error_message`.
+pub(crate) fn remember(message: &str) {
+    // A peer's text may hold a NUL, where C would see its end.
+    let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
+    // A thread that is ending has no message any more.
+    let _ = MESSAGE.try_with(|kept| kept.replace(Some(text)));
+}
+
+fn describe(payload: Box<dyn Any + Send>) -> String {
+    let text = match (
+        payload.downcast_ref::<&str>(),
+        payload.downcast_ref::<String>(),
+    ) {
+        (Some(text), _) => *text,
+        (_, Some(text)) => text.as_str(),
+        _ => "without a message",
+    };
+    let text = format!("rgaps has a fault, please report it: {text}");
+    // Dropping what somebody panicked with could panic again, out of our reach.
+    std::mem::forget(payload);
+    text
+}
+
+/// What went wrong in this thread's last call that failed.
+#[no_mangle]
+pub extern "C" fn rgaps_error_message() -> *const c_char {
+    let kept = MESSAGE.try_with(|kept| kept.borrow().as_ref().map(|text| text.as_ptr()));
+    kept.ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+/// Text that C passes; none for NULL.
+///
+/// # Safety
+/// `text` is NULL or ends with a 0 byte, and is not changed while the result is used.
+pub(crate) unsafe fn optional_text<'a>(
+    name: &str,
+    text: *const c_char,
+) -> Outcome<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not NULL, so the caller's promise holds.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map(Some)
+        .map_err(|error| Failure::argument(format!("{name} is not UTF-8: {error}")))
+}
+
+/// Text that C has to pass.
+///
+/// # Safety
+/// As [`optional_text`].
+pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Outcome<&'a str> {
+    // SAFETY: passed on from our caller.
+    unsafe { optional_text(name, text) }?
+        .ok_or_else(|| Failure::argument(format!("{name} is NULL")))
+}
+
+/// Where C wants a result. Written to only where there is one; before, `none` is.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Takes the pointer and writes `none` there.
+    ///
+    /// # Safety
+    /// `to` is NULL or may be written to until the function that C called returns.
+    pub(crate) unsafe fn new(name: &str, to: *mut T, none: T) -> Outcome<Out<T>> {
+        // SAFETY: passed on from our caller.
+        let out = unsafe { Out::optional(to, none) };
+        if to.is_null() {
+            return Err(Failure::argument(format!("{name} is NULL")));
+        }
+        Ok(out)
+    }
+
+    /// The same where NULL means that C does not want to know.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new).
+    pub(crate) unsafe fn optional(to: *mut T, none: T) -> Out<T> {
+        let out = Out(to);
+        out.set(none);
+        out
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not NULL, so `new`'s caller promised that it may be written. What was there
+            // is C's and not dropped.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+/// A time-out that C passes; none has no end.
+pub(crate) fn timeout(timeout_ns: u64) -> Option<Duration> {
+    (timeout_ns != FOREVER_NS).then(|| Duration::from_nanos(timeout_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the function gives a C string that is valid until this thread's next failure.
+        unsafe { CStr::from_ptr(rgaps_error_message()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_message() {
+        assert_eq!(guard(|| panic!("number {}", 7)), Code::Internal as i32);
+        assert!(message().contains("number 7"), "{}", message());
+        let value = guard_value(3, || std::panic::panic_any(1u8));
+        assert_eq!(value, 3);
+        assert!(message().contains("without a message"));
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_is_harmless() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        assert_eq!(guard(|| std::panic::panic_any(Bomb)), Code::Internal as i32);
+    }
+
+    #[test]
+    fn messages_are_each_threads_own() {
+        assert_eq!(guard(|| Err(Failure::argument("mine\0and more"))), -1);
+        std::thread::spawn(|| assert_eq!(message(), ""))
+            .join()
+            .unwrap();
+        assert_eq!(message(), "mine\u{fffd}and more");
+        assert_eq!(guard(|| Ok(())), 0);
+        assert_eq!(message(), "mine\u{fffd}and more");
+    }
+
+    #[test]
+    fn text_is_checked() {
+        // SAFETY: NULL, and C strings.
+        unsafe {
+            assert!(text("topic", std::ptr::null())
+                .unwrap_err()
+                .message
+                .contains("topic is NULL"));
+            assert_eq!(optional_text("realm", std::ptr::null()).unwrap(), None);
+            assert_eq!(text("topic", c"\u{fc}ber".as_ptr()).unwrap(), "\u{fc}ber");
+            let error = text("topic", c"\xff".as_ptr()).unwrap_err();
+            assert!(error.message.contains("not UTF-8"), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Listeners: a handler of C's is called with each message.
+
+use crate::boundary::{guard, remember, Out};
+use crate::handle::{borrow, give, take, Birth, Object};
+use crate::sample::rgaps_sample_t;
+use crate::status::{rgaps_status_t, Failure, RGAPS_OK};
+use crate::subscriber::rgaps_subscriber_t;
+use rgaps_rs::{Listener, RecvError, Sample};
+use std::ffi::c_void;
+
+/// `rgaps_handler_t`; NULL is none. It must not throw, which is undefined for a handler of this
+/// type; what a C++ program throws all the same ends it where the library calls.
+pub type rgaps_handler_t = Option<
+    unsafe extern "C-unwind" fn(
+        user: *mut c_void,
+        status: rgaps_status_t,
+        sample: *mut rgaps_sample_t,
+    ),
+>;
+
+/// `rgaps_listener_t`.
+pub struct rgaps_listener_t {
+    birth: Birth,
+    _listener: Listener,
+}
+
+impl Object for rgaps_listener_t {
+    const NAME: &'static str = "listener";
+    fn birth(&self) -> &Birth {
+        &self.birth
+    }
+}
+
+/// The handler's argument.
+struct User(*mut c_void);
+
+// SAFETY: the pointer is only passed back to C, which is told by rgaps.h that the handler runs in
+// another thread.
+unsafe impl Send for User {}
+
+/// Calls a handler with each message.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_listener_create(
+    subscriber: *mut rgaps_subscriber_t,
+    handler: rgaps_handler_t,
+    user: *mut c_void,
+    listener: *mut *mut rgaps_listener_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, subscriber) = unsafe {
+            let out = Out::new("listener", listener, std::ptr::null_mut())?;
+            (out, borrow(subscriber)?)
+        };
+        let handler = handler.ok_or_else(|| Failure::argument("the handler is NULL"))?;
+        let user = User(user);
+        let listener = subscriber.subscriber.listen(move |outcome| {
+            let user = &user;
+            deliver(outcome, |status, sample| {
+                // SAFETY: C promises that the handler may be called like this, in this thread,
+                // until the listener is destroyed.
+                unsafe { handler(user.0, status, sample) }
+            });
+        })?;
+        out.set(give(rgaps_listener_t {
+            birth: Birth::now(),
+            _listener: listener,
+        }));
+        Ok(())
+    })
+}
+
+/// Lends a sample to the handler, or tells it why there is none.
+fn deliver(
+    outcome: Result<Sample, RecvError>,
+    handler: impl FnOnce(rgaps_status_t, *mut rgaps_sample_t),
+) {
+    match outcome {
+        Ok(sample) => {
+            let lent = give(rgaps_sample_t::new(sample));
+            handler(RGAPS_OK, lent);
+            // SAFETY: given above. The handler may have released it, which is as good.
+            drop(unsafe { take(lent) });
+        }
+        Err(error) => {
+            let failure = Failure::from(error);
+            remember(&failure.message);
+            handler(failure.code as rgaps_status_t, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Ends the listener.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_listener_destroy(listener: *mut rgaps_listener_t) {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        drop(unsafe { take(listener) }?);
+        Ok(())
+    });
+}

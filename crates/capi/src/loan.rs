@@ -1,0 +1,217 @@
+//! Loans.
+
+use crate::boundary::{guard, guard_value, Out};
+use crate::handle::{borrow, take, Birth, Object};
+use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
+use crate::tensor::rgaps_tensor_t;
+use rgaps_pool::Stream;
+use rgaps_rs::Loan;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// `rgaps_loan_t`.
+pub struct rgaps_loan_t {
+    birth: Birth,
+    /// None: the loan was lost when it was published; the handle waits to be dropped. The lock is
+    /// free, but for programs that use one loan from two threads, and never waited for.
+    loan: Mutex<Option<Loan>>,
+}
+
+impl Object for rgaps_loan_t {
+    const NAME: &'static str = "loan";
+    fn birth(&self) -> &Birth {
+        &self.birth
+    }
+}
+
+impl rgaps_loan_t {
+    pub(crate) fn new(loan: Loan) -> rgaps_loan_t {
+        rgaps_loan_t {
+            birth: Birth::now(),
+            loan: Mutex::new(Some(loan)),
+        }
+    }
+
+    fn lock(&self) -> Outcome<MutexGuard<'_, Option<Loan>>> {
+        match self.loan.try_lock() {
+            Ok(loan) => Ok(loan),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::new(
+                Code::Busy,
+                "another thread uses this loan: use it from one thread at a time",
+            )),
+        }
+    }
+
+    fn with<T>(&self, action: impl FnOnce(&mut Loan) -> Outcome<T>) -> Outcome<T> {
+        action(self.lock()?.as_mut().ok_or_else(lost)?)
+    }
+}
+
+fn lost() -> Failure {
+    Failure::new(
+        Code::Protocol,
+        "this loan was lost when it was published; drop it",
+    )
+}
+
+/// The block's address.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_data(loan: *mut rgaps_loan_t) -> *mut c_void {
+    guard_value(std::ptr::null_mut(), || {
+        // SAFETY: C's promise, in rgaps.h.
+        unsafe { borrow(loan) }?.with(|loan| Ok(loan.address() as *mut c_void))
+    })
+}
+
+/// The block's bytes.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_bytes(loan: *const rgaps_loan_t) -> usize {
+    // SAFETY: C's promise, in rgaps.h.
+    guard_value(0, || {
+        unsafe { borrow(loan) }?.with(|loan| Ok(loan.len() as usize))
+    })
+}
+
+/// Copies bytes into the loan.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_write(
+    loan: *mut rgaps_loan_t,
+    at: usize,
+    data: *const c_void,
+    bytes: usize,
+) -> rgaps_status_t {
+    guard(|| {
+        if data.is_null() && bytes > 0 {
+            return Err(Failure::argument(format!(
+                "data is NULL, for {bytes} bytes"
+            )));
+        }
+        // SAFETY: C's promises, in rgaps.h: the handle lives, and `data` is readable until we return.
+        unsafe {
+            borrow(loan)?.with(|loan| Ok(loan.copy_from(at as u64, data as u64, bytes as u64)?))
+        }
+    })
+}
+
+/// Says that only the first bytes are the message.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_truncate(
+    loan: *mut rgaps_loan_t,
+    bytes: usize,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        unsafe { borrow(loan) }?.with(|loan| {
+            if bytes as u64 > loan.len() {
+                return Err(Failure::argument(format!(
+                    "a loan of {} bytes cannot be cut to {bytes}",
+                    loan.len()
+                )));
+            }
+            loan.truncate(bytes as u64);
+            Ok(())
+        })
+    })
+}
+
+/// Sets the user's number.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_set_tag(loan: *mut rgaps_loan_t, tag: u64) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        unsafe { borrow(loan) }?.with(|loan| {
+            loan.set_tag(tag);
+            Ok(())
+        })
+    })
+}
+
+/// Says that the message is a tensor.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_set_tensor(
+    loan: *mut rgaps_loan_t,
+    tensor: *const rgaps_tensor_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h: the handle lives, the tensor is readable.
+        let (loan, tensor) = unsafe { (borrow(loan)?, tensor.as_ref()) };
+        let tensor = tensor.ok_or_else(|| Failure::argument("the tensor is NULL"))?;
+        let tensor = tensor.checked()?;
+        loan.with(|loan| Ok(loan.set_tensor(tensor)?))
+    })
+}
+
+/// Publishes after the work queued on the default stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_publish(
+    loan: *mut rgaps_loan_t,
+    sequence: *mut u64,
+) -> rgaps_status_t {
+    // SAFETY: passed on from C.
+    unsafe { rgaps_loan_publish_on(loan, std::ptr::null_mut(), sequence) }
+}
+
+/// Publishes after the work queued on a stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_publish_on(
+    loan: *mut rgaps_loan_t,
+    stream: rgaps_stream_t,
+    sequence: *mut u64,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, handle) = unsafe { (Out::optional(sequence, 0), borrow(loan)?) };
+        {
+            let mut place = handle.lock()?;
+            let held = place.take().ok_or_else(lost)?;
+            match held.publish_on(Stream(stream as u64)) {
+                Ok(number) => out.set(number),
+                Err(unpublished) => {
+                    *place = unpublished.loan.map(|loan| *loan);
+                    return Err(Failure::from(unpublished.error));
+                }
+            }
+        }
+        // SAFETY: as above; the borrow has ended with the block.
+        drop(unsafe { take(loan) }?);
+        Ok(())
+    })
+}
+
+/// Gives the block back.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_drop(loan: *mut rgaps_loan_t) {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        drop(unsafe { take(loan) }?);
+        Ok(())
+    });
+}

@@ -1,0 +1,171 @@
+//! Nodes, and the process's default one.
+
+use crate::boundary::{guard, optional_text, Out};
+use crate::handle::{borrow, give, take, Birth, Object};
+use crate::options::{read_options, Plain};
+use crate::status::{rgaps_status_t, Failure, Outcome};
+use rgaps_layout::MAX_CLIENT_NAME;
+use rgaps_rs::Node;
+use rgaps_session::Config;
+use std::ffi::c_char;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// `rgaps_node_t`. Publishers and subscribers hold the node in it, not the handle.
+pub struct rgaps_node_t {
+    birth: Birth,
+    node: Arc<Node>,
+}
+
+impl Object for rgaps_node_t {
+    const NAME: &'static str = "node";
+    fn birth(&self) -> &Birth {
+        &self.birth
+    }
+}
+
+/// `rgaps_node_options_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rgaps_node_options_t {
+    size: usize,
+    config_file: *const c_char,
+    socket: *const c_char,
+    realm: *const c_char,
+}
+
+// SAFETY: a size and pointers, for which 0 is a value, and without padding.
+unsafe impl Plain for rgaps_node_options_t {
+    const NAME: &'static str = "rgaps_node_options_t";
+}
+
+/// Connects to the daemon, or starts it.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_node_create(
+    name: *const c_char,
+    options: *const rgaps_node_options_t,
+    node: *mut *mut rgaps_node_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, name, options) = unsafe {
+            let out = Out::new("node", node, std::ptr::null_mut())?;
+            (out, optional_text("name", name)?, read_options(options)?)
+        };
+        // SAFETY: as above, for the text that the options point to.
+        let config = unsafe { configuration(&options) }?;
+        let name = name.map_or_else(program_name, str::to_owned);
+        let node = Node::builder(&name).config(config).build()?;
+        out.set(give(rgaps_node_t {
+            birth: Birth::now(),
+            node: Arc::new(node),
+        }));
+        Ok(())
+    })
+}
+
+/// Gives the handle up.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_node_destroy(node: *mut rgaps_node_t) {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        drop(unsafe { take(node) }?);
+        Ok(())
+    });
+}
+
+/// # Safety
+/// Each text is NULL or a C string.
+unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
+    // SAFETY: passed on from our caller.
+    let (file, socket, realm) = unsafe {
+        (
+            optional_text("config_file", options.config_file)?,
+            optional_text("socket", options.socket)?,
+            optional_text("realm", options.realm)?,
+        )
+    };
+    let invalid = |error: &dyn std::fmt::Display| Failure::argument(error.to_string());
+    let mut config = Config::load(file.map(Path::new)).map_err(|error| invalid(&error))?;
+    if let Some(socket) = socket {
+        let socket = std::path::absolute(socket).map_err(|error| {
+            Failure::argument(format!("socket '{socket}' is not a path: {error}"))
+        })?;
+        config.socket = Some(socket);
+    }
+    if let Some(realm) = realm {
+        config.realm = realm.to_owned();
+    }
+    config.check().map_err(|error| invalid(&error))?;
+    Ok(config)
+}
+
+/// What listings call this process unless it says otherwise.
+fn program_name() -> String {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("c"));
+    let mut name = program.file_name().map_or_else(
+        || "c".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let end = (0..=MAX_CLIENT_NAME)
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    name.truncate(end.unwrap_or(0));
+    name
+}
+
+/// The default node, while someone uses it.
+static DEFAULT: AtomicPtr<Mutex<Weak<Node>>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// In a forked child: the parent's node is not the child's, and its lock may be held for good.
+pub(crate) fn forget_default() {
+    DEFAULT.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// The node behind a handle; the default one for NULL.
+///
+/// # Safety
+/// `node` is NULL or a node's handle that lives until the function that C called returns.
+pub(crate) unsafe fn node_or_default(node: *const rgaps_node_t) -> Outcome<Arc<Node>> {
+    if node.is_null() {
+        return default_node();
+    }
+    // SAFETY: passed on from our caller.
+    Ok(unsafe { borrow(node) }?.node.clone())
+}
+
+fn default_node() -> Outcome<Arc<Node>> {
+    // Also so that forks are watched before there is anything to forget.
+    let _birth = Birth::now();
+    let mut place = DEFAULT.load(Ordering::Acquire);
+    if place.is_null() {
+        // Never freed: one for the process, and one for each generation of its children.
+        let new = Box::into_raw(Box::new(Mutex::new(Weak::new())));
+        let null = std::ptr::null_mut();
+        place = match DEFAULT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(theirs) => {
+                // SAFETY: made above, and nobody has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                theirs
+            }
+        };
+    }
+    // SAFETY: what DEFAULT points to was made here and is never freed.
+    let mut kept = unsafe { &*place }
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(node) = kept.upgrade() {
+        return Ok(node);
+    }
+    let node = Arc::new(Node::new(&program_name())?);
+    *kept = Arc::downgrade(&node);
+    Ok(node)
+}

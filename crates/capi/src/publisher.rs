@@ -1,0 +1,296 @@
+//! Publishers.
+
+use crate::boundary::{guard, guard_value, optional_text, text, timeout, Out};
+use crate::domain::Wish;
+use crate::handle::{borrow, give, take, Birth, Object};
+use crate::loan::rgaps_loan_t;
+use crate::node::{node_or_default, rgaps_node_t};
+use crate::options::{read_options, Plain};
+use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure};
+use rgaps_layout::{BLOCK_ALIGN, MAX_DEPTH};
+use rgaps_pool::Stream;
+use rgaps_rs::{Loan, Node, Publisher, PublisherQos};
+use rgaps_session::History;
+use std::ffi::{c_char, c_void, CString};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `rgaps_publisher_t`.
+pub struct rgaps_publisher_t {
+    birth: Birth,
+    publisher: Publisher,
+    domain: CString,
+    /// Keeps the default node for those who come after.
+    _node: Arc<Node>,
+}
+
+impl Object for rgaps_publisher_t {
+    const NAME: &'static str = "publisher";
+    fn birth(&self) -> &Birth {
+        &self.birth
+    }
+}
+
+/// `rgaps_publisher_options_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rgaps_publisher_options_t {
+    size: usize,
+    node: *mut rgaps_node_t,
+    domain: *const c_char,
+    type_name: *const c_char,
+    history_messages: u32,
+    max_loans: u32,
+    history_bytes: u64,
+    best_effort: u32,
+    transient_local: u32,
+    deadline_ns: u64,
+    loan_timeout_ns: u64,
+}
+
+// SAFETY: numbers and pointers, for which 0 is a value, and without padding.
+unsafe impl Plain for rgaps_publisher_options_t {
+    const NAME: &'static str = "rgaps_publisher_options_t";
+}
+
+impl rgaps_publisher_options_t {
+    fn qos(&self) -> PublisherQos {
+        let default = PublisherQos::default();
+        let history = match (self.history_messages, self.history_bytes) {
+            (0, 0) => default.history,
+            (messages, 0) => History::KeepLast(messages),
+            (0, bytes) => History::KeepAll {
+                messages: MAX_DEPTH,
+                bytes,
+            },
+            (messages, bytes) => History::KeepAll { messages, bytes },
+        };
+        PublisherQos {
+            history,
+            reliable: self.best_effort == 0,
+            transient_local: self.transient_local != 0,
+            deadline: match self.deadline_ns {
+                0 => default.deadline,
+                deadline_ns => Duration::from_nanos(deadline_ns),
+            },
+            loan_timeout: Duration::from_nanos(self.loan_timeout_ns),
+            max_loans: match self.max_loans {
+                0 => default.max_loans,
+                loans => loans,
+            },
+        }
+    }
+}
+
+/// Joins a topic as a publisher.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_create(
+    topic: *const c_char,
+    options: *const rgaps_publisher_options_t,
+    publisher: *mut *mut rgaps_publisher_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, topic, options) = unsafe {
+            let out = Out::new("publisher", publisher, std::ptr::null_mut())?;
+            (out, text("topic", topic)?, read_options(options)?)
+        };
+        // SAFETY: as above, for what the options point to.
+        let (domain, type_name, node) = unsafe {
+            let domain = Wish::parse(optional_text("domain", options.domain)?)?;
+            let type_name = optional_text("type_name", options.type_name)?;
+            (
+                domain,
+                type_name.unwrap_or(""),
+                node_or_default(options.node)?,
+            )
+        };
+        let publisher = domain.join(|domain| {
+            let mut builder = node
+                .publisher(topic)
+                .type_name(type_name)
+                .qos(options.qos());
+            if let Some(domain) = domain {
+                builder = builder.domain(domain);
+            }
+            builder.create()
+        })?;
+        out.set(give(rgaps_publisher_t {
+            birth: Birth::now(),
+            domain: CString::new(publisher.domain().to_string()).unwrap_or_default(),
+            publisher,
+            _node: node,
+        }));
+        Ok(())
+    })
+}
+
+/// Leaves the topic.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_destroy(publisher: *mut rgaps_publisher_t) {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        drop(unsafe { take(publisher) }?);
+        Ok(())
+    });
+}
+
+/// Publishes a copy, after the work queued on the default stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_push(
+    publisher: *mut rgaps_publisher_t,
+    data: *const c_void,
+    bytes: usize,
+) -> rgaps_status_t {
+    // SAFETY: passed on from C.
+    unsafe { rgaps_publisher_push_on(publisher, data, bytes, std::ptr::null_mut()) }
+}
+
+/// Publishes a copy, after the work queued on a stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_push_on(
+    publisher: *mut rgaps_publisher_t,
+    data: *const c_void,
+    bytes: usize,
+    stream: rgaps_stream_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        let publisher = unsafe { borrow(publisher) }?;
+        if data.is_null() && bytes > 0 {
+            return Err(Failure::argument(format!(
+                "data is NULL, for {bytes} bytes"
+            )));
+        }
+        let stream = Stream(stream as u64);
+        let mut loan = publisher.publisher.loan(bytes as u64)?;
+        // SAFETY: C promises that `data` is readable for `bytes` bytes until we return.
+        unsafe { loan.copy_from_on(0, data as u64, bytes as u64, stream) }?;
+        loan.publish_on(stream)
+            .map_err(|unpublished| unpublished.error)?;
+        Ok(())
+    })
+}
+
+/// Waits for subscribers.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
+    publisher: *mut rgaps_publisher_t,
+    count: u32,
+    timeout_ns: u64,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        let publisher = &unsafe { borrow(publisher) }?.publisher;
+        let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
+        if publisher.wait_for_subscribers(count, timeout)? {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Code::TimedOut,
+            format!(
+                "topic '{}' has {} of {count} subscribers",
+                publisher.topic(),
+                publisher.subscribers()
+            ),
+        ))
+    })
+}
+
+/// Subscribers of the topic now.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_publisher_t) -> u32 {
+    // SAFETY: C's promise, in rgaps.h.
+    guard_value(0, || {
+        Ok(unsafe { borrow(publisher) }?.publisher.subscribers())
+    })
+}
+
+/// Where the messages live.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_domain(
+    publisher: *const rgaps_publisher_t,
+) -> *const c_char {
+    // SAFETY: C's promise, in rgaps.h.
+    guard_value(std::ptr::null(), || {
+        Ok(unsafe { borrow(publisher) }?.domain.as_ptr())
+    })
+}
+
+/// Gives memory back to the pool.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_trim(
+    publisher: *mut rgaps_publisher_t,
+    keep_bytes: u64,
+    freed_bytes: *mut u64,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, publisher) = unsafe { (Out::optional(freed_bytes, 0), borrow(publisher)?) };
+        out.set(publisher.publisher.trim(keep_bytes)?);
+        Ok(())
+    })
+}
+
+/// A block to be filled.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_loan(
+    publisher: *mut rgaps_publisher_t,
+    bytes: usize,
+    loan: *mut *mut rgaps_loan_t,
+) -> rgaps_status_t {
+    // SAFETY: passed on from C.
+    unsafe { rgaps_publisher_loan_aligned(publisher, bytes, BLOCK_ALIGN as usize, loan) }
+}
+
+/// A block to be filled, at a multiple of an alignment.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_loan_aligned(
+    publisher: *mut rgaps_publisher_t,
+    bytes: usize,
+    alignment: usize,
+    loan: *mut *mut rgaps_loan_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, publisher) = unsafe {
+            let out = Out::new("loan", loan, std::ptr::null_mut())?;
+            (out, borrow(publisher)?)
+        };
+        let loan: Loan = publisher
+            .publisher
+            .loan_aligned(bytes as u64, alignment as u64)?;
+        out.set(give(rgaps_loan_t::new(loan)));
+        Ok(())
+    })
+}

@@ -1,0 +1,193 @@
+//! Samples.
+
+use crate::boundary::{guard, guard_value, Out};
+use crate::handle::{borrow, give, take, Birth, Object};
+use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure};
+use crate::tensor::rgaps_tensor_t;
+use rgaps_pool::Stream;
+use rgaps_rs::Sample;
+use std::ffi::{c_char, c_void, CString};
+use std::sync::OnceLock;
+
+/// `rgaps_sample_t`.
+pub struct rgaps_sample_t {
+    birth: Birth,
+    sample: Sample,
+    /// Its text, made when it is first asked for.
+    domain: OnceLock<CString>,
+}
+
+impl Object for rgaps_sample_t {
+    const NAME: &'static str = "sample";
+    fn birth(&self) -> &Birth {
+        &self.birth
+    }
+}
+
+impl rgaps_sample_t {
+    pub(crate) fn new(sample: Sample) -> rgaps_sample_t {
+        rgaps_sample_t {
+            birth: Birth::now(),
+            sample,
+            domain: OnceLock::new(),
+        }
+    }
+}
+
+/// Functions that give one thing of a sample.
+macro_rules! accessors {
+    ($( $(#[$doc:meta])* $name:ident -> $type:ty = $none:expr, |$sample:ident| $value:expr; )*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As `rgaps.h` says.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(sample: *const rgaps_sample_t) -> $type {
+            guard_value($none, || {
+                // SAFETY: C's promise, in rgaps.h.
+                let $sample = &unsafe { borrow(sample) }?.sample;
+                Ok($value)
+            })
+        }
+    )* };
+}
+
+accessors! {
+    /// Address of the first byte.
+    rgaps_sample_data -> *const c_void = std::ptr::null(), |sample| sample.address() as *const c_void;
+    /// Bytes of payload.
+    rgaps_sample_bytes -> usize = 0, |sample| sample.len() as usize;
+    /// Number among its publisher's.
+    rgaps_sample_sequence -> u64 = 0, |sample| sample.sequence();
+    /// Messages missed just before.
+    rgaps_sample_missed -> u64 = 0, |sample| sample.missed();
+    /// The publisher's number of its own.
+    rgaps_sample_tag -> u64 = 0, |sample| sample.tag();
+    /// When it was published.
+    rgaps_sample_publish_ns -> u64 = 0, |sample| sample.publish_ns();
+    /// Which publisher it is from.
+    rgaps_sample_publisher_id -> u64 = 0, |sample| sample.publisher_id();
+}
+
+/// Copies bytes to the host.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_read(
+    sample: *const rgaps_sample_t,
+    at: usize,
+    to: *mut c_void,
+    bytes: usize,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        let sample = &unsafe { borrow(sample) }?.sample;
+        let to: &mut [u8] = match (to.is_null(), bytes) {
+            (_, 0) => &mut [],
+            (true, _) => return Err(Failure::argument(format!("to is NULL, for {bytes} bytes"))),
+            (false, bytes) if isize::try_from(bytes).is_err() => {
+                return Err(Failure::argument(format!(
+                    "{bytes} bytes are more than there can be"
+                )))
+            }
+            // SAFETY: C promises `bytes` bytes that nobody else uses until we return. They may be
+            // uninitialised; they are only written to, by the copy.
+            (false, bytes) => unsafe { std::slice::from_raw_parts_mut(to.cast(), bytes) },
+        };
+        Ok(sample.read(at as u64, to)?)
+    })
+}
+
+/// Shape and element type.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_tensor(
+    sample: *const rgaps_sample_t,
+    tensor: *mut rgaps_tensor_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, sample) = unsafe {
+            let out = Out::new("tensor", tensor, rgaps_tensor_t::default())?;
+            (out, borrow(sample)?)
+        };
+        let tensor = sample.sample.tensor().ok_or_else(|| {
+            Failure::new(Code::NoTensor, "the message has no shape and element type")
+        })?;
+        out.set(tensor.into());
+        Ok(())
+    })
+}
+
+/// Where the bytes live.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_domain(sample: *const rgaps_sample_t) -> *const c_char {
+    guard_value(std::ptr::null(), || {
+        // SAFETY: C's promise, in rgaps.h.
+        let handle = unsafe { borrow(sample) }?;
+        let text = || CString::new(handle.sample.domain().to_string()).unwrap_or_default();
+        Ok(handle.domain.get_or_init(text).as_ptr())
+    })
+}
+
+/// Another handle of the same message.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_clone(
+    sample: *const rgaps_sample_t,
+    clone: *mut *mut rgaps_sample_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, sample) = unsafe {
+            let out = Out::new("clone", clone, std::ptr::null_mut())?;
+            (out, borrow(sample)?)
+        };
+        out.set(give(rgaps_sample_t::new(sample.sample.clone())));
+        Ok(())
+    })
+}
+
+/// Lets go, after the work queued on the default stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_release(sample: *mut rgaps_sample_t) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        drop(unsafe { take(sample) }?);
+        Ok(())
+    })
+}
+
+/// Lets go, after the work queued on a stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_release_on(
+    sample: *mut rgaps_sample_t,
+    stream: rgaps_stream_t,
+) -> rgaps_status_t {
+    guard(|| {
+        if sample.is_null() {
+            return Ok(());
+        }
+        // SAFETY: C's promise, in rgaps.h.
+        unsafe { borrow(sample) }?
+            .sample
+            .synchronize(Stream(stream as u64))?;
+        // SAFETY: as above; the borrow has ended.
+        drop(unsafe { take(sample) }?);
+        Ok(())
+    })
+}

@@ -1,0 +1,268 @@
+/* Messages in the memory of a GPU, or of the test driver that RGAPS_CUDA_LIBRARY names. The driver's
+ * streams work late there (RGAPS_TEST_DRIVER_DELAY_US), so bytes that nobody waited for are wrong. */
+#include <rgaps/thesis.h>
+
+#include "check.h"
+
+#include <dlfcn.h>
+
+enum { BYTES = 300000, MESSAGES = 20 };
+
+typedef unsigned long long address_t;
+
+static struct {
+    int (*init)(unsigned);
+    int (*primary)(void **, int);
+    int (*set_current)(void *);
+    int (*allocate)(address_t *, size_t);
+    int (*release)(address_t);
+    int (*to_device)(address_t, const void *, size_t);
+    int (*to_host)(void *, address_t, size_t);
+    int (*set_async)(address_t, unsigned char, size_t, void *);
+    int (*create_stream)(void **, unsigned);
+    int (*synchronize)(void *);
+    int (*attribute)(void *, int, address_t);
+} cu;
+
+#define CU(call)                                                                     \
+    do {                                                                             \
+        int code = (call);                                                           \
+        if (code != 0) {                                                             \
+            fprintf(stderr, "%s:%d: %s gave %d\n", __FILE__, __LINE__, #call, code); \
+            exit(1);                                                                 \
+        }                                                                            \
+    } while (0)
+
+static void *library;
+
+static void find(void *function, const char *symbol)
+{
+    void *found = dlsym(library, symbol);
+
+    CHECK(found != NULL);
+    memcpy(function, &found, sizeof found);
+}
+
+/* Makes the first GPU's primary context current, as the CUDA runtime does. */
+static void start_cuda(void)
+{
+    const char *path = getenv("RGAPS_CUDA_LIBRARY");
+    void *context;
+
+    library = dlopen(path != NULL ? path : "libcuda.so.1", RTLD_NOW);
+    CHECK(library != NULL);
+    find(&cu.init, "cuInit");
+    find(&cu.primary, "cuDevicePrimaryCtxRetain");
+    find(&cu.set_current, "cuCtxSetCurrent");
+    find(&cu.allocate, "cuMemAlloc_v2");
+    find(&cu.release, "cuMemFree_v2");
+    find(&cu.to_device, "cuMemcpyHtoD_v2");
+    find(&cu.to_host, "cuMemcpyDtoH_v2");
+    find(&cu.set_async, "cuMemsetD8Async");
+    find(&cu.create_stream, "cuStreamCreate");
+    find(&cu.synchronize, "cuStreamSynchronize");
+    find(&cu.attribute, "cuPointerGetAttribute");
+    CU(cu.init(0));
+    CU(cu.primary(&context, 0));
+    CU(cu.set_current(context));
+}
+
+static int is_on_device(const void *pointer)
+{
+    unsigned kind = 0;
+
+    return cu.attribute(&kind, 2 /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */, (uintptr_t)pointer) == 0 &&
+           kind == 2 /* CU_MEMORYTYPE_DEVICE */;
+}
+
+/* All bytes, wherever they are, have this value. */
+static int is_all(const void *data, size_t bytes, unsigned char value)
+{
+    unsigned char *copy = malloc(bytes);
+    size_t i;
+
+    CHECK(copy != NULL);
+    if (is_on_device(data)) {
+        CU(cu.to_host(copy, (uintptr_t)data, bytes));
+    } else {
+        memcpy(copy, data, bytes);
+    }
+    for (i = 0; i < bytes && copy[i] == value; i++) {
+    }
+    free(copy);
+    return i == bytes;
+}
+
+static void subscribe(char *name)
+{
+    static unsigned char copy[BYTES];
+    rgaps_subscriber_t *subscriber;
+    uint64_t number;
+
+    start_cuda();
+    subscriber = subscriber_init(name);
+    CHECK(subscriber != NULL);
+    for (number = 0; number < MESSAGES; number++) {
+        void *message = subscriber_pull(subscriber);
+
+        CHECK(message != NULL && is_on_device(message));
+        CU(cu.to_host(copy, (uintptr_t)message, BYTES));
+        CHECK(is_filled(copy, BYTES, number));
+    }
+    subscriber_destroy(subscriber);
+}
+
+/* The thesis's functions, from host and device pointers in turn. */
+static void publish(char *name)
+{
+    static unsigned char host[BYTES];
+    rgaps_publisher_t *publisher;
+    address_t device;
+    uint64_t number;
+
+    start_cuda();
+    CU(cu.allocate(&device, BYTES));
+    publisher = publisher_init(name);
+    CHECK(publisher != NULL);
+    CHECK(strncmp(rgaps_publisher_domain(publisher), "cuda:GPU-", 9) == 0);
+    OK(rgaps_publisher_wait_for_subscribers(publisher, 1, SOON));
+    for (number = 0; number < MESSAGES; number++) {
+        fill(host, BYTES, number);
+        if (number % 2 == 0) {
+            CHECK(publisher_push(publisher, BYTES, host) == 0);
+        } else {
+            CU(cu.to_device(device, host, BYTES));
+            CHECK(publisher_push(publisher, BYTES, (void *)(uintptr_t)device) == 0);
+        }
+        sleep_ms(20);
+    }
+    publisher_destroy(publisher);
+    CU(cu.release(device));
+}
+
+/* Pushing waits for the stream on which the source is still being written, whether the topic lives
+ * on the GPU or on the host. */
+static void ordering(const char *name, const char *domain)
+{
+    rgaps_publisher_options_t options = {.size = sizeof options, .domain = domain};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+    address_t device;
+    void *stream;
+    unsigned char value;
+
+    CU(cu.allocate(&device, BYTES));
+    CU(cu.create_stream(&stream, 1 /* CU_STREAM_NON_BLOCKING */));
+    OK(rgaps_publisher_create(name, &options, &publisher));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    for (value = 1; value < 7; value++) {
+        void *queue = value % 2 == 0 ? stream : NULL;
+        const void *data;
+        size_t bytes;
+
+        CU(cu.set_async(device, value, BYTES, queue));
+        if (queue != NULL) {
+            OK(rgaps_publisher_push_on(publisher, (void *)(uintptr_t)device, BYTES, queue));
+        } else {
+            OK(rgaps_publisher_push(publisher, (void *)(uintptr_t)device, BYTES));
+        }
+        /* The copy was made: what comes after does not change it. */
+        CU(cu.set_async(device, 99, BYTES, queue));
+        OK(rgaps_subscriber_pull(subscriber, SOON, &data, &bytes));
+        CHECK(bytes == BYTES && is_all(data, bytes, value));
+        CHECK(is_on_device(data) == (strcmp(domain, "host") != 0));
+        OK(rgaps_subscriber_release(subscriber, data));
+        CU(cu.synchronize(queue));
+    }
+    /* A pointer into the middle, and a host pointer to the same topic. */
+    CU(cu.set_async(device, 50, BYTES, NULL));
+    OK(rgaps_publisher_push(publisher, (void *)(uintptr_t)(device + 1000), 77));
+    OK(rgaps_publisher_push(publisher, "host", 4));
+    {
+        rgaps_sample_t *middle, *host;
+        char text[4];
+
+        OK(rgaps_subscriber_recv(subscriber, SOON, &middle));
+        OK(rgaps_subscriber_recv(subscriber, SOON, &host));
+        CHECK(is_all(rgaps_sample_data(middle), 77, 50));
+        OK(rgaps_sample_read(host, 0, text, 4));
+        CHECK(memcmp(text, "host", 4) == 0);
+        OK(rgaps_sample_release(host));
+        OK(rgaps_sample_release_on(middle, stream));
+    }
+    rgaps_subscriber_destroy(subscriber);
+    rgaps_publisher_destroy(publisher);
+    CU(cu.release(device));
+}
+
+/* A loan on the GPU is filled by work on a stream, and published after it. */
+static void loans(const char *name)
+{
+    rgaps_publisher_options_t options = {.size = sizeof options, .domain = "cuda:0"};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+    rgaps_sample_t *sample;
+    rgaps_loan_t *loan;
+    void *stream;
+
+    CU(cu.create_stream(&stream, 1));
+    OK(rgaps_publisher_create(name, &options, &publisher));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    CHECK(is_on_device(rgaps_loan_data(loan)));
+    CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 33, BYTES, stream));
+    /* What is no stream is refused, and the loan remains. */
+    FAILS(RGAPS_ERROR_CUDA, "stream", rgaps_loan_publish_on(loan, (void *)(uintptr_t)12345, NULL));
+    OK(rgaps_loan_publish_on(loan, stream, NULL));
+    OK(rgaps_subscriber_recv(subscriber, SOON, &sample));
+    CHECK(is_all(rgaps_sample_data(sample), BYTES, 33));
+    CHECK(strcmp(rgaps_sample_domain(sample), rgaps_publisher_domain(publisher)) == 0);
+    FAILS(RGAPS_ERROR_CUDA, "stream", rgaps_sample_release_on(sample, (void *)(uintptr_t)12345));
+    /* It is still held then. */
+    CHECK(rgaps_subscriber_held(subscriber) == 1);
+    OK(rgaps_sample_release_on(sample, stream));
+    CHECK(rgaps_subscriber_held(subscriber) == 0);
+    rgaps_subscriber_destroy(subscriber);
+    rgaps_publisher_destroy(publisher);
+}
+
+static void domains(const char *name)
+{
+    rgaps_publisher_options_t absent = {.size = sizeof absent, .domain = "cuda:9"};
+    rgaps_publisher_options_t automatic = {.size = sizeof automatic, .domain = "auto"};
+    rgaps_publisher_options_t host = {.size = sizeof host, .domain = "host"};
+    rgaps_publisher_t *publisher, *other;
+
+    FAILS(RGAPS_ERROR_DOMAIN_UNAVAILABLE, "no GPU 9",
+          rgaps_publisher_create(name, &absent, &publisher));
+    OK(rgaps_publisher_create(name, &host, &publisher));
+    /* Where the topic is, counts more than where there is a GPU. */
+    OK(rgaps_publisher_create(name, &automatic, &other));
+    CHECK(strcmp(rgaps_publisher_domain(other), "host") == 0);
+    rgaps_publisher_destroy(other);
+    rgaps_publisher_destroy(publisher);
+    OK(rgaps_publisher_create(topic("auto"), &automatic, &publisher));
+    CHECK(strncmp(rgaps_publisher_domain(publisher), "cuda:GPU-", 9) == 0);
+    rgaps_publisher_destroy(publisher);
+}
+
+int main(void)
+{
+    char name[128];
+    pid_t child;
+
+    snprintf(name, sizeof name, "%s", topic("cuda"));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        subscribe(name);
+        return 0;
+    }
+    publish(name);
+    join(child);
+    ordering(topic("on device"), "cuda");
+    ordering(topic("on host"), "host");
+    loans(topic("device loans"));
+    domains(topic("domains"));
+    return 0;
+}
