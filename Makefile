@@ -18,12 +18,16 @@ SEED ?= 1
 # `make test` runs a shorter one.
 TEST_KILLS ?= 200
 
+# Where `make install` puts what was built.
+PREFIX ?= /usr/local
+DESTDIR ?=
+
 # The extension module is built and tested by maturin and pytest, not by cargo test.
 # The crash test is built apart: its hooks must not get into anybody else's libraries.
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build test demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 dist clean setup
+.PHONY: help build test demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +88,9 @@ tsan: ## Unit tests under ThreadSanitizer
 
 aarch64: ## Cross build of everything; the pure crates' tests under qemu-user
 	@tools/aarch64.sh
+
+install: ## Programs, C libraries and headers below PREFIX (/usr/local); DESTDIR is respected
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" tools/install.sh
 
 dist: wheel ## Folder for a machine without compilers, such as one with a GPU: dist/
 	@tools/dist.sh

@@ -30,6 +30,8 @@ for line in sys.stdin:
 '
 strip dist/bin/* dist/tests/bin/*
 strip --strip-unneeded dist/lib/librgaps.so
+# The name that programs ask for; a copy, since not everything that carries files carries links.
+cp dist/lib/librgaps.so dist/lib/librgaps.so.0
 strip --strip-debug dist/lib/librgaps.a
 find dist -name __pycache__ -prune -exec rm -rf {} +
 

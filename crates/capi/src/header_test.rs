@@ -46,9 +46,7 @@ fn declarations() -> String {
 /// `const void **data` as `const void**`, `data`.
 fn split_c(declaration: &str) -> (String, String) {
     let words = declaration.split_whitespace().collect::<Vec<_>>().join(" ");
-    let start = words
-        .rfind(|c: char| c == '*' || c == ' ')
-        .expect("a type and a name");
+    let start = words.rfind(['*', ' ']).expect("a type and a name");
     let (kind, name) = words.split_at(start + 1);
     let kind = kind.trim_end();
     // A type's stars stand close to it.

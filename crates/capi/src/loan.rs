@@ -73,8 +73,8 @@ pub unsafe extern "C" fn rgaps_loan_data(loan: *mut rgaps_loan_t) -> *mut c_void
 /// As `rgaps.h` says.
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_loan_bytes(loan: *const rgaps_loan_t) -> usize {
-    // SAFETY: C's promise, in rgaps.h.
     guard_value(0, || {
+        // SAFETY: C's promise, in rgaps.h.
         unsafe { borrow(loan) }?.with(|loan| Ok(loan.len() as usize))
     })
 }

@@ -122,11 +122,7 @@ mod tests {
             );
         }
         // SAFETY: NULL.
-        assert_eq!(
-            unsafe { read_options::<Old>(std::ptr::null()) }
-                .unwrap()
-                .one,
-            0
-        );
+        let defaults = unsafe { read_options::<Old>(std::ptr::null()) };
+        assert_eq!(defaults.unwrap().one, 0);
     }
 }

@@ -218,8 +218,8 @@ pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
 /// As `rgaps.h` says.
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_publisher_t) -> u32 {
-    // SAFETY: C's promise, in rgaps.h.
     guard_value(0, || {
+        // SAFETY: C's promise, in rgaps.h.
         Ok(unsafe { borrow(publisher) }?.publisher.subscribers())
     })
 }
@@ -232,8 +232,8 @@ pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_pub
 pub unsafe extern "C" fn rgaps_publisher_domain(
     publisher: *const rgaps_publisher_t,
 ) -> *const c_char {
-    // SAFETY: C's promise, in rgaps.h.
     guard_value(std::ptr::null(), || {
+        // SAFETY: C's promise, in rgaps.h.
         Ok(unsafe { borrow(publisher) }?.domain.as_ptr())
     })
 }
