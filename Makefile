@@ -54,6 +54,7 @@ check: ## rustfmt, clippy without warnings, cargo-deny
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
 	cargo test --locked $(RUST_TESTS)
+	cargo test --locked -p rgaps-topic --features crash-steps --test crash
 	cargo test --locked -p rgaps-chaos
 
 loom: ## The rings and holder words under a model checker

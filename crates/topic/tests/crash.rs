@@ -1,0 +1,200 @@
+//! Publishers and subscribers that stop for ever between any two steps of what they do. The
+//! daemon's part is played for them, and then nothing is lost, freed twice or stuck.
+//!
+//! A death is a panic that a hook raises at a chosen step: what the dead one had in its own memory
+//! is gone with its stack, and of the shared words only what it wrote before is there.
+#![cfg(not(loom))]
+
+mod host;
+
+use host::{Host, Publisher, Random, Subscriber};
+use rgaps_topic::set_crash_hook;
+use std::cell::Cell;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// More steps than any scenario here has.
+const STEPS_MAX: u64 = 400;
+
+thread_local! {
+    /// Steps until this thread's member dies; none: it does not.
+    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+struct Death;
+
+fn count_down(_step: &'static str) {
+    match LEFT.get() {
+        Some(0) => {
+            LEFT.set(None);
+            resume_unwind(Box::new(Death));
+        }
+        Some(left) => LEFT.set(Some(left - 1)),
+        None => {}
+    }
+}
+
+/// Runs what a member does that dies after `steps` steps. None: it died. Otherwise the result, and
+/// `steps` is what is left.
+fn mortal<R>(steps: &mut u64, act: impl FnOnce() -> R) -> Option<R> {
+    set_crash_hook(count_down);
+    LEFT.set(Some(*steps));
+    let outcome = catch_unwind(AssertUnwindSafe(act));
+    *steps = LEFT.replace(None).unwrap_or(0);
+    match outcome {
+        Ok(result) => Some(result),
+        Err(death) if death.is::<Death>() => None,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// What a publisher does while a reliable subscriber reads: messages, more than its history
+/// keeps, and a loan that it gives back.
+fn publish(
+    publisher: &mut Publisher<'_>,
+    subscriber: &mut Subscriber<'_>,
+    steps: &mut u64,
+) -> Option<()> {
+    for _ in 0..7 {
+        mortal(steps, || publisher.publish())?;
+        subscriber.step(2);
+    }
+    mortal(steps, || publisher.abandon())
+}
+
+#[test]
+fn a_publisher_dies_between_any_two_steps() {
+    let mut deaths = 0;
+    for after in 0..STEPS_MAX {
+        let host = Host::new();
+        let mut subscriber = host.join_subscriber(0, true);
+        let mut publisher = host.join_publisher(0);
+        let died = publish(&mut publisher, &mut subscriber, &mut { after }).is_none();
+        drop(publisher);
+        let announced = thread::scope(|scope| {
+            let daemon = scope.spawn(|| host.bury_publisher(0));
+            while !daemon.is_finished() {
+                subscriber.step(0);
+            }
+            daemon.join().unwrap()
+        });
+        assert_eq!(subscriber.received, announced, "after {after} steps");
+        subscriber.finish();
+        assert!(host.all_is_back());
+        if !died {
+            assert_eq!(announced, 7);
+            assert!(deaths > 50, "the steps are not built in");
+            return;
+        }
+        deaths += 1;
+    }
+    panic!("the publisher has more steps than {STEPS_MAX}");
+}
+
+/// What a subscriber does while messages come: takes some, holds two while they are pushed out,
+/// and lets go of them last.
+fn read(
+    publisher: &mut Publisher<'_>,
+    subscriber: &mut Subscriber<'_>,
+    steps: &mut u64,
+) -> Option<()> {
+    for most in [2, 2, 2, 2, 2, 0] {
+        publisher.publish();
+        mortal(steps, || subscriber.step(most))?;
+    }
+    Some(())
+}
+
+#[test]
+fn a_subscriber_dies_between_any_two_steps() {
+    let mut deaths = 0;
+    for after in 0..STEPS_MAX {
+        let host = Host::new();
+        let mut publisher = host.join_publisher(0);
+        let mut alive = host.join_subscriber(1, false);
+        let mut mortal = host.join_subscriber(0, true);
+        let died = read(&mut publisher, &mut mortal, &mut { after }).is_none();
+        alive.step(1);
+        drop(mortal);
+        host.bury_subscriber(0);
+        // The publisher is not held back by the dead one, and the other one reads on.
+        for _ in 0..8 {
+            publisher.publish();
+            alive.step(1);
+        }
+        alive.finish();
+        publisher.finish();
+        host.bury_publisher(0);
+        assert!(host.all_is_back());
+        if !died {
+            assert!(deaths > 15, "the steps are not built in");
+            return;
+        }
+        deaths += 1;
+    }
+    panic!("the subscriber has more steps than {STEPS_MAX}");
+}
+
+/// Dies and is born again until the end. True: its last life was lived to the end.
+fn publish_and_die(host: &Host, slot: usize, random: &mut Random, end: Instant) {
+    while Instant::now() < end {
+        let mut publisher = host.join_publisher(slot);
+        let mut steps = random.below(STEPS_MAX);
+        let mut lives = true;
+        while lives && Instant::now() < end {
+            lives = mortal(&mut steps, || publisher.publish()).is_some();
+        }
+        drop(publisher);
+        host.bury_publisher(slot);
+    }
+}
+
+fn read_and_die(host: &Host, slot: u32, random: &mut Random) {
+    while !host.stop.load(SeqCst) {
+        let mut subscriber = host.join_subscriber(slot, slot % 2 == 0);
+        let mut steps = random.below(STEPS_MAX);
+        let mut lives = true;
+        while lives && !host.stop.load(SeqCst) {
+            let most = random.below(4) as usize;
+            lives = mortal(&mut steps, || {
+                if !subscriber.step(most) {
+                    subscriber.sleep();
+                }
+            })
+            .is_some();
+        }
+        drop(subscriber);
+        host.bury_subscriber(slot);
+    }
+}
+
+#[test]
+fn members_die_at_random_steps_under_load() {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    let seed = std::env::var("SEED").map_or(now, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let host = Host::new();
+    let end = Instant::now() + Duration::from_millis(1500);
+    thread::scope(|scope| {
+        let host = &host;
+        let publishing: Vec<_> = (0..3)
+            .map(|slot| {
+                let mut random = Random(seed.wrapping_add(slot as u64));
+                scope.spawn(move || publish_and_die(host, slot, &mut random, end))
+            })
+            .collect();
+        for slot in 0..4 {
+            let mut random = Random(seed.wrapping_add(100 + u64::from(slot)));
+            scope.spawn(move || read_and_die(host, slot, &mut random));
+        }
+        let ends: Vec<_> = publishing.into_iter().map(|it| it.join()).collect();
+        host.stop_subscribers();
+        ends.into_iter().for_each(|end| end.unwrap());
+    });
+    assert!(host.all_is_back());
+}

@@ -1,0 +1,493 @@
+//! A host in one process: a daemon that takes members in and out of a topic, publishers with
+//! memory, and subscribers that check every byte. Members may stop at any step and never come
+//! back; the daemon then does what it does for the dead.
+#![allow(dead_code)] // each test uses a part
+
+use rgaps_layout::{PublisherRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
+use rgaps_sync::Wake;
+use rgaps_topic::{
+    abandon, clear_holder, evict_through, live_blocks, ring, ring_publishers, Held, Message,
+    Reader, RegionView, Shared, Sleeper, Start, Storage, Taken, TopicView, Writer,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const GEOMETRY: PublisherRegion = PublisherRegion {
+    ring_capacity: 8,
+    block_capacity: 64,
+};
+const DEPTH: u32 = 4;
+/// Regions that the daemon hands out: more than publishers, for those in quarantine.
+const REGIONS: usize = 2 * MAX_PUBLISHERS;
+const TOPIC_BYTES: u64 = 8 * CONTROL_PAGE;
+/// Payloads of a region: few enough that publishers have to wait for them.
+const PLACES: usize = 10;
+const PAYLOAD_WORDS: usize = 8;
+/// Longer than any member is ever descheduled, shorter than anyone's patience.
+const LOST_WAKE_NS: u64 = 60_000_000_000;
+/// Doorbells: subscribers have the numbers of their slots, publishers the next ones.
+const PUBLISHER_DOORBELL: u32 = 100;
+
+/// A small generator whose runs can be repeated (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+pub struct Host {
+    _memory: Vec<u128>,
+    pub shared: Shared,
+    pub topic: TopicView<Shared>,
+    payloads: Vec<[AtomicU64; PAYLOAD_WORDS]>,
+    pub stop: AtomicBool,
+    daemon: Mutex<Daemon>,
+}
+
+/// What only the daemon knows.
+struct Daemon {
+    epoch: u32,
+    incarnations: u64,
+    /// Per publisher slot: region, incarnation, start.
+    publishers: [Option<(usize, u64, u64)>; MAX_PUBLISHERS],
+    subscribers: u64,
+    regions: Vec<usize>,
+    /// Regions that a subscriber may still look at, and since when they are unused.
+    quarantine: Vec<(usize, u32)>,
+}
+
+impl Host {
+    pub fn new() -> Host {
+        let bytes = region_offset(REGIONS);
+        let mut memory = vec![0u128; bytes as usize / 16];
+        // SAFETY: the vector lives as long as the host, from which all views are borrowed in
+        // scoped threads, and is touched only through them; alignment to 16 is all they need.
+        let shared = unsafe { Shared::new(memory.as_mut_ptr().cast(), bytes) };
+        Host {
+            _memory: memory,
+            shared,
+            topic: TopicView::new(shared, DYNAMIC_OFFSET).unwrap(),
+            payloads: (0..REGIONS * PLACES).map(|_| Default::default()).collect(),
+            stop: AtomicBool::new(false),
+            daemon: Mutex::new(Daemon {
+                epoch: 0,
+                incarnations: 0,
+                publishers: [None; MAX_PUBLISHERS],
+                subscribers: 0,
+                regions: (0..REGIONS).collect(),
+                quarantine: Vec::new(),
+            }),
+        }
+    }
+
+    fn region(&self, index: usize) -> RegionView<Shared> {
+        RegionView::new(self.shared, region_offset(index), GEOMETRY).unwrap()
+    }
+
+    fn announce(&self, daemon: &mut Daemon) {
+        daemon.epoch += 1;
+        self.topic.membership_epoch().store(daemon.epoch, Release);
+        fence(SeqCst);
+        for index in 0..MAX_PUBLISHERS as u32 {
+            ring(&self.shared, PUBLISHER_DOORBELL + index);
+        }
+        for index in 0..64 {
+            if daemon.subscribers >> index & 1 != 0 {
+                ring(&self.shared, index);
+            }
+        }
+    }
+
+    pub fn join_publisher(&self, slot: usize) -> Publisher<'_> {
+        let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+        let daemon = &mut *daemon;
+        let region = loop {
+            if let Some(region) = daemon.regions.pop() {
+                break region;
+            }
+            self.end_quarantine(daemon);
+            std::thread::yield_now();
+        };
+        daemon.incarnations += 1;
+        let incarnation = daemon.incarnations;
+        let words = self.topic.publisher(slot);
+        let start = words.head().load(Acquire);
+        words.incarnation().store(0, Relaxed);
+        fence(Release);
+        words.tail().store(start, Relaxed);
+        words.wants_blocks().store(0, Relaxed);
+        words.blocks_used().store(0, Relaxed);
+        words.region_offset().store(region_offset(region), Relaxed);
+        words.ring_capacity().store(GEOMETRY.ring_capacity, Relaxed);
+        words
+            .block_capacity()
+            .store(GEOMETRY.block_capacity, Relaxed);
+        words.start().store(start, Relaxed);
+        words
+            .doorbell()
+            .store(PUBLISHER_DOORBELL + slot as u32, Relaxed);
+        words.incarnation().store(incarnation, Release);
+        daemon.publishers[slot] = Some((region, incarnation, start));
+        self.topic.publishers().fetch_or(1 << slot, Release);
+        self.announce(daemon);
+        let topic = self.topic.clone();
+        let view = self.region(region);
+        Publisher {
+            writer: Writer::new(
+                topic,
+                slot as u32,
+                view,
+                incarnation,
+                start,
+                DEPTH,
+                u64::MAX,
+            )
+            .unwrap(),
+            memory: Memory {
+                host: self,
+                region,
+                places: [None; PLACES],
+            },
+            slot,
+            published: 0,
+        }
+    }
+
+    /// Does what the daemon does for a publisher that is dead: keeps its history until it is read,
+    /// and its blocks until they are let go of. Returns how many messages it had announced.
+    pub fn bury_publisher(&self, slot: usize) -> u64 {
+        let lock = || self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+        let (region, incarnation, start) = lock().publishers[slot].unwrap();
+        let (words, view) = (self.topic.publisher(slot), self.region(region));
+        self.topic.blocked().fetch_and(!(1 << slot), AcqRel);
+        let left = abandon(&words, &view, incarnation, start);
+        self.announce(&mut lock());
+        let mut tail = left.tail;
+        let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
+        while tail < left.head || live_blocks(&words, &view).count() > 0 {
+            let read = {
+                // Nobody joins while the daemon looks.
+                let daemon = lock();
+                (0..64)
+                    .filter(|index| daemon.subscribers >> index & 1 != 0)
+                    .map(|index| self.topic.subscriber(index).cursor(slot).load(Acquire))
+                    .fold(left.head, u64::min)
+            };
+            evict_through(&words, &view, incarnation, tail..read.max(tail));
+            tail = tail.max(read);
+            assert!(
+                Instant::now() < deadline,
+                "a dead publisher's block is never let go of"
+            );
+            std::thread::yield_now();
+        }
+        let mut daemon = lock();
+        words.incarnation().store(0, Release);
+        self.topic.publishers().fetch_and(!(1 << slot), Release);
+        daemon.publishers[slot] = None;
+        self.announce(&mut daemon);
+        let epoch = daemon.epoch;
+        daemon.quarantine.push((region, epoch));
+        left.head - start
+    }
+
+    /// Zeroes the regions that every subscriber has turned its back on, for others.
+    fn end_quarantine(&self, daemon: &mut Daemon) {
+        let seen = (0..64)
+            .filter(|index| daemon.subscribers >> index & 1 != 0)
+            .map(|index| self.topic.subscriber(index).seen_epoch().load(Acquire))
+            .min()
+            .unwrap_or(u32::MAX);
+        let Daemon {
+            quarantine,
+            regions,
+            ..
+        } = daemon;
+        quarantine.retain(|(region, epoch)| {
+            if *epoch > seen {
+                return true;
+            }
+            let base = region_offset(*region);
+            (0..GEOMETRY.bytes() / 8)
+                .for_each(|word| self.shared.u64(base + word * 8).store(0, Relaxed));
+            for payload in &self.payloads[region * PLACES..][..PLACES] {
+                payload
+                    .iter()
+                    .for_each(|word| word.store(u64::MAX, Relaxed));
+            }
+            regions.push(*region);
+            false
+        });
+    }
+
+    pub fn join_subscriber(&self, slot: u32, reliable: bool) -> Subscriber<'_> {
+        let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = self.topic.subscriber(slot as usize);
+        for publisher in 0..MAX_PUBLISHERS {
+            let head = self.topic.publisher(publisher).head().load(Acquire);
+            words.cursor(publisher).store(head, Relaxed);
+        }
+        words.doorbell().store(slot, Relaxed);
+        words.seen_epoch().store(daemon.epoch, Relaxed);
+        daemon.subscribers |= 1 << slot;
+        self.topic.subscribers().fetch_or(1 << slot, Release);
+        if reliable {
+            self.topic.reliable().fetch_or(1 << slot, Release);
+        }
+        self.announce(&mut daemon);
+        drop(daemon);
+        Subscriber {
+            host: self,
+            reader: Reader::new(self.topic.clone(), slot, reliable, Start::Live).unwrap(),
+            slot,
+            reliable,
+            held: VecDeque::new(),
+            last: [(0, 0); MAX_PUBLISHERS],
+            received: 0,
+        }
+    }
+
+    /// Does what the daemon does for a subscriber that is dead.
+    pub fn bury_subscriber(&self, slot: u32) {
+        let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = !(1 << slot);
+        self.topic.reliable().fetch_and(others, Release);
+        self.topic.subscribers().fetch_and(others, Release);
+        self.topic.sleepers().fetch_and(others, AcqRel);
+        daemon.subscribers &= others;
+        for (index, publisher) in daemon.publishers.iter().enumerate() {
+            if let Some((region, ..)) = publisher {
+                let words = self.topic.publisher(index);
+                clear_holder(&words, &self.region(*region), slot);
+                words.sweep().fetch_add(1, AcqRel);
+            }
+        }
+        self.announce(&mut daemon);
+        ring_publishers(&self.topic, u64::MAX);
+    }
+
+    /// Whether all regions can be handed out again, when all members are gone.
+    pub fn all_is_back(&self) -> bool {
+        let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end_quarantine(&mut daemon);
+        daemon.regions.len() == REGIONS
+    }
+
+    /// Tells the subscribers that no more comes.
+    pub fn stop_subscribers(&self) {
+        self.stop.store(true, SeqCst);
+        (0..64).for_each(|index| ring(&self.shared, index));
+    }
+
+    fn sleep(&self, sleeper: &Sleeper<'_>) {
+        assert_eq!(
+            sleeper.sleep(LOST_WAKE_NS),
+            Wake::Look,
+            "a wake-up was lost"
+        );
+    }
+}
+
+fn region_offset(index: usize) -> u64 {
+    DYNAMIC_OFFSET + TOPIC_BYTES + index as u64 * GEOMETRY.bytes()
+}
+
+/// The memory of a publisher's blocks.
+struct Memory<'a> {
+    host: &'a Host,
+    region: usize,
+    /// Which block lies in each place.
+    places: [Option<u32>; PLACES],
+}
+
+impl Memory<'_> {
+    fn free(&mut self, block: u32) {
+        let place = self.places.iter().position(|place| *place == Some(block));
+        self.places[place.expect("a block is freed twice")] = None;
+    }
+
+    fn vacant(&self) -> Option<usize> {
+        self.places.iter().position(Option::is_none)
+    }
+}
+
+pub struct Publisher<'a> {
+    writer: Writer<Shared>,
+    memory: Memory<'a>,
+    pub slot: usize,
+    pub published: u64,
+}
+
+impl Publisher<'_> {
+    /// Publishes one message, waiting for reliable subscribers and for memory as it must.
+    pub fn publish(&mut self) {
+        self.wait_for_room();
+        let place = self.wait_for_memory();
+        let Publisher { writer, memory, .. } = self;
+        let loan = writer.loan(place as u64, 1).unwrap();
+        memory.places[place] = Some(loan.block());
+        let place = memory.region * PLACES + place;
+        let tag = (writer.head() << 16) + place as u64;
+        memory.host.payloads[place]
+            .iter()
+            .for_each(|word| word.store(tag, Relaxed));
+        let message = Message {
+            tag,
+            offset: place as u64,
+            ..Message::default()
+        };
+        writer
+            .publish(loan, &message, &mut |block| memory.free(block))
+            .unwrap();
+        self.published += 1;
+    }
+
+    fn wait_for_room(&mut self) {
+        while !self.writer.has_room(0) {
+            let host = self.memory.host;
+            let sleeper =
+                Sleeper::new(&host.shared, PUBLISHER_DOORBELL + self.slot as u32).unwrap();
+            self.writer.announce_blocked();
+            if !self.writer.has_room(0) {
+                host.sleep(&sleeper);
+            }
+        }
+    }
+
+    fn wait_for_memory(&mut self) -> usize {
+        let Publisher {
+            writer,
+            memory,
+            slot,
+            ..
+        } = self;
+        let host = memory.host;
+        writer.collect_returned(&mut |block| memory.free(block));
+        let mut waits = false;
+        while memory.vacant().is_none() {
+            let sleeper = Sleeper::new(&host.shared, PUBLISHER_DOORBELL + *slot as u32).unwrap();
+            writer.announce_wants_blocks(true);
+            waits = true;
+            writer.collect_returned(&mut |block| memory.free(block));
+            if memory.vacant().is_none() {
+                host.sleep(&sleeper);
+            }
+        }
+        if waits {
+            writer.announce_wants_blocks(false);
+        }
+        memory.vacant().unwrap()
+    }
+
+    /// Lends a block and gives it back.
+    pub fn abandon(&mut self) {
+        let place = self.wait_for_memory();
+        let Publisher { writer, memory, .. } = self;
+        let loan = writer.loan(place as u64, 1).unwrap();
+        memory.places[place] = Some(loan.block());
+        writer.abandon(loan, &mut |block| memory.free(block));
+    }
+
+    /// Takes everything back. All memory is free then, once nobody holds a block.
+    pub fn finish(mut self) {
+        let memory = &mut self.memory;
+        while self.writer.evict_oldest(&mut |block| memory.free(block)) {}
+        self.writer
+            .collect_returned(&mut |block| memory.free(block));
+        assert!(memory.places.iter().all(Option::is_none), "a block is lost");
+    }
+}
+
+pub struct Subscriber<'a> {
+    host: &'a Host,
+    reader: Reader<Shared>,
+    slot: u32,
+    reliable: bool,
+    held: VecDeque<(u64, Held<Shared>)>,
+    /// Per publisher slot: incarnation and the number of its message that is next.
+    last: [(u64, u64); MAX_PUBLISHERS],
+    pub received: u64,
+}
+
+impl Subscriber<'_> {
+    /// Takes a message, if there is one, and lets go of older ones until it holds `most`.
+    pub fn step(&mut self, most: usize) -> bool {
+        let taken = self.reader.poll();
+        let got = taken.is_some();
+        if let Some(taken) = taken {
+            self.check(taken);
+        }
+        while self.held.len() > most {
+            self.let_go();
+        }
+        got
+    }
+
+    /// Sleeps until there is something to do. It holds nothing meanwhile, or all might wait for
+    /// each other.
+    pub fn sleep(&mut self) {
+        while !self.held.is_empty() {
+            self.let_go();
+        }
+        let sleeper = Sleeper::new(&self.host.shared, self.slot).unwrap();
+        self.reader.announce_sleep();
+        if !self.step(1) && !self.host.stop.load(SeqCst) {
+            self.host.sleep(&sleeper);
+        }
+    }
+
+    fn check(&mut self, taken: Taken<Shared>) {
+        let Taken {
+            publisher,
+            incarnation,
+            sequence,
+            missed,
+            message,
+            held,
+        } = taken;
+        let last = &mut self.last[publisher as usize];
+        if last.0 == incarnation {
+            assert_eq!(sequence, last.1 + missed, "order");
+        }
+        *last = (incarnation, sequence + 1);
+        assert!(
+            !self.reliable || missed == 0,
+            "a reliable subscriber missed {missed}"
+        );
+        assert_eq!(message.tag & 0xffff, message.offset, "a torn descriptor");
+        self.verify(message.tag);
+        self.received += 1;
+        self.held.push_back((message.tag, held));
+    }
+
+    fn let_go(&mut self) {
+        if let Some((tag, held)) = self.held.pop_front() {
+            self.verify(tag);
+            held.release();
+        }
+    }
+
+    fn verify(&self, tag: u64) {
+        let payload = &self.host.payloads[(tag & 0xffff) as usize];
+        assert!(
+            payload.iter().all(|word| word.load(Relaxed) == tag),
+            "bytes were reused while they are held"
+        );
+    }
+
+    pub fn finish(mut self) {
+        while self.step(0) {}
+        let host = self.host;
+        let slot = self.slot;
+        drop(self);
+        host.bury_subscriber(slot);
+    }
+}
