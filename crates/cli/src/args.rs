@@ -62,6 +62,15 @@ pub enum Command {
     Topic(Topic),
     /// List the pools of shared memory.
     Pool,
+    /// Measure what rgaps does on this machine, each figure beside its floor.
+    #[command(subcommand)]
+    Bench(Bench),
+    /// What a benchmark's processes run.
+    #[command(hide = true)]
+    BenchMember {
+        /// As the benchmark wrote them.
+        orders: String,
+    },
     /// Print a shell's completion script: source <(rgaps completion bash).
     Completion {
         /// The shell.
@@ -225,6 +234,107 @@ pub struct Source {
     /// Publish so many bytes, different in every message.
     #[arg(long, value_name = "BYTES")]
     pub size: Option<ByteSize>,
+}
+
+#[derive(Subcommand)]
+pub enum Bench {
+    /// From the publish call to the handler, beside a bare hop of 64 bytes.
+    Latency {
+        /// Where the messages live: host, cuda (the first GPU) or cuda:GPU-<uuid>.
+        #[arg(long, default_value = "host")]
+        domain: String,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "4KiB")]
+        size: ByteSize,
+        /// Subscribers, a process each.
+        #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=60))]
+        subscribers: u32,
+        /// Messages that are timed.
+        #[arg(long, value_name = "M", default_value = "20000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        messages: u32,
+        /// How subscribers wait.
+        #[arg(long, value_enum, default_value = "block")]
+        wait: BenchWait,
+    },
+    /// Loan and release by several processes at once, beside one allocator under a lock.
+    Alloc {
+        /// How many processes, one count after the other.
+        #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=32))]
+        processes: Vec<u32>,
+        /// Loans and releases of each process.
+        #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        operations: u32,
+    },
+    /// What each further subscriber costs the publisher, and how far apart they hear.
+    Fanout {
+        /// Where the messages live.
+        #[arg(long, default_value = "host")]
+        domain: String,
+        /// How many subscribers, one count after the other.
+        #[arg(long, value_name = "K,...", value_delimiter = ',', default_value = "1,2,4,8,16,32", value_parser = clap::value_parser!(u32).range(1..=60))]
+        subscribers: Vec<u32>,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "64KiB")]
+        size: ByteSize,
+        /// Messages per count, awake and sleeping.
+        #[arg(long, value_name = "M", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        messages: u32,
+    },
+    /// The time from each of several publishers to one subscriber.
+    Fanin {
+        /// Where the messages live.
+        #[arg(long, default_value = "host")]
+        domain: String,
+        /// How many publishers, one count after the other.
+        #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=16))]
+        publishers: Vec<u32>,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "64KiB")]
+        size: ByteSize,
+        /// Messages of each publisher.
+        #[arg(long, value_name = "M", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        messages: u32,
+        /// How the subscriber waits.
+        #[arg(long, value_enum, default_value = "block")]
+        wait: BenchWait,
+    },
+    /// Messages per second from one publisher to one subscriber, both looking all the time.
+    Throughput {
+        /// Where the messages live.
+        #[arg(long, default_value = "host")]
+        domain: String,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "64")]
+        size: ByteSize,
+        /// Messages of each of the runs.
+        #[arg(long, value_name = "M", default_value = "500000", value_parser = clap::value_parser!(u64).range(1..))]
+        messages: u64,
+    },
+    /// What an idle topic takes, and what the daemon does.
+    Memory {
+        /// Topics to make.
+        #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u64).range(1..=1000))]
+        topics: u64,
+    },
+    /// Messages between two marks, for a look at the system calls between them.
+    #[command(hide = true)]
+    Path {
+        /// Bytes of a message.
+        #[arg(long, default_value = "4KiB")]
+        size: ByteSize,
+        /// Messages.
+        #[arg(long, default_value = "2000")]
+        messages: u64,
+    },
+}
+
+/// How a benchmark's receivers wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWait {
+    /// By looking all the time.
+    Poll,
+    /// Asleep.
+    Block,
 }
 
 fn late(text: &str) -> Result<rgaps::Late, String> {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod daemon;
 mod doctor;
 mod domain;
@@ -37,6 +38,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Doctor => doctor::doctor(common, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
         Command::Pool => pool::pool(common, &mut output),
+        Command::Bench(command) => bench::bench(common, command, &mut output),
+        Command::BenchMember { orders } => rgaps_bench::member(&orders),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "rgaps", &mut script);

@@ -17,7 +17,7 @@ const UNSAFE_CRATES: [(&str, &str); 7] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 6] = [
+const UNSAFE_FILES: [(&str, &str, &str); 8] = [
     ("session", "socket.rs", "socket options that rustix has not"),
     (
         "session",
@@ -28,6 +28,8 @@ const UNSAFE_FILES: [(&str, &str, &str); 6] = [
     ("engine", "registry.rs", "records in shared memory"),
     ("engine", "control.rs", "the control segment"),
     ("engine", "hand_back.rs", "asking for a file lock"),
+    ("bench", "board.rs", "words in shared memory"),
+    ("bench", "locks.rs", "a semaphore in shared memory"),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

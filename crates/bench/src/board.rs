@@ -1,0 +1,206 @@
+//! Shared memory between the processes of a benchmark.
+//!
+//! ```text
+//! 0      futex words, one per cache line
+//! 4096   LINES lines of eight words: turns, floor slots, a line per member
+//! then   DATA areas of `samples` words per member: results, the floor's ring
+//! ```
+
+use anyhow::Context;
+use rgaps_pool::{create_sealed_memfd, Access, SharedMap};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Lines of eight words.
+const LINES: usize = 192;
+/// Line of the first member.
+const MEMBERS: usize = 64;
+/// Line of the first floor slot.
+const SLOTS: usize = 128;
+/// Result areas of a member.
+const AREAS: usize = 4;
+const PAGE: usize = 4096;
+const LINE_WORDS: usize = 8;
+const BELL_STRIDE: usize = 16;
+
+/// Words of a member's line.
+#[derive(Clone, Copy)]
+pub enum Field {
+    /// Counts what the member has done.
+    Done = 0,
+    /// Nanoseconds of processor time.
+    Cpu = 1,
+    /// Messages that did not come.
+    Lost = 2,
+    /// Messages whose bytes were wrong.
+    Corrupt = 3,
+    /// When it ended, or a second sum.
+    Ended = 4,
+    /// How many results are in its areas.
+    Results = 5,
+    /// Processor time of a second phase.
+    Cpu2 = 6,
+    /// Operations behind the processor times.
+    Operations = 7,
+}
+
+/// How many members there are, and how many results each has room for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Geometry {
+    pub members: usize,
+    pub samples: usize,
+}
+
+impl Geometry {
+    fn bytes(self) -> u64 {
+        let words = LINES * LINE_WORDS + self.members * AREAS * self.samples;
+        (PAGE + words * 8).next_multiple_of(PAGE) as u64
+    }
+}
+
+/// The memory, mapped.
+pub struct Board {
+    map: SharedMap,
+    fd: OwnedFd,
+    geometry: Geometry,
+}
+
+impl Board {
+    pub fn create(geometry: Geometry) -> anyhow::Result<Board> {
+        let fd = create_sealed_memfd("rgaps-bench", geometry.bytes())?;
+        Board::open(fd, geometry)
+    }
+
+    /// The board of another process.
+    pub fn open(fd: OwnedFd, geometry: Geometry) -> anyhow::Result<Board> {
+        anyhow::ensure!(geometry.members <= MEMBERS, "at most {MEMBERS} processes");
+        let map = SharedMap::new(fd.as_fd(), geometry.bytes(), Access::ReadWrite)?;
+        Ok(Board { map, fd, geometry })
+    }
+
+    /// For a child's standard input.
+    pub fn share(&self) -> anyhow::Result<OwnedFd> {
+        self.fd
+            .try_clone()
+            .context("the descriptor of shared memory cannot be duplicated")
+    }
+
+    pub fn members(&self) -> usize {
+        self.geometry.members
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let count = (self.map.bytes() as usize - PAGE) / 8;
+        // SAFETY: the mapping has `bytes` bytes, checked against the memfd that is sealed against
+        // resizing, and lives as long as `self`. It starts at a page, so the words are aligned.
+        // All processes access this part as 64-bit atomics only (a semaphore of `locks.rs` has a
+        // line to itself that nobody reads as words).
+        unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(PAGE).cast(), count) }
+    }
+
+    /// Futex word `index`.
+    pub fn bell(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: as in `words`; the first page is accessed as 32-bit atomics only.
+        let words: &[AtomicU32] =
+            unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().cast(), PAGE / 4) };
+        &words[index * BELL_STRIDE]
+    }
+
+    /// A cache line of words; lines below the members' are for anyone.
+    pub fn line(&self, index: usize) -> &[AtomicU64] {
+        assert!(index < LINES);
+        &self.words()[index * LINE_WORDS..][..LINE_WORDS]
+    }
+
+    /// A word of a member's own line.
+    pub fn field(&self, member: usize, field: Field) -> &AtomicU64 {
+        &self.line(MEMBERS + member)[field as usize]
+    }
+
+    /// The floor's slot of a member that writes.
+    pub fn slot(&self, writer: usize) -> Slot<'_> {
+        Slot(self.line(SLOTS + writer))
+    }
+
+    /// A member's results.
+    pub fn data(&self, member: usize, area: usize) -> &[AtomicU64] {
+        assert!(member < self.geometry.members && area < AREAS);
+        let samples = self.geometry.samples;
+        let start = LINES * LINE_WORDS + (member * AREAS + area) * samples;
+        &self.words()[start..][..samples]
+    }
+
+    /// The first `count` results of a member, copied.
+    pub fn results(&self, member: usize, area: usize, count: usize) -> Vec<u64> {
+        let area = self.data(member, area)[..count].iter();
+        area.map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// The floor: 64 bytes that one process writes and others read. The first word counts messages,
+/// the second says when this one was sent, six are payload.
+pub struct Slot<'a>(&'a [AtomicU64]);
+
+impl Slot<'_> {
+    /// Sends; the time of the call goes with it.
+    pub fn send(&self, number: u64, now_ns: u64) {
+        self.0[1].store(now_ns, Ordering::Relaxed);
+        for word in &self.0[2..] {
+            word.store(number, Ordering::Relaxed);
+        }
+        self.0[0].store(number, Ordering::Release);
+    }
+
+    /// When message `number` was sent, if it is there; its payload is looked at, too.
+    pub fn receive(&self, number: u64) -> Option<u64> {
+        if self.0[0].load(Ordering::Acquire) < number {
+            return None;
+        }
+        let whole = self.0[2..]
+            .iter()
+            .all(|word| word.load(Ordering::Relaxed) >= number);
+        assert!(whole, "the floor's slot is torn");
+        Some(self.0[1].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_are_one_board_and_areas_do_not_overlap() {
+        let geometry = Geometry {
+            members: 3,
+            samples: 5,
+        };
+        let board = Board::create(geometry).unwrap();
+        let other = Board::open(board.share().unwrap(), geometry).unwrap();
+        let mut number = 1;
+        for member in 0..3 {
+            for area in 0..AREAS {
+                for word in board.data(member, area) {
+                    assert_eq!(word.swap(number, Ordering::Relaxed), 0, "written twice");
+                    number += 1;
+                }
+            }
+        }
+        assert_eq!(other.results(2, AREAS - 1, 5).last(), Some(&(number - 1)));
+        assert_eq!(board.line(LINES - 1)[7].load(Ordering::Relaxed), 0);
+        board.slot(1).send(4, 99);
+        assert_eq!(other.slot(1).receive(5), None);
+        assert_eq!(other.slot(1).receive(4), Some(99));
+        assert_eq!(other.slot(0).receive(1), None);
+        board.bell(3).store(7, Ordering::Relaxed);
+        assert_eq!(other.bell(3).load(Ordering::Relaxed), 7);
+        assert!(Board::open(
+            board.share().unwrap(),
+            Geometry {
+                members: 4,
+                samples: 5000
+            }
+        )
+        .is_err());
+    }
+}

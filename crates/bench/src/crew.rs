@@ -1,0 +1,132 @@
+//! The other processes of a benchmark: this program again, told what to do.
+
+use crate::board::{Board, Geometry};
+use crate::{alloc, exchange, fanin, path, throughput};
+use anyhow::{bail, Context};
+use rgaps::Config;
+use rustix::process::{set_parent_process_death_signal, Signal};
+use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// The hidden command that a child is started with.
+pub const COMMAND: &str = "bench-member";
+/// Nothing that a member does between two signs of life takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a wait spins before it leaves the processor to others.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long it then sleeps at a time.
+const NAP: Duration = Duration::from_micros(50);
+
+/// What a child is told, as JSON on its command line. The board is its standard input.
+#[derive(Serialize, Deserialize)]
+pub struct Orders {
+    pub member: usize,
+    pub geometry: Geometry,
+    pub config: Config,
+    pub topic: String,
+    pub job: Job,
+}
+
+/// What a child does.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Job {
+    Listen(exchange::Plan),
+    Publish(fanin::Plan),
+    Receive(throughput::Plan),
+    Allocate(alloc::Plan),
+    Release(alloc::Plan),
+    Walk(path::Plan),
+}
+
+/// What [`COMMAND`] does with its argument.
+pub fn member(orders: &str) -> anyhow::Result<()> {
+    // Not left behind when the benchmark is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
+    let orders: Orders = serde_json::from_str(orders).context("not meant to be run by hand")?;
+    let fd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let board = Board::open(fd, orders.geometry)?;
+    match &orders.job {
+        Job::Listen(plan) => exchange::listen(&orders, plan, &board),
+        Job::Publish(plan) => fanin::publish(&orders, plan, &board),
+        Job::Receive(plan) => throughput::receive(&orders, plan, &board),
+        Job::Allocate(plan) => alloc::allocate(&orders, plan, &board),
+        Job::Release(plan) => alloc::release(&orders, plan, &board),
+        Job::Walk(plan) => path::walk(&orders, plan, &board),
+    }
+}
+
+/// Children that are there. Dropping it ends them.
+#[derive(Default)]
+pub struct Crew(Vec<Child>);
+
+impl Crew {
+    /// Starts one more.
+    pub fn add(&mut self, orders: &Orders, board: &Board) -> anyhow::Result<()> {
+        let child = Command::new(std::env::current_exe()?)
+            .arg(COMMAND)
+            .arg(serde_json::to_string(orders)?)
+            .stdin(board.share()?)
+            .spawn()
+            .context("this program cannot be started again")?;
+        self.0.push(child);
+        Ok(())
+    }
+
+    /// Waits until it is so. A child that fails ends the wait.
+    pub fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let mut looked = begun;
+        while !so() {
+            let now = Instant::now();
+            if now - begun < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::sleep(NAP);
+            if now - looked > Duration::from_millis(20) {
+                looked = now;
+                self.check()?;
+                anyhow::ensure!(now - begun < PATIENCE, "waited in vain for {what}");
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        for child in &mut self.0 {
+            if let Some(status) = child.try_wait()? {
+                if !status.success() {
+                    bail!("a process of the benchmark failed ({status}), see above");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all to end well.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.0.is_empty() {
+            self.check()?;
+            self.0
+                .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "a process of the benchmark does not end"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

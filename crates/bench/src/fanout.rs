@@ -1,0 +1,154 @@
+//! `bench fanout`: what each further subscriber costs the publisher, and how far apart they hear.
+
+use crate::exchange::{self, Outcome, Plan, Wait};
+use crate::machine::Machine;
+use crate::stage::Stage;
+use crate::summary::{round, slope, Micros, Short};
+use rgaps::{Config, Domain};
+use serde::Serialize;
+
+/// What `bench fanout` reports.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)] // the names say it
+pub struct Fanout {
+    pub domain: String,
+    pub size: u64,
+    pub messages: usize,
+    /// The publisher's time per further subscriber, from a line through all counts.
+    pub per_subscriber_us: PerSubscriber,
+    pub counts: Vec<Count>,
+    pub lost: u64,
+    pub corrupt: u64,
+    pub machine: Machine,
+}
+
+/// A slope each.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PerSubscriber {
+    pub awake: f64,
+    pub sleeping: f64,
+    pub floor: FloorSlope,
+}
+
+/// The floor's: a store, and for sleepers a futex wake each.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct FloorSlope {
+    pub awake: f64,
+    pub sleeping: f64,
+}
+
+/// So many subscribers.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Count {
+    pub subscribers: usize,
+    pub awake: Way,
+    pub sleeping: Way,
+}
+
+/// Subscribers that are all awake, or all asleep.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Way {
+    /// How the subscribers waited.
+    pub wait: Wait,
+    /// How long the publish call took.
+    pub publish: Short,
+    /// From the publish call to the handler.
+    pub latency: Short,
+    /// Slowest minus fastest subscriber, per message.
+    pub spread: Short,
+    pub floor: Floor,
+}
+
+/// The same of the floor.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Floor {
+    pub send: Short,
+    pub latency: Short,
+}
+
+/// Times `messages` messages per count of subscribers, awake and sleeping.
+pub fn fanout(
+    user: &Config,
+    domain: Domain,
+    size: u64,
+    subscribers: &[usize],
+    messages: usize,
+) -> anyhow::Result<Fanout> {
+    let machine = Machine::describe();
+    let stage = Stage::new(user, domain)?;
+    let (mut lost, mut corrupt) = (0, 0);
+    let mut counts = Vec::new();
+    for &count in subscribers {
+        // A core each, or they would keep the publisher from running.
+        let awake = if count < machine.cores {
+            Wait::Poll
+        } else {
+            Wait::Nap
+        };
+        let mut run = |wait| {
+            let plan = Plan {
+                size,
+                messages,
+                wait,
+                subscribers: count,
+            };
+            let topic = format!("bench/fanout/{count}/{wait:?}");
+            let outcome = exchange::run(&stage, &topic, &plan)?;
+            lost += outcome.lost;
+            corrupt += outcome.corrupt;
+            anyhow::Ok(way(wait, outcome))
+        };
+        counts.push(Count {
+            subscribers: count,
+            awake: run(awake)?,
+            sleeping: run(Wait::Block)?,
+        });
+    }
+    let line = |of: fn(&Count) -> f64| {
+        let points: Vec<_> = counts
+            .iter()
+            .map(|c| (c.subscribers as f64, of(c)))
+            .collect();
+        round(slope(&points), 4)
+    };
+    Ok(Fanout {
+        domain: domain.to_string(),
+        size,
+        messages,
+        per_subscriber_us: PerSubscriber {
+            awake: line(|c| c.awake.publish.p50_us),
+            sleeping: line(|c| c.sleeping.publish.p50_us),
+            floor: FloorSlope {
+                awake: line(|c| c.awake.floor.send.p50_us),
+                sleeping: line(|c| c.sleeping.floor.send.p50_us),
+            },
+        },
+        counts,
+        lost,
+        corrupt,
+        machine,
+    })
+}
+
+fn way(wait: Wait, outcome: Outcome) -> Way {
+    let spread = (0..outcome.publish.len()).map(|message| {
+        let times = outcome.messages.iter().map(|times| times[message]);
+        let (least, most) = times.fold((u64::MAX, 0), |(a, b), ns| (a.min(ns), b.max(ns)));
+        most - least
+    });
+    Way {
+        wait,
+        spread: Micros::of(spread.collect()).short(),
+        publish: Micros::of(outcome.publish).short(),
+        latency: Micros::of(outcome.messages.concat()).short(),
+        floor: Floor {
+            send: Micros::of(outcome.floor_send).short(),
+            latency: Micros::of(outcome.floor).short(),
+        },
+    }
+}

@@ -1,0 +1,108 @@
+//! `bench`: the arguments of `rgaps-bench`, and its reports.
+
+use crate::args::{Bench, BenchWait, Common};
+use crate::output::Output;
+use crate::{domain, session};
+use rgaps_bench::Wait;
+use serde::Serialize;
+
+/// Bytes arrived that were not those that were sent, or did not arrive: no figure counts then.
+#[derive(Debug, thiserror::Error)]
+#[error("{lost} messages were lost and {corrupt} were wrong: the figures above do not count")]
+struct Broken {
+    lost: u64,
+    corrupt: u64,
+}
+
+pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Result<()> {
+    let config = session::config(common)?;
+    let counts = |counts: Vec<u32>| -> Vec<usize> {
+        counts.into_iter().map(|count| count as usize).collect()
+    };
+    match bench {
+        Bench::Latency {
+            domain,
+            size,
+            subscribers,
+            messages,
+            wait,
+        } => {
+            let domain = domain::parse(&domain)?;
+            let (subscribers, messages) = (subscribers as usize, messages as usize);
+            let report =
+                rgaps_bench::latency(&config, domain, size.0, subscribers, messages, way(wait))?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Alloc {
+            processes,
+            operations,
+        } => put(
+            &rgaps_bench::alloc(&config, &counts(processes), operations as usize)?,
+            output,
+        ),
+        Bench::Fanout {
+            domain,
+            subscribers,
+            size,
+            messages,
+        } => {
+            let domain = domain::parse(&domain)?;
+            let subscribers = counts(subscribers);
+            let report =
+                rgaps_bench::fanout(&config, domain, size.0, &subscribers, messages as usize)?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Fanin {
+            domain,
+            publishers,
+            size,
+            messages,
+            wait,
+        } => {
+            let domain = domain::parse(&domain)?;
+            let (publishers, messages) = (counts(publishers), messages as usize);
+            let report =
+                rgaps_bench::fanin(&config, domain, size.0, &publishers, messages, way(wait))?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Throughput {
+            domain,
+            size,
+            messages,
+        } => {
+            let domain = domain::parse(&domain)?;
+            let report = rgaps_bench::throughput(&config, domain, size.0, messages)?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Memory { topics } => put(&rgaps_bench::memory(&config, topics)?, output),
+        Bench::Path { size, messages } => {
+            let report = rgaps_bench::path(&config, size.0, messages)?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+    }
+}
+
+fn way(wait: BenchWait) -> Wait {
+    match wait {
+        BenchWait::Poll => Wait::Poll,
+        BenchWait::Block => Wait::Block,
+    }
+}
+
+/// JSON in any case; indented for people.
+fn put(report: &impl Serialize, output: &mut Output) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(report)?;
+    output.put(report, |to| writeln!(to, "{text}"))
+}
+
+fn whole(lost: u64, corrupt: u64) -> anyhow::Result<()> {
+    if lost == 0 && corrupt == 0 {
+        return Ok(());
+    }
+    Err(Broken { lost, corrupt }.into())
+}
