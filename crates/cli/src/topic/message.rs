@@ -10,7 +10,7 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Why a listening command looks up from waiting.
 pub enum Next {
-    Message(Sample),
+    Message(Box<Sample>),
     /// The point in time that was asked for.
     Due,
     /// Ctrl-C.
@@ -54,7 +54,7 @@ impl<'a> Messages<'a> {
             {
                 Ok(sample) => {
                     self.last = Instant::now();
-                    return Ok(Next::Message(sample));
+                    return Ok(Next::Message(Box::new(sample)));
                 }
                 Err(RecvError::TimedOut(_)) => {}
                 Err(RecvError::Untrusted { topic, reason }) => {
