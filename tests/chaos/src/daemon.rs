@@ -1,6 +1,7 @@
 //! The daemon's process: what `rgapsd` is made of, with hooks at its steps.
 
 use crate::board::Board;
+use crate::domain::on_gpu;
 use crate::steps::{arm, Fate, Role};
 use anyhow::Context;
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
@@ -24,7 +25,11 @@ pub fn config(socket: &Path) -> Config {
     };
     config.pool.host.cap = Some(ByteSize(POOL_BYTES));
     config.pool.host.segment = ByteSize(32 << 20);
-    config.pool.cuda.enabled = CudaUse::Off;
+    config.pool.cuda.cap = Some(ByteSize(POOL_BYTES));
+    config.pool.cuda.segment = ByteSize(32 << 20);
+    if !on_gpu() {
+        config.pool.cuda.enabled = CudaUse::Off;
+    }
     config
 }
 

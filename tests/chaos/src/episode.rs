@@ -5,6 +5,7 @@ use crate::actor::{until_joined, Spec};
 use crate::board::{ACTORS, LEAVE, LEFT, PAUSE, PAUSED, RUNNING};
 use crate::checker;
 use crate::daemon::{config, POOL_BYTES};
+use crate::domain::on_gpu;
 use crate::raw::{Raw, TOPIC};
 use crate::steps::{Fate, Role};
 use crate::supervisor::Supervisor;
@@ -569,7 +570,10 @@ impl Episode<'_> {
                 .config(config(&self.supervisor.socket))
                 .build()
         })?;
-        let publisher = until_joined(|| node.publisher("chaos/whole").create())?;
+        let publisher = until_joined(|| {
+            let builder = node.publisher("chaos/whole");
+            builder.domain(crate::domain::domain()).create()
+        })?;
         let begun = Instant::now();
         loop {
             match publisher.loan(POOL_BYTES) {
@@ -591,7 +595,8 @@ impl Episode<'_> {
             topics.retain(|topic| topic.name != TOPIC);
             let leased: u64 = raw.pools()?.iter().map(|pool| pool.leased_bytes).sum();
             raw.enter_zone()?;
-            let memory = raw.pool_memory()?;
+            // GPU memory stays in its segments; only host memory is given back to the system.
+            let memory = if on_gpu() { 0 } else { raw.pool_memory()? };
             if topics.is_empty() && leased == 0 && memory == 0 {
                 return Ok(());
             }

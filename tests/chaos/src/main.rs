@@ -9,6 +9,7 @@ mod actor;
 mod board;
 mod checker;
 mod daemon;
+mod domain;
 mod episode;
 mod holders;
 mod pattern;
@@ -36,6 +37,9 @@ struct Arguments {
     /// Of the schedule: the same seed kills in the same order at the same steps.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Where messages live: host, cuda (the first GPU) or cuda:GPU-...
+    #[arg(long, default_value = "host")]
+    domain: String,
     /// Keeps the folder with the logs.
     #[arg(long)]
     keep: bool,
@@ -71,7 +75,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<bool> {
     match arguments.part {
-        None => supervisor::run(arguments.kills, arguments.seed, arguments.keep),
+        None => {
+            domain::choose(&arguments.domain)?;
+            supervisor::run(arguments.kills, arguments.seed, arguments.keep)
+        }
         Some(Part::Actor { spec }) => {
             let spec = serde_json::from_str(&spec).context("an actor's specification")?;
             actor::run(&spec).map(|()| true)

@@ -2,6 +2,7 @@
 
 use crate::actor::{is_passing, until_joined, Part};
 use crate::board::{PAUSE, PAUSED, RUN, RUNNING};
+use crate::domain::on_gpu;
 use crate::pattern::{fill, Identity};
 use crate::places::Places;
 use crate::topics::Kind;
@@ -127,9 +128,15 @@ impl Work {
             actor: self.part.spec.index,
             sequence: self.published,
         };
-        match loan.as_mut_slice() {
-            Ok(bytes) => fill(identity, bytes),
-            Err(error) => return self.part.complain(&actor.errors, error),
+        let filled = if on_gpu() {
+            let mut bytes = vec![0; loan.len() as usize];
+            fill(identity, &mut bytes);
+            loan.write(0, &bytes)
+        } else {
+            loan.as_mut_slice().map(|bytes| fill(identity, bytes))
+        };
+        if let Err(error) = filled {
+            return self.part.complain(&actor.errors, error);
         }
         if let Some(entered) = entered {
             actor.take_out(entered);

@@ -2,6 +2,7 @@
 
 use crate::actor::{until_joined, Part};
 use crate::board::{Actor, ACTORS, LEAVE, PAUSE, PAUSED, RUNNING};
+use crate::domain::on_gpu;
 use crate::pattern::{holds, Identity};
 use crate::places::Places;
 use crate::topics::MAX_HELD;
@@ -126,7 +127,14 @@ fn let_go(part: &Part, kept: Kept) {
 }
 
 fn check(part: &Part, sample: &Sample, identity: Identity, when: &str) {
-    match sample.as_slice() {
+    let mut copy = Vec::new();
+    let bytes = if on_gpu() {
+        copy.resize(sample.len() as usize, 0);
+        sample.read(0, &mut copy).map(|()| &copy[..])
+    } else {
+        sample.as_slice()
+    };
+    match bytes {
         Ok(bytes) if holds(identity, bytes) => {}
         Ok(bytes) => part.complain(
             &part.actor.corrupt,

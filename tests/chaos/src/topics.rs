@@ -59,6 +59,7 @@ impl Kind {
     pub fn publisher(&self, node: &Node) -> Result<Publisher, OpenError> {
         let builder: PublisherBuilder = node
             .publisher(self.name)
+            .domain(crate::domain::domain())
             .type_name("chaos")
             .deadline(DEADLINE)
             .loan_timeout(Duration::from_millis(20));
