@@ -10,7 +10,7 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::Side;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, evict_through, live_blocks, ring_publishers, Shared, TopicView,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, ring_publishers, Shared, TopicView,
 };
 
 impl Zone {
@@ -189,13 +189,21 @@ impl Zone {
         let Owner::Orphan(orphan) = publisher.owner else {
             return false;
         };
+        let drained = orphan.tail >= orphan.head;
+        if drained {
+            let words = self.control.topic(topic.region).publisher(slot as usize);
+            let region = self
+                .control
+                .region(publisher.ring.region_offset, publisher.geometry());
+            clear_strangers(&words, &region, topic.subscriber_bits());
+        }
         let live = self.live_granules(topic, publisher);
         let owner = topic.granule_owner(slot);
         let mut freed = 0;
         if let Some(pool) = self.pools.get_mut(publisher.pool as usize) {
             freed = pool.free_except(&self.registry, owner, |granule| live.contains(granule));
         }
-        if live.is_empty() && orphan.tail >= orphan.head {
+        if live.is_empty() && drained {
             self.end_publisher(index, slot);
             return true;
         }

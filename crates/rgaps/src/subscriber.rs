@@ -8,7 +8,7 @@ use crate::readiness::Readiness;
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
-use rgaps_session::{Demand, Member, Role};
+use rgaps_session::{Demand, Member, RefusalCode, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{Message, Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView};
 use std::fmt;
@@ -474,7 +474,14 @@ impl SubscriberCore {
             .get(pool as usize)
             .ok_or_else(|| untrusted(format!("there is no pool {pool}")))?;
         if known.get().is_none() {
-            let grant = self.conductor.pool_grant(zone, pool)?;
+            let grant = match self.conductor.pool_grant(zone, pool) {
+                // That will never be there: a message that waited for it would hold up all that
+                // come after.
+                Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotFound => {
+                    return Err(untrusted(format!("there is no pool {pool}")));
+                }
+                grant => grant?,
+            };
             let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
             let _ = known.set(mapping);
         }

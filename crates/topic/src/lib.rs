@@ -20,7 +20,9 @@ mod wake;
 mod writer;
 
 pub use holder::{Holders, Outcome};
-pub use orphan::{abandon, clear_holder, evict_through, live_blocks, Abandoned};
+pub use orphan::{
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned,
+};
 pub use reader::{Held, Reader, Start, Taken};
 #[cfg(not(loom))]
 pub use shared::Shared;

@@ -44,6 +44,19 @@ pub fn clear_holder<S: Storage>(
         .count() as u64
 }
 
+/// Clears all bits but those in `known` in every holder word of a publisher that is gone and whose
+/// ring is empty: nobody has them, so somebody has scribbled, and blocks must not be kept for
+/// nobody. Returns how many blocks that freed.
+pub fn clear_strangers<S: Storage>(
+    slot: &PublisherView<S>,
+    region: &RegionView<S>,
+    known: u64,
+) -> u64 {
+    used(slot, region)
+        .filter(|block| clear(region, *block, !known))
+        .count() as u64
+}
+
 /// What was left of a publisher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Abandoned {
