@@ -34,9 +34,17 @@ pub fn rgapsd() -> &'static Path {
     })
 }
 
+/// A folder that is removed when it is dropped.
+pub type Folder = tempfile::TempDir;
+
+/// A new folder.
+pub fn folder() -> Folder {
+    tempfile::tempdir().expect("a folder")
+}
+
 /// A running daemon, in a folder of its own.
 pub struct Daemon {
-    pub folder: tempfile::TempDir,
+    pub folder: Folder,
     child: Option<Child>,
     settings: Vec<(String, String)>,
 }
@@ -52,7 +60,7 @@ impl Daemon {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let mut daemon = Daemon {
-            folder: tempfile::tempdir().expect("a folder"),
+            folder: folder(),
             child: None,
             settings: settings.collect(),
         };

@@ -52,15 +52,16 @@ struct Counts {
 /// A publisher and a reliable subscriber in threads of this process.
 pub struct Pair {
     name: String,
-    stop: Arc<AtomicBool>,
+    /// For the publisher; and for the subscriber, when the publisher has ended.
+    stop: [Arc<AtomicBool>; 2],
     counts: Arc<Counts>,
-    threads: Vec<JoinHandle<()>>,
+    threads: [JoinHandle<()>; 2],
 }
 
 impl Pair {
     /// Members of `topic`, each with a node of its own.
     pub fn start(config: &Config, topic: &str, expect: Expect, seed: u64) -> Pair {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let counts = Arc::new(Counts::default());
         let node = |name: &str| {
             let builder = Node::builder(name).config(config.clone());
@@ -80,11 +81,11 @@ impl Pair {
             }))
             .create()
             .expect("a publisher");
-        let (stopped, counted) = (stop.clone(), counts.clone());
+        let (stopped, counted) = (stop[0].clone(), counts.clone());
         let publishing = std::thread::spawn(move || {
             publish(&publisher, expect, seed, &stopped, &counted);
         });
-        let (stopped, counted) = (stop.clone(), counts.clone());
+        let (stopped, counted) = (stop[1].clone(), counts.clone());
         let subscribing = std::thread::spawn(move || {
             subscribe(&subscriber, expect, &stopped, &counted);
         });
@@ -92,7 +93,7 @@ impl Pair {
             name: topic.to_owned(),
             stop,
             counts,
-            threads: vec![publishing, subscribing],
+            threads: [publishing, subscribing],
         }
     }
 
@@ -119,11 +120,9 @@ impl Pair {
     /// Ends both. Returns messages published and received, and errors. Fails if one of them
     /// panicked, or does not come back.
     pub fn end(self) -> (u64, u64, u64) {
-        self.stop.store(true, Ordering::Release);
-        wait_for("honest members to come back", || {
-            self.threads.iter().all(JoinHandle::is_finished)
-        });
-        for thread in self.threads {
+        for (thread, stop) in self.threads.into_iter().zip(self.stop) {
+            stop.store(true, Ordering::Release);
+            wait_for("an honest member to come back", || thread.is_finished());
             thread.join().expect("an honest member panicked");
         }
         let get = |count: &AtomicU64| count.load(Ordering::Acquire);
