@@ -53,7 +53,7 @@ check: ## rustfmt, clippy without warnings, cargo-deny
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
-	cargo test --locked $(RUST_TESTS)
+	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked $(RUST_TESTS)
 	cargo test --locked -p rgaps-topic --features crash-steps --test crash
 	cargo test --locked -p rgaps-chaos
 

@@ -15,6 +15,10 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn daemon() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
+        // Where it is there already, or there is no compiler.
+        if let Some(built) = std::env::var_os("RGAPS_DAEMON") {
+            return built.into();
+        }
         let folder = Path::new(env!("CARGO_BIN_EXE_rgaps")).parent().unwrap();
         let release = folder.file_name().is_some_and(|name| name == "release");
         let mut build = Command::new(env!("CARGO"));
