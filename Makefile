@@ -25,9 +25,11 @@ DESTDIR ?=
 # The extension module is built and tested by maturin and pytest, not by cargo test.
 # The crash test is built apart: its hooks must not get into anybody else's libraries.
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
+# What is shipped, without the test programs.
+PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build test demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 install dist clean setup
+.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,13 +63,18 @@ loom: ## The rings and holder words under a model checker
 	@tools/setup.sh base rust
 	cargo test --locked --release $(LOOM) -p rgaps-topic --test loom
 
+# The stand-in for CUDA's driver, for the tests that load the built libraries.
+test-driver:
+	@tools/setup.sh base rust
+	cargo build --release --locked --quiet -p rgaps-test-driver
+
 wheel: build ## The Python wheel, in target/wheels and in .venv
 	@tools/wheel.sh
 
-python: wheel ## pytest with that wheel
+python: wheel test-driver ## pytest with that wheel
 	@tools/pytest.sh
 
-c-test: build ## C programs against the header and both libraries
+c-test: build test-driver ## C programs against the header and both libraries
 	@tools/c-test.sh
 
 chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 SEED=1; last line is JSON
