@@ -82,8 +82,8 @@ chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 SEED=1; last l
 	cargo build --release --locked --quiet -p rgaps-chaos
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-bench: build ## The figures, as JSON under bench/out
-	@tools/bench.sh
+bench: build ## The figures, as one JSON file under bench/results
+	@bench/run.sh
 
 miri: ## Undefined behaviour in the pure crates
 	@tools/miri.sh
@@ -104,4 +104,4 @@ dist: wheel ## Folder for a machine without compilers, such as one with a GPU: d
 	@tools/dist.sh
 
 clean: ## Remove what the other targets made
-	rm -rf target dist .venv .cache bench/out
+	rm -rf target dist .venv .cache

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 LIMIT_MIB=64
 tools/setup.sh base rust python
 rm -rf dist
-mkdir -p dist/{bin,lib,include,wheels,tests/bin,tools}
+mkdir -p dist/{bin,lib,include,wheels,tests/bin,bench}
 
 cargo build --release --locked --quiet -p rgaps-chaos
 cp target/release/{rgaps,rgapsd,rgaps-chaos} dist/bin/
@@ -14,7 +14,7 @@ cp target/release/librgaps.{so,a} dist/lib/
 cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/
 cp -r tests/python dist/tests/
-cp tools/bench.sh dist/tools/
+cp bench/run.sh dist/bench/
 git rev-parse HEAD >dist/revision
 
 # The test programs of the crates that touch memory of every domain; cargo names them as JSON.

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs every figure of `rgaps bench` and writes one JSON file, bench/results/<machine>-<date>.json.
+#
+# RGAPS names the program (default: target/release/rgaps, with rgapsd beside it), DOMAIN where
+# payloads live (host, cuda, cuda:GPU-<uuid>), OUT the file, MESSAGES how many messages a latency
+# is taken from. Takes about three minutes; a machine that does nothing else gives better figures.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# In dist/ (tools/dist.sh) the program is in bin/.
+rgaps=${RGAPS:-$([ -x bin/rgaps ] && echo bin/rgaps || echo target/release/rgaps)}
+domain=${DOMAIN:-host}
+messages=${MESSAGES:-20000}
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+gpu=$({ [ "$domain" = host ] || nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1; } || true)
+machine=$(printf '%s %s %score' "${gpu:-}" "${cpu:-$(uname -m)}" "$(nproc)" | tr -cs 'A-Za-z0-9' '-' | sed 's/^-//; s/-$//')
+out=${OUT:-bench/results/$machine-$(date -u +%Y%m%d).json}
+mkdir -p "$(dirname "$out")"
+part=$(mktemp "$out.XXXXXX")
+trap 'rm -f "$part"' EXIT
+
+# The first argument names the figure, the others are the benchmark's.
+figure() {
+  local name=$1
+  shift
+  printf 'rgaps bench %s\n' "$*" >&2
+  local report
+  report=$("$rgaps" bench "$@" --json)
+  printf ',\n"%s": %s' "$name" "$report" >>"$part"
+}
+
+printf '{"date": "%s", "revision": "%s"' "$(date -u +%FT%TZ)" \
+  "$(git rev-parse --short HEAD 2>/dev/null || cat revision 2>/dev/null || echo unknown)" >"$part"
+for wait in poll block; do
+  figure "latency_4KiB_$wait" latency --domain "$domain" --size 4KiB --messages "$messages" --wait "$wait"
+  figure "latency_4MiB_$wait" latency --domain "$domain" --size 4MiB --messages 500 --wait "$wait"
+  figure "latency_1GiB_$wait" latency --domain "$domain" --size 1GiB --messages 10 --wait "$wait"
+done
+figure fanout fanout --domain "$domain" --subscribers "${FANOUT:-1,2,4,8,16,32}" --size 64KiB
+figure fanin fanin --domain "$domain" --publishers "${FANIN:-1,2,4,8,16}" --size 64KiB
+if [ "$domain" = host ]; then
+  figure alloc alloc --processes 1,2,4,8
+  figure throughput throughput --size 64
+  figure memory memory
+fi
+printf '\n}\n' >>"$part"
+mv "$part" "$out"
+trap - EXIT
+echo "$out"
