@@ -105,7 +105,6 @@ impl Daemon {
             .env("RUST_BACKTRACE", "1")
             .env("RGAPS_POOL__HOST__CAP", "256MiB")
             .env("RGAPS_POOL__CUDA__ENABLED", "off")
-            .env("RGAPS_RECOVERY_MS", "500")
             .envs(self.settings.iter().cloned())
             .stdin(Stdio::null())
             .stderr(log)
