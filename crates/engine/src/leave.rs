@@ -10,7 +10,8 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::Side;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, ring_publishers, Shared, TopicView,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, ring_publishers, Shared,
+    TopicView,
 };
 
 impl Zone {

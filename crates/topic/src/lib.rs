@@ -20,9 +20,7 @@ mod wake;
 mod writer;
 
 pub use holder::{Holders, Outcome};
-pub use orphan::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned,
-};
+pub use orphan::{abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned};
 pub use reader::{Held, Reader, Start, Taken};
 #[cfg(not(loom))]
 pub use shared::Shared;

@@ -9,14 +9,14 @@ impl Random {
         Random(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.word() % end
     }
 
     /// True `percent` times of a hundred.
@@ -63,7 +63,7 @@ impl Random {
             0 => LIMITS[self.below(LIMITS.len() as u64) as usize],
             1 => self.below(300),
             2 => LIMITS[self.below(LIMITS.len() as u64) as usize].wrapping_sub(self.below(4)),
-            _ => self.next(),
+            _ => self.word(),
         }
     }
 }

@@ -76,7 +76,7 @@ fn a_join_as_bytes() -> Vec<u8> {
 
 fn random_bytes(random: &mut Random, most: u64) -> Vec<u8> {
     let length = random.below(most) as usize;
-    (0..length).map(|_| random.next() as u8).collect()
+    (0..length).map(|_| random.word() as u8).collect()
 }
 
 fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
@@ -85,10 +85,10 @@ fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
         match random.below(3) {
             0 => {
                 let at = random.below(bytes.len() as u64) as usize;
-                bytes[at] = random.next() as u8;
+                bytes[at] = random.word() as u8;
             }
             1 => bytes.truncate(1 + random.below(bytes.len() as u64) as usize),
-            _ => bytes.push(random.next() as u8),
+            _ => bytes.push(random.word() as u8),
         }
     }
     bytes
@@ -271,7 +271,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
             type_name: "x".repeat(random.below(300) as usize),
             domain: random
                 .percent(20)
-                .then(|| Domain::Cuda(GpuUuid([random.next() as u8; 16]))),
+                .then(|| Domain::Cuda(GpuUuid([random.word() as u8; 16]))),
             role: absurd_role(random),
         },
         _ => Request::Topics {
