@@ -19,17 +19,28 @@ import rgaps
 from frames import FPS, HEIGHT, TOPIC, WIDTH, Image, Memory, address_of, memory_of
 
 #: Photographs in the wheel of scikit-image.
-PHOTOS = ["astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg"]
+PHOTOS = [
+    "astronaut.png",
+    "coffee.png",
+    "chelsea.png",
+    "rocket.jpg",
+    "hubble_deep_field.jpg",
+    "retina.jpg",
+]
 #: How much larger than a frame a photograph is made, to have room to pan.
 ROOM = 1.2
 
 
-def photographs() -> list[Image]:
-    """The photographs, decoded and scaled so that a frame fits in with some room."""
+def shipped_photographs() -> Path:
+    """Where scikit-image has them."""
     package = importlib.util.find_spec("skimage")
     if package is None or not package.submodule_search_locations:
-        raise SystemExit("the photographs are in scikit-image, which is not installed")
-    folder = Path(package.submodule_search_locations[0]) / "data"
+        raise SystemExit("scikit-image is not installed; install it, or give --photos FOLDER")
+    return Path(package.submodule_search_locations[0]) / "data"
+
+
+def photographs(folder: Path) -> list[Image]:
+    """The photographs, decoded and scaled so that a frame fits in with some room."""
     decoded = []
     for name in PHOTOS:
         with Pillow.open(folder / name) as photo:
@@ -66,11 +77,17 @@ def main() -> None:
     parser.add_argument("--domain", default="host")
     parser.add_argument("--frames", type=int, default=300)
     parser.add_argument("--subscribers", type=int, default=3)
+    parser.add_argument("--photos", type=Path, help="folder of scikit-image's photographs")
     arguments = parser.parse_args()
-    memory, photos = memory_of(arguments.domain), photographs()
+    memory = memory_of(arguments.domain)
+    photos = photographs(arguments.photos or shipped_photographs())
     places = []
     # Reliable, so that a slow subscriber slows the camera down, but not for ever.
-    with rgaps.publisher(TOPIC, type="rgb8", domain=arguments.domain, history=4, deadline=10.0) as pub:
+    # The history is short, so that no frame is old when it is read.
+    publisher = rgaps.publisher(
+        TOPIC, type="rgb8", domain=arguments.domain, history=4, deadline=10.0
+    )
+    with publisher as pub:
         if not pub.wait_for_subscribers(arguments.subscribers, 20):
             raise SystemExit(f"only {pub.subscribers} of {arguments.subscribers} subscribers came")
         begun = due = time.monotonic()

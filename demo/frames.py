@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 import rgaps
 
@@ -40,6 +39,10 @@ class HostMemory:
     """Shared host memory, seen by numpy."""
 
     def __init__(self) -> None:
+        # Not needed on a GPU, so not at the top.
+        import xxhash
+
+        self._digest = xxhash.xxh3_64_intdigest
         self._mappings: list[tuple[int, int, str, int]] = []
 
     def view(self, block: rgaps.Sample | rgaps.Loan) -> Image:
@@ -49,7 +52,7 @@ class HostMemory:
         np.copyto(array, image)
 
     def checksum(self, array: Image) -> int:
-        return xxhash.xxh3_64_intdigest(array)
+        return self._digest(array.data)
 
     def small(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array
@@ -82,7 +85,7 @@ class GpuMemory:
     """A GPU's memory, seen by torch. Nothing but results that are small goes to the host."""
 
     def __init__(self) -> None:
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
 
         self._torch = torch
         self._device = torch.device("cuda", 0)

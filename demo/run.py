@@ -91,12 +91,12 @@ def follow(parts: list[Part], frames: int) -> None:
 
 def table(subscribers: list[Part]) -> str:
     """What each subscriber found."""
-    rows = [("subscriber", "frames", "missed", "corrupt", "bytes copied", "p50 us", "p99 us")]
+    rows = [["subscriber", "frames", "missed", "corrupt", "bytes copied", "p50 us", "p99 us"]]
     for part in subscribers:
         last = part.last
         numbers = [str(last[key]) for key in ("frames", "missed", "corrupt", "copied_bytes")]
         latencies = [f"{last[key]:.0f}" for key in ("p50_us", "p99_us")]
-        rows.append((part.name, *numbers, *latencies))
+        rows.append([part.name, *numbers, *latencies])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -139,14 +139,15 @@ def compose(subscribers: list[Part]) -> Path:
     return path
 
 
-def play(domain: str, frames: int) -> int:
+def play(domain: str, frames: int, photos: str | None) -> int:
     """Runs all parts; returns the exit code."""
     common = ["--domain", domain, "--frames", str(frames)]
+    folder = ["--photos", photos] if photos else []
     parts: list[Part] = []
     try:
         for name in SUBSCRIBERS:
             parts.append(Part(name, *common, "--picture", str(OUT / f"{name}.png")))
-        camera = Part("camera", *common, "--subscribers", str(len(SUBSCRIBERS)))
+        camera = Part("camera", *common, "--subscribers", str(len(SUBSCRIBERS)), *folder)
         parts.insert(0, camera)
         follow(parts, frames)
         for part in parts:
@@ -180,6 +181,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--domain", choices=["auto", "host", "cuda"], default="auto")
     parser.add_argument("--frames", type=int, default=10 * FPS)
+    parser.add_argument("--photos", help="folder of scikit-image's photographs")
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "demo.png").unlink(missing_ok=True)
@@ -191,7 +193,7 @@ def main() -> int:
             print("no GPU answers, or torch is not installed or cannot use it")
             return 1
         with rgaps.Node("demo") as node:
-            code = play(domain or "host", arguments.frames)
+            code = play(domain or "host", arguments.frames, arguments.photos)
             node.stop_daemon()
         return code
     finally:

@@ -47,8 +47,8 @@ impl Geometry {
         }
         // An array that is empty may have any other dimensions; those that no memory could hold
         // would overflow what Python's protocols compute of them.
-        let lengths = shape[..ndim].iter().map(|length| (*length).max(1));
-        let elements = lengths.fold(Some(1i64), |product, l| product?.checked_mul(l))?;
+        let mut lengths = shape[..ndim].iter().map(|length| (*length).max(1));
+        let elements = lengths.try_fold(1i64, i64::checked_mul)?;
         elements.checked_mul(i64::try_from(tensor.dtype.element_bytes()).ok()?)?;
         if !tensor.dtype.is_typed() {
             return None;

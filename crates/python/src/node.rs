@@ -181,7 +181,9 @@ impl Node {
 
     /// A publisher of ``topic``. Times are in seconds, None is for ever.
     #[pyo3(signature = (topic, *, r#type="", domain=None, history=None, reliable=true,
-        transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64))]
+        transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64),
+        text_signature = "($self, topic, *, type='', domain=None, history=None, reliable=True, \
+        transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64)")]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn publisher(
         &self,

@@ -227,9 +227,9 @@ impl Source {
         let copied = match &self.memory {
             Memory::Buffer(buffer) => match buffer.gathered(py)? {
                 Some(bytes) => py.detach(|| loan.write(at, &bytes)),
-                // SAFETY: the exporter keeps its `len` bytes until the buffer is released.
                 None => {
                     let address = buffer.0.buf as u64;
+                    // SAFETY: the exporter keeps its `len` bytes until the buffer is released.
                     py.detach(|| unsafe { loan.copy_from(at, address, self.bytes) })
                 }
             },

@@ -176,35 +176,30 @@ impl Subscriber {
         factory: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let known = {
-            let waiters = lock(&slf.get().waiters);
-            waiters
-                .iter()
-                .map(|waiter| waiter.clone_ref(py))
-                .collect::<Vec<_>>()
-        };
+        // Taken out, since Python code runs here, which must not find the lock taken.
+        let known = std::mem::take(&mut *lock(&slf.get().waiters));
+        let mut found = None;
+        let mut kept = Vec::new();
         for waiter in known {
-            let waiter = waiter.into_bound(py);
-            if waiter.getattr("loop")?.is(event_loop) {
-                return Ok(waiter);
+            let its_loop = waiter.bind(py).getattr("loop")?;
+            if its_loop.is(event_loop) {
+                found = Some(waiter.clone_ref(py));
+            }
+            // Those of loops that have ended go.
+            if !its_loop.call_method0("is_closed")?.is_truthy()? {
+                kept.push(waiter);
             }
         }
-        let made = factory.call1((slf,))?;
-        let mut waiters = lock(&slf.get().waiters);
-        // Of loops that have ended.
-        let dead = |waiter: &Py<PyAny>| {
-            let closed = waiter
-                .bind(py)
-                .getattr("loop")
-                .and_then(|l| l.call_method0("is_closed"));
-            closed.and_then(|closed| closed.is_truthy()).unwrap_or(true)
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let made = factory.call1((slf,))?.unbind();
+                kept.push(made.clone_ref(py));
+                made
+            }
         };
-        let gone: Vec<_> = waiters.extract_if(.., |waiter| dead(waiter)).collect();
-        waiters.push(made.clone().unbind());
-        // Python code may run when these are dropped.
-        drop(waiters);
-        drop(gone);
-        Ok(made)
+        lock(&slf.get().waiters).append(&mut kept);
+        Ok(found.into_bound(py))
     }
 
     /// Leaves the topic, once all samples, arrays and tensors of it are gone too. Whoever waits

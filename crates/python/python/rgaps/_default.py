@@ -8,9 +8,6 @@ from typing import Literal
 
 from ._rgaps import Node, Publisher, Subscriber
 
-#: What a subscriber gets of what was published before it joined.
-Late = Literal["latest", "all"]
-
 _lock = threading.Lock()
 _node: Node | None = None
 
@@ -56,7 +53,7 @@ def subscriber(
     type: str = "",
     domain: str | None = None,
     reliable: bool = False,
-    late: Late | int | None = None,
+    late: Literal["latest", "all"] | int | None = None,
     depth: int = 0,
     max_held: int = 64,
     spin: float = 20e-6,

@@ -46,7 +46,8 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
         raise ImportError(
             f"numpy has no {name} of its own; install ml_dtypes (pip install rgaps[ml-dtypes])"
         ) from error
-    return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def dtype_name(dtype: object) -> str:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Protocol, SupportsIndex, final, type_check_only
 
 import numpy.typing as npt
-from typing_extensions import Buffer, CapsuleType, Self
+from typing_extensions import Buffer, CapsuleType, Self, disjoint_base
 
 from ._asyncio import Waiters
 
@@ -146,6 +146,7 @@ class WaitSet:
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
 
+@disjoint_base
 class _LoanBase:
     @property
     def topic(self) -> str: ...
@@ -202,6 +203,7 @@ class Loan(_LoanBase):
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
+@disjoint_base
 class _SampleBase:
     @property
     def topic(self) -> str: ...
