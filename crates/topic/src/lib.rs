@@ -4,7 +4,7 @@
 //! their only writer. Subscribers read the ring at cursors of their own and take a block by
 //! setting their bit in its *holder word*; the block lives as long as any bit is set. Bits belong
 //! to someone: when a process is gone the daemon clears its bits, so nothing leaks and nothing is
-//! freed twice. See `docs/decisions/0004-holder-words.md`.
+//! freed twice. See `docs/decisions/0007-holder-words.md`.
 //!
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 

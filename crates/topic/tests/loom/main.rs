@@ -9,8 +9,8 @@
 //! in its loan and a holder reads: a block that is reused too early is a data race, which loom
 //! reports; so is a region that is reused while someone may still look at it.
 //!
-//! Which mutation of the shipped code each model catches was tried out:
-//! `docs/decisions/0004-holder-words.md` has the table.
+//! Which mutations of the shipped code the models were seen to catch:
+//! `docs/decisions/0007-holder-words.md` has the table.
 #![cfg(loom)]
 
 mod blocks;
