@@ -101,6 +101,33 @@ static inline void join(pid_t child)
     }
 }
 
+/* Between two processes that take turns: what one writes, the other waits for. Made before fork(). */
+struct turns {
+    int ends[2];
+};
+
+static inline void turns_init(struct turns *turns)
+{
+    CHECK(pipe(turns->ends) == 0);
+}
+
+static inline void turns_pass(const struct turns *turns)
+{
+    CHECK(write(turns->ends[1], "", 1) == 1);
+}
+
+/* Fails where the other process has ended without a word. */
+static inline void turns_wait(struct turns *turns)
+{
+    char byte;
+
+    if (turns->ends[1] >= 0) {
+        close(turns->ends[1]);
+        turns->ends[1] = -1;
+    }
+    CHECK(read(turns->ends[0], &byte, 1) == 1);
+}
+
 static inline void sleep_ms(long ms)
 {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};

@@ -93,7 +93,7 @@ static int is_all(const void *data, size_t bytes, unsigned char value)
     return i == bytes;
 }
 
-static void subscribe(char *name)
+static void subscribe(char *name, const struct turns *turns)
 {
     static unsigned char copy[BYTES];
     rgaps_subscriber_t *subscriber;
@@ -108,12 +108,13 @@ static void subscribe(char *name)
         CHECK(message != NULL && is_on_device(message));
         CU(cu.to_host(copy, (uintptr_t)message, BYTES));
         CHECK(is_filled(copy, BYTES, number));
+        turns_pass(turns);
     }
     subscriber_destroy(subscriber);
 }
 
 /* The thesis's functions, from host and device pointers in turn. */
-static void publish(char *name)
+static void publish(char *name, struct turns *turns)
 {
     static unsigned char host[BYTES];
     rgaps_publisher_t *publisher;
@@ -134,7 +135,7 @@ static void publish(char *name)
             CU(cu.to_device(device, host, BYTES));
             CHECK(publisher_push(publisher, BYTES, (void *)(uintptr_t)device) == 0);
         }
-        sleep_ms(20);
+        turns_wait(turns);
     }
     publisher_destroy(publisher);
     CU(cu.release(device));
@@ -248,17 +249,19 @@ static void domains(const char *name)
 
 int main(void)
 {
+    struct turns turns;
     char name[128];
     pid_t child;
 
     snprintf(name, sizeof name, "%s", topic("cuda"));
+    turns_init(&turns);
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        subscribe(name);
+        subscribe(name, &turns);
         return 0;
     }
-    publish(name);
+    publish(name, &turns);
     join(child);
     ordering(topic("on device"), "cuda");
     ordering(topic("on host"), "host");

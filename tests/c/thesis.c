@@ -5,7 +5,7 @@
 
 enum { MESSAGES = 50, BYTES = 100000 };
 
-static void subscribe(char *name)
+static void subscribe(char *name, const struct turns *turns)
 {
     rgaps_subscriber_t *subscriber = subscriber_init(name);
     void *previous = NULL;
@@ -24,6 +24,7 @@ static void subscribe(char *name)
         CHECK(rgaps_subscriber_held(subscriber) == 1);
         CHECK(previous != message);
         previous = message;
+        turns_pass(turns);
     }
     subscriber_destroy(subscriber);
     CHECK(subscriber_pull(NULL) == NULL);
@@ -34,15 +35,17 @@ int main(void)
 {
     static unsigned char message[BYTES];
     rgaps_publisher_t *publisher;
+    struct turns turns;
     uint64_t number;
     char name[128];
     pid_t child;
 
     snprintf(name, sizeof name, "%s", topic("thesis"));
+    turns_init(&turns);
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        subscribe(name);
+        subscribe(name, &turns);
         return 0;
     }
     publisher = publisher_init(name);
@@ -51,8 +54,8 @@ int main(void)
     for (number = 0; number < MESSAGES; number++) {
         fill(message, BYTES - number, number);
         CHECK(publisher_push(publisher, BYTES - number, message) == 0);
-        /* The thesis has no words for reliability: a live subscriber keeps up with this pace. */
-        sleep_ms(10);
+        /* The thesis has no words for reliability: the subscriber says when it has read. */
+        turns_wait(&turns);
     }
     join(child);
     CHECK(publisher_push(publisher, 1, NULL) < 0);

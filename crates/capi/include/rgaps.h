@@ -401,7 +401,7 @@ rgaps_status_t rgaps_wait_set_create(rgaps_node_t *node, rgaps_wait_set_t **wait
 void rgaps_wait_set_destroy(rgaps_wait_set_t *wait_set);
 
 /* Adds a subscriber of the same node, and gives its token. A subscriber is in one wait set at a
- * time. */
+ * time. One that is destroyed meanwhile stays in its topic until it is detached. */
 rgaps_status_t rgaps_wait_set_attach(rgaps_wait_set_t *wait_set, rgaps_subscriber_t *subscriber,
                                      size_t *token);
 
