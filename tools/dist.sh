@@ -15,6 +15,8 @@ cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/
 cp -r tests/python dist/tests/
 cp bench/run.sh dist/bench/
+cp tools/gpu-check.py dist/gpu-check
+chmod +x dist/gpu-check
 git rev-parse HEAD >dist/revision
 
 # The test programs of the crates that touch memory of every domain; cargo names them as JSON.
