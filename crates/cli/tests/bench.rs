@@ -187,8 +187,8 @@ fn an_idle_topic_and_the_daemon_are_small() {
 fn between_marks(trace: &str) -> Option<Vec<&str>> {
     let lines: Vec<&str> = trace.lines().collect();
     let is_mark = |line: &&str| line.starts_with("getppid(");
-    let first = lines.iter().position(|line| is_mark(line))?;
-    let last = lines.iter().rposition(|line| is_mark(line))?;
+    let first = lines.iter().position(&is_mark)?;
+    let last = lines.iter().rposition(is_mark)?;
     (last > first).then(|| lines[first + 1..last].to_vec())
 }
 
