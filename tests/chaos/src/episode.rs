@@ -28,6 +28,9 @@ const DAEMON_EVERY: u64 = 8;
 /// A topic whose last death is longer ago has been cleaned up after, so that it goes on without a
 /// daemon.
 const CLEANED_UP: Duration = Duration::from_millis(300);
+/// The same where the driver has a context to take down before a process is gone, and subscribers
+/// take longer to map what a pool has grown by.
+const CLEANED_UP_GPU: Duration = Duration::from_millis(3000);
 /// Messages that have to pass without a daemon.
 const WINDOW_MESSAGES: u64 = 3;
 const TURN: Duration = Duration::from_millis(1);
@@ -313,9 +316,9 @@ impl Episode<'_> {
     /// Waits until the daemon has cleaned up after the dead, so that nobody waits for it.
     fn quieten(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while self.last_death.iter().any(|at| at.elapsed() < CLEANED_UP) {
+        while self.last_death.iter().any(|at| at.elapsed() < cleaned_up()) {
             // Those who die at a step may go on for ever.
-            if begun.elapsed() > CLEANED_UP * 2 || self.supervisor.daemon_died()? {
+            if begun.elapsed() > cleaned_up() * 2 || self.supervisor.daemon_died()? {
                 break;
             }
             self.watch_survivors()?;
@@ -329,7 +332,7 @@ impl Episode<'_> {
         let quiet: Vec<bool> = self
             .last_death
             .iter()
-            .map(|at| at.elapsed() >= CLEANED_UP)
+            .map(|at| at.elapsed() >= cleaned_up())
             .collect();
         let before: Vec<u64> = self.survivor_progress();
         let begun = Instant::now();
@@ -611,5 +614,13 @@ impl Episode<'_> {
             }
             std::thread::sleep(TURN * 10);
         }
+    }
+}
+
+fn cleaned_up() -> Duration {
+    if on_gpu() {
+        CLEANED_UP_GPU
+    } else {
+        CLEANED_UP
     }
 }
