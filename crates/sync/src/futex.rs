@@ -16,6 +16,9 @@ pub enum Wake {
 
 /// Words that one [`futex_wait_any`] takes at most (the kernel's `FUTEX_WAITV_MAX`).
 pub const WAIT_ANY_MAX: usize = 128;
+/// How long a sleep on several words lasts at most where the kernel has no `futex_waitv`.
+#[cfg(not(loom))]
+const WITHOUT_WAITV_NS: u64 = 1_000_000;
 
 /// Sleeps while `word` is `expected`, at most `timeout_ns`.
 #[cfg(not(loom))]
@@ -45,7 +48,7 @@ pub fn futex_wake_all(word: &AtomicU32) -> u32 {
 }
 
 /// Sleeps while every word has the value beside it, at most `timeout_ns`. Takes up to
-/// [`WAIT_ANY_MAX`] words; needs Linux 5.16 for more than one.
+/// [`WAIT_ANY_MAX`] words. Before Linux 5.16 more than one word means looking every millisecond.
 #[cfg(not(loom))]
 pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
     assert!(!words.is_empty() && words.len() <= WAIT_ANY_MAX);
@@ -84,6 +87,12 @@ pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
             libc::CLOCK_MONOTONIC,
         )
     };
+    if result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        // An older kernel: sleep on the first word, and briefly, for the others' sake.
+        let (word, expected) = words[0];
+        futex_wait(word, expected, timeout_ns.min(WITHOUT_WAITV_NS));
+        return Wake::Look;
+    }
     wake_reason(result)
 }
 
