@@ -161,21 +161,18 @@ impl Zone {
         Ok(index)
     }
 
-    /// A range of the control segment. How far ranges go is written down before it is used.
+    /// A range of the control segment. How far ranges go is written down before it is used; and
+    /// each time, because it goes back where those that were highest have been given back.
     fn take_range(&mut self, bytes: u64) -> Result<u64, Refusal> {
-        let before = self.control.used_end();
         let offset = self.control.take(bytes).ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
                 "the control segment is full; leave topics, or publish with less history",
             )
         })?;
-        let end = self.control.used_end();
-        if end != before {
-            if let Err(error) = self.registry.set_control_used(end) {
-                self.control.give(offset, bytes);
-                return Err(system("write its registry", error));
-            }
+        if let Err(error) = self.registry.set_control_used(self.control.used_end()) {
+            self.control.give(offset, bytes);
+            return Err(system("write its registry", error));
         }
         Ok(offset)
     }

@@ -7,22 +7,24 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Ranges {
     free: BTreeMap<u64, u64>,
-    /// One past the highest byte that was ever taken.
-    used_end: u64,
+    end: u64,
 }
 
 impl Ranges {
     pub(crate) fn new(start: u64, end: u64) -> Ranges {
         Ranges {
             free: BTreeMap::from([(start, end - start)]),
-            used_end: start,
+            end,
         }
     }
 
-    /// One past the highest byte that was ever taken: what a successor must not hand out before
-    /// everyone who may still look there has looked away.
+    /// One past the highest byte that is taken, quarantine included: below it a successor must not
+    /// hand out anything before everyone who may still look there has looked away.
     pub(crate) fn used_end(&self) -> u64 {
-        self.used_end
+        match self.free.last_key_value() {
+            Some((start, length)) if start + length == self.end => *start,
+            _ => self.end,
+        }
     }
 
     /// Takes `bytes` bytes.
@@ -56,7 +58,6 @@ impl Ranges {
         if old_end > end {
             self.free.insert(end, old_end - end);
         }
-        self.used_end = self.used_end.max(end);
     }
 
     /// Gives back a range that was taken.
@@ -85,7 +86,6 @@ impl Ranges {
         for &(offset, bytes) in &below {
             self.reserve(offset, bytes);
         }
-        self.used_end = self.used_end.max(end);
         below
     }
 }
@@ -105,7 +105,9 @@ mod tests {
         assert_eq!(ranges.take(41), None);
         ranges.give(130, 30);
         assert_eq!(ranges.free, BTreeMap::from([(100, 100)]));
-        assert_eq!(ranges.used_end(), 200);
+        assert_eq!(ranges.used_end(), 100, "nothing is taken any more");
+        assert_eq!(ranges.take(10), Some(100));
+        assert_eq!(ranges.used_end(), 110);
     }
 
     #[test]

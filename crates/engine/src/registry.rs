@@ -152,7 +152,7 @@ impl Registry {
         )
     }
 
-    /// Notes how far ranges of the control segment were ever handed out.
+    /// Notes how far the ranges of the control segment go that are handed out.
     pub(crate) fn set_control_used(&self, end: u64) -> io::Result<()> {
         self.write(
             offset_of!(RegistryHeader, control_used) as u64,
