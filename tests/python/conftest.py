@@ -7,6 +7,7 @@ CUDA tests run with the test driver (tests/driver) where it was built and no GPU
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
+            # A test run in the background has SIGINT ignored, and its children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def line(self):
