@@ -95,8 +95,15 @@ impl Context {
 
     /// Whether the context that is current on this thread, if any, is one of this GPU.
     pub(crate) fn caller_is_on_device(&self) -> bool {
+        let mut current: CUcontext = 0;
+        // SAFETY: the out pointer is ours. Unlike cuCtxGetDevice it is no error to have none, and
+        // errors take the driver most of a microsecond.
+        let code = unsafe { (self.driver.table().cuCtxGetCurrent)(&mut current) };
+        if code != CUDA_SUCCESS || current == 0 || current == self.raw {
+            return current == self.raw;
+        }
         let mut device: CUdevice = -1;
-        // SAFETY: the out pointer is ours. Without a current context the call returns an error.
+        // SAFETY: the out pointer is ours.
         let code = unsafe { (self.driver.table().cuCtxGetDevice)(&mut device) };
         code == CUDA_SUCCESS && device == self.device.ordinal
     }

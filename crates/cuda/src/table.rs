@@ -55,6 +55,7 @@ table! {
     cuDevicePrimaryCtxGetState = c"cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
     cuCtxPushCurrent = c"cuCtxPushCurrent_v2"(CUcontext);
     cuCtxPopCurrent = c"cuCtxPopCurrent_v2"(*mut CUcontext);
+    cuCtxGetCurrent = c"cuCtxGetCurrent"(*mut CUcontext);
     cuCtxGetDevice = c"cuCtxGetDevice"(*mut CUdevice);
     cuCtxSynchronize = c"cuCtxSynchronize"();
 

@@ -4,9 +4,11 @@
 //! (`--cfg loom`) runs the very lines that ship.
 
 pub mod atomic;
+mod cache;
 mod clock;
 mod futex;
 
+pub use cache::{demote, prefetch_for_write};
 pub use clock::monotonic_ns;
 pub use futex::{futex_wait, futex_wait_any, futex_wake_all, Wake, WAIT_ANY_MAX};
 

@@ -80,7 +80,7 @@ impl<S: Storage> Held<S> {
         }
         // Last: until then the daemon does not reuse the region. Release: what we did in it comes
         // before (SYNC: region).
-        source.holds.fetch_sub(1, Ordering::Release);
+        source.released.fetch_add(1, Ordering::Release);
     }
 
     fn give_back(&self) {
@@ -106,8 +106,18 @@ struct Source<S> {
     start: u64,
     region: RegionView<S>,
     publisher: PublisherView<S>,
-    /// Holds on blocks of the region.
-    holds: AtomicU64,
+    /// Holds taken on blocks of the region, ever; written by the reader alone.
+    acquired: AtomicU64,
+    /// Those of them that were let go, by any thread.
+    released: AtomicU64,
+}
+
+impl<S> Source<S> {
+    /// Whether there is a hold on a block of the region. Ask from the reader's thread.
+    fn is_held(&self) -> bool {
+        // Acquire: what was done under the holds comes before (SYNC: region).
+        self.released.load(Ordering::Acquire) != self.acquired.load(Ordering::Relaxed)
+    }
 }
 
 /// A subscriber's cursors. Exactly one exists per subscriber.
@@ -135,7 +145,10 @@ pub struct Reader<S: Storage> {
 #[allow(clippy::large_enum_variant)] // lives on the stack for a moment; a box would allocate
 enum Slot {
     Ready(Descriptor),
-    NotYet,
+    /// Still that of one lap before: the publisher has not come here.
+    Untouched,
+    /// Being written, or never used.
+    Unsure,
     Overrun,
 }
 
@@ -259,9 +272,7 @@ impl<S: Storage> Reader<S> {
     /// Tells the daemon that the regions of publishers that left are not touched any more from
     /// here, once that is so.
     fn acknowledge_epoch(&mut self) {
-        // Acquire: what the last holder did in the region comes before (SYNC: region).
-        self.leaving
-            .retain(|source| source.holds.load(Ordering::Acquire) != 0);
+        self.leaving.retain(|source| source.is_held());
         if self.leaving.is_empty() {
             // Release: so does what we did (SYNC: region).
             self.slot
@@ -310,7 +321,8 @@ impl<S: Storage> Reader<S> {
             start,
             region,
             publisher,
-            holds: AtomicU64::new(0),
+            acquired: AtomicU64::new(0),
+            released: AtomicU64::new(0),
         }))
     }
 
@@ -339,8 +351,9 @@ impl<S: Storage> Reader<S> {
                         return Some(self.taken(index, cursor, held, descriptor.message));
                     }
                 }
-                Slot::NotYet if !self.is_behind(index, cursor) => return None,
-                Slot::NotYet | Slot::Overrun => {}
+                Slot::Untouched => return None,
+                Slot::Unsure if !self.is_behind(index, cursor) => return None,
+                Slot::Unsure | Slot::Overrun => {}
             }
             self.skip(index, cursor);
         }
@@ -357,8 +370,10 @@ impl<S: Storage> Reader<S> {
         let word = source.region.holders(block)?;
         let bit = 1 << self.slot_index;
         (incarnation == source.incarnation && holder::acquire(word, generation, bit)).then(|| {
-            // Relaxed: it comes back to zero only after this thread has handed the hold on.
-            source.holds.fetch_add(1, Ordering::Relaxed);
+            // One writer, so no read-modify-write. Relaxed: the counts meet only after this thread
+            // has handed the hold on.
+            let acquired = source.acquired.load(Ordering::Relaxed) + 1;
+            source.acquired.store(acquired, Ordering::Relaxed);
             Held {
                 source: source.clone(),
                 bit,
@@ -433,10 +448,14 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
     let get = |word| region.descriptor(cursor, word).load(Ordering::Relaxed);
     let committed = region.descriptor(cursor, 0).load(Ordering::Acquire);
     if committed != cursor + 1 {
-        return if committed > cursor + 1 {
+        // The usual answer to a poll. It comes without a look at `head` and `tail`, so that the
+        // publisher, who writes them with every message, has their cache line to itself.
+        return if committed.wrapping_add(u64::from(region.geometry().ring_capacity)) == cursor + 1 {
+            Slot::Untouched
+        } else if committed > cursor + 1 {
             Slot::Overrun
         } else {
-            Slot::NotYet
+            Slot::Unsure
         };
     }
     let place = get(3);

@@ -5,6 +5,10 @@ use crate::step::step;
 use crate::{ring_sleepers, PublisherView, RegionView, Storage, TopicView};
 use rgaps_layout::{DType, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, SEQUENCE_END};
 use rgaps_sync::atomic::{fence, Ordering};
+use rgaps_sync::{demote, prefetch_for_write};
+
+/// Messages that follow each other as closely as this are a burst.
+const BURST_NS: u64 = 400;
 
 /// Blocks that became free, by number; the caller frees their memory.
 pub trait Freed: FnMut(u32) {}
@@ -98,6 +102,8 @@ pub struct Writer<S> {
     max_bytes: u64,
     head: u64,
     tail: u64,
+    /// When publish was called last.
+    last_ns: u64,
     /// Payload bytes ever published and ever evicted, both wrapping.
     published_bytes: u64,
     evicted_bytes: u64,
@@ -144,6 +150,7 @@ impl<S: Storage> Writer<S> {
             max_bytes,
             head: start,
             tail: start,
+            last_ns: 0,
             published_bytes: 0,
             evicted_bytes: 0,
             retained: vec![Retained::default(); geometry.ring_capacity as usize],
@@ -325,12 +332,20 @@ impl<S: Storage> Writer<S> {
         freed: &mut impl Freed,
     ) -> Result<u64, PublishError> {
         let Loan { block, generation } = loan;
+        // Whoever polls has the slot's line; it comes while we do the rest.
+        prefetch_for_write(self.region.descriptor(self.head, 0));
         let word = self.region.holders(block).expect("our own block");
         // The ring's bit is set before the descriptor is there: a death in between leaves a bit
         // that the daemon finds without a descriptor and clears.
         if !holder::commit(word, generation) {
             return Err(PublishError::LoanLost);
         }
+        // Whoever waits for this message writes the word next. In a burst the readers are behind,
+        // and we come back to the word first, when the message is pushed out.
+        if message.publish_ns.wrapping_sub(self.last_ns) > BURST_NS {
+            demote(word);
+        }
+        self.last_ns = message.publish_ns;
         step!("publish.in_ring");
         let sequence = self.head;
         self.write_descriptor(sequence, block, generation, message);
