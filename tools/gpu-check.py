@@ -65,6 +65,23 @@ def tests(env):
     return passed
 
 
+def python(env, folder):
+    """The wheel, with the tests of it that are installed here: torch, CuPy and JAX where they are."""
+    site = Path(folder) / "site"
+    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
+    if run("wheel", pip, 120) is None:
+        return None
+    env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1", PATH=f"{HERE / 'bin'}:{env['PATH']}")
+    del env["RGAPS_SOCKET"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python"]
+    out = run("python", tests, 400, env) or ""
+    return {
+        "summary": out.strip().split("\n")[-1] if out else "failed",
+        "skipped": [l for l in out.split("\n") if l.startswith("SKIPPED")],
+    }
+
+
 def figure(name, env, *arguments):
     out = run(name, [HERE / "bin/rgaps", "bench", *arguments, "--json"], 240, env)
     try:
@@ -124,6 +141,7 @@ def main():
             "revision": (HERE / "revision").read_text().strip(),
             "doctor": None,
             "tests": tests(env),
+            "python": python(env, folder),
             "figures": figures(env),
             "chaos": crashes(env),
         }

@@ -2,9 +2,10 @@
 //!
 //! Rounds of a batch each. The publisher fills a batch of loans; then come as many hops of the
 //! floor, then the messages, each answered by all subscribers (on the board) before the next; then
-//! the subscribers verify all bytes of the batch. So neither filling nor verifying, which for
-//! large messages washes the caches, is near what is timed; the one message per round that comes
-//! right after it is reported apart (`first`).
+//! the subscribers verify all bytes of the batch. Filling and verifying wash the caches where
+//! messages are large, so some hops and some small messages, which are not timed, come before
+//! those that are; the one message per round that comes right after the washing is reported apart
+//! (`first`).
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -20,6 +21,10 @@ use std::time::Duration;
 const BATCH_MAX: u64 = 64;
 /// Most bytes of a round's messages.
 const BATCH_BYTES: u64 = 2 << 30;
+/// Hops, and small messages, before those that are timed.
+const WARM_UP: usize = 16;
+/// Bytes of such a message.
+const WARM_UP_BYTES: u64 = 64;
 /// Before each message, so that sleepers sleep.
 const SETTLE_NS: u64 = 100_000;
 /// How long a subscriber waits for a message, which it then counts as lost.
@@ -61,6 +66,19 @@ impl Plan {
 
     fn rounds(&self) -> usize {
         self.messages.div_ceil(self.batch())
+    }
+
+    /// Messages of a round: the first, those that warm up, those that are timed.
+    fn messages_per_round(&self) -> usize {
+        1 + WARM_UP + self.batch()
+    }
+
+    /// Bytes of message `index` of a round.
+    fn bytes(&self, index: usize) -> u64 {
+        match index {
+            1..=WARM_UP => WARM_UP_BYTES.min(self.size),
+            _ => self.size,
+        }
     }
 }
 
@@ -104,7 +122,7 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         .publisher(topic)
         .domain(stage.domain)
         .qos(PublisherQos {
-            max_loans: batch as u32 + 1,
+            max_loans: plan.messages_per_round() as u32,
             loan_timeout: Duration::from_secs(60),
             ..PublisherQos::default()
         })
@@ -122,18 +140,19 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
     sender.wait()?;
     let mut sequence = 0;
     for round in 0..rounds {
-        let mut loans = Vec::with_capacity(batch + 1);
-        for _ in 0..=batch {
-            let mut loan = publisher.loan(plan.size)?;
+        let mut loans = Vec::with_capacity(plan.messages_per_round());
+        for index in 0..plan.messages_per_round() {
+            let mut loan = publisher.loan(plan.bytes(index))?;
             contents::fill(&mut loan, contents::seed(0, sequence))?;
             sequence += 1;
             loans.push(loan);
         }
-        for hop in 0..batch {
-            sender.hop((round * batch + hop + 1) as u64)?;
+        let hops = WARM_UP + batch;
+        for hop in 0..hops {
+            sender.hop((round * hops + hop + 1) as u64, hop >= WARM_UP)?;
         }
         for (index, loan) in loans.into_iter().enumerate() {
-            sender.message(loan, index > 0)?;
+            sender.message(loan, index > WARM_UP)?;
         }
         // All bytes are verified.
         sender.done += 1;
@@ -201,7 +220,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    fn hop(&mut self, number: u64) -> anyhow::Result<()> {
+    fn hop(&mut self, number: u64, counts: bool) -> anyhow::Result<()> {
         let begun = monotonic_ns();
         self.board.slot(0).send(number, begun);
         if self.plan.wait == Wait::Block {
@@ -211,7 +230,10 @@ impl Sender<'_> {
                 futex_wake_all(bell);
             }
         }
-        self.floor_send.push(monotonic_ns() - begun);
+        let took = monotonic_ns() - begun;
+        if counts {
+            self.floor_send.push(took);
+        }
         self.done += 1;
         self.wait()
     }
@@ -235,7 +257,7 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
     let subscriber = node
         .subscriber(&orders.topic)
         .qos(SubscriberQos {
-            max_held: batch as u32 + 1,
+            max_held: plan.messages_per_round() as u32,
             spin: Duration::ZERO,
             ..SubscriberQos::default()
         })
@@ -249,25 +271,31 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
     listener.has_done();
     let mut sequence = 0;
     for round in 0..rounds {
-        for hop in 0..batch {
-            let index = round * batch + hop;
-            let took = listener.hop(index as u64 + 1);
-            board.data(orders.member, FLOOR)[index].store(took, Ordering::Relaxed);
+        let hops = WARM_UP + batch;
+        for hop in 0..hops {
+            let took = listener.hop((round * hops + hop) as u64 + 1);
+            if hop >= WARM_UP {
+                let index = round * batch + hop - WARM_UP;
+                board.data(orders.member, FLOOR)[index].store(took, Ordering::Relaxed);
+            }
             listener.has_done();
         }
-        let mut samples = Vec::with_capacity(batch + 1);
-        for index in 0..=batch {
+        let mut samples = Vec::with_capacity(plan.messages_per_round());
+        for index in 0..plan.messages_per_round() {
             let (sample, took) = listener.message()?;
             let result = match index {
-                0 => &board.data(orders.member, FIRST)[round],
-                _ => &board.data(orders.member, MESSAGES)[round * batch + index - 1],
+                0 => Some((FIRST, round)),
+                1..=WARM_UP => None,
+                _ => Some((MESSAGES, round * batch + index - WARM_UP - 1)),
             };
-            result.store(took, Ordering::Relaxed);
+            if let Some((area, at)) = result {
+                board.data(orders.member, area)[at].store(took, Ordering::Relaxed);
+            }
             samples.push(sample);
             listener.has_done();
         }
-        for sample in samples {
-            listener.verify(&sample, sequence)?;
+        for (index, sample) in samples.iter().enumerate() {
+            listener.verify(sample, sequence, plan.bytes(index))?;
             sequence += 1;
         }
         listener.has_done();
@@ -339,10 +367,10 @@ impl Listener<'_> {
         }
     }
 
-    fn verify(&self, sample: &Sample, sequence: u64) -> anyhow::Result<()> {
+    fn verify(&self, sample: &Sample, sequence: u64, bytes: u64) -> anyhow::Result<()> {
         let expected = contents::seed(0, sequence);
         let in_order = sample.sequence() == sequence;
-        if !in_order || !contents::verify(sample, expected, self.plan.size)? {
+        if !in_order || !contents::verify(sample, expected, bytes)? {
             self.board
                 .field(self.orders.member, Field::Corrupt)
                 .fetch_add(1, Ordering::AcqRel);
