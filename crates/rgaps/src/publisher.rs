@@ -15,7 +15,7 @@ use rgaps_pool::{Access, Mapping, Stream, Tlsf};
 use rgaps_session::{History, Member, Offer, PoolGrant, RefusalCode, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
-use rgaps_topic::{Message, RegionView, Shared, Sleeper, TopicView, Writer};
+use rgaps_topic::{ring_ahead, Message, RegionView, Shared, Sleeper, TopicView, Writer};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -542,6 +542,7 @@ impl PublisherCore {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
+        ring_ahead(&self.topic);
         if self.pool.domain != Domain::Host {
             self.mapping.synchronize(stream)?;
         }

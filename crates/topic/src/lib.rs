@@ -28,5 +28,5 @@ pub use shared::Shared;
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
 pub use view::{PublisherView, RegionView, SubscriberView, TopicView};
-pub use wake::{ring, ring_publishers, ring_sleepers, Sleeper};
+pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};

@@ -6,7 +6,7 @@ use crate::world::World;
 use loom::thread;
 use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{Reader, Sleeper, Taken};
+use rgaps_topic::{ring_ahead, Reader, Sleeper, Taken};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -44,6 +44,29 @@ fn a_sleeping_subscriber_is_woken_by_a_message() {
                 world.consume(taken)
             }
         });
+        publisher.publish(1);
+        assert_eq!(reading.join().unwrap(), 1);
+        publisher.finish();
+    });
+}
+
+/// The publisher rings before the message is there, too: whoever that wakes finds nothing and sleeps
+/// again, and is woken again.
+#[test]
+fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let topic = reader.topic().clone();
+        let reading = thread::spawn({
+            let world = world.clone();
+            move || {
+                let taken = wait(&mut reader, OWN);
+                world.consume(taken)
+            }
+        });
+        ring_ahead(&topic);
         publisher.publish(1);
         assert_eq!(reading.join().unwrap(), 1);
         publisher.finish();
