@@ -107,7 +107,7 @@ pub struct Engine {
     pub(crate) recovery: Recovery,
     pub(crate) counters: Counters,
     requests: u64,
-    notices: Vec<(SessionId, Notice)>,
+    notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
     idle_since: Option<Instant>,
     next_tend: Option<Instant>,
@@ -252,13 +252,13 @@ impl Engine {
         self.stopping = true;
     }
 
-    /// News for sessions since the last call.
-    pub fn take_notices(&mut self) -> Vec<(SessionId, Notice)> {
+    /// News for sessions since the last call, with the descriptors that go with them.
+    pub fn take_notices(&mut self) -> Vec<(SessionId, Notice, Vec<OwnedFd>)> {
         std::mem::take(&mut self.notices)
     }
 
-    pub(crate) fn notify(&mut self, session: SessionId, notice: Notice) {
-        self.notices.push((session, notice));
+    pub(crate) fn notify(&mut self, session: SessionId, notice: Notice, fds: Vec<OwnedFd>) {
+        self.notices.push((session, notice, fds));
     }
 
     /// Sessions that have not said hello in time; the caller cuts them off.

@@ -8,7 +8,7 @@ use rgaps_session::{Member, Range, Refusal, RefusalCode};
 
 impl Zone {
     /// Leases memory to a publisher of the client's; makes room for it if need be. Returns the
-    /// pool, the range and, if the pool grew, how many segments it has now.
+    /// pool, the range and, if the pool grew, the number of its first new segment.
     pub(crate) fn lease(
         &mut self,
         member: &Member,
@@ -26,8 +26,8 @@ impl Zone {
             let pool = &mut self.pools[index as usize];
             match pool.lease(&self.registry, bytes, owner) {
                 Ok(range) => {
-                    let now = pool.segment_count();
-                    return Ok((index, range, (now != before).then_some(now)));
+                    let grown = pool.segment_count() != before;
+                    return Ok((index, range, grown.then_some(before)));
                 }
                 Err(LeaseError::Other(refusal)) => return Err(refusal),
                 // Each turn takes messages out of an orphan or ends it, so this ends.

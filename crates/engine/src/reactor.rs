@@ -154,8 +154,12 @@ impl Reactor {
             self.accepts_again = None;
             self.watch_listener(epoll::EventFlags::IN);
         }
-        for (session, notice) in self.engine.take_notices() {
-            self.push(session, DaemonPacket::Notice(notice), Vec::new());
+        self.send_notices();
+    }
+
+    fn send_notices(&mut self) {
+        for (session, notice, fds) in self.engine.take_notices() {
+            self.push(session, DaemonPacket::Notice(notice), fds);
         }
     }
 
@@ -253,6 +257,9 @@ impl Reactor {
         {
             Verdict::CutOff(why) => self.cut_off(session, why),
             Verdict::Answer { result, fds, last } => {
+                // Before the answer: what others have to know of what it grants is on its way
+                // when the client begins to use it, whatever becomes of this daemon.
+                self.send_notices();
                 self.answer(session, packet.id, *result, fds);
                 if last {
                     if let Some(connection) = self.connections.get_mut(&session) {
@@ -362,7 +369,7 @@ impl Reactor {
                 self.flush(session);
             }
         }
-        self.engine.forget_state();
+        self.engine.leave_state();
     }
 }
 

@@ -94,10 +94,14 @@ impl Engine {
         state_file::write(path, &all).map_err(|e| system("write its state file", e))
     }
 
-    /// The daemon leaves in order: nothing is to be handed back to the next one.
-    pub fn forget_state(&self) {
-        if let Some(path) = &self.setup.state_file {
-            state_file::remove(path);
+    /// The daemon leaves in order. What clients are still in is handed back to the next one, as
+    /// after a death; with nobody there, there is nothing to hand back.
+    pub fn leave_state(&self) {
+        let in_use =
+            self.recovery.expects_any() || self.zones.values().any(|zone| !zone.clients.is_empty());
+        match &self.setup.state_file {
+            Some(path) if !in_use => state_file::remove(path),
+            _ => {}
         }
     }
 }

@@ -311,8 +311,8 @@ impl Engine {
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
         let (pool, range, grown) = zone.lease(publisher, client, bytes, limit)?;
-        if let Some(segments) = grown {
-            self.notify_growth(publisher.zone, pool, segments);
+        if let Some(from) = grown {
+            self.notify_growth(publisher.zone, pool, from);
         }
         Ok(Answer::Leased {
             ranges: vec![range],
@@ -325,27 +325,54 @@ impl Engine {
             .sessions
             .get(&session)
             .is_none_or(|s| s.detached || s.pools.contains(&(zone, pool.pool)));
-        if !knows {
-            self.notify(session, Notice::TopicPool { zone, pool });
+        if knows {
+            return;
         }
+        self.notify(session, Notice::TopicPool { zone, pool }, Vec::new());
+        if let Some(known) = self.sessions.get_mut(&session) {
+            known.pools.insert((zone, pool.pool));
+        }
+        self.send_segments(session, zone, pool.pool, 0);
     }
 
-    fn notify_growth(&mut self, zone: ZoneId, pool: u32, segments: u32) {
+    /// Sends the segments of a pool from number `from` on to all who use it, before the one whom
+    /// they were made for gets an answer: what it publishes there can be read with no daemon.
+    fn notify_growth(&mut self, zone: ZoneId, pool: u32, from: u32) {
         let using = self
             .sessions
             .iter()
             .filter(|(_, s)| !s.detached && s.pools.contains(&(zone, pool)));
         let using: Vec<SessionId> = using.map(|(id, _)| *id).collect();
         for session in using {
-            self.notify(
-                session,
-                Notice::PoolGrown {
-                    zone,
-                    pool,
-                    segments,
-                },
-            );
+            self.send_segments(session, zone, pool, from);
         }
+    }
+
+    fn send_segments(&mut self, session: SessionId, zone_id: ZoneId, pool: u32, from: u32) {
+        let client = self
+            .sessions
+            .get(&session)
+            .and_then(|known| known.zones.get(&zone_id));
+        let (Some(zone), Some(client)) = (self.zones.get(&zone_id), client) else {
+            return;
+        };
+        let writable = zone.publishes_in(*client, pool);
+        let sent = zone
+            .pool(pool)
+            .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));
+        // Without them the client asks, and is told then what is wrong.
+        let (bytes, fds) = sent.unwrap_or_default();
+        self.notify(
+            session,
+            Notice::PoolGrown {
+                zone: zone_id,
+                pool,
+                from,
+                bytes,
+                writable,
+            },
+            fds,
+        );
     }
 
     fn give_back(

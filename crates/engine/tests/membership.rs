@@ -281,7 +281,20 @@ fn leases_grow_the_pool_and_come_back() {
     assert_eq!((first.offset, first.bytes), (0, 3 * GRANULE_BYTES));
     let notices = world.engine.take_notices();
     assert_eq!(notices.len(), 1, "b uses the pool, a does not yet");
-    assert!(matches!(notices[0], (id, Notice::PoolGrown { segments: 1, .. }) if id == b.id));
+    let (
+        id,
+        Notice::PoolGrown {
+            from: 0,
+            bytes,
+            writable: true,
+            ..
+        },
+        fds,
+    ) = &notices[0]
+    else {
+        panic!("{notices:?}");
+    };
+    assert_eq!((*id, bytes.len(), fds.len()), (b.id, 1, 1));
     // Over the edge of a segment, and larger than one.
     let second = world.lease(&b, &pb, 20);
     assert_eq!(

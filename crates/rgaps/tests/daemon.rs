@@ -1,7 +1,7 @@
 //! Nodes and a real daemon, which they start themselves and which dies. This program is the daemon,
 //! too (`RGAPS_DAEMON` names it), and the other client processes: hence no test harness.
 
-use rgaps::{Config, Node, Publisher, Subscriber};
+use rgaps::{Config, Loan, Node, Publisher, Subscriber};
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
 use rgaps_session::{DaemonLock, Listener, Ready};
 use rustix::process::{kill_process, Pid, Signal};
@@ -22,10 +22,14 @@ fn main() {
         return subscriber_process(Path::new(&arguments[2]));
     }
     std::env::set_var("RGAPS_DAEMON", std::env::current_exe().unwrap());
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         (
             "nothing_is_lost_when_the_daemon_is_killed",
             nothing_is_lost_when_the_daemon_is_killed,
+        ),
+        (
+            "a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive",
+            a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive,
         ),
         (
             "a_client_that_died_with_the_daemon_is_cleaned_up",
@@ -180,7 +184,10 @@ fn length_of(number: u64) -> u64 {
 }
 
 fn publish(publisher: &Publisher, number: u64) {
-    let mut loan = publisher.loan(length_of(number)).unwrap();
+    publish_in(publisher.loan(length_of(number)).unwrap(), number);
+}
+
+fn publish_in(mut loan: Loan, number: u64) {
     let bytes = loan.as_mut_slice().unwrap();
     bytes.fill(number as u8);
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -259,6 +266,33 @@ fn nothing_is_lost_when_the_daemon_is_killed() {
     });
 }
 
+/// The subscriber's process stands still while the pool grows and the daemon goes, and no other
+/// daemon comes.
+fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
+    let place = Place::new();
+    let node = place.node("writer");
+    let (publisher, _) = reliable(&node);
+    let mut reader = place.reader();
+    publish(&publisher, 0);
+    let daemon = node.status().unwrap().pid;
+    let child = Pid::from_child(&reader.child);
+    kill_process(child, Signal::STOP).unwrap();
+    let segments = || node.pools().unwrap()[0].segments;
+    let before = segments();
+    let mut loan = publisher.loan(200 << 20).unwrap();
+    assert!(segments() > before, "the pool grows");
+    loan.truncate(length_of(1));
+    publish_in(loan, 1);
+    node.stop_daemon().unwrap();
+    wait_for("its end", || !is_running(daemon));
+    kill_process(child, Signal::CONT).unwrap();
+    publisher.loan(0).unwrap().publish().unwrap();
+    assert_eq!(reader.line(), "2 received, 0 missed, 0 corrupt");
+    assert!(!place.socket().exists(), "there is no daemon to ask");
+    writeln!(reader.stdin).unwrap();
+    assert!(reader.child.wait().unwrap().success());
+}
+
 fn a_client_that_died_with_the_daemon_is_cleaned_up() {
     let place = Place::new();
     let node = place.node("writer");
@@ -317,6 +351,19 @@ fn a_stopped_daemon_leaves_its_members_running() {
             .as_slice()
             .unwrap(),
         2
+    ));
+    // It has been handed what was there, and serves it: memory, and members for both.
+    wait_for("the topic", || other.topic("t").is_ok());
+    let mut loan = publisher.loan(200 << 20).unwrap();
+    loan.truncate(length_of(3));
+    publish_in(loan, 3);
+    let sample = subscriber.recv_timeout(PATIENCE).unwrap();
+    assert!(is_whole(sample.as_slice().unwrap(), 3));
+    let late = other.subscriber("t").reliable().create().unwrap();
+    publish(&publisher, 4);
+    assert!(is_whole(
+        late.recv_timeout(PATIENCE).unwrap().as_slice().unwrap(),
+        4
     ));
 }
 

@@ -17,7 +17,8 @@ pub use access::{
 };
 pub use config::{
     segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, CudaPool, CudaUse,
-    Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal,
+    Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal, RECONNECT_PAUSE_MAX_MS,
+    RECOVERY_MS_MIN,
 };
 pub use launch::{connect, connect_or_start, find_daemon, LaunchError};
 pub use lock::{DaemonLock, LockError};

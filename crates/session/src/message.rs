@@ -44,17 +44,24 @@ pub enum DaemonPacket {
 /// Unasked news from the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
-    /// A pool that the client uses has more segments: fetch them with [`Request::Segments`].
+    /// A pool that the client uses has more segments. Its packet carries their descriptors, so
+    /// that a message in them can be read even if the daemon dies now; those that are missing are
+    /// to be had with [`Request::Segments`].
     PoolGrown {
         /// The zone.
         zone: ZoneId,
         /// Index of the pool in the zone.
         pool: u32,
-        /// Segments there are now.
-        segments: u32,
+        /// Number of the first segment in this packet.
+        from: u32,
+        /// Their sizes; none if their descriptors could not be sent.
+        bytes: Vec<u64>,
+        /// Whether the descriptors can be written through.
+        writable: bool,
     },
     /// A topic that the client subscribes to has got its pool: map it before the first message
-    /// comes, which may be when there is no daemon to ask.
+    /// comes, which may be when there is no daemon to ask. If the pool has segments already,
+    /// [`Notice::PoolGrown`] follows.
     TopicPool {
         /// The zone.
         zone: ZoneId,

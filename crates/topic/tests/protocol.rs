@@ -6,7 +6,8 @@ mod fixture;
 use fixture::Fixture;
 use rgaps_layout::{DType, MAX_DIMS};
 use rgaps_topic::{
-    abandon, clear_holder, evict_through, live_blocks, Holders, Message, Reader, Start, Tensor,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Reader,
+    Start, Tensor,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -246,6 +247,44 @@ fn a_dead_publisher_leaves_its_history_and_nothing_else() {
     assert_eq!(live, [(2 * 4096, 4096)], "what is held stays");
     held.held.release();
     assert_eq!(live_blocks(&slot, &region).count(), 0);
+}
+
+#[test]
+fn bits_of_nobody_are_cleared_and_those_of_holders_stay() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(3, false, Start::Live);
+    for tag in 0..3 {
+        let loan = writer.loan(tag * 4096, 4096).unwrap();
+        writer.publish(loan, &message(tag), &mut |_| ()).unwrap();
+    }
+    let first = reader.poll().unwrap();
+    let slot = writer.topic().publisher(0);
+    drop(writer);
+    let region = fixture.region(0);
+    let left = abandon(&slot, &region, fixture.incarnation(0), 0);
+    evict_through(&slot, &region, fixture.incarnation(0), left.tail..left.head);
+    // Somebody scribbles bits of subscribers that there are not over a free block and a held one.
+    for block in [0, 1] {
+        let word = region.holders(block).unwrap();
+        let now = Holders::load(word);
+        let mask = now.mask | 1 << 40 | 1 << 7;
+        word.store(Holders { mask, ..now }.pack(), SeqCst);
+    }
+    assert_eq!(live_blocks(&slot, &region).count(), 2);
+    assert_eq!(
+        clear_strangers(&slot, &region, 1 << 3),
+        1,
+        "nobody had the second"
+    );
+    assert_eq!(live_blocks(&slot, &region).collect::<Vec<_>>(), [(0, 4096)]);
+    assert_eq!(clear_strangers(&slot, &region, 1 << 3), 0);
+    first.held.release();
+    assert_eq!(
+        live_blocks(&slot, &region).count(),
+        0,
+        "its holder's bit was the last"
+    );
 }
 
 #[test]

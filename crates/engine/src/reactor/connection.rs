@@ -1,13 +1,16 @@
 //! A session's socket: what came, and what is still to go out.
 
 use crate::engine::Peer;
-use rgaps_session::{Channel, ClientPacket, DaemonPacket, SocketError};
+use rgaps_session::{Channel, ClientPacket, DaemonPacket, Notice, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Packets that wait for a client to read. A client sends a request and waits for its answer; one
 /// that lets so many pile up is broken.
 const MAX_QUEUED: usize = 128;
+
+/// `ETOOMANYREFS`.
+const TOO_MANY_REFERENCES: i32 = rustix::io::Errno::TOOMANYREFS.raw_os_error();
 
 /// What to do about a socket after writing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,11 +89,22 @@ impl Connection {
     }
 
     pub(super) fn flush(&mut self) -> Flow {
-        while let Some((packet, fds)) = self.queue.front() {
-            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match self.channel.send(packet, &fds) {
+        while let Some((packet, fds)) = self.queue.front_mut() {
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.channel.send(packet, &borrowed) {
                 Ok(()) => {
                     self.queue.pop_front();
+                }
+                // Too many descriptors are under way to clients that do not read: this one asks.
+                Err(SocketError::System { source, .. })
+                    if source.raw_os_error() == Some(TOO_MANY_REFERENCES) && !fds.is_empty() =>
+                {
+                    let DaemonPacket::Notice(Notice::PoolGrown { bytes, .. }) = packet else {
+                        tracing::error!(%source, "an answer could not be sent");
+                        return Flow::Finished;
+                    };
+                    bytes.clear();
+                    fds.clear();
                 }
                 Err(SocketError::WouldBlock) => return self.wait(true),
                 Err(SocketError::Closed) => return Flow::Finished,

@@ -41,7 +41,7 @@ pub(super) struct State {
     /// The zone that is taken back.
     expected: Option<ZoneId>,
     quit: Option<bool>,
-    notices: Vec<Notice>,
+    notices: Vec<(Notice, Vec<OwnedFd>)>,
 }
 
 pub(super) struct FakeZone {
@@ -98,7 +98,30 @@ impl FakeDaemon {
     }
 
     pub(super) fn notify(&self, notice: Notice) {
-        self.state().notices.push(notice);
+        self.state().notices.push((notice, Vec::new()));
+    }
+
+    /// Adds a segment, sends it around, and dies before anyone can ask for it.
+    pub(super) fn grow_and_die(mut self, zone: ZoneId) {
+        let mut state = self.state();
+        let segments = {
+            let zone = state.zone.as_mut().unwrap();
+            zone.grow();
+            &zone.segments
+        };
+        let from = segments.len() as u32 - 1;
+        let fd = reopen(segments[from as usize].as_fd(), false);
+        let grown = Notice::PoolGrown {
+            zone,
+            pool: 0,
+            from,
+            bytes: vec![SEGMENT_BYTES],
+            writable: false,
+        };
+        state.notices.push((grown, vec![fd]));
+        state.quit = Some(false);
+        drop(state);
+        self.thread.take().unwrap().join().unwrap();
     }
 
     /// Adds a segment without a word.
@@ -136,10 +159,11 @@ fn serve(listener: &Listener, state: &Mutex<State>) {
             channels.push(channel);
         }
         let mut state = state.lock().unwrap();
-        for notice in std::mem::take(&mut state.notices) {
+        for (notice, fds) in std::mem::take(&mut state.notices) {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             for channel in &channels {
                 channel
-                    .send(&DaemonPacket::Notice(notice.clone()), &[])
+                    .send(&DaemonPacket::Notice(notice.clone()), &fds)
                     .unwrap();
             }
         }

@@ -3,7 +3,8 @@
 use super::session::{CallError, Session};
 use super::worker::Worker;
 use super::ClientError;
-use rgaps_session::{Channel, Config, LaunchError};
+use rgaps_session::{Channel, Config, LaunchError, RECONNECT_PAUSE_MAX_MS};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ const OPEN_TRIES: u32 = 4;
 /// First pause between attempts to find a daemon; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`PAUSE_MIN`].
-const PAUSE_MAX: Duration = Duration::from_millis(1000);
+const PAUSE_MAX: Duration = Duration::from_millis(RECONNECT_PAUSE_MAX_MS);
 
 /// The session, or how it ended.
 pub(super) enum Link {
@@ -60,31 +61,24 @@ fn find(config: &Config, bin_dirs: &[PathBuf], may_start: bool) -> Result<Channe
 impl Worker {
     /// The session has ended.
     pub(super) fn lose(&mut self, reason: String) {
-        let stopped = match &mut self.link {
-            Link::Up(session) => session.was_stopped(),
-            Link::Down(down) => down.stopped,
+        let (news, stopped) = match &mut self.link {
+            Link::Up(session) => session.last_words(),
+            Link::Down(down) => (VecDeque::new(), down.stopped),
         };
         if stopped {
             tracing::info!("the daemon was stopped; what was joined goes on");
         } else {
             tracing::warn!(reason, "the daemon is gone; what was joined goes on");
         }
-        self.set_down(reason, stopped);
-    }
-
-    /// The daemon was stopped on purpose.
-    pub(super) fn stop_following(&mut self) {
-        self.set_down("it was stopped".to_owned(), true);
-    }
-
-    fn set_down(&mut self, reason: String, stopped: bool) {
-        let next_attempt = Instant::now();
         self.link = Link::Down(Down {
             reason,
             stopped,
-            next_attempt,
+            next_attempt: Instant::now(),
             pause: PAUSE_MIN,
         });
+        for news in news {
+            self.heed(news);
+        }
     }
 
     /// The session; looks for a daemon until the command's deadline if there is none. After a daemon was

@@ -5,7 +5,10 @@ use super::mapping::PoolMapping;
 use super::worker::{unexpected, unknown_zone, Worker};
 use super::ClientError;
 use rgaps_pool::{Access, Mapping};
-use rgaps_session::{Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_RANGES};
+use rgaps_session::{
+    Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_PACKET_FDS, MAX_RANGES,
+};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Worker {
@@ -66,7 +69,14 @@ impl Worker {
         if let Some(known) = self.zone(zone)?.pools.get(&pool) {
             return Ok(known.grant);
         }
-        let (answer, _) = self.ask(&Request::Pool { zone, pool })?;
+        let answer = match self.ask(&Request::Pool { zone, pool }) {
+            Ok((answer, _)) => answer,
+            // The daemon may have told of it before it died.
+            Err(error) => {
+                let known = self.zone(zone)?.pools.get(&pool);
+                return known.map(|book| book.grant).ok_or(error);
+            }
+        };
         let Answer::Pool(grant) = answer else {
             return Err(unexpected("a question about a pool", &answer));
         };
@@ -95,17 +105,67 @@ impl Worker {
             // A publisher's may lack what came when there was none.
             Some(mapping) if access == Access::ReadOnly => return Ok(mapping),
             Some(mapping) => mapping,
-            None => {
-                let cuda = self.config.pool.cuda.enabled;
-                let guard = self.guard.clone();
-                let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
-                let mapping = Arc::new(mapping);
-                book.set_mapping(mapping.clone());
-                mapping
-            }
+            None => self.make_mapping(zone, grant, access)?,
         };
         self.fetch_segments(zone, grant.pool, access == Access::ReadWrite)?;
         Ok(mapping)
+    }
+
+    /// Addresses for a pool, with nothing mapped there yet.
+    fn make_mapping(
+        &mut self,
+        zone: ZoneId,
+        grant: &PoolGrant,
+        access: Access,
+    ) -> Result<Arc<PoolMapping>, ClientError> {
+        let Some(zone_book) = self.zones.get_mut(&zone) else {
+            return Err(unknown_zone(zone));
+        };
+        let book = zone_book.pool(grant);
+        let cuda = self.config.pool.cuda.enabled;
+        let guard = self.guard.clone();
+        let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
+        let mapping = Arc::new(mapping);
+        book.set_mapping(mapping.clone());
+        Ok(mapping)
+    }
+
+    /// Prepares for reading a pool that a topic has got, without asking for its segments.
+    pub(super) fn reserve_pool(
+        &mut self,
+        zone: ZoneId,
+        grant: &PoolGrant,
+    ) -> Result<(), ClientError> {
+        let known = self.zones.get_mut(&zone).map(|book| book.pool(grant));
+        match known.map(|book| book.mapping(Access::ReadOnly).is_some()) {
+            Some(false) => self.make_mapping(zone, grant, Access::ReadOnly).map(drop),
+            // A zone that was left meanwhile needs no pools.
+            None | Some(true) => Ok(()),
+        }
+    }
+
+    /// Enters and maps segments that the daemon sent unasked. False: they have to be asked for.
+    pub(super) fn enter_grown(
+        &mut self,
+        zone: ZoneId,
+        pool: u32,
+        from: u32,
+        bytes: &[u64],
+        fds: Vec<OwnedFd>,
+        writable: bool,
+    ) -> Result<bool, ClientError> {
+        let known = self.zones.get_mut(&zone);
+        let Some(book) = known.and_then(|book| book.pools.get_mut(&pool)) else {
+            return Ok(true);
+        };
+        let known = book.first_wanted(false);
+        if bytes.is_empty() || from != known {
+            return Ok(!bytes.is_empty() && from as usize + bytes.len() <= known as usize);
+        }
+        book.enter(from, bytes, fds, writable)?;
+        book.extend_mappings()?;
+        // A packet may not have held all of them.
+        Ok(bytes.len() < MAX_PACKET_FDS)
     }
 
     /// Maps what a pool has grown by, for writing too if this process publishes in it.

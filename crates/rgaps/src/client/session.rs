@@ -32,11 +32,15 @@ pub(super) enum CallError {
     Unsendable(SocketError),
 }
 
+/// A notice and the descriptors that came with it.
+pub(super) type News = (Notice, Vec<OwnedFd>);
+
 #[derive(Debug)]
 pub(super) struct Session {
     channel: NotInherited<Channel>,
     next_id: u64,
-    notices: VecDeque<Notice>,
+    notices: VecDeque<News>,
+    stopping: bool,
 }
 
 impl Session {
@@ -55,6 +59,7 @@ impl Session {
             channel,
             next_id: 1,
             notices: VecDeque::new(),
+            stopping: false,
         };
         let hello = Request::Hello {
             protocol: PROTOCOL_VERSION,
@@ -82,14 +87,15 @@ impl Session {
         }
     }
 
-    /// Whether the daemon has said that it leaves on purpose, for when the session has ended.
-    pub(super) fn was_stopped(&mut self) -> bool {
-        // Sending may have failed before its last words were read; that this fails is no news.
+    /// What the daemon still had to say when the session ended, and whether it said that it leaves
+    /// on purpose.
+    pub(super) fn last_words(&mut self) -> (VecDeque<News>, bool) {
+        // Sending may have failed before all that had arrived was read; that this fails is no news.
         let _ = self.take_in();
-        self.notices.contains(&Notice::Stopping)
+        (std::mem::take(&mut self.notices), self.stopping)
     }
 
-    pub(super) fn next_notice(&mut self) -> Option<Notice> {
+    pub(super) fn next_notice(&mut self) -> Option<News> {
         self.notices.pop_front()
     }
 
@@ -128,7 +134,7 @@ impl Session {
                         "it answered request {answered} instead of {id}"
                     )));
                 }
-                (DaemonPacket::Notice(notice), _) => self.keep(notice)?,
+                (DaemonPacket::Notice(notice), fds) => self.keep(notice, fds)?,
             }
         }
     }
@@ -137,7 +143,7 @@ impl Session {
     pub(super) fn take_in(&mut self) -> Result<(), CallError> {
         loop {
             match self.channel.receive::<DaemonPacket>() {
-                Ok(Some((DaemonPacket::Notice(notice), _))) => self.keep(notice)?,
+                Ok(Some((DaemonPacket::Notice(notice), fds))) => self.keep(notice, fds)?,
                 Ok(Some((DaemonPacket::Answer { id, .. }, _))) => {
                     return Err(CallError::Lost(format!("it answered request {id} twice")));
                 }
@@ -148,11 +154,13 @@ impl Session {
         }
     }
 
-    /// Waits until the daemon has ended the session.
+    /// Waits until the daemon, which was told to leave, has ended the session.
     pub(super) fn wait_for_end(&mut self) -> Result<(), CallError> {
+        self.stopping = true;
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.receive(Some(deadline)) {
+                Ok((DaemonPacket::Notice(notice), fds)) => self.keep(notice, fds)?,
                 Ok(_) => {}
                 Err(CallError::Lost(_)) => return Ok(()),
                 Err(error) => return Err(error),
@@ -160,13 +168,14 @@ impl Session {
         }
     }
 
-    fn keep(&mut self, notice: Notice) -> Result<(), CallError> {
+    fn keep(&mut self, notice: Notice, fds: Vec<OwnedFd>) -> Result<(), CallError> {
         if self.notices.len() == NOTICES_MAX {
             return Err(CallError::Lost(
                 "it floods this client with notices".to_owned(),
             ));
         }
-        self.notices.push_back(notice);
+        self.stopping |= notice == Notice::Stopping;
+        self.notices.push_back((notice, fds));
         Ok(())
     }
 

@@ -139,6 +139,20 @@ fn joining_mapping_leasing_leaving() {
 }
 
 #[test]
+fn a_segment_that_was_sent_is_mapped_though_the_daemon_is_gone() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let node = place.node();
+    let joined = subscriber(&node);
+    let zone = joined.zone.id();
+    let grant = node.pool_grant(zone, 0).unwrap();
+    let reading = node.pool_mapping(zone, grant, Access::ReadOnly).unwrap();
+    assert_eq!(reading.mapped(), 0);
+    daemon.grow_and_die(zone);
+    eventually("mapped", || reading.mapped() == SEGMENT_BYTES);
+}
+
+#[test]
 fn a_pool_that_grows_is_mapped_as_it_grows() {
     let place = Place::new();
     let daemon = place.daemon();
@@ -151,7 +165,9 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
     daemon.notify(Notice::PoolGrown {
         zone,
         pool: 0,
-        segments: 1,
+        from: 0,
+        bytes: Vec::new(),
+        writable: false,
     });
     eventually("mapped unasked", || reading.mapped() == SEGMENT_BYTES);
     // More than fit in a packet, and no word about it.

@@ -4,7 +4,7 @@ use super::book::ZoneBook;
 use super::conductor::Command;
 use super::link::Link;
 use super::mapping::LazyDriver;
-use super::session::{poll_until, CallError, Session};
+use super::session::{poll_until, CallError, News, Session};
 use super::{ClientError, ForkGuard};
 use rgaps_pool::Access;
 use rgaps_session::{Answer, Config, Member, Notice, RefusalCode, Request, ZoneId};
@@ -114,16 +114,7 @@ impl Worker {
     fn heed_daemon(&mut self) {
         while let Link::Up(session) = &mut self.link {
             match session.next_notice() {
-                Some(Notice::PoolGrown { zone, pool, .. }) => {
-                    self.stale_pools.insert((zone, pool));
-                }
-                Some(Notice::TopicPool { zone, pool }) => {
-                    if let Some(book) = self.zones.get_mut(&zone) {
-                        book.pool(&pool);
-                        self.stale_pools.insert((zone, pool.pool));
-                    }
-                }
-                Some(Notice::Stopping) => self.stop_following(),
+                Some(news) => self.heed(news),
                 None => break,
             }
         }
@@ -144,6 +135,37 @@ impl Worker {
             if let Err(error) = outcome {
                 tracing::warn!(%error, pool, "a pool's segments cannot be mapped");
             }
+        }
+    }
+
+    /// Acts on one notice, as far as that takes no daemon; the rest is done by `heed_daemon`.
+    pub(super) fn heed(&mut self, (notice, fds): News) {
+        match notice {
+            Notice::PoolGrown {
+                zone,
+                pool,
+                from,
+                bytes,
+                writable,
+            } => {
+                let entered = self.enter_grown(zone, pool, from, &bytes, fds, writable);
+                if let Err(error) = &entered {
+                    tracing::warn!(%error, pool, "a pool's segments cannot be mapped");
+                }
+                if !entered.is_ok_and(|entered| entered) {
+                    self.stale_pools.insert((zone, pool));
+                }
+            }
+            Notice::TopicPool { zone, pool } => {
+                if let Err(error) = self.reserve_pool(zone, &pool) {
+                    tracing::warn!(%error, pool = pool.pool, "a topic's pool cannot be mapped");
+                }
+                self.stale_pools.insert((zone, pool.pool));
+            }
+            Notice::Stopping if matches!(self.link, Link::Up(_)) => {
+                self.lose("it was stopped".to_owned());
+            }
+            Notice::Stopping => {}
         }
     }
 
@@ -244,7 +266,7 @@ impl Worker {
         match stopped {
             // It may be gone before its answer is.
             Ok(()) | Err(CallError::Lost(_)) => {
-                self.stop_following();
+                self.lose("it was stopped".to_owned());
                 Ok(())
             }
             Err(CallError::NoAnswer) => {

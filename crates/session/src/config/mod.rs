@@ -276,6 +276,12 @@ impl<'de> Deserialize<'de> for FileMode {
     }
 }
 
+/// Longest pause of a client between two attempts to find a daemon.
+pub const RECONNECT_PAUSE_MAX_MS: u64 = 1000;
+/// A new daemon waits at least this long for its predecessor's clients: each of them has come by
+/// then, with half a second to hand back what it has.
+pub const RECOVERY_MS_MIN: u64 = RECONNECT_PAUSE_MAX_MS + 500;
+
 impl Config {
     /// How long a daemon without clients stays; none is for ever.
     pub fn idle_exit(&self) -> Option<Duration> {
@@ -287,6 +293,13 @@ impl Config {
         check_realm(&self.realm)?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;
+        if self.recovery_ms < RECOVERY_MS_MIN {
+            return Err(format!(
+                "recovery_ms = {}: it must be at least {RECOVERY_MS_MIN}, since clients look for \
+                 a new daemon only every {RECONNECT_PAUSE_MAX_MS} ms",
+                self.recovery_ms
+            ));
+        }
         let limits = &self.limits;
         for (key, value, most) in [
             ("clients", limits.clients, MAX_CLIENTS as u32),

@@ -23,7 +23,7 @@ realm = "lab"
 socket = "/run/lab.sock"
 socket_mode = "0660"
 idle_exit_ms = 0
-recovery_ms = 500
+recovery_ms = 5000
 log = "debug"
 autostart = false
 
@@ -66,7 +66,7 @@ fn every_key_of_a_file() {
     assert_eq!(config.idle_exit(), None);
     assert_eq!(
         (config.recovery_ms, config.log.as_str(), config.autostart),
-        (500, "debug", false)
+        (5000, "debug", false)
     );
     let host = HostPool {
         cap: Some(ByteSize(8 << 30)),
@@ -173,6 +173,7 @@ fn errors_name_place_and_key() {
         ("RGAPS_REALM__X", "1"),
         ("RGAPS_AUTOSTART", "perhaps"),
         ("RGAPS_REALM", ""),
+        ("RGAPS_RECOVERY_MS", "1000"),
     ] {
         let error = Config::load_from(None, &environment(&[(variable, value)], &[])).unwrap_err();
         assert!(error.to_string().contains(variable), "{error}");
