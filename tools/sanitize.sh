@@ -14,6 +14,8 @@ case $kind in
     # stand-in for CUDA's driver is built without one.
     cargo build --locked --quiet -p rgaps-test-driver
     export RGAPS_TEST_DRIVER=$PWD/target/debug/librgaps_test_driver.so
+    # Tests that fault on purpose look for the signal.
+    export ASAN_OPTIONS=handle_segv=0:${ASAN_OPTIONS:-}
     crates+=(-p rgaps-cuda) ;;
   thread)
     # Without a sanitizer its locks would look like races: the CUDA crate is left out.
