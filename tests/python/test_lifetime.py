@@ -1,5 +1,6 @@
 """A block stays held for as long as anyone sees its bytes, and no longer."""
 
+import copy
 import gc
 import threading
 import warnings
@@ -237,3 +238,19 @@ def test_no_memory_is_lost_over_many_messages(node):
         rounds(10000)
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown_kib < 1500 and sub.held == 0
+
+
+def test_a_clone_holds_the_bytes_by_itself(pair):
+    pub, sub = pair
+    pub.put(b"kept", tag=3)
+    first = sub.recv(5)
+    second, third = first.clone(), copy.copy(first)
+    assert sub.held == 1
+    first.release()
+    with pytest.raises(rgaps.Closed):
+        first.clone()
+    assert (second.tobytes(), second.tag, second.sequence) == (b"kept", 3, 0)
+    second.release()
+    assert bytes(third) == b"kept" and sub.held == 1
+    third.release()
+    assert sub.held == 0

@@ -1,6 +1,6 @@
 //! What can be written on the command line.
 
-use crate::units::{frequency, seconds};
+use crate::units::{frequency, period, seconds};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rgaps_session::ByteSize;
@@ -16,6 +16,7 @@ Exit codes:
   4  no such topic
   5  not in time: no message, no subscriber, or reliable subscribers that did not read on
   6  refused: permission, type, quality of service, a limit, a full pool
+  130  ended at once by a second Ctrl-C
 
 Configuration: rgaps.toml in ., ~/.config/rgaps or /etc/rgaps; RGAPS_* variables over it.
 Logs: RUST_LOG, for example RUST_LOG=rgaps=debug.";
@@ -120,7 +121,7 @@ pub struct Watch {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
     /// Report so often.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "1")]
     pub every: Duration,
     /// Look at the last so many messages.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]

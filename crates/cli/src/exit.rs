@@ -2,7 +2,8 @@
 
 use crate::output::OutputClosed;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, PutError, RecvError};
-use rgaps_session::{ConfigError, LaunchError, RefusalCode};
+use rgaps_session::{ConfigError, LaunchError, RefusalCode, SocketError};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 const FAILED: u8 = 1;
@@ -31,7 +32,7 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
         // `rgaps topic echo x | head -1` has got what it wanted.
         return ExitCode::SUCCESS;
     }
-    eprintln!("rgaps: {error:#}");
+    eprintln!("rgaps: {}", rgaps_session::explain(error.as_ref()));
     ExitCode::from(number(&error))
 }
 
@@ -96,7 +97,9 @@ fn of_client(error: &ClientError) -> u8 {
 fn of_launch(error: &LaunchError) -> u8 {
     match error {
         LaunchError::Config(_) => USAGE,
+        LaunchError::Socket(SocketError::Path { .. }) => USAGE,
         LaunchError::NotPermitted { .. } => REFUSED,
+        LaunchError::File { source, .. } if source.kind() == ErrorKind::PermissionDenied => REFUSED,
         _ => NO_DAEMON,
     }
 }

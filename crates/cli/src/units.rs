@@ -9,6 +9,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong(()))
 }
 
+/// A time in seconds, above 0.
+pub fn period(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err(format!("'{text}' is no time above 0 seconds")),
+        period => Ok(period),
+    }
+}
+
 /// A number per second, above 0.
 pub fn frequency(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

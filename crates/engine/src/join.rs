@@ -309,8 +309,10 @@ impl Zone {
                 return Err(refuse(
                     RefusalCode::LimitReached,
                     format!(
-                        "topic has all its {MAX_PUBLISHERS} publishers (those that left count \
-                         while their messages are still read or held)"
+                        "topic '{}' has all the {MAX_PUBLISHERS} publishers that a topic may have on \
+                         a host (those that left count while their messages are still read or \
+                         held); close some, or spread them over several topics",
+                        self.topics[&index].name
                     ),
                 ));
             };
@@ -340,7 +342,11 @@ impl Zone {
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
-                format!("the topic has all its {MAX_SUBSCRIBERS} subscribers on this host"),
+                format!(
+                    "topic '{}' has all the {MAX_SUBSCRIBERS} subscribers that a topic may have on a \
+                     host; close some, or let one process read for several",
+                    self.topics[&index].name
+                ),
             )
         })?;
         let doorbell = self.new_doorbell(client)?;

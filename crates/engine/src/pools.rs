@@ -237,8 +237,7 @@ impl Pool {
         refuse(
             RefusalCode::PoolFull,
             format!(
-                "the {} pool has no {bytes} bytes together: {} of at most {} bytes are leased; \
-                 release samples, keep less history, or raise the pool's cap in rgaps.toml",
+                "the {} pool has no {bytes} bytes together: {} of at most {} bytes are leased",
                 self.domain,
                 self.leased_bytes(),
                 self.cap_bytes

@@ -310,7 +310,16 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        let (pool, range, grown) = zone.lease(publisher, client, bytes, limit)?;
+        let (pool, range, grown) = match zone.lease(publisher, client, bytes, limit) {
+            Ok(leased) => leased,
+            Err(refusal) => {
+                if refusal.code == RefusalCode::PoolFull {
+                    let pool = zone.publisher_of(publisher, client)?.1.pool;
+                    self.notify_shortage(publisher.zone, pool);
+                }
+                return Err(refusal);
+            }
+        };
         if let Some(from) = grown {
             self.notify_growth(publisher.zone, pool, from);
         }
@@ -333,6 +342,26 @@ impl Engine {
             known.pools.insert((zone, pool.pool));
         }
         self.send_segments(session, zone, pool.pool, 0);
+    }
+
+    /// Asks all who publish in a pool for what they do not need of it.
+    fn notify_shortage(&mut self, zone_id: ZoneId, pool: u32) {
+        let Some(zone) = self.zones.get(&zone_id) else {
+            return;
+        };
+        let publishes = |session: &crate::engine::Session| {
+            let client = session.zones.get(&zone_id);
+            !session.detached && client.is_some_and(|client| zone.publishes_in(*client, pool))
+        };
+        let publishing = self.sessions.iter().filter(|(_, s)| publishes(s));
+        let publishing: Vec<SessionId> = publishing.map(|(id, _)| *id).collect();
+        let short = Notice::PoolShort {
+            zone: zone_id,
+            pool,
+        };
+        for session in publishing {
+            self.notify(session, short.clone(), Vec::new());
+        }
     }
 
     /// Sends the segments of a pool from number `from` on to all who use it, before the one whom

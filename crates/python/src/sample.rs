@@ -251,6 +251,16 @@ impl SampleBase {
         PyBytes::new_with(py, self.bytes as usize, |bytes| self.read(py, &held, bytes))
     }
 
+    /// The same message as an object of its own: its bytes stay until both are released. It counts
+    /// once among the samples that the subscriber holds.
+    fn clone<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        wrap(py, self.held()?.sample.clone(), &self.topic)
+    }
+
+    fn __copy__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.clone(py)
+    }
+
     /// Lets go of the block, once all arrays and tensors over it are gone too.
     ///
     /// On a GPU, waits until the work queued on ``stream`` so far has finished.

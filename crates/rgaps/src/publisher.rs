@@ -1,7 +1,7 @@
 //! Publishers: memory, loans, publishing.
 
 use crate::client::broken;
-use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::client::{Arena, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::loan::Filled;
 use crate::pending::Deadline;
 use crate::tensor::contiguous;
@@ -12,12 +12,12 @@ use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, Stream, Tlsf};
-use rgaps_session::{History, Member, Offer, PoolGrant, RefusalCode, Role};
+use rgaps_session::{History, Member, Offer, PoolGrant, Range, RefusalCode, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{ring_ahead, Message, RegionView, Shared, Sleeper, TopicView, Writer};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
@@ -235,7 +235,8 @@ pub(crate) struct PublisherCore {
     doorbell: u32,
     qos: PublisherQos,
     max_bytes: u64,
-    state: Mutex<State>,
+    /// The conductor follows a weak reference to it, when others want memory.
+    state: Arc<Mutex<State>>,
 }
 
 /// What changes with every message.
@@ -243,6 +244,34 @@ struct State {
     writer: Writer<Shared>,
     memory: Memory,
     loans: u32,
+}
+
+impl State {
+    /// Takes leased memory that no message needs out of the allocator, but for `keep_bytes`.
+    fn take_free(&mut self, keep_bytes: u64) -> Vec<Range> {
+        let State { writer, memory, .. } = self;
+        writer.collect_returned(&mut |block| memory.free(block));
+        let free = memory
+            .tlsf
+            .take_free(rgaps_layout::GRANULE_BYTES, keep_bytes);
+        let ranges: Vec<Range> = free
+            .into_iter()
+            .map(|range| Range {
+                offset: range.start,
+                bytes: range.end - range.start,
+            })
+            .collect();
+        memory.leased_bytes -= ranges.iter().map(|range| range.bytes).sum::<u64>();
+        ranges
+    }
+}
+
+impl Arena for Mutex<State> {
+    fn take_free(&self) -> Vec<Range> {
+        // Nothing in there panics half-way through a change.
+        let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
+        state.take_free(0)
+    }
 }
 
 /// The leased memory.
@@ -316,6 +345,13 @@ impl PublisherCore {
             handles: vec![u32::MAX; ring.block_capacity as usize],
             leased_bytes: 0,
         };
+        let state = Arc::new(Mutex::new(State {
+            writer,
+            memory,
+            loans: 0,
+        }));
+        let arena: Weak<Mutex<State>> = Arc::downgrade(&state);
+        conductor.set_arena(member, arena)?;
         Ok(PublisherCore {
             guard: conductor.guard().clone(),
             conductor,
@@ -330,11 +366,7 @@ impl PublisherCore {
             doorbell,
             qos,
             max_bytes,
-            state: Mutex::new(State {
-                writer,
-                memory,
-                loans: 0,
-            }),
+            state,
         })
     }
 
@@ -636,22 +668,8 @@ impl PublisherCore {
 
     fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.guard.check()?;
-        let ranges: Vec<_> = {
-            let mut state = self.lock();
-            let State { writer, memory, .. } = &mut *state;
-            writer.collect_returned(&mut |block| memory.free(block));
-            memory
-                .tlsf
-                .take_free(rgaps_layout::GRANULE_BYTES, keep_bytes)
-                .into_iter()
-                .map(|range| rgaps_session::Range {
-                    offset: range.start,
-                    bytes: range.end - range.start,
-                })
-                .collect()
-        };
+        let ranges = self.lock().take_free(keep_bytes);
         let bytes = ranges.iter().map(|range| range.bytes).sum();
-        self.lock().memory.leased_bytes -= bytes;
         self.conductor.return_ranges(self.member, ranges)?;
         Ok(bytes)
     }

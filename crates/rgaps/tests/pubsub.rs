@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{DType, Late, LoanError, PublishError, PutError, RecvError};
+use rgaps::{DType, Late, LoanError, Node, PublishError, PutError, RecvError};
 use std::time::{Duration, Instant};
 use support::Daemon;
 
@@ -110,6 +110,56 @@ fn a_full_pool_is_a_clear_error_and_comes_right_again() {
     assert_eq!(
         subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap()[30 << 19],
         2
+    );
+}
+
+#[test]
+fn a_publisher_gets_the_memory_that_another_does_not_need() {
+    let daemon = Daemon::start_with("[pool.host]\ncap = \"64MiB\"\nsegment = \"16MiB\"\n");
+    let (here, there) = (daemon.node("here"), daemon.node("there"));
+    let greedy = here.publisher("greedy").create().unwrap();
+    let mut loans = Vec::new();
+    while let Ok(loan) = greedy.loan(6 << 20) {
+        loans.push(loan);
+    }
+    assert!(loans.len() >= 8, "{}", loans.len());
+    let modest = |node: &Node| {
+        let builder = node.publisher("modest").loan_timeout(SOON);
+        builder.create().unwrap()
+    };
+    // In another process's node, and in the same.
+    loans.truncate(2);
+    let kept = greedy.leased_bytes();
+    modest(&there).put(&vec![3; 20 << 20]).unwrap();
+    assert!(greedy.leased_bytes() < kept);
+    modest(&here).put(&vec![4; 20 << 20]).unwrap();
+    // What it had on loan was left alone, and it gets more again.
+    for mut loan in loans {
+        loan.as_mut_slice().unwrap().fill(5);
+        loan.publish().unwrap();
+    }
+    greedy.put(&[6; 100]).unwrap();
+}
+
+#[test]
+fn what_came_before_the_first_message_that_is_received_was_missed() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("lags").create().unwrap();
+    let publisher = node.publisher("lags").keep_last(4).create().unwrap();
+    for number in 0..20u8 {
+        publisher.put(&[number]).unwrap();
+    }
+    let first = subscriber.recv_timeout(SOON).unwrap();
+    assert_eq!((first.sequence(), first.missed()), (16, 16));
+    assert_eq!(subscriber.missed(), 16);
+    // Who joins later has missed nothing.
+    let late = node.subscriber("lags").create().unwrap();
+    publisher.put(&[20]).unwrap();
+    let first = late.recv_timeout(SOON).unwrap();
+    assert_eq!(
+        (first.sequence(), first.missed(), late.missed()),
+        (20, 0, 0)
     );
 }
 

@@ -44,8 +44,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // To whoever waits for us, and to the log.
-            ready.failed(&format!("{error:#}"));
-            eprintln!("rgapsd: {error:#}");
+            let text = rgaps_session::explain(error.as_ref());
+            ready.failed(&text);
+            eprintln!("rgapsd: {text}");
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@
 
 mod access;
 mod config;
+mod explain;
 mod launch;
 mod lock;
 mod message;
@@ -20,6 +21,7 @@ pub use config::{
     Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal, RECONNECT_PAUSE_MAX_MS,
     RECOVERY_MS_MIN,
 };
+pub use explain::explain;
 pub use launch::{connect, connect_or_start, find_daemon, LaunchError};
 pub use lock::{DaemonLock, LockError};
 pub use message::*;

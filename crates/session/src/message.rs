@@ -8,7 +8,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -67,6 +67,13 @@ pub enum Notice {
         zone: ZoneId,
         /// The pool.
         pool: PoolGrant,
+    },
+    /// Somebody wants memory of a pool that is full: give back what no message needs.
+    PoolShort {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool in the zone.
+        pool: u32,
     },
     /// The daemon is going away on purpose; clients do not start another by themselves.
     Stopping,

@@ -133,8 +133,6 @@ pub struct Reader<S: Storage> {
     cursors: [u64; MAX_PUBLISHERS],
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
-    /// False until the first message was taken: what went before is not missed.
-    begun: [bool; MAX_PUBLISHERS],
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -184,7 +182,6 @@ impl<S: Storage> Reader<S> {
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
-            begun: [false; MAX_PUBLISHERS],
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
             received: 0,
@@ -387,7 +384,6 @@ impl<S: Storage> Reader<S> {
         step!("take.acquired");
         self.move_cursor(index, cursor + 1);
         step!("take.cursor");
-        self.begun[index] = true;
         self.received += 1;
         self.slot.received().store(self.received, Ordering::Relaxed);
         Taken {
@@ -423,14 +419,12 @@ impl<S: Storage> Reader<S> {
     }
 
     fn count_missed(&mut self, index: usize, count: u64) {
-        if self.begun[index] {
-            // A publisher that lies about its cursors can make any number of them.
-            self.missed[index] = self.missed[index].saturating_add(count);
-            self.missed_total = self.missed_total.saturating_add(count);
-            self.slot
-                .missed()
-                .store(self.missed_total, Ordering::Relaxed);
-        }
+        // A publisher that lies about its cursors can make any number of them.
+        self.missed[index] = self.missed[index].saturating_add(count);
+        self.missed_total = self.missed_total.saturating_add(count);
+        self.slot
+            .missed()
+            .store(self.missed_total, Ordering::Relaxed);
     }
 
     fn move_cursor(&mut self, index: usize, cursor: u64) {

@@ -7,7 +7,7 @@ use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Member, PoolGrant, Range};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A zone's page in the book.
 pub(super) struct ZoneBook {
@@ -19,12 +19,21 @@ pub(super) struct ZoneBook {
 }
 
 /// A publisher or subscriber of this process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct MemberBook {
     /// A publisher's.
     pub(super) pool: Option<u32>,
     /// What a publisher has leased.
     pub(super) ranges: Vec<Range>,
+    /// The allocator over it.
+    pub(super) arena: Option<Weak<dyn Arena>>,
+}
+
+/// What a publisher has leased and cut into blocks. Weak references to it are followed on the
+/// conductor's thread, so dropping one must not wait for the conductor.
+pub(crate) trait Arena: Send + Sync {
+    /// Takes out what no message needs, to be given back.
+    fn take_free(&self) -> Vec<Range>;
 }
 
 impl ZoneBook {

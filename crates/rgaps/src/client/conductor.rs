@@ -1,5 +1,6 @@
 //! The conductor as the rest of the process sees it.
 
+use super::book::Arena;
 use super::link;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
@@ -15,7 +16,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{sync_channel, SyncSender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 /// Commands that wait for the conductor; who sends one more waits for room.
@@ -139,6 +140,18 @@ impl Conductor {
     /// mapped in the zone's mappings of the pool before this returns.
     pub(crate) fn lease(&self, publisher: Member, bytes: u64) -> Result<Vec<Range>, ClientError> {
         self.run(move |worker| worker.lease(publisher, bytes))
+    }
+
+    /// Says where a publisher's memory can be asked for when its pool is full.
+    pub(crate) fn set_arena(
+        &self,
+        publisher: Member,
+        arena: Weak<dyn Arena>,
+    ) -> Result<(), ClientError> {
+        self.run(move |worker| {
+            worker.set_arena(publisher, arena);
+            Ok(())
+        })
     }
 
     /// Gives leased memory back. Fine without a daemon.

@@ -45,6 +45,7 @@ impl Worker {
         book.members.insert(
             member,
             MemberBook {
+                arena: None,
                 pool: leases_from,
                 ranges: Vec::new(),
             },

@@ -1,6 +1,6 @@
 //! Leases, and the pools they are in.
 
-use super::book::{check_lease, subtract};
+use super::book::{check_lease, subtract, Arena};
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, unknown_zone, Worker};
 use super::ClientError;
@@ -9,7 +9,7 @@ use rgaps_session::{
     Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_PACKET_FDS, MAX_RANGES,
 };
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 impl Worker {
     pub(super) fn lease(
@@ -43,6 +43,30 @@ impl Worker {
             }
         }
         Ok(ranges)
+    }
+
+    /// Says where a publisher's memory can be asked for.
+    pub(super) fn set_arena(&mut self, publisher: Member, arena: Weak<dyn Arena>) {
+        let book = self.zones.get_mut(&publisher.zone);
+        if let Some(member) = book.and_then(|book| book.members.get_mut(&publisher)) {
+            member.arena = Some(arena);
+        }
+    }
+
+    /// Gives back what the publishers of a pool that is full have leased and do not need.
+    pub(super) fn give_back_unused(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
+        let arenas: Vec<(Member, Arc<dyn Arena>)> =
+            self.zones.get(&zone).map_or_else(Vec::new, |book| {
+                let publishers = book.members.iter().filter(|(_, m)| m.pool == Some(pool));
+                let arenas = publishers.map(|(id, m)| (*id, m.arena.as_ref()));
+                arenas
+                    .filter_map(|(id, arena)| Some((id, arena?.upgrade()?)))
+                    .collect()
+            });
+        for (publisher, arena) in arenas {
+            self.return_ranges(publisher, arena.take_free())?;
+        }
+        Ok(())
     }
 
     pub(super) fn return_ranges(

@@ -26,6 +26,7 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use book::Arena;
 pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;

@@ -162,6 +162,11 @@ impl Worker {
                 }
                 self.stale_pools.insert((zone, pool.pool));
             }
+            Notice::PoolShort { zone, pool } => {
+                if let Err(error) = self.give_back_unused(zone, pool) {
+                    tracing::warn!(%error, pool, "memory could not be given back");
+                }
+            }
             Notice::Stopping if matches!(self.link, Link::Up(_)) => {
                 self.lose("it was stopped".to_owned());
             }

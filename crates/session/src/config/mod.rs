@@ -30,7 +30,7 @@ const MAX_REALM_NAME: usize = 64;
 #[non_exhaustive]
 pub enum ConfigError {
     /// A file cannot be read.
-    #[error("the configuration '{}' cannot be read: {source}", path.display())]
+    #[error("the configuration '{}' cannot be read: {source}; name another with --config or RGAPS_CONFIG", path.display())]
     Read {
         /// The file.
         path: PathBuf,
