@@ -77,6 +77,7 @@ proptest! {
 /// A publisher that is held back asks again and again: for the deepest history there is, looking
 /// at each message every time would take minutes.
 #[test]
+#[cfg_attr(miri, ignore = "compares times over a history of thousands")]
 fn asking_for_room_does_not_look_at_the_whole_history() {
     let depth = MAX_DEPTH;
     let fixture = Fixture::with_geometry(PublisherRegion {
