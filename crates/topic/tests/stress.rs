@@ -12,6 +12,7 @@ const RUN: Duration = Duration::from_millis(1500);
 const PUBLISHERS: usize = 3;
 
 #[test]
+#[cfg_attr(miri, ignore = "too slow to interpret; ThreadSanitizer runs it")]
 fn publishers_and_subscribers_that_come_and_go() {
     let host = Host::new();
     let end = Instant::now() + RUN;
