@@ -120,23 +120,18 @@ impl Worker {
         grant: &PoolGrant,
         access: Access,
     ) -> Result<Arc<PoolMapping>, ClientError> {
-        let Some(zone_book) = self.zones.get_mut(&zone) else {
-            return Err(unknown_zone(zone));
-        };
-        let book = zone_book.pool(grant);
-        let known = book.mapping(access).cloned();
+        let known = self.zone(zone)?.pool(grant).mapping(access).cloned();
         let mapping = match known {
             // A publisher's may lack what came when there was none.
             Some(mapping) if access == Access::ReadOnly => return Ok(mapping),
-            Some(mapping) => mapping,
-            None => self.make_mapping(zone, grant, access)?,
+            _ => self.reserve_pool(zone, grant, access)?,
         };
         self.fetch_segments(zone, grant.pool, access == Access::ReadWrite)?;
         Ok(mapping)
     }
 
-    /// Addresses for a pool, with nothing mapped there yet.
-    fn make_mapping(
+    /// The pool's mapping with this access: addresses, if it is new, with nothing mapped there yet.
+    pub(super) fn reserve_pool(
         &mut self,
         zone: ZoneId,
         grant: &PoolGrant,
@@ -146,26 +141,15 @@ impl Worker {
             return Err(unknown_zone(zone));
         };
         let book = zone_book.pool(grant);
+        if let Some(mapping) = book.mapping(access) {
+            return Ok(mapping.clone());
+        }
         let cuda = self.config.pool.cuda.enabled;
         let guard = self.guard.clone();
         let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
         let mapping = Arc::new(mapping);
         book.set_mapping(mapping.clone());
         Ok(mapping)
-    }
-
-    /// Prepares for reading a pool that a topic has got, without asking for its segments.
-    pub(super) fn reserve_pool(
-        &mut self,
-        zone: ZoneId,
-        grant: &PoolGrant,
-    ) -> Result<(), ClientError> {
-        let known = self.zones.get_mut(&zone).map(|book| book.pool(grant));
-        match known.map(|book| book.mapping(Access::ReadOnly).is_some()) {
-            Some(false) => self.make_mapping(zone, grant, Access::ReadOnly).map(drop),
-            // A zone that was left meanwhile needs no pools.
-            None | Some(true) => Ok(()),
-        }
     }
 
     /// Enters and maps segments that the daemon sent unasked. False: they have to be asked for.

@@ -156,8 +156,9 @@ impl Worker {
                     self.stale_pools.insert((zone, pool));
                 }
             }
-            Notice::TopicPool { zone, pool } => {
-                if let Err(error) = self.reserve_pool(zone, &pool) {
+            // A zone that was left meanwhile needs no pools.
+            Notice::TopicPool { zone, pool } if self.zones.contains_key(&zone) => {
+                if let Err(error) = self.reserve_pool(zone, &pool, Access::ReadOnly) {
                     tracing::warn!(%error, pool = pool.pool, "a topic's pool cannot be mapped");
                 }
                 self.stale_pools.insert((zone, pool.pool));
@@ -170,7 +171,7 @@ impl Worker {
             Notice::Stopping if matches!(self.link, Link::Up(_)) => {
                 self.lose("it was stopped".to_owned());
             }
-            Notice::Stopping => {}
+            Notice::TopicPool { .. } | Notice::Stopping => {}
         }
     }
 

@@ -6,7 +6,7 @@ use crate::world::World;
 use loom::thread;
 use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{ring_ahead, Reader, Sleeper, Taken};
+use rgaps_topic::{ring_ahead, Reader, Sleeper, Taken, TopicView};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -31,30 +31,9 @@ fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
     }
 }
 
-#[test]
-fn a_sleeping_subscriber_is_woken_by_a_message() {
-    check(5, || {
-        let world = World::new(SMALL);
-        let mut publisher = world.publisher();
-        let mut reader = world.subscriber(0, false);
-        let reading = thread::spawn({
-            let world = world.clone();
-            move || {
-                let taken = wait(&mut reader, OWN);
-                world.consume(taken)
-            }
-        });
-        publisher.publish(1);
-        assert_eq!(reading.join().unwrap(), 1);
-        publisher.finish();
-    });
-}
-
-/// The publisher rings before the message is there, too: whoever that wakes finds nothing and sleeps
-/// again, and is woken again.
-#[test]
-fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
-    check(4, || {
+/// A subscriber sleeps until a message comes; `before` is what the publisher does first.
+fn message_wakes(preemptions: usize, before: fn(&TopicView<Cells>)) {
+    check(preemptions, move || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
@@ -66,11 +45,23 @@ fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
                 world.consume(taken)
             }
         });
-        ring_ahead(&topic);
+        before(&topic);
         publisher.publish(1);
         assert_eq!(reading.join().unwrap(), 1);
         publisher.finish();
     });
+}
+
+#[test]
+fn a_sleeping_subscriber_is_woken_by_a_message() {
+    message_wakes(5, |_| ());
+}
+
+/// The publisher rings before the message is there, too: whoever that wakes finds nothing and sleeps
+/// again, and is woken again.
+#[test]
+fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
+    message_wakes(4, ring_ahead);
 }
 
 /// A subscriber that slept in vain joins a wait set while a message is published: its doorbell
