@@ -370,7 +370,7 @@ impl Zone {
             .get_mut(&index)
             .expect("the topic that is being joined");
         step!("join.subscriber");
-        fill_subscriber(&self.control.topic(topic.region), &subscriber, topic.epoch);
+        fill_subscriber(&self.control.topic(topic.region), topic, &subscriber);
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
         Ok((Side::Subscriber, slot, incarnation))

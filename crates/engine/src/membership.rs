@@ -3,12 +3,10 @@
 use crate::control::Control;
 use crate::step::step;
 use crate::topic::{Publisher, Subscriber, Topic};
-use rgaps_layout::{
-    MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
-};
+use rgaps_layout::{PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
-use rgaps_topic::{ring, PublisherView, Shared, TopicView};
+use rgaps_topic::{admit_subscriber, ring, PublisherView, Shared, TopicView};
 
 /// Begins a topic's region, which is zeros.
 pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
@@ -62,30 +60,33 @@ pub(crate) fn empty_publisher(view: &TopicView<Shared>, slot: u32) {
     slot.incarnation().store(0, Ordering::Release);
 }
 
-/// Fills a subscriber's slot, its cursors where it can begin at the earliest: the publishers rely
-/// on a cursor never going back once its bit is set. Its bits come with `announce`.
-pub(crate) fn fill_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber, epoch: u32) {
+/// Fills a subscriber's slot and makes the publishers wait for it, if it wants that. Its bit among
+/// the subscribers comes with `announce`.
+pub(crate) fn fill_subscriber(
+    view: &TopicView<Shared>,
+    topic: &mut Topic,
+    subscriber: &Subscriber,
+) {
     let slot = view.subscriber(subscriber.slot as usize);
-    for publisher in 0..MAX_PUBLISHERS {
-        let publishers = view.publisher(publisher);
-        let earliest = if subscriber.demand.transient_local {
-            publishers.tail().load(Ordering::Acquire)
-        } else {
-            publishers.head().load(Ordering::Acquire)
-        };
-        slot.cursor(publisher).store(earliest, Ordering::Relaxed);
-    }
     view.sleepers()
         .fetch_and(!(1 << subscriber.slot), Ordering::AcqRel);
     slot.doorbell()
         .store(subscriber.doorbell, Ordering::Relaxed);
     // Publishers that left before it came are none that it could look at.
-    slot.seen_epoch().store(epoch, Ordering::Relaxed);
+    slot.seen_epoch().store(topic.epoch, Ordering::Relaxed);
     slot.received().store(0, Ordering::Relaxed);
     slot.missed().store(0, Ordering::Relaxed);
     slot.held().store(0, Ordering::Relaxed);
     slot.incarnation()
         .store(subscriber.incarnation, Ordering::Release);
+    topic.epoch = topic.epoch.wrapping_add(1);
+    admit_subscriber(
+        view,
+        subscriber.slot as usize,
+        subscriber.demand.reliable,
+        !subscriber.demand.transient_local,
+        topic.epoch,
+    );
 }
 
 /// Writes the topic's bits from what the daemon knows, raises the epoch and wakes everyone.

@@ -8,6 +8,7 @@
 //!
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 
+mod admit;
 mod holder;
 mod orphan;
 mod reader;
@@ -19,6 +20,7 @@ mod view;
 mod wake;
 mod writer;
 
+pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
 pub use orphan::{abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned};
 pub use reader::{Held, Reader, Start, Taken};

@@ -133,6 +133,8 @@ pub struct Reader<S: Storage> {
     cursors: [u64; MAX_PUBLISHERS],
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
+    /// Numbers of the messages from which on a loss counts, per publisher.
+    counts_from: [u64; MAX_PUBLISHERS],
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -182,6 +184,7 @@ impl<S: Storage> Reader<S> {
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
+            counts_from: [0; MAX_PUBLISHERS],
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
             received: 0,
@@ -196,7 +199,14 @@ impl<S: Storage> Reader<S> {
                 // From where it became a member on, as the daemon saw it: whoever counts members
                 // and then publishes counts on this one.
                 Start::Live => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
-                Start::Kept(n) => tail.max(head.saturating_sub(n)),
+                Start::Kept(n) => {
+                    if reliable {
+                        // A publisher that looked before it was a member may still push out what
+                        // it kept then.
+                        reader.counts_from[index] = head;
+                    }
+                    tail.max(head.saturating_sub(n))
+                }
             };
             reader.move_cursor(index, cursor);
         }
@@ -414,7 +424,10 @@ impl<S: Storage> Reader<S> {
     fn skip(&mut self, index: usize, cursor: u64) {
         // At least one on, so that a peer that lies about its tail cannot hold us here.
         let next = self.oldest_kept(index).max(cursor + 1);
-        self.count_missed(index, next - cursor);
+        self.count_missed(
+            index,
+            next.saturating_sub(cursor.max(self.counts_from[index])),
+        );
         self.move_cursor(index, next);
     }
 

@@ -6,8 +6,8 @@
 use rgaps_layout::{PublisherRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
 use rgaps_sync::Wake;
 use rgaps_topic::{
-    abandon, clear_holder, evict_through, live_blocks, ring, ring_publishers, Held, Message,
-    Reader, RegionView, Shared, Sleeper, Start, Storage, Taken, TopicView, Writer,
+    abandon, admit_subscriber, clear_holder, evict_through, live_blocks, ring, ring_publishers,
+    Held, Message, Reader, RegionView, Shared, Sleeper, Start, Storage, Taken, TopicView, Writer,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
@@ -231,17 +231,12 @@ impl Host {
     pub fn join_subscriber(&self, slot: u32, reliable: bool) -> Subscriber<'_> {
         let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
         let words = self.topic.subscriber(slot as usize);
-        for publisher in 0..MAX_PUBLISHERS {
-            let head = self.topic.publisher(publisher).head().load(Acquire);
-            words.cursor(publisher).store(head, Relaxed);
-        }
         words.doorbell().store(slot, Relaxed);
         words.seen_epoch().store(daemon.epoch, Relaxed);
+        daemon.epoch += 1;
+        admit_subscriber(&self.topic, slot as usize, reliable, true, daemon.epoch);
         daemon.subscribers |= 1 << slot;
         self.topic.subscribers().fetch_or(1 << slot, Release);
-        if reliable {
-            self.topic.reliable().fetch_or(1 << slot, Release);
-        }
         self.announce(&mut daemon);
         drop(daemon);
         Subscriber {

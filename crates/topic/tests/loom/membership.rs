@@ -6,7 +6,7 @@ use crate::check;
 use crate::world::World;
 use loom::thread;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{abandon, evict_through, live_blocks, Taken};
+use rgaps_topic::{abandon, admit_subscriber, evict_through, live_blocks, Reader, Start, Taken};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -162,6 +162,37 @@ fn a_subscriber_does_not_mistake_a_publisher_for_its_predecessor() {
             .poll()
             .map(|taken| (taken.missed, world.consume(taken)));
         assert_eq!(early.or(late), Some((0, 1)));
+        publisher.finish();
+    });
+}
+
+/// A reliable subscriber comes while a publisher that waited for nobody goes round its ring: what
+/// is published from then on it gets without a gap.
+#[test]
+fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        publisher.publish(1);
+        let publishing = thread::spawn(move || {
+            for tag in 2..4 {
+                if !publisher.writer.has_room(tag) {
+                    break;
+                }
+                publisher.publish(tag);
+            }
+            publisher
+        });
+        admit_subscriber(&world.topic, 0, true, true, 2);
+        let mut reader = Reader::new(world.topic.clone(), 0, true, Start::Live).unwrap();
+        let publisher = publishing.join().unwrap();
+        let first = reader.poll();
+        let missed = first.as_ref().map(|taken| taken.missed);
+        assert!(missed.is_none_or(|missed| missed == 0), "missed {missed:?}");
+        first.into_iter().for_each(|taken| {
+            world.consume(taken);
+        });
+        assert_eq!(reader.missed(), 0);
         publisher.finish();
     });
 }
