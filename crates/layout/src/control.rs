@@ -3,6 +3,7 @@
 //! ```text
 //! 0                      ControlHeader
 //! DOORBELL_TABLE_OFFSET  Doorbell[MAX_DOORBELLS]
+//! TIMELINE_TABLE_OFFSET  Timeline[MAX_TIMELINES]
 //! DYNAMIC_OFFSET         ranges of whole pages, handed out by the daemon:
 //!                        a TopicRegion per topic, a PublisherRegion per publisher
 //! ```
@@ -10,8 +11,8 @@
 //! copies it once and checks the copy.
 
 use crate::{
-    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_PUBLISHERS,
-    MAX_SUBSCRIBERS, SPARE_BLOCKS,
+    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO, MAX_PUBLISHERS,
+    MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
 };
 use std::mem::{offset_of, size_of};
 
@@ -21,9 +22,13 @@ pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"rgapsctl");
 pub const TOPIC_MAGIC: u64 = u64::from_le_bytes(*b"rgapstop");
 /// Where the doorbell table starts.
 pub const DOORBELL_TABLE_OFFSET: u64 = CONTROL_PAGE;
-/// Where the ranges that the daemon hands out start.
-pub const DYNAMIC_OFFSET: u64 =
+/// Where the table of timelines starts. GPUs know these pages, and no others of the segment.
+pub const TIMELINE_TABLE_OFFSET: u64 =
     DOORBELL_TABLE_OFFSET + MAX_DOORBELLS as u64 * size_of::<Doorbell>() as u64;
+/// Bytes of the table of timelines.
+pub const TIMELINE_TABLE_BYTES: u64 = MAX_TIMELINES as u64 * size_of::<Timeline>() as u64;
+/// Where the ranges that the daemon hands out start.
+pub const DYNAMIC_OFFSET: u64 = TIMELINE_TABLE_OFFSET + TIMELINE_TABLE_BYTES;
 
 /// Start of a control segment, written by the daemon.
 #[repr(C)]
@@ -47,6 +52,67 @@ pub struct Doorbell {
     /// Padding.
     pub reserved: [u32; 15],
 }
+
+/// A counter that a stream advances. A *point* on it is a value that it reaches when the work queued
+/// before that point has finished.
+///
+/// The high 32 bits of a value are the *tenure*, which the daemon raises when the timeline's owner is
+/// proven gone; the low ones count the owner's points, from 1.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timeline {
+    /// The last point that was reached, or `tenure << 32`. Written by the owner's GPU work, and by
+    /// the daemon when there is no owner.
+    pub value: u64,
+    /// `value` as the last tenure left it. Written by the daemon, before it raises the tenure.
+    pub reached: u64,
+    /// Padding.
+    pub reserved: [u64; 6],
+}
+
+/// `Descriptor::timeline_value`: the bytes are there.
+pub const POINT_NONE: u64 = 0;
+/// `Descriptor::timeline_value`: the work that was to write the bytes never finished.
+pub const POINT_ABORTED: u64 = u64::MAX;
+
+/// A hold that its subscriber has let go of behind work that still runs.
+///
+/// The subscriber fills a free entry and makes it pending. Whoever finds the point passed claims it,
+/// clears the holder's bit and frees the entry: the subscriber, the block's publisher, or the daemon
+/// for either of them.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LettingGo {
+    /// How often the entry was used, times 4, and one of [`LETTING_GO_FREE`], `_PENDING`,
+    /// `_BY_SUBSCRIBER` and `_BY_PUBLISHER`.
+    pub state: u64,
+    /// Incarnation of the block's publisher.
+    pub incarnation: u64,
+    /// Of the holder word.
+    pub generation: u64,
+    /// Of the subscriber's stream.
+    pub point: u64,
+    /// Of the subscriber's stream.
+    pub timeline: u32,
+    /// Index into the publisher's block table.
+    pub block: u32,
+    /// The publisher's slot.
+    pub publisher: u32,
+    /// Padding.
+    pub reserved0: u32,
+    /// Padding.
+    pub reserved1: [u64; 2],
+}
+
+/// `LettingGo::state`, low two bits: not in use.
+pub const LETTING_GO_FREE: u64 = 0;
+/// `LettingGo::state`, low two bits: to be cleared when the point has passed.
+pub const LETTING_GO_PENDING: u64 = 1;
+/// `LettingGo::state`, low two bits: the subscriber is clearing it.
+pub const LETTING_GO_BY_SUBSCRIBER: u64 = 2;
+/// `LettingGo::state`, low two bits: the block's publisher is clearing it. The daemon gives the
+/// subscriber's slot to nobody else before it has.
+pub const LETTING_GO_BY_PUBLISHER: u64 = 3;
 
 /// `PublisherSlot::state`: nobody publishes here.
 pub const PUBLISHER_EMPTY: u32 = 0;
@@ -158,10 +224,18 @@ pub struct TopicRegion {
     /// Padding.
     pub reserved3: [u64; 7],
 
+    /// Subscriber slots that may have entries in `letting_go` that are not free: set by the
+    /// subscriber before it makes one pending, cleared by the daemon when it leaves, and by itself.
+    pub letting: u64,
+    /// Padding.
+    pub reserved4: [u64; 7],
+
     /// Publishers.
     pub publisher: [PublisherSlot; MAX_PUBLISHERS],
     /// Subscribers.
     pub subscriber: [SubscriberSlot; MAX_SUBSCRIBERS],
+    /// Of each subscriber, the holds that it lets go of.
+    pub letting_go: [[LettingGo; MAX_LETTING_GO]; MAX_SUBSCRIBERS],
 }
 
 /// One block of a publisher: who holds it and where its bytes are.
@@ -174,7 +248,7 @@ pub struct BlockEntry {
     pub offset: u64,
     /// Bytes granted; 0 when the entry was never used.
     pub bytes: u64,
-    /// Padding (timelines of releases, later).
+    /// Padding.
     pub reserved: [u64; 4],
 }
 
@@ -243,6 +317,18 @@ impl PublisherRegion {
 
 const _: () = {
     assert!(size_of::<Doorbell>() == 64);
+    assert!(size_of::<Timeline>() == 64);
+    assert!(offset_of!(Timeline, value) == 0);
+    assert!(offset_of!(Timeline, reached) == 8);
+    assert!(size_of::<LettingGo>() == 64);
+    assert!(offset_of!(LettingGo, state) == 0);
+    assert!(offset_of!(LettingGo, incarnation) == 8);
+    assert!(offset_of!(LettingGo, generation) == 16);
+    assert!(offset_of!(LettingGo, point) == 24);
+    assert!(offset_of!(LettingGo, timeline) == 32);
+    assert!(offset_of!(LettingGo, block) == 36);
+    assert!(offset_of!(LettingGo, publisher) == 40);
+    assert!(TIMELINE_TABLE_OFFSET % CONTROL_PAGE == 0 && DYNAMIC_OFFSET % CONTROL_PAGE == 0);
     assert!(size_of::<BlockEntry>() == 64);
     assert!(offset_of!(BlockEntry, holders) == 0);
     assert!(offset_of!(BlockEntry, offset) == 16);
@@ -275,7 +361,14 @@ const _: () = {
     assert!(offset_of!(TopicRegion, reliable) == 40);
     assert!(offset_of!(TopicRegion, sleepers) == 64);
     assert!(offset_of!(TopicRegion, blocked) == 128);
-    assert!(offset_of!(TopicRegion, publisher) == 192);
-    assert!(offset_of!(TopicRegion, subscriber) == 192 + 128 * MAX_PUBLISHERS);
-    assert!(size_of::<TopicRegion>() == 192 + 128 * MAX_PUBLISHERS + 256 * MAX_SUBSCRIBERS);
+    assert!(offset_of!(TopicRegion, letting) == 192);
+    assert!(offset_of!(TopicRegion, publisher) == 256);
+    assert!(offset_of!(TopicRegion, subscriber) == 256 + 128 * MAX_PUBLISHERS);
+    assert!(
+        offset_of!(TopicRegion, letting_go) == 256 + 128 * MAX_PUBLISHERS + 256 * MAX_SUBSCRIBERS
+    );
+    assert!(
+        size_of::<TopicRegion>()
+            == offset_of!(TopicRegion, letting_go) + 64 * MAX_LETTING_GO * MAX_SUBSCRIBERS
+    );
 };

@@ -22,7 +22,7 @@ pub const DESCRIPTOR_TYPED: u8 = 1;
 ///  48 publish_ns  u64  CLOCK_MONOTONIC when publish was called
 ///  56 tag         u64  the user's
 ///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
-///  72 timeline_value u64
+///  72 timeline_value u64  point on `timeline`, POINT_NONE or POINT_ABORTED
 ///  80 source_host u64
 ///  88 reserved    u64
 ///  96 shape       [u64; 8]  elements

@@ -18,9 +18,11 @@ mod limits;
 mod registry;
 
 pub use control::{
-    BlockEntry, ControlHeader, Doorbell, PublisherRegion, PublisherSlot, SubscriberSlot,
-    TopicRegion, CONTROL_MAGIC, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, PUBLISHER_ACTIVE,
-    PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
+    BlockEntry, ControlHeader, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot,
+    Timeline, TopicRegion, CONTROL_MAGIC, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET,
+    LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
+    POINT_ABORTED, POINT_NONE, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN,
+    TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
 };
 pub use descriptor::{Descriptor, DESCRIPTOR_TYPED};
 pub use domain::{Domain, DomainParseError, GpuUuid};

@@ -1,7 +1,7 @@
 //! Named limits. Every table, queue and bit mask that is shared takes its size from here.
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Publishers of one topic on one host. One bit each in a topic's `blocked` word.
 pub const MAX_PUBLISHERS: usize = 16;
@@ -39,6 +39,11 @@ pub const MAX_POOLS: usize = 16;
 pub const MAX_SEGMENTS: usize = 256;
 /// Doorbells (one per subscriber, publisher or wait set) of one zone.
 pub const MAX_DOORBELLS: u32 = 1 << 16;
+/// Timelines (one per stream of a process that publishes or lets go on it) of one zone.
+pub const MAX_TIMELINES: u32 = 4096;
+/// Holds of one subscriber that wait for its GPU work to finish; to let go of one more waits for the
+/// oldest on the CPU.
+pub const MAX_LETTING_GO: usize = 128;
 
 /// Arenas are leased in multiples of this (the granularity of CUDA's VMM on every GPU we know).
 pub const GRANULE_BYTES: u64 = 2 << 20;

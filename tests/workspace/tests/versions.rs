@@ -16,8 +16,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "1",
-        0xf473_b56c_8f8e_a2a1,
+        "2",
+        0x3975_fb1f_16f8_6e5b,
     ),
 ];
 
