@@ -27,6 +27,8 @@ DESTDIR ?=
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
 # What is shipped, without the test programs.
 PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
+# Test programs run under a limit of time, and once more when they fail (tools/run-test.sh).
+RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
 .PHONY: help build test test-driver demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 install dist clean setup
@@ -55,13 +57,13 @@ check: ## rustfmt, clippy without warnings, cargo-deny
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
-	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked $(RUST_TESTS)
-	cargo test --locked -p rgaps-topic --features crash-steps --test crash
-	cargo test --locked -p rgaps-chaos
+	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked $(RUNNER) $(RUST_TESTS)
+	cargo test --locked $(RUNNER) -p rgaps-topic --features crash-steps --test crash
+	cargo test --locked $(RUNNER) -p rgaps-chaos
 
 loom: ## The rings and holder words under a model checker
 	@tools/setup.sh base rust
-	cargo test --locked --release $(LOOM) -p rgaps-topic --test loom
+	cargo test --locked --release $(RUNNER) $(LOOM) -p rgaps-topic --test loom
 
 # The stand-in for CUDA's driver, for the tests that load the built libraries.
 test-driver:

@@ -39,8 +39,10 @@ apt_need() {
 }
 
 setup_base() {
-  # util-linux: unshare, for the container tests; strace: counts the system calls of a loan.
-  apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux
+  # util-linux: unshare, for the container tests; strace: counts the system calls of a loan;
+  # gdb and procps: tell what a test that hangs is waiting for.
+  apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux \
+    gdb procps
 }
 
 setup_valgrind() {
