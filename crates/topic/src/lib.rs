@@ -16,6 +16,7 @@ mod reader;
 mod shared;
 mod step;
 mod storage;
+mod timeline;
 mod view;
 mod wake;
 mod writer;
@@ -29,6 +30,7 @@ pub use shared::Shared;
 #[cfg(feature = "crash-steps")]
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
-pub use view::{PublisherView, RegionView, SubscriberView, TopicView};
+pub use timeline::{timeline, TimelineView};
+pub use view::{LettingGoView, PublisherView, RegionView, SubscriberView, TopicView};
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};

@@ -5,8 +5,9 @@
 
 use crate::Storage;
 use rgaps_layout::{
-    BlockEntry, Descriptor, Doorbell, PublisherRegion, PublisherSlot, SubscriberSlot, TopicRegion,
-    CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
+    BlockEntry, Descriptor, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot,
+    TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, MAX_LETTING_GO,
+    MAX_PUBLISHERS, MAX_SUBSCRIBERS,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use std::mem::{offset_of, size_of};
@@ -76,6 +77,12 @@ impl<S: Storage> TopicView<S> {
         blocked,
         "Publisher slots that wait for a reliable subscriber."
     );
+    field!(
+        u64,
+        TopicRegion,
+        letting,
+        "Subscriber slots that may be letting go of holds."
+    );
 
     /// Publisher slot `index`, which is below `MAX_PUBLISHERS`.
     #[inline]
@@ -94,6 +101,19 @@ impl<S: Storage> TopicView<S> {
         assert!(index < MAX_SUBSCRIBERS);
         let at = offset_of!(TopicRegion, subscriber) + index * size_of::<SubscriberSlot>();
         SubscriberView {
+            storage: self.storage.clone(),
+            base: self.base + at as u64,
+        }
+    }
+
+    /// Entry `entry`, which is below `MAX_LETTING_GO`, of the holds that subscriber slot
+    /// `subscriber`, which is below `MAX_SUBSCRIBERS`, lets go of.
+    #[inline]
+    pub fn letting_go(&self, subscriber: usize, entry: usize) -> LettingGoView<S> {
+        assert!(subscriber < MAX_SUBSCRIBERS && entry < MAX_LETTING_GO);
+        let number = subscriber * MAX_LETTING_GO + entry;
+        let at = offset_of!(TopicRegion, letting_go) + number * size_of::<LettingGo>();
+        LettingGoView {
             storage: self.storage.clone(),
             base: self.base + at as u64,
         }
@@ -226,6 +246,33 @@ impl<S: Storage> SubscriberView<S> {
         let at = offset_of!(SubscriberSlot, cursors) + publisher * 8;
         self.storage.u64(self.base + at as u64)
     }
+}
+
+/// A hold that its subscriber lets go of.
+#[derive(Clone, Debug)]
+pub struct LettingGoView<S> {
+    storage: S,
+    base: u64,
+}
+
+impl<S: Storage> LettingGoView<S> {
+    field!(
+        u64,
+        LettingGo,
+        state,
+        "Uses times 4, and one of `LETTING_GO_FREE` to `_BY_PUBLISHER`."
+    );
+    field!(
+        u64,
+        LettingGo,
+        incarnation,
+        "Incarnation of the block's publisher."
+    );
+    field!(u64, LettingGo, generation, "Of the holder word.");
+    field!(u64, LettingGo, point, "Of the subscriber's stream.");
+    field!(u32, LettingGo, timeline, "Of the subscriber's stream.");
+    field!(u32, LettingGo, block, "Index into the block table.");
+    field!(u32, LettingGo, publisher, "The publisher's slot.");
 }
 
 /// A publisher's ring, block table and bitmap of returned blocks.

@@ -6,11 +6,15 @@ mod fixture;
 
 use fixture::Fixture;
 use proptest::prelude::*;
-use rgaps_layout::{PublisherRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_SUBSCRIBERS};
+use rgaps_layout::{
+    LettingGo, PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_LETTING_GO,
+    MAX_SUBSCRIBERS,
+};
 use rgaps_topic::{
     abandon, clear_holder, evict_through, live_blocks, ring_publishers, ring_sleepers, Held,
     Holders, Message, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
 };
+use std::mem::offset_of;
 use std::sync::atomic::Ordering::SeqCst;
 
 const SMALL: PublisherRegion = PublisherRegion {
@@ -238,6 +242,10 @@ fn step(words: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Of the topic's region: all but what subscribers that there are not let go of.
+const TOPIC_BYTES_SCRIBBLED: u64 =
+    (offset_of!(TopicRegion, letting_go) + 2 * MAX_LETTING_GO * size_of::<LettingGo>()) as u64;
+
 /// The honest ones among whom the liar is: a publisher with its memory, two subscribers.
 struct Honest {
     fixture: Fixture,
@@ -324,10 +332,11 @@ impl Honest {
                 assert!(live_blocks(&slot, &fixture.region(0)).count() <= 64);
             }
             Step::Lie { word, value } => {
-                fixture
-                    .shared
-                    .u64(DYNAMIC_OFFSET + word * 8)
-                    .store(value, SeqCst);
+                let at = match (word * 8).checked_sub(TOPIC_BYTES_SCRIBBLED) {
+                    None => DYNAMIC_OFFSET + word * 8,
+                    Some(at) => fixture.region_offset(0) + at,
+                };
+                fixture.shared.u64(at).store(value, SeqCst);
                 fixture.bump_epoch();
             }
             Step::LieOfHolders {
@@ -347,7 +356,7 @@ proptest! {
 
     #[test]
     fn whatever_is_scribbled_over_a_topic_nobody_panics_or_frees_twice(
-        steps in prop::collection::vec(step((8 * CONTROL_PAGE + SMALL.bytes()) / 8), 1..300),
+        steps in prop::collection::vec(step((TOPIC_BYTES_SCRIBBLED + SMALL.bytes()) / 8), 1..300),
     ) {
         let mut honest = Honest::new();
         for step in steps {

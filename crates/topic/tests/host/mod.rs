@@ -3,7 +3,7 @@
 //! back; the daemon then does what it does for the dead.
 #![allow(dead_code)] // each test uses a part
 
-use rgaps_layout::{PublisherRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
+use rgaps_layout::{PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
 use rgaps_sync::Wake;
 use rgaps_topic::{
     abandon, admit_subscriber, clear_holder, evict_through, live_blocks, ring, ring_publishers,
@@ -21,7 +21,7 @@ const GEOMETRY: PublisherRegion = PublisherRegion {
 const DEPTH: u32 = 4;
 /// Regions that the daemon hands out: more than publishers, for those in quarantine.
 const REGIONS: usize = 2 * MAX_PUBLISHERS;
-const TOPIC_BYTES: u64 = 8 * CONTROL_PAGE;
+const TOPIC_BYTES: u64 = (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
 /// Payloads of a region: few enough that publishers have to wait for them.
 const PLACES: usize = 10;
 const PAYLOAD_WORDS: usize = 8;
