@@ -381,7 +381,7 @@ fn what_is_returned_must_be_free() {
         RefusalCode::BadRequest
     );
     world.ask(&a, give(0, GRANULE_BYTES)).unwrap();
-    writer.abandon(loan, &mut |_| {});
+    writer.abandon(loan, rgaps_topic::Point::NONE, &mut |_| {});
     world.ask(&a, give(GRANULE_BYTES, GRANULE_BYTES)).unwrap();
     assert_eq!(world.leased_granules(&a), 0);
 }

@@ -5,6 +5,8 @@ use std::mem::{offset_of, size_of};
 
 /// `flags` bit: `dtype`, `shape` and `strides` are filled in.
 pub const DESCRIPTOR_TYPED: u8 = 1;
+/// `flags` bit: `timeline` and `timeline_value` are filled in. Without it the bytes are there.
+pub const DESCRIPTOR_QUEUED: u8 = 2;
 
 /// One message, as its publisher announces it. A reader needs only the first cache line of an
 /// untyped message.

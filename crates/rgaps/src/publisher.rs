@@ -584,6 +584,7 @@ impl PublisherCore {
             bytes: filled.bytes,
             publish_ns,
             tag: filled.tag,
+            point: rgaps_topic::Point::NONE,
             tensor: filled.tensor,
         };
         let mut state = self.lock();
@@ -640,7 +641,9 @@ impl PublisherCore {
             loans,
         } = &mut *state;
         *loans -= 1;
-        writer.abandon(block, &mut |block| memory.free(block));
+        writer.abandon(block, rgaps_topic::Point::NONE, &mut |block| {
+            memory.free(block)
+        });
     }
 
     fn subscribers(&self) -> u32 {

@@ -118,8 +118,9 @@ pub(crate) fn begin(word: &AtomicU128, generation: u64) {
     );
 }
 
-/// Hands the block from the publisher to the ring. False: the word is not as the publisher left it.
-pub(crate) fn commit(word: &AtomicU128, generation: u64) -> bool {
+/// Hands the block from the publisher to the ring; with `keep` the publisher holds it, too, until
+/// [`release`]. False: the word is not as the publisher left it.
+pub(crate) fn commit(word: &AtomicU128, generation: u64, keep: bool) -> bool {
     let loaned = Holders {
         generation,
         mask: PRODUCER,
@@ -127,7 +128,7 @@ pub(crate) fn commit(word: &AtomicU128, generation: u64) -> bool {
     .pack();
     let published = Holders {
         generation,
-        mask: RING,
+        mask: if keep { RING | PRODUCER } else { RING },
     }
     .pack();
     // Release: the bytes were written before (SYNC: publish).

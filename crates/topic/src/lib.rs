@@ -10,7 +10,9 @@
 
 mod admit;
 mod holder;
+mod letting_go;
 mod orphan;
+mod point;
 mod reader;
 #[cfg(not(loom))]
 mod shared;
@@ -23,7 +25,9 @@ mod writer;
 
 pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
+pub use letting_go::LettingGo;
 pub use orphan::{abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned};
+pub use point::{progress, Point, Progress};
 pub use reader::{Held, Reader, Start, Taken};
 #[cfg(not(loom))]
 pub use shared::Shared;

@@ -3,12 +3,12 @@
 use crate::holder::{self, Outcome};
 use crate::step::step;
 use crate::{
-    ring, ring_publishers, Message, PublisherView, RegionView, Storage, SubscriberView, Tensor,
-    TopicView,
+    ring, ring_publishers, Message, Point, PublisherView, RegionView, Storage, SubscriberView,
+    Tensor, TopicView,
 };
 use rgaps_layout::{
-    DType, PublisherRegion, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
-    SEQUENCE_END,
+    DType, PublisherRegion, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS,
+    MAX_SUBSCRIBERS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -71,16 +71,33 @@ impl<S: Storage> Held<S> {
 
     /// Lets go of the block. May be called from any thread, also while another polls.
     pub fn release(self) {
-        let source = &self.source;
         step!("release.begin");
-        if let Some(word) = source.region.holders(self.block) {
+        self.clear();
+        self.forget();
+    }
+
+    /// Clears the bit. Idempotent.
+    pub(crate) fn clear(&self) {
+        if let Some(word) = self.source.region.holders(self.block) {
             if holder::release(word, self.generation, self.bit) == Outcome::Emptied {
                 self.give_back();
             }
         }
+    }
+
+    /// Is done with the block's word, whose bit is cleared.
+    pub(crate) fn forget(self) {
         // Last: until then the daemon does not reuse the region. Release: what we did in it comes
         // before (SYNC: region).
-        source.released.fetch_add(1, Ordering::Release);
+        self.source.released.fetch_add(1, Ordering::Release);
+    }
+
+    /// Slot and incarnation of the publisher, block and generation.
+    pub(crate) fn names(&self) -> (u32, u64, u32, u64) {
+        let Source {
+            slot, incarnation, ..
+        } = *self.source;
+        (slot, incarnation, self.block, self.generation)
     }
 
     fn give_back(&self) {
@@ -102,6 +119,7 @@ impl<S: Storage> Held<S> {
 /// A publisher as the subscriber knows it.
 #[derive(Debug)]
 struct Source<S> {
+    slot: u32,
     incarnation: u64,
     start: u64,
     region: RegionView<S>,
@@ -324,6 +342,7 @@ impl<S: Storage> Reader<S> {
         let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
         self.start_at(index, start, publisher.head().load(Ordering::Acquire));
         Some(Arc::new(Source {
+            slot: index as u32,
             incarnation,
             start,
             region,
@@ -467,6 +486,13 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
     }
     let place = get(3);
     let flags = (place >> 56) as u8;
+    let point = match flags & DESCRIPTOR_QUEUED != 0 {
+        true => Point {
+            timeline: (get(8) >> 32) as u32,
+            value: get(9),
+        },
+        false => Point::NONE,
+    };
     let tensor = (flags & DESCRIPTOR_TYPED != 0).then(|| read_tensor(&get, (place >> 48) as u8));
     let descriptor = Descriptor {
         generation: get(1),
@@ -478,6 +504,7 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
             bytes: get(5),
             publish_ns: get(6),
             tag: get(7),
+            point,
             tensor,
         },
     };

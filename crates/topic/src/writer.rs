@@ -1,11 +1,17 @@
 //! A publisher's side: loans, publishing, eviction, blocks that come back.
 
-use crate::holder::{self, Holders, Outcome, RING};
+use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
+use crate::letting_go::claim_passed;
 use crate::step::step;
-use crate::{ring_sleepers, PublisherView, RegionView, Storage, TopicView};
-use rgaps_layout::{DType, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, SEQUENCE_END};
+use crate::{
+    progress, ring_sleepers, Point, Progress, PublisherView, RegionView, Storage, TopicView,
+};
+use rgaps_layout::{
+    DType, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, SEQUENCE_END,
+};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
+use std::collections::VecDeque;
 
 /// Messages that follow each other as closely as this are a burst.
 const BURST_NS: u64 = 400;
@@ -69,6 +75,8 @@ pub struct Message {
     pub publish_ns: u64,
     /// The user's.
     pub tag: u64,
+    /// What has to be reached before the bytes are there.
+    pub point: Point,
     /// Set for tensors.
     pub tensor: Option<Tensor>,
 }
@@ -87,6 +95,14 @@ struct Retained {
     generation: u64,
     /// Payload bytes published up to and with this message, wrapping.
     end_bytes: u64,
+}
+
+/// A block that the publisher's own work may still write.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    value: u64,
+    block: u32,
+    generation: u64,
 }
 
 /// A publisher's ring and blocks. Exactly one exists per publisher.
@@ -109,6 +125,8 @@ pub struct Writer<S> {
     evicted_bytes: u64,
     retained: Vec<Retained>,
     records: Vec<Record>,
+    /// Blocks that wait for the publisher's own work: per timeline, in the order of their points.
+    queued: Vec<(u32, VecDeque<Queued>)>,
     unused: Vec<u32>,
     blocks_used: u32,
     /// No reliable subscriber reads below this, as of `epoch_seen`.
@@ -155,6 +173,7 @@ impl<S: Storage> Writer<S> {
             evicted_bytes: 0,
             retained: vec![Retained::default(); geometry.ring_capacity as usize],
             records: vec![Record::default(); blocks],
+            queued: Vec::new(),
             // The last one handed in is the first handed out: few blocks stay few cache lines.
             unused: (0..geometry.block_capacity).rev().collect(),
             blocks_used: 0,
@@ -209,9 +228,79 @@ impl<S: Storage> Writer<S> {
         Ok(Loan { block, generation })
     }
 
-    /// Gives a loan back unpublished.
-    pub fn abandon(&mut self, loan: Loan, freed: &mut impl Freed) {
-        self.drop_bit(loan.block, loan.generation, holder::PRODUCER, freed);
+    /// Gives a loan back unpublished, when work that may still write its bytes has reached `point`.
+    pub fn abandon(&mut self, loan: Loan, point: Point, freed: &mut impl Freed) {
+        let Loan { block, generation } = loan;
+        match point.is_none() {
+            true => self.drop_bit(block, generation, PRODUCER, freed),
+            false => self.queue(block, generation, point),
+        }
+    }
+
+    /// Keeps the publisher's bit on a block until `point` has passed.
+    fn queue(&mut self, block: u32, generation: u64, point: Point) {
+        let queued = Queued {
+            value: point.value,
+            block,
+            generation,
+        };
+        let known = self.queued.iter_mut().find(|(t, _)| *t == point.timeline);
+        match known {
+            Some((_, blocks)) => blocks.push_back(queued),
+            None => self.queued.push((point.timeline, VecDeque::from([queued]))),
+        }
+    }
+
+    /// Whether the publisher's own work has still to pass blocks, as of the last
+    /// [`collect_queued`](Self::collect_queued).
+    pub fn has_queued(&self) -> bool {
+        self.queued.iter().any(|(_, blocks)| !blocks.is_empty())
+    }
+
+    /// Takes the publisher's bit off the blocks that its work has passed. Costs a load per timeline
+    /// that there is work on.
+    #[inline]
+    pub fn collect_queued(&mut self, freed: &mut impl Freed) {
+        for index in 0..self.queued.len() {
+            if !self.queued[index].1.is_empty() {
+                self.collect_timeline(index, freed);
+            }
+        }
+    }
+
+    fn collect_timeline(&mut self, index: usize, freed: &mut impl Freed) {
+        let timeline = self.queued[index].0;
+        while let Some(&Queued {
+            value,
+            block,
+            generation,
+        }) = self.queued[index].1.front()
+        {
+            let point = Point { timeline, value };
+            if progress(self.topic.storage(), point) == Progress::Pending {
+                return;
+            }
+            self.queued[index].1.pop_front();
+            self.drop_bit(block, generation, PRODUCER, freed);
+        }
+    }
+
+    /// Takes the bits of subscribers off blocks that they have let go of behind work that has passed
+    /// them. Costs a load when there are none.
+    pub fn collect_let_go(&mut self, freed: &mut impl Freed) {
+        let topic = self.topic.clone();
+        claim_passed(&topic, self.slot_index, self.incarnation, |passed| {
+            // An entry may name any block.
+            if passed.block < self.region.geometry().block_capacity {
+                let bit = 1 << passed.subscriber;
+                self.drop_bit(passed.block, passed.generation, bit, freed);
+            }
+        });
+    }
+
+    /// Whether subscribers have let go of blocks behind work that may still run.
+    pub fn is_let_go(&self) -> bool {
+        self.topic.letting().load(Ordering::Acquire) != 0
     }
 
     /// Whether the next message may be published now, or would push out one of `bytes` that a
@@ -337,7 +426,8 @@ impl<S: Storage> Writer<S> {
         let word = self.region.holders(block).expect("our own block");
         // The ring's bit is set before the descriptor is there: a death in between leaves a bit
         // that the daemon finds without a descriptor and clears.
-        if !holder::commit(word, generation) {
+        let queued = !message.point.is_none();
+        if !holder::commit(word, generation, queued) {
             return Err(PublishError::LoanLost);
         }
         // Whoever waits for this message writes the word next. In a burst the readers are behind,
@@ -346,6 +436,9 @@ impl<S: Storage> Writer<S> {
             demote(word);
         }
         self.last_ns = message.publish_ns;
+        if queued {
+            self.queue(block, generation, message.point);
+        }
         step!("publish.in_ring");
         let sequence = self.head;
         self.write_descriptor(sequence, block, generation, message);
@@ -389,11 +482,14 @@ impl<S: Storage> Writer<S> {
         step!("publish.invalidated");
         let tensor = message.tensor.as_ref();
         let ndim = tensor.map_or(0, |tensor| tensor.ndim);
-        let flags = if tensor.is_some() {
-            DESCRIPTOR_TYPED
-        } else {
-            0
-        };
+        let Point { timeline, value } = message.point;
+        let mut flags = 0;
+        if tensor.is_some() {
+            flags |= DESCRIPTOR_TYPED;
+        }
+        if !message.point.is_none() {
+            flags |= DESCRIPTOR_QUEUED;
+        }
         put(1, generation);
         put(2, self.incarnation);
         put(
@@ -407,12 +503,13 @@ impl<S: Storage> Writer<S> {
         put(5, message.bytes);
         put(6, message.publish_ns);
         put(7, message.tag);
+        if flags != 0 {
+            let DType { code, bits, lanes } = tensor.map_or(DType::default(), |t| t.dtype);
+            let dtype = u64::from(code) | u64::from(bits) << 8 | u64::from(lanes) << 16;
+            put(8, dtype | u64::from(timeline) << 32);
+            put(9, value);
+        }
         if let Some(tensor) = tensor {
-            let DType { code, bits, lanes } = tensor.dtype;
-            put(
-                8,
-                u64::from(code) | u64::from(bits) << 8 | u64::from(lanes) << 16,
-            );
             for dim in 0..usize::from(ndim).min(MAX_DIMS) {
                 put(12 + dim, tensor.shape[dim]);
                 put(20 + dim, tensor.strides[dim] as u64);

@@ -120,7 +120,9 @@ fn a_block_that_is_made_to_look_emptied_twice_is_freed_once() {
             mask: word.mask,
         },
     );
-    writer.abandon(loan, &mut |block| freed.push(block));
+    writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
+        freed.push(block)
+    });
     writer.evict_oldest(&mut |block| freed.push(block));
     assert_eq!(freed.iter().filter(|freed| **freed == block).count(), 1);
 }
@@ -288,7 +290,7 @@ impl Honest {
                 assert!(!std::mem::replace(&mut live[loan.block() as usize], true));
                 let mut freed = |block: u32| assert!(std::mem::take(&mut live[block as usize]));
                 if matches!(step, Step::Abandon) {
-                    return writer.abandon(loan, &mut freed);
+                    return writer.abandon(loan, rgaps_topic::Point::NONE, &mut freed);
                 }
                 let message = Message {
                     bytes: 200,

@@ -6,8 +6,8 @@ mod fixture;
 use fixture::Fixture;
 use rgaps_layout::{DType, MAX_DIMS};
 use rgaps_topic::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Reader,
-    Start, Tensor,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Point,
+    Reader, Start, Tensor,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -40,6 +40,7 @@ fn messages_arrive_in_order_with_all_their_fields() {
         offset: 1 << 39,
         bytes: 1 << 33,
         publish_ns: 5,
+        point: Point::NONE,
         tag: 6,
         tensor: None,
     };

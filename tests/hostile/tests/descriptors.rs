@@ -40,6 +40,7 @@ fn lie(random: &mut Random) -> Message {
             _ => random.below(4 * GRANULE_BYTES),
         },
         publish_ns: random.nasty(),
+        point: rgaps_topic::Point::NONE,
         tag: random.nasty(),
         tensor: random.percent(50).then_some(tensor),
     }

@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "2",
-        0x3975_fb1f_16f8_6e5b,
+        0xa2e3_77ce_5991_86ec,
     ),
 ];
 

@@ -388,7 +388,9 @@ impl Publisher<'_> {
         let Publisher { writer, memory, .. } = self;
         let loan = writer.loan(place as u64, 1).unwrap();
         memory.places[place] = Some(loan.block());
-        writer.abandon(loan, &mut |block| memory.free(block));
+        writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
+            memory.free(block)
+        });
     }
 
     /// Takes everything back. All memory is free then, once nobody holds a block.

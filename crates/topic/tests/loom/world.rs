@@ -228,7 +228,9 @@ impl Publisher {
         let loan = writer.loan(place as u64, 1).unwrap();
         memory.places[place] = Some(loan.block());
         memory.world.payloads[memory.region][place].set(u64::MAX);
-        writer.abandon(loan, &mut |block| memory.free(block));
+        writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
+            memory.free(block)
+        });
     }
 
     pub fn collect(&mut self) {

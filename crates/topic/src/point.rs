@@ -1,0 +1,85 @@
+//! Points on timelines: what GPU work has to have reached before bytes may be read or reused.
+//!
+//! See `docs/decisions/0009-streams.md`.
+
+use crate::timeline::timeline;
+use crate::Storage;
+use rgaps_layout::{POINT_ABORTED, POINT_NONE};
+use rgaps_sync::atomic::Ordering;
+
+/// A value that a timeline reaches when the work queued before it has finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Point {
+    /// Index of the timeline.
+    pub timeline: u32,
+    /// Tenure (high half) and count (low half); [`POINT_NONE`] and [`POINT_ABORTED`] name no timeline.
+    pub value: u64,
+}
+
+/// How far the work before a point is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// It runs, or waits to.
+    Pending,
+    /// It has finished.
+    Passed,
+    /// It never finished, and never will: its process is gone, or its context is lost.
+    Aborted,
+}
+
+impl Point {
+    /// There is no work to wait for.
+    pub const NONE: Point = Point {
+        timeline: 0,
+        value: POINT_NONE,
+    };
+
+    /// Whether there is nothing to wait for, and never was.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.value == POINT_NONE
+    }
+
+    /// Which owner of the timeline it belongs to.
+    pub fn tenure(self) -> u32 {
+        tenure(self.value)
+    }
+}
+
+fn tenure(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+/// How far the work before `point` is. Only `Pending` can change later.
+///
+/// What a descriptor names is a peer's word: a timeline that does not exist, or a point of a tenure
+/// that has not begun, is taken for work that never finishes.
+pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
+    match point.value {
+        POINT_NONE => return Progress::Passed,
+        POINT_ABORTED => return Progress::Aborted,
+        _ => {}
+    }
+    let Some(view) = timeline(storage, point.timeline) else {
+        return Progress::Aborted;
+    };
+    // Acquire: what the work wrote is visible to whoever sees its point (SYNC: point). A GPU's write
+    // of the value comes behind its other writes, for the whole system.
+    let now = view.value().load(Ordering::Acquire);
+    if tenure(now) == point.tenure() {
+        return match now >= point.value {
+            true => Progress::Passed,
+            false => Progress::Pending,
+        };
+    }
+    if tenure(now).wrapping_sub(point.tenure()) as i32 <= 0 {
+        return Progress::Aborted;
+    }
+    // The daemon writes `reached` before it raises the tenure. If it has ended another tenure since,
+    // nobody knows how far this one came: then the message counts as lost, which is safe.
+    let reached = view.reached().load(Ordering::Acquire);
+    match tenure(reached) == point.tenure() && reached >= point.value {
+        true => Progress::Passed,
+        false => Progress::Aborted,
+    }
+}
