@@ -23,15 +23,26 @@ pub(crate) const CUDA_ERROR_DEINITIALIZED: CUresult = 4;
 pub(crate) const CUDA_ERROR_STUB_LIBRARY: CUresult = 34;
 pub(crate) const CUDA_ERROR_NO_DEVICE: CUresult = 100;
 pub(crate) const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
+pub(crate) const CUDA_ERROR_ECC_UNCORRECTABLE: CUresult = 214;
+pub(crate) const CUDA_ERROR_NVLINK_UNCORRECTABLE: CUresult = 220;
+pub(crate) const CUDA_ERROR_CONTAINED: CUresult = 226;
 pub(crate) const CUDA_ERROR_OPERATING_SYSTEM: CUresult = 304;
 pub(crate) const CUDA_ERROR_INVALID_HANDLE: CUresult = 400;
 pub(crate) const CUDA_ERROR_NOT_READY: CUresult = 600;
 pub(crate) const CUDA_ERROR_ILLEGAL_ADDRESS: CUresult = 700;
+pub(crate) const CUDA_ERROR_LAUNCH_TIMEOUT: CUresult = 702;
 pub(crate) const CUDA_ERROR_CONTEXT_IS_DESTROYED: CUresult = 709;
+pub(crate) const CUDA_ERROR_ASSERT: CUresult = 710;
+pub(crate) const CUDA_ERROR_HARDWARE_STACK_ERROR: CUresult = 714;
+pub(crate) const CUDA_ERROR_ILLEGAL_INSTRUCTION: CUresult = 715;
+pub(crate) const CUDA_ERROR_MISALIGNED_ADDRESS: CUresult = 716;
+pub(crate) const CUDA_ERROR_INVALID_ADDRESS_SPACE: CUresult = 717;
+pub(crate) const CUDA_ERROR_INVALID_PC: CUresult = 718;
 pub(crate) const CUDA_ERROR_LAUNCH_FAILED: CUresult = 719;
 pub(crate) const CUDA_ERROR_NOT_PERMITTED: CUresult = 800;
 pub(crate) const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 pub(crate) const CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: CUresult = 803;
+pub(crate) const CUDA_ERROR_MPS_RPC_FAILURE: CUresult = 806;
 pub(crate) const CUDA_ERROR_MPS_CLIENT_TERMINATED: CUresult = 810;
 pub(crate) const CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: CUresult = 900;
 pub(crate) const CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: CUresult = 906;
@@ -43,6 +54,9 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub(crate) const CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 102;
 pub(crate) const CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;
+/// Up to CUDA 12 the first version of these operations had this attribute at 93; ours are the
+/// second version, which drivers for CUDA 11.7 and later have.
+pub(crate) const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
 
 pub(crate) const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
 pub(crate) const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_uint = 1;
@@ -59,6 +73,13 @@ pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// Handles up to this one (default, legacy, per-thread) mean a stream of the current context.
 pub(crate) const CU_STREAM_PER_THREAD: CUstream = 2;
 pub(crate) const CU_STREAM_CAPTURE_STATUS_NONE: c_int = 0;
+/// The wait ends when the value is greater or equal, in the cyclic order of 64-bit numbers.
+pub(crate) const CU_STREAM_WAIT_VALUE_GEQ: c_uint = 0;
+/// The write comes after all memory effects of the work before it, for the whole system.
+pub(crate) const CU_STREAM_WRITE_VALUE_DEFAULT: c_uint = 0;
+
+pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
+pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -86,11 +86,21 @@ impl Context {
     /// Makes the context current on this thread until the guard is dropped.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, CudaError> {
         // SAFETY: `raw` came from cuDevicePrimaryCtxRetain and is released only by our drop.
-        unsafe { cu!(&self.driver, cuCtxPushCurrent(self.raw))? };
-        Ok(Entered {
-            context: self,
-            thread_bound: PhantomData,
-        })
+        unsafe { Entered::push(&self.driver, self.raw) }
+    }
+
+    /// Makes the context that the stream is of current: this one, or another of the user's.
+    ///
+    /// # Safety
+    /// `stream` is a live stream, and no special handle.
+    pub(crate) unsafe fn enter_of(&self, stream: CUstream) -> Result<Entered<'_>, CudaError> {
+        let mut raw: CUcontext = 0;
+        // SAFETY: the out pointer is ours; the caller vouches for the stream, whose context is
+        // alive while it is.
+        unsafe {
+            cu!(&self.driver, cuStreamGetCtx(stream, &mut raw))?;
+            Entered::push(&self.driver, raw)
+        }
     }
 
     /// Whether the context that is current on this thread, if any, is one of this GPU.
@@ -131,8 +141,21 @@ impl fmt::Debug for Context {
 /// The context is current on this thread. The stack of current contexts belongs to the thread, so
 /// the guard must not leave it.
 pub(crate) struct Entered<'a> {
-    context: &'a Context,
+    driver: &'a Driver,
     thread_bound: PhantomData<*const ()>,
+}
+
+impl Entered<'_> {
+    /// # Safety
+    /// `raw` is a live context.
+    unsafe fn push(driver: &Driver, raw: CUcontext) -> Result<Entered<'_>, CudaError> {
+        // SAFETY: the caller's.
+        unsafe { cu!(driver, cuCtxPushCurrent(raw))? };
+        Ok(Entered {
+            driver,
+            thread_bound: PhantomData,
+        })
+    }
 }
 
 impl Drop for Entered<'_> {
@@ -140,7 +163,7 @@ impl Drop for Entered<'_> {
         let PhantomData = self.thread_bound;
         let mut popped: CUcontext = 0;
         // SAFETY: the out pointer is ours; pops what `enter` pushed on this same thread.
-        let result = unsafe { cu!(&self.context.driver, cuCtxPopCurrent(&mut popped)) };
+        let result = unsafe { cu!(self.driver, cuCtxPopCurrent(&mut popped)) };
         if let Err(error) = result {
             tracing::debug!(%error, "context not popped");
         }

@@ -28,6 +28,8 @@ pub struct Device {
     pub fd_handles: bool,
     /// A NIC can read and write memory that was made for that.
     pub gpu_direct_rdma: bool,
+    /// The driver says that streams can write and wait for 64-bit numbers in memory.
+    pub stream_memory_operations: bool,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
 }
@@ -100,11 +102,49 @@ impl Driver {
                 != 0,
             gpu_direct_rdma: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
                 != 0,
+            // An attribute that an older driver does not know is no error here.
+            stream_memory_operations: number(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+                .or_else(|error| match error.code() {
+                    Some(CUDA_ERROR_INVALID_VALUE) => Ok(0),
+                    _ => Err(error),
+                })?
+                != 0,
             compute_capability: (
                 number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
         })
+    }
+
+    /// Whether work on `device` can access memory of `peer` (over NVLink or PCIe).
+    pub fn can_access_peer(&self, device: &Device, peer: &Device) -> Result<bool, CudaError> {
+        let mut can: c_int = 0;
+        // SAFETY: the out pointer is ours; the ordinals are ones that the driver gave.
+        unsafe {
+            cu!(
+                self,
+                cuDeviceCanAccessPeer(&mut can, device.ordinal, peer.ordinal)
+            )?
+        };
+        Ok(can != 0)
+    }
+
+    /// Where the GPU is on the PCI bus, as `0000:3b:00.0`.
+    pub fn pci_bus_id(&self, device: &Device) -> Result<String, CudaError> {
+        let mut text = [0u8; NAME_BYTES];
+        // SAFETY: `text` has the length that is passed with it.
+        unsafe {
+            cu!(
+                self,
+                cuDeviceGetPCIBusId(
+                    text.as_mut_ptr().cast(),
+                    NAME_BYTES as c_int,
+                    device.ordinal
+                )
+            )?
+        };
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
     }
 
     fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<u32, CudaError> {

@@ -31,6 +31,18 @@ macro_rules! cu {
 }
 pub(crate) use cu;
 
+/// The same for a function that not every driver has.
+macro_rules! cu_newer {
+    ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        let driver: &$crate::driver::Driver = $driver;
+        match driver.table().$name {
+            Some(function) => driver.check(stringify!($name), function($($argument),*)),
+            None => Err(driver.lacks(stringify!($name))),
+        }
+    }};
+}
+pub(crate) use cu_newer;
+
 impl Driver {
     /// Loads the driver that [`LIBRARY_ENV`] names, or else the system's, and initialises it.
     /// Creates no context and allocates nothing on a GPU.
@@ -101,6 +113,14 @@ impl Driver {
             code,
             hint: hint(code),
         })
+    }
+
+    /// The error for a function that this driver is too old for.
+    pub(crate) fn lacks(&self, call: &'static str) -> CudaError {
+        CudaError::Lacks {
+            call,
+            version: show_version(self.version),
+        }
     }
 
     fn error_name(&self, code: CUresult) -> String {

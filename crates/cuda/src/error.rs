@@ -74,6 +74,20 @@ pub enum CudaError {
          or on another stream"
     )]
     Capturing,
+    /// The driver is too old for something that pools do without.
+    #[error(
+        "the CUDA driver (it supports CUDA {version}) has no {call}; update the NVIDIA driver to \
+         one for CUDA 12.0 or later"
+    )]
+    Lacks {
+        /// The function.
+        call: &'static str,
+        /// The CUDA version that the driver says it supports.
+        version: String,
+    },
+    /// Memory operations on streams are there and do not do what they should.
+    #[error("stream memory operations do not work here: {0}")]
+    MemoryOperations(&'static str),
 }
 
 impl CudaError {
@@ -103,6 +117,12 @@ impl CudaError {
                 code: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                 hint: self.to_string(),
             },
+            CudaError::Lacks { call, .. } => PoolError::Cuda {
+                call,
+                name: "CUDA_ERROR_NOT_SUPPORTED".to_owned(),
+                code: CUDA_ERROR_NOT_SUPPORTED,
+                hint: self.to_string(),
+            },
             other => PoolError::Unavailable {
                 domain: Domain::Cuda(uuid),
                 reason: other.to_string(),
@@ -117,6 +137,43 @@ impl CudaError {
             _ => None,
         }
     }
+
+    /// Whether the context is lost: every further call in it fails, and only a new process helps.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            // A primary context that we retained is gone only after a reset of the device.
+            CudaError::Call {
+                call: "cuCtxPushCurrent",
+                code: CUDA_ERROR_INVALID_CONTEXT,
+                ..
+            } => true,
+            CudaError::Call { code, .. } => is_lost_context(*code),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the number of a driver's error means that the context is lost: those that cuda.h
+/// describes as leaving the process in an inconsistent state, and the ends of a context.
+pub fn is_lost_context(code: i32) -> bool {
+    matches!(
+        code,
+        CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTAINED
+            | CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_MPS_RPC_FAILURE
+            | CUDA_ERROR_MPS_CLIENT_TERMINATED
+    )
 }
 
 /// What a user can do about an error code.
@@ -147,10 +204,7 @@ pub(crate) fn hint(code: CUresult) -> &'static str {
         CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
             "a stream is capturing a CUDA graph: use a stream of its own outside the capture"
         }
-        CUDA_ERROR_ILLEGAL_ADDRESS
-        | CUDA_ERROR_LAUNCH_FAILED
-        | CUDA_ERROR_CONTEXT_IS_DESTROYED
-        | CUDA_ERROR_MPS_CLIENT_TERMINATED => {
+        code if is_lost_context(code) => {
             "this process's CUDA context is lost (an earlier kernel failed): restart the process"
         }
         _ => "see the CUDA driver's documentation of this code",

@@ -4,9 +4,10 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::CudaError;
+use crate::foreign::{ForeignStreams, OnStream};
 use crate::handle::Reservation;
 use crate::source::{check_size, import, pool_granularity, too_small};
-use crate::stream::{CudaStream, ForeignStreams};
+use crate::stream::CudaStream;
 use rgaps_layout::{Domain, GpuUuid, MAX_POOL_BYTES};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use std::fmt;
@@ -78,6 +79,11 @@ impl CudaMapping {
     /// The context it lives in, for streams of one's own.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// A user's stream, to work with in its order; an error where it is capturing a graph.
+    pub fn on_stream(&self, stream: Stream) -> Result<OnStream<'_>, CudaError> {
+        self.foreign.enter(&self.context, stream)
     }
 
     fn fail(&self, error: CudaError) -> PoolError {

@@ -1,13 +1,12 @@
-//! Streams: our own, and those that users hand to us.
+//! Streams of our own. Those that users hand to us are in `foreign`.
 
 use crate::abi::*;
 use crate::context::Context;
 use crate::driver::cu;
 use crate::error::CudaError;
 use rgaps_pool::Stream;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// A stream of our own. Work on it does not wait for the default stream, nor the reverse.
@@ -216,70 +215,4 @@ impl fmt::Debug for CudaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CudaStream({:#x})", self.raw)
     }
-}
-
-/// Waits for streams that a user names by handle.
-///
-/// The driver follows a handle without looking at it, so a wrong one can end the process. What can
-/// be seen from outside is checked first: a handle is the address of an object of the driver.
-#[derive(Debug, Default)]
-pub(crate) struct ForeignStreams {
-    /// The last handle that was found to be an address, so that the check is made once and not on
-    /// every message. A hint: a torn or stale value costs one more check.
-    last_checked: AtomicU64,
-}
-
-impl ForeignStreams {
-    /// Waits on the CPU until all work queued on `stream` so far has finished.
-    pub(crate) fn synchronize(&self, context: &Context, stream: Stream) -> Result<(), CudaError> {
-        let raw = stream.0 as CUstream;
-        let special = raw <= CU_STREAM_PER_THREAD;
-        if !special {
-            self.check_handle(stream.0)?;
-        }
-        // The special handles mean a stream of the current context. Where the caller works in a
-        // context of this GPU, that is the one that he means, and else the primary one.
-        let _entered = match special && context.caller_is_on_device() {
-            true => None,
-            false => Some(context.enter()?),
-        };
-        let driver = context.driver();
-        let mut capture: c_int = CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the handle is special or was checked as far as it can be; the user vouches for
-        // it being a stream. Waiting on a capturing stream would spoil the capture, so ask first.
-        unsafe {
-            cu!(driver, cuStreamIsCapturing(raw, &mut capture))?;
-            if capture != CU_STREAM_CAPTURE_STATUS_NONE {
-                return Err(CudaError::Capturing);
-            }
-            cu!(driver, cuStreamSynchronize(raw))
-        }
-    }
-
-    fn check_handle(&self, handle: u64) -> Result<(), CudaError> {
-        if self.last_checked.load(Ordering::Relaxed) == handle {
-            return Ok(());
-        }
-        if handle % align_of::<usize>() as u64 != 0 || !is_mapped(handle) {
-            return Err(CudaError::NotAStream(handle));
-        }
-        self.last_checked.store(handle, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// Whether the address lies in a page that this process has mapped.
-fn is_mapped(address: u64) -> bool {
-    // SAFETY: sysconf only reads a constant of the system.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-    let mut resident = 0u8;
-    // SAFETY: mincore looks the page up without touching it and writes one byte for one page.
-    let code = unsafe {
-        libc::mincore(
-            (address / page * page) as usize as *mut c_void,
-            1,
-            &mut resident,
-        )
-    };
-    code == 0
 }

@@ -10,14 +10,19 @@ use crate::library::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 macro_rules! table {
-    ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
+    (
+        required { $( $name:ident = $symbol:literal ( $($argument:ty),* ); )* }
+        newer { $( $newer:ident = $newer_symbol:literal ( $($newer_argument:ty),* ); )* }
+    ) => {
         /// Functions of a loaded driver.
         pub(crate) struct Table {
             $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> CUresult, )*
+            $( pub(crate) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> CUresult>, )*
         }
 
         impl Table {
-            /// Finds all functions, or names the first that is missing.
+            /// Finds all functions, or names the first that is missing. Those that not every
+            /// driver has may be missing.
             pub(crate) fn resolve(library: &Library) -> Result<Table, &'static str> {
                 Ok(Table {
                     $( $name: {
@@ -33,6 +38,15 @@ macro_rules! table {
                             >(address)
                         }
                     }, )*
+                    $( $newer: library.symbol($newer_symbol).map(|address| {
+                        // SAFETY: as above.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($newer_argument),*) -> CUresult,
+                            >(address)
+                        }
+                    }), )*
                 })
             }
         }
@@ -40,54 +54,73 @@ macro_rules! table {
 }
 
 table! {
-    cuInit = c"cuInit"(c_uint);
-    cuGetErrorName = c"cuGetErrorName"(CUresult, *mut *const c_char);
+    required {
+        cuInit = c"cuInit"(c_uint);
+        cuGetErrorName = c"cuGetErrorName"(CUresult, *mut *const c_char);
 
-    cuDeviceGet = c"cuDeviceGet"(*mut CUdevice, c_int);
-    cuDeviceGetCount = c"cuDeviceGetCount"(*mut c_int);
-    cuDeviceGetName = c"cuDeviceGetName"(*mut c_char, c_int, CUdevice);
-    cuDeviceGetUuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], CUdevice);
-    cuDeviceGetAttribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, CUdevice);
-    cuDeviceTotalMem = c"cuDeviceTotalMem_v2"(*mut usize, CUdevice);
+        cuDeviceGet = c"cuDeviceGet"(*mut CUdevice, c_int);
+        cuDeviceGetCount = c"cuDeviceGetCount"(*mut c_int);
+        cuDeviceGetName = c"cuDeviceGetName"(*mut c_char, c_int, CUdevice);
+        cuDeviceGetUuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], CUdevice);
+        cuDeviceGetAttribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, CUdevice);
+        cuDeviceTotalMem = c"cuDeviceTotalMem_v2"(*mut usize, CUdevice);
 
-    cuDevicePrimaryCtxRetain = c"cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
-    cuDevicePrimaryCtxRelease = c"cuDevicePrimaryCtxRelease_v2"(CUdevice);
-    cuDevicePrimaryCtxGetState = c"cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
-    cuCtxPushCurrent = c"cuCtxPushCurrent_v2"(CUcontext);
-    cuCtxPopCurrent = c"cuCtxPopCurrent_v2"(*mut CUcontext);
-    cuCtxGetCurrent = c"cuCtxGetCurrent"(*mut CUcontext);
-    cuCtxGetDevice = c"cuCtxGetDevice"(*mut CUdevice);
-    cuCtxSynchronize = c"cuCtxSynchronize"();
+        cuDevicePrimaryCtxRetain = c"cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
+        cuDevicePrimaryCtxRelease = c"cuDevicePrimaryCtxRelease_v2"(CUdevice);
+        cuDevicePrimaryCtxGetState = c"cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
+        cuCtxPushCurrent = c"cuCtxPushCurrent_v2"(CUcontext);
+        cuCtxPopCurrent = c"cuCtxPopCurrent_v2"(*mut CUcontext);
+        cuCtxGetCurrent = c"cuCtxGetCurrent"(*mut CUcontext);
+        cuCtxGetDevice = c"cuCtxGetDevice"(*mut CUdevice);
+        cuCtxSynchronize = c"cuCtxSynchronize"();
 
-    cuMemGetInfo = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
-    cuMemGetAllocationGranularity =
-        c"cuMemGetAllocationGranularity"(*mut usize, *const CUmemAllocationProp, c_uint);
-    cuMemCreate =
-        c"cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, u64);
-    cuMemRelease = c"cuMemRelease"(CUmemGenericAllocationHandle);
-    cuMemExportToShareableHandle =
-        c"cuMemExportToShareableHandle"(*mut c_void, CUmemGenericAllocationHandle, c_uint, u64);
-    cuMemImportFromShareableHandle =
-        c"cuMemImportFromShareableHandle"(*mut CUmemGenericAllocationHandle, *mut c_void, c_uint);
-    cuMemGetAllocationPropertiesFromHandle = c"cuMemGetAllocationPropertiesFromHandle"(
-        *mut CUmemAllocationProp, CUmemGenericAllocationHandle);
-    cuMemAddressReserve =
-        c"cuMemAddressReserve"(*mut CUdeviceptr, usize, usize, CUdeviceptr, u64);
-    cuMemAddressFree = c"cuMemAddressFree"(CUdeviceptr, usize);
-    cuMemMap = c"cuMemMap"(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, u64);
-    cuMemUnmap = c"cuMemUnmap"(CUdeviceptr, usize);
-    cuMemSetAccess = c"cuMemSetAccess"(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
-    cuPointerGetAttribute = c"cuPointerGetAttribute"(*mut c_void, c_int, CUdeviceptr);
+        cuMemGetInfo = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
+        cuMemGetAllocationGranularity =
+            c"cuMemGetAllocationGranularity"(*mut usize, *const CUmemAllocationProp, c_uint);
+        cuMemCreate =
+            c"cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, u64);
+        cuMemRelease = c"cuMemRelease"(CUmemGenericAllocationHandle);
+        cuMemExportToShareableHandle =
+            c"cuMemExportToShareableHandle"(*mut c_void, CUmemGenericAllocationHandle, c_uint, u64);
+        cuMemImportFromShareableHandle =
+            c"cuMemImportFromShareableHandle"(*mut CUmemGenericAllocationHandle, *mut c_void, c_uint);
+        cuMemGetAllocationPropertiesFromHandle = c"cuMemGetAllocationPropertiesFromHandle"(
+            *mut CUmemAllocationProp, CUmemGenericAllocationHandle);
+        cuMemAddressReserve =
+            c"cuMemAddressReserve"(*mut CUdeviceptr, usize, usize, CUdeviceptr, u64);
+        cuMemAddressFree = c"cuMemAddressFree"(CUdeviceptr, usize);
+        cuMemMap = c"cuMemMap"(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, u64);
+        cuMemUnmap = c"cuMemUnmap"(CUdeviceptr, usize);
+        cuMemSetAccess = c"cuMemSetAccess"(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+        cuPointerGetAttribute = c"cuPointerGetAttribute"(*mut c_void, c_int, CUdeviceptr);
 
-    cuMemcpyHtoDAsync = c"cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
-    cuMemcpyDtoHAsync = c"cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
-    cuMemcpyAsync = c"cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);
-    cuMemsetD8Async = c"cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream);
-    cuMemsetD32Async = c"cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
+        cuMemcpyHtoDAsync = c"cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoHAsync = c"cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
+        cuMemcpyAsync = c"cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);
+        cuMemsetD8Async = c"cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream);
+        cuMemsetD32Async = c"cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
 
-    cuStreamCreate = c"cuStreamCreate"(*mut CUstream, c_uint);
-    cuStreamDestroy = c"cuStreamDestroy_v2"(CUstream);
-    cuStreamSynchronize = c"cuStreamSynchronize"(CUstream);
-    cuStreamQuery = c"cuStreamQuery"(CUstream);
-    cuStreamIsCapturing = c"cuStreamIsCapturing"(CUstream, *mut c_int);
+        cuStreamCreate = c"cuStreamCreate"(*mut CUstream, c_uint);
+        cuStreamDestroy = c"cuStreamDestroy_v2"(CUstream);
+        cuStreamSynchronize = c"cuStreamSynchronize"(CUstream);
+        cuStreamQuery = c"cuStreamQuery"(CUstream);
+        cuStreamIsCapturing = c"cuStreamIsCapturing"(CUstream, *mut c_int);
+        cuStreamGetCtx = c"cuStreamGetCtx"(CUstream, *mut CUcontext);
+
+        cuMemHostRegister = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+        cuMemHostUnregister = c"cuMemHostUnregister"(*mut c_void);
+        cuMemHostGetDevicePointer =
+            c"cuMemHostGetDevicePointer_v2"(*mut CUdeviceptr, *mut c_void, c_uint);
+
+        cuDeviceCanAccessPeer = c"cuDeviceCanAccessPeer"(*mut c_int, CUdevice, CUdevice);
+        cuDeviceGetPCIBusId = c"cuDeviceGetPCIBusId"(*mut c_char, c_int, CUdevice);
+    }
+
+    newer {
+        // CUDA 12.0
+        cuStreamGetId = c"cuStreamGetId"(CUstream, *mut u64);
+        // CUDA 11.7
+        cuStreamWriteValue64 = c"cuStreamWriteValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
+        cuStreamWaitValue64 = c"cuStreamWaitValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
+    }
 }

@@ -33,6 +33,8 @@ codes! {
     MAP_FAILED = 205,
     UNMAP_FAILED = 206,
     ECC_UNCORRECTABLE = 214,
+    PEER_ACCESS_UNSUPPORTED = 217,
+    INVALID_PTX = 218,
     OPERATING_SYSTEM = 304,
     INVALID_HANDLE = 400,
     ILLEGAL_STATE = 401,
@@ -117,5 +119,16 @@ pub(crate) const MEMORY_HOST: c_uint = 1;
 pub(crate) const MEMORY_DEVICE: c_uint = 2;
 
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(crate) const WAIT_GEQ: c_uint = 0;
+pub(crate) const WAIT_EQ: c_uint = 1;
+pub(crate) const WAIT_AND: c_uint = 2;
+pub(crate) const WAIT_NOR: c_uint = 3;
+pub(crate) const WRITE_DEFAULT: c_uint = 0;
+pub(crate) const WRITE_NO_MEMORY_BARRIER: c_uint = 1;
+
+/// All flags of `cuMemHostRegister`: portable, device map, I/O memory, read-only.
+pub(crate) const REGISTER_FLAGS: c_uint = 15;
+pub(crate) const REGISTER_IO_MEMORY: c_uint = 4;
+
 pub(crate) const STREAM_LEGACY: usize = 1;
 pub(crate) const STREAM_PER_THREAD: usize = 2;

@@ -2,8 +2,8 @@
 
 use crate::abi::Code;
 use crate::config::Config;
-use crate::context::Contexts;
-use crate::faults::Faults;
+use crate::context::{lose_current, Contexts};
+use crate::faults::{Failure, Faults};
 use crate::memory::Memory;
 use crate::stream::Streams;
 use std::ffi::c_int;
@@ -131,8 +131,14 @@ fn run(
             return Err(Code::NOT_INITIALIZED);
         }
         let rules = global.config().faults.clone();
-        if let Some(code) = global.faults().on_call(name, &rules) {
-            return Err(code);
+        let failure = global.faults().on_call(name, &rules);
+        match failure {
+            Some(Failure::Code(code)) => return Err(code),
+            Some(Failure::Lost) => {
+                lose_current(Code::ILLEGAL_ADDRESS);
+                return Err(Code::ILLEGAL_ADDRESS);
+            }
+            None => {}
         }
         body(global)
     }));
@@ -154,6 +160,12 @@ pub(crate) fn initialise(global: &Global) -> Result<(), Code> {
     }
     global.initialised.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Ends the process, after saying why: a test that waits in vain is not to hang.
+pub(crate) fn give_up(what: &str) -> ! {
+    eprintln!("rgaps test driver: {what}; the process is ended");
+    std::process::abort()
 }
 
 /// Writes an output argument.

@@ -22,13 +22,25 @@ pub(crate) struct Config {
     pub(crate) has_vmm: bool,
     pub(crate) has_fd: bool,
     pub(crate) has_rdma: bool,
+    /// Streams can write and wait for numbers.
+    pub(crate) has_memory_operations: bool,
+    /// Host memory can be registered.
+    pub(crate) has_registration: bool,
+    /// Any two GPUs can access each other's memory.
+    pub(crate) are_peers: bool,
+    /// Hardware queues of a context; 0: one for each stream.
+    pub(crate) queues: u64,
+    /// Operations that a hardware queue holds.
+    pub(crate) depth: u64,
+    /// How long a stream may wait for something before the process is ended.
+    pub(crate) patience_ms: u64,
     pub(crate) delay_us: u64,
     pub(crate) seed: Option<u64>,
     pub(crate) faults: Vec<Fault>,
 }
 
 /// Settings that may be given, in lower case.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 11] = [
     "devices",
     "uuids",
     "memory_mb",
@@ -36,7 +48,14 @@ const NAMES: [&str; 7] = [
     "delay_us",
     "seed",
     "fail",
+    "peers",
+    "queues",
+    "depth",
+    "patience_ms",
 ];
+
+/// What a GPU can be made to lack.
+const LACKS: [&str; 5] = ["vmm", "fd", "rdma", "memops", "register"];
 
 impl Default for Config {
     fn default() -> Self {
@@ -47,6 +66,12 @@ impl Default for Config {
             has_vmm: true,
             has_fd: true,
             has_rdma: true,
+            has_memory_operations: true,
+            has_registration: true,
+            are_peers: false,
+            queues: 0,
+            depth: 1024,
+            patience_ms: 60_000,
             delay_us: 0,
             seed: None,
             faults: Vec::new(),
@@ -102,13 +127,25 @@ impl Config {
             "memory_mb" => self.memory_bytes = number(value)? << 20,
             "lack" => {
                 let lacks: Vec<_> = value.split(',').filter(|l| !l.is_empty()).collect();
-                if let Some(odd) = lacks.iter().find(|l| !["vmm", "fd", "rdma"].contains(l)) {
+                if let Some(odd) = lacks.iter().find(|l| !LACKS.contains(l)) {
                     return Err(format!("'{odd}' is nothing that can be lacking"));
                 }
                 let has = |what| !lacks.contains(&what);
                 (self.has_vmm, self.has_fd, self.has_rdma) = (has("vmm"), has("fd"), has("rdma"));
+                self.has_memory_operations = has("memops");
+                self.has_registration = has("register");
             }
             "delay_us" => self.delay_us = number(value)?,
+            "peers" => {
+                self.are_peers = match value {
+                    "all" => true,
+                    "none" => false,
+                    _ => return Err(format!("'{value}' is neither all nor none")),
+                }
+            }
+            "queues" => self.queues = number(value)?,
+            "depth" => self.depth = number(value)?.max(1),
+            "patience_ms" => self.patience_ms = number(value)?,
             "seed" if value.is_empty() => self.seed = None,
             "seed" => self.seed = Some(number(value)?),
             "fail" => {
@@ -190,6 +227,7 @@ mod tests {
             "lack=air",
             "delay_us=-1",
             "other=1",
+            "peers=some",
             "fail",
         ] {
             assert!(config.apply(wrong).is_err(), "{wrong}");

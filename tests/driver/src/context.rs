@@ -2,6 +2,7 @@
 
 use crate::abi::{Code, STREAM_LEGACY, STREAM_PER_THREAD};
 use crate::call::Global;
+use crate::queue::Queues;
 use crate::stream::{Kind, Point, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ pub(crate) struct Context {
     lost: AtomicI32,
     legacy: Arc<Stream>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
+    queues: Queues,
 }
 
 impl Context {
@@ -26,6 +28,7 @@ impl Context {
             lost: AtomicI32::new(0),
             legacy: Stream::new(Kind::Legacy, context.clone()),
             per_thread: Mutex::default(),
+            queues: Queues::default(),
         })
     }
 
@@ -71,6 +74,9 @@ impl Context {
     fn end(self: &Arc<Self>, global: &Global) {
         self.lose(Code::CONTEXT_IS_DESTROYED);
         global.streams.remove_of(self);
+        global
+            .memory_mut()
+            .unregister_of(Arc::as_ptr(self) as usize);
         self.legacy.close();
         self.per_thread()
             .drain()
@@ -117,7 +123,8 @@ impl Context {
             // Recorded into the graph instead; the graph is never run.
             return Ok(stream.point());
         }
-        stream.submit(after, work)
+        let queue = self.queues.of(stream, global.config().queues);
+        queue.submit(global, stream, after, work, || self.lost())
     }
 
     /// Waits for everything.
@@ -234,4 +241,11 @@ pub(crate) fn current() -> Result<Arc<Context>, Code> {
     let context = with_stack(|stack| stack.last().cloned()).ok_or(Code::INVALID_CONTEXT)?;
     context.check()?;
     Ok(context)
+}
+
+/// Ends the current context of this thread, where it has one.
+pub(crate) fn lose_current(code: Code) {
+    if let Some(context) = with_stack(|stack| stack.last().cloned()) {
+        context.lose(code);
+    }
 }

@@ -56,10 +56,22 @@ extern "C" fn rgaps_test_driver_lose_context(device: c_int) -> c_int {
         .and_then(|p| global.contexts.primary(p));
     match context {
         Some(context) => {
-            context.lose(Code::LAUNCH_FAILED);
+            context.lose(Code::ILLEGAL_ADDRESS);
             0
         }
         None => Code::INVALID_CONTEXT.0,
+    }
+}
+
+/// Holds a stream, or lets it go on. Not the special handles: they mean streams of a context.
+#[no_mangle]
+extern "C" fn rgaps_test_driver_hold(stream: usize, held: c_int) -> c_int {
+    match global().streams.get(stream) {
+        Ok(stream) => {
+            stream.hold(held != 0);
+            0
+        }
+        Err(code) => code.0,
     }
 }
 
@@ -85,11 +97,26 @@ pub fn library() -> PathBuf {
     })
 }
 
+/// Gives a symbol another name of the same length. It stands as a C string in the table of symbol
+/// names, maybe in several.
+fn rename(library: &mut [u8], symbol: &str) {
+    let name: Vec<u8> = [b"\0", symbol.as_bytes(), b"\0"].concat();
+    let mut found = 0;
+    let mut from = 0;
+    while let Some(at) = library[from..].windows(name.len()).position(|w| w == name) {
+        library[from + at + 1] = b'_';
+        from += at + 1;
+        found += 1;
+    }
+    assert!(found > 0, "the test driver has no {symbol}");
+}
+
 /// A copy of the stand-in of a test's own, so that tests in one process do not meet: a library
 /// that is loaded from another file has a state of its own.
 pub struct TestDriver {
     path: PathBuf,
     handle: *mut c_void,
+    is_copy: bool,
 }
 
 // SAFETY: the handle is only passed to dlsym, and the library's functions are made for threads.
@@ -100,22 +127,41 @@ unsafe impl Sync for TestDriver {}
 impl TestDriver {
     /// Copies and loads the shared library. Panics where that fails.
     pub fn private() -> TestDriver {
+        TestDriver::older(&[])
+    }
+
+    /// The same without some driver functions (by their symbols), as an older driver is.
+    pub fn older(missing: &[&str]) -> TestDriver {
         static COPIES: AtomicU64 = AtomicU64::new(0);
         let number = COPIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("rgaps-test-driver-{}-{number}.so", std::process::id());
         let path = std::env::temp_dir().join(name);
         let from = library();
-        std::fs::copy(&from, &path)
-            .unwrap_or_else(|error| panic!("{} cannot be copied: {error}", from.display()));
-        Self::open(path)
+        let mut library = std::fs::read(&from)
+            .unwrap_or_else(|error| panic!("{} cannot be read: {error}", from.display()));
+        missing
+            .iter()
+            .for_each(|symbol| rename(&mut library, symbol));
+        std::fs::write(&path, library)
+            .unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
+        Self::open(path, true)
     }
 
-    fn open(path: PathBuf) -> TestDriver {
+    /// The stand-in that this process loads as its driver from `path`, which stays.
+    pub fn loaded(path: &Path) -> TestDriver {
+        Self::open(path.to_owned(), false)
+    }
+
+    fn open(path: PathBuf, is_copy: bool) -> TestDriver {
         let text = CString::new(path.as_os_str().as_bytes()).expect("paths hold no NUL");
         // SAFETY: a C string; the library is our own and stays loaded.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} cannot be loaded", path.display());
-        TestDriver { path, handle }
+        TestDriver {
+            path,
+            handle,
+            is_copy,
+        }
     }
 
     /// The copy, to load the driver from. It is removed with this value; what is loaded stays.
@@ -156,6 +202,21 @@ impl TestDriver {
         assert_eq!(function(ordinal), 0, "GPU {ordinal} has no context");
     }
 
+    /// Holds a stream: what is queued on it and has not begun does not begin until the value that
+    /// this gives is dropped. For a minute at most, then the process is ended (`patience_ms`).
+    pub fn hold(&self, stream: u64) -> Held<'_> {
+        let held = Held {
+            driver: self,
+            stream: stream as usize,
+        };
+        assert_eq!(
+            held.set(true),
+            0,
+            "{stream:#x} is no stream that can be held"
+        );
+        held
+    }
+
     /// A function of the library, for what rgaps itself does not call.
     ///
     /// # Safety
@@ -178,8 +239,32 @@ impl TestDriver {
     }
 }
 
+/// A stream that is held.
+pub struct Held<'a> {
+    driver: &'a TestDriver,
+    stream: usize,
+}
+
+impl Held<'_> {
+    fn set(&self, held: bool) -> c_int {
+        // SAFETY: the type is that of the function above.
+        let function: extern "C" fn(usize, c_int) -> c_int =
+            unsafe { self.driver.function(c"rgaps_test_driver_hold") };
+        function(self.stream, held.into())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // A stream that is gone by now holds nothing up.
+        self.set(false);
+    }
+}
+
 impl Drop for TestDriver {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_copy {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

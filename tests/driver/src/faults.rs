@@ -16,7 +16,16 @@ enum When {
 pub(crate) struct Fault {
     call: String,
     when: When,
-    code: Code,
+    failure: Failure,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// With this code, once.
+    Code(Code),
+    /// As after a kernel that failed: from now on all calls in the current context do.
+    Lost,
 }
 
 impl Fault {
@@ -40,11 +49,14 @@ impl Fault {
             (_, _, Some(first)) => When::From(number(first)?),
             (nth, None, None) => When::Nth(number(nth)?),
         };
-        let code = Code::named(error).ok_or_else(|| bad("an unknown error"))?;
+        let failure = match error {
+            "lost" => Failure::Lost,
+            name => Failure::Code(Code::named(name).ok_or_else(|| bad("an unknown error"))?),
+        };
         Ok(Fault {
             call: call.to_owned(),
             when,
-            code,
+            failure,
         })
     }
 }
@@ -64,7 +76,7 @@ impl Faults {
     }
 
     /// Counts a call; gives the error that it is to fail with.
-    pub(crate) fn on_call(&mut self, call: &'static str, faults: &[Fault]) -> Option<Code> {
+    pub(crate) fn on_call(&mut self, call: &'static str, faults: &[Fault]) -> Option<Failure> {
         let count = self.counts.entry(call).or_insert(0);
         *count += 1;
         let count = *count;
@@ -76,7 +88,7 @@ impl Faults {
                 When::From(n) => count >= n,
                 When::Percent(percent) => self.random.next() % 100 < percent,
             });
-        fault.map(|fault| fault.code)
+        fault.map(|fault| fault.failure)
     }
 
     pub(crate) fn count(&self, call: &str) -> u64 {

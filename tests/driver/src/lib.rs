@@ -9,6 +9,8 @@
 //! - Streams are asynchronous. Each has a thread that runs its operations in order, each after a
 //!   delay. A non-blocking stream waits for nothing else and nothing waits for it; the legacy
 //!   default stream and blocking streams wait for one another.
+//! - A stream that waits for a number in memory waits on its thread, whoever writes the number,
+//!   another process too. A context that is destroyed or lost ends the wait.
 //! - Copies wait as little as the documentation allows: from pageable memory until the bytes are
 //!   staged, between devices not at all. Work that nobody waited for has not happened yet, and a
 //!   reader sees the old bytes.
@@ -23,10 +25,14 @@
 //! | `RGAPS_TEST_DRIVER_DEVICES` | number of GPUs, default 1 |
 //! | `RGAPS_TEST_DRIVER_UUIDS` | their UUIDs, `GPU-...,GPU-...`; default: made of their numbers |
 //! | `RGAPS_TEST_DRIVER_MEMORY_MB` | memory of each, default 65536; none is taken until it is written |
-//! | `RGAPS_TEST_DRIVER_LACK` | what they cannot do: `vmm`, `fd`, `rdma`, comma-separated |
+//! | `RGAPS_TEST_DRIVER_LACK` | what they cannot do: `vmm`, `fd`, `rdma`, `memops`, `register`, comma-separated |
+//! | `RGAPS_TEST_DRIVER_PEERS` | `all`: any GPU may access any other's memory; default `none` |
+//! | `RGAPS_TEST_DRIVER_QUEUES` | hardware queues of a context, shared by its streams; default 0: one for each stream |
+//! | `RGAPS_TEST_DRIVER_DEPTH` | operations that a queue holds before queueing waits for room, default 1024 |
+//! | `RGAPS_TEST_DRIVER_PATIENCE_MS` | a stream that waits or is held for longer ends the process, default 60000 |
 //! | `RGAPS_TEST_DRIVER_DELAY_US` | delay before each operation of a stream, default 0 |
 //! | `RGAPS_TEST_DRIVER_SEED` | makes each delay a random part of the above, the same every time |
-//! | `RGAPS_TEST_DRIVER_FAIL` | `CALL:WHEN:ERROR,...`, WHEN being `3` (the third call), `3+` (from it on), `10%` or `*` |
+//! | `RGAPS_TEST_DRIVER_FAIL` | `CALL:WHEN:ERROR,...`, WHEN being `3` (the third call), `3+` (from it on), `10%` or `*`; the ERROR `lost` ends the context: all further calls in it fail, and nothing queued runs |
 //!
 //! `CUDA_VISIBLE_DEVICES` is obeyed, with ordinals or UUIDs, so that processes can count the same
 //! GPUs differently.
@@ -38,7 +44,9 @@ mod context;
 mod control;
 mod faults;
 mod memory;
+mod number;
 mod physical;
+mod queue;
 mod stream;
 mod transfer;
 

@@ -29,8 +29,8 @@ enum Kind {
     },
     /// Of `cuMemAlloc`, on the GPU at this position.
     Allocated { position: usize },
-    /// Host memory of the user, registered.
-    Registered,
+    /// Host memory of the user, registered in this context.
+    Registered { context: usize },
 }
 
 /// What an address is.
@@ -153,6 +153,7 @@ impl Memory {
         bytes: u64,
         position: usize,
         flags: c_uint,
+        are_peers: bool,
     ) -> Result<(), Code> {
         if ![ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE].contains(&flags) {
             return Err(Code::INVALID_VALUE);
@@ -167,8 +168,7 @@ impl Memory {
             else {
                 return Err(Code::INVALID_VALUE);
             };
-            // No two GPUs are peers here.
-            if memory.position != position {
+            if memory.position != position && !are_peers {
                 return Err(Code::INVALID_DEVICE);
             }
             let bit = 1 << position;
@@ -235,27 +235,25 @@ impl Memory {
         }
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
+    pub(crate) fn register(&mut self, at: u64, bytes: u64, context: usize) -> Result<(), Code> {
         if at == 0 || bytes == 0 || at.checked_add(bytes).is_none() {
             return Err(Code::INVALID_VALUE);
         }
         if self.overlaps(at, bytes) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        self.ranges.insert(
-            at,
-            Range {
-                bytes,
-                kind: Kind::Registered,
-            },
-        );
+        if !is_mapped(at, bytes) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let kind = Kind::Registered { context };
+        self.ranges.insert(at, Range { bytes, kind });
         Ok(())
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> Result<(), Code> {
         match self.ranges.get(&at) {
             Some(Range {
-                kind: Kind::Registered,
+                kind: Kind::Registered { .. },
                 ..
             }) => {
                 self.ranges.remove(&at);
@@ -263,6 +261,20 @@ impl Memory {
             }
             _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
         }
+    }
+
+    /// Forgets what was registered in a context that is gone.
+    pub(crate) fn unregister_of(&mut self, gone: usize) {
+        self.ranges.retain(
+            |_, range| !matches!(range.kind, Kind::Registered { context } if context == gone),
+        );
+    }
+
+    /// Whether an operation of a stream of the GPU at `position` may read or write the 64-bit
+    /// number at an address: memory of the GPU, or registered.
+    pub(crate) fn permits_number(&self, address: u64, position: usize, write: bool) -> bool {
+        let known = matches!(self.place(address), Place::Device(_) | Place::Pinned);
+        address % 8 == 0 && known && self.permits(address, 8, position, write)
     }
 
     /// What stands at an address.
@@ -285,7 +297,7 @@ impl Memory {
             Some((
                 _,
                 Range {
-                    kind: Kind::Registered,
+                    kind: Kind::Registered { .. },
                     ..
                 },
             )) => Place::Pinned,
@@ -351,10 +363,28 @@ impl Memory {
             "reservations" => self.reservations.len() as u64,
             "mappings" => of(|kind| matches!(kind, Kind::Mapped { .. })),
             "allocations" => of(|kind| matches!(kind, Kind::Allocated { .. })),
-            "registrations" => of(|kind| matches!(kind, Kind::Registered)),
+            "registrations" => of(|kind| matches!(kind, Kind::Registered { .. })),
             _ => return None,
         })
     }
+}
+
+/// Whether all pages of a range are mapped.
+fn is_mapped(at: u64, bytes: u64) -> bool {
+    // SAFETY: sysconf only reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let start = at / page * page;
+    let length = (at - start + bytes).next_multiple_of(page);
+    let mut resident = vec![0u8; (length / page) as usize];
+    // SAFETY: mincore looks the pages up without touching them and writes a byte for each.
+    let code = unsafe {
+        libc::mincore(
+            start as usize as *mut c_void,
+            length as usize,
+            resident.as_mut_ptr(),
+        )
+    };
+    code == 0
 }
 
 fn map_nothing(bytes: u64, protection: c_int) -> Result<u64, Code> {

@@ -1,13 +1,14 @@
 //! Streams: a thread each that runs what is queued, in order, after a delay.
 
 use crate::abi::Code;
-use crate::call::global;
+use crate::call::{give_up, global};
 use crate::context::Context;
 use crate::faults::Random;
+use crate::queue::HardwareQueue;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a stream stands to the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +28,12 @@ pub(crate) struct Point {
 struct Operation {
     after: Vec<Point>,
     work: Box<dyn FnOnce() + Send>,
+    /// Which it leaves when it is done.
+    queue: Arc<HardwareQueue>,
 }
+
+/// How long a thread that waits for something sleeps before it looks whether its context is lost.
+const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Queue {
@@ -36,6 +42,8 @@ struct Queue {
     completed: u64,
     running: bool,
     closing: bool,
+    /// Nothing starts until a test says so.
+    held: bool,
 }
 
 /// A stream of a context.
@@ -46,12 +54,15 @@ pub(crate) struct Stream {
     changed: Condvar,
     /// 0 not capturing, 1 capturing, 2 capturing in vain.
     pub(crate) capture: AtomicI32,
-    number: u64,
+    /// Which no other stream of the process has, from 1 on.
+    pub(crate) number: u64,
+    /// Operations of its own order, where streams do not share queues.
+    pub(crate) own_queue: Arc<HardwareQueue>,
 }
 
 impl Stream {
     pub(crate) fn new(kind: Kind, context: Weak<Context>) -> Arc<Stream> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
         Arc::new(Stream {
             kind,
             context,
@@ -59,7 +70,18 @@ impl Stream {
             changed: Condvar::new(),
             capture: AtomicI32::new(0),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            own_queue: Arc::default(),
         })
+    }
+
+    /// Its context, while that exists.
+    pub(crate) fn context(&self) -> Option<Arc<Context>> {
+        self.context.upgrade()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.context()
+            .is_none_or(|context| context.lost().is_some())
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -79,7 +101,8 @@ impl Stream {
     pub(crate) fn submit(
         self: &Arc<Self>,
         after: Vec<Point>,
-        work: impl FnOnce() + Send + 'static,
+        work: Box<dyn FnOnce() + Send>,
+        hardware: Arc<HardwareQueue>,
     ) -> Result<Point, Code> {
         let mut queue = self.queue();
         if !queue.running {
@@ -95,13 +118,54 @@ impl Stream {
         let sequence = queue.submitted;
         queue.waiting.push_back(Operation {
             after,
-            work: Box::new(work),
+            work,
+            queue: hardware,
         });
         self.changed.notify_all();
         Ok(Point {
             stream: self.clone(),
             sequence,
         })
+    }
+
+    /// Keeps what is queued and has not begun from beginning, or lets it begin.
+    pub(crate) fn hold(&self, held: bool) {
+        self.queue().held = held;
+        self.changed.notify_all();
+    }
+
+    /// Waits while a test holds the stream, for no longer than it may.
+    fn wait_for_release(&self) {
+        let since = Instant::now();
+        let mut queue = self.queue();
+        while queue.held && !self.is_lost() {
+            let patience = Duration::from_millis(global().config().patience_ms);
+            if since.elapsed() > patience {
+                give_up(&format!(
+                    "a stream was held for {patience:?} with work queued"
+                ));
+            }
+            queue = self
+                .changed
+                .wait_timeout(queue, LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Runs on the stream's thread: returns when `is_so`, or when the context is lost, or ends the
+    /// process if neither comes.
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let since = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        while !self.is_lost() && !is_so() {
+            let patience = Duration::from_millis(global().config().patience_ms);
+            if since.elapsed() > patience {
+                give_up(&format!("a stream waits for {patience:?} already {what}"));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
     }
 
     /// Lets the thread end when all is done.
@@ -129,14 +193,12 @@ impl Stream {
             drop(queue);
             operation.after.iter().for_each(Point::wait);
             std::thread::sleep(self.delay(&mut random));
+            self.wait_for_release();
             // In a context that is lost nothing runs any more.
-            if self
-                .context
-                .upgrade()
-                .is_some_and(|context| context.lost().is_none())
-            {
+            if !self.is_lost() {
                 (operation.work)();
             }
+            operation.queue.leave();
             self.queue().completed += 1;
             self.changed.notify_all();
         }

@@ -103,17 +103,42 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         g.position(device)?;
         let config = g.config();
         let found = match attribute {
-            18 => 0,                             // INTEGRATED
-            41 => 1,                             // UNIFIED_ADDRESSING
-            75 => 9,                             // COMPUTE_CAPABILITY_MAJOR
-            76 => 0,                             // COMPUTE_CAPABILITY_MINOR
-            92..=94 => 0,                        // stream memory operations: not yet
-            102 => c_int::from(config.has_vmm),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-            103 => c_int::from(config.has_fd),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            18 => 0,                                          // INTEGRATED
+            41 => 1,                                          // UNIFIED_ADDRESSING
+            75 => 9,                                          // COMPUTE_CAPABILITY_MAJOR
+            76 => 0,                                          // COMPUTE_CAPABILITY_MINOR
+            92..=94 => 0,                                     // stream memory operations, version 1
+            102 => c_int::from(config.has_vmm),               // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            103 => c_int::from(config.has_fd), // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
             110 => c_int::from(config.has_rdma), // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+            122 => c_int::from(config.has_memory_operations), // CAN_USE_64_BIT_STREAM_MEM_OPS
+            123 => c_int::from(config.has_memory_operations), // CAN_USE_STREAM_WAIT_VALUE_NOR
             _ => return Err(Code::INVALID_VALUE),
         };
         // SAFETY: the caller's.
         unsafe { put(value, found) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> c_int {
+    call("cuDeviceCanAccessPeer", |g| {
+        let (device, peer) = (g.position(device)?, g.position(peer)?);
+        // SAFETY: the caller's. No GPU is a peer of itself.
+        unsafe { put(can, c_int::from(g.config().are_peers && device != peer)) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, bytes: c_int, device: c_int) -> c_int {
+    call("cuDeviceGetPCIBusId", |g| {
+        let found = format!("0000:{:02x}:00.0\0", g.position(device)? + 1);
+        let room = usize::try_from(bytes).ok().filter(|_| !text.is_null());
+        if room.is_none_or(|room| room < found.len()) {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the caller's: `text` has room for `bytes` bytes.
+        unsafe { text.cast::<u8>().copy_from(found.as_ptr(), found.len()) };
+        Ok(())
     })
 }

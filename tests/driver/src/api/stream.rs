@@ -3,6 +3,7 @@
 use crate::abi::{Code, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
 use crate::call::{call, put, Global};
 use crate::context::{current, Context};
+use crate::number::{wait_for_number, write_number};
 use crate::stream::{Kind, Stream};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -122,6 +123,55 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> c
         }
         // SAFETY: the caller's.
         unsafe { put(status, found.capture.load(Ordering::Acquire)) }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuStreamGetId(stream: usize, id: *mut u64) -> c_int {
+    call("cuStreamGetId", |g| {
+        let (_, stream) = find(g, stream)?;
+        // SAFETY: the caller's.
+        unsafe { put(id, stream.number) }
+    })
+}
+
+/// Needs no current context where the handle is that of a stream.
+#[no_mangle]
+unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> c_int {
+    call("cuStreamGetCtx", |g| {
+        let found = match stream <= STREAM_PER_THREAD {
+            true => current()?,
+            false => {
+                let stream = g.streams.get(stream)?;
+                stream.context().ok_or(Code::CONTEXT_IS_DESTROYED)?
+            }
+        };
+        // SAFETY: the caller's.
+        unsafe { put(context, Arc::as_ptr(&found) as usize) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamWriteValue64_v2(
+    stream: usize,
+    address: u64,
+    value: u64,
+    flags: c_uint,
+) -> c_int {
+    call("cuStreamWriteValue64", |g| {
+        write_number(g, stream, address, value, flags)
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuStreamWaitValue64_v2(
+    stream: usize,
+    address: u64,
+    value: u64,
+    flags: c_uint,
+) -> c_int {
+    call("cuStreamWaitValue64", |g| {
+        wait_for_number(g, stream, address, value, flags)
     })
 }
 

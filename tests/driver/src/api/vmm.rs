@@ -202,8 +202,9 @@ unsafe extern "C" fn cuMemSetAccess(
                 return Err(Code::NOT_SUPPORTED);
             }
             let position = g.position(wanted.location.id)?;
+            let are_peers = g.config().are_peers;
             g.memory_mut()
-                .set_access(address, bytes as u64, position, wanted.flags)?;
+                .set_access(address, bytes as u64, position, wanted.flags, are_peers)?;
         }
         Ok(())
     })
@@ -248,10 +249,17 @@ extern "C" fn cuMemFree_v2(address: u64) -> c_int {
 }
 
 #[no_mangle]
-extern "C" fn cuMemHostRegister_v2(address: u64, bytes: usize, _flags: c_uint) -> c_int {
+extern "C" fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: c_uint) -> c_int {
     call("cuMemHostRegister", |g| {
-        current()?;
-        g.memory_mut().register(address, bytes as u64)
+        let context = current()?;
+        if flags & !REGISTER_FLAGS != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & REGISTER_IO_MEMORY != 0 || !g.config().has_registration {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let context = Arc::as_ptr(&context) as usize;
+        g.memory_mut().register(address, bytes as u64, context)
     })
 }
 
@@ -260,6 +268,23 @@ extern "C" fn cuMemHostUnregister(address: u64) -> c_int {
     call("cuMemHostUnregister", |g| {
         current()?.synchronize(g)?;
         g.memory_mut().unregister(address)
+    })
+}
+
+/// With unified addressing all registered memory is mapped for all GPUs, at the host's addresses.
+#[no_mangle]
+unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+    device: *mut u64,
+    host: u64,
+    flags: c_uint,
+) -> c_int {
+    call("cuMemHostGetDevicePointer", |g| {
+        current()?;
+        if flags != 0 || g.memory().place(host) != Place::Pinned {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the caller's.
+        unsafe { put(device, host) }
     })
 }
 

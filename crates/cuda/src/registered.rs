@@ -1,0 +1,99 @@
+//! Host memory that GPUs can reach.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::driver::cu;
+use crate::error::CudaError;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// A range of host memory, pinned and mapped for all GPUs that this process uses, until this value
+/// is dropped. Work that uses it has finished by then: the driver waits for it.
+pub struct Registered {
+    context: Arc<Context>,
+    host: *mut c_void,
+    bytes: usize,
+    device: CUdeviceptr,
+}
+
+// SAFETY: the pointer is only ever passed to the driver, which may be called from any thread.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// Registers `bytes` bytes from `host` on, both multiples of the page size.
+    ///
+    /// # Safety
+    /// The range is mapped, readable and writable, and stays so until this value is dropped.
+    pub unsafe fn new(
+        context: Arc<Context>,
+        host: *mut c_void,
+        bytes: usize,
+    ) -> Result<Registered, CudaError> {
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        {
+            let _entered = context.enter()?;
+            // SAFETY: the caller vouches for the range.
+            unsafe { cu!(context.driver(), cuMemHostRegister(host, bytes, flags))? };
+        }
+        // From here on dropping takes it back.
+        let mut registered = Registered {
+            context,
+            host,
+            bytes,
+            device: 0,
+        };
+        let mut device: CUdeviceptr = 0;
+        {
+            let _entered = registered.context.enter()?;
+            // SAFETY: the out pointer is ours; the range was just registered.
+            unsafe {
+                cu!(
+                    registered.context.driver(),
+                    cuMemHostGetDevicePointer(&mut device, host, 0)
+                )?
+            };
+        }
+        registered.device = device;
+        Ok(registered)
+    }
+
+    /// Where work on a GPU finds the start of the range.
+    pub fn device_address(&self) -> u64 {
+        self.device
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The context in which it was registered.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // A context that cannot be entered is lost; it is tried all the same.
+        let _entered = self.context.enter();
+        // SAFETY: registered in `new`, and taken back here only.
+        let result = unsafe { cu!(self.context.driver(), cuMemHostUnregister(self.host)) };
+        if let Err(error) = result {
+            tracing::debug!(%error, "host memory stays registered");
+        }
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("host", &self.host)
+            .field("bytes", &self.bytes)
+            .field("device", &format_args!("{:#x}", self.device))
+            .finish_non_exhaustive()
+    }
+}
