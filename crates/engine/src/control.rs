@@ -3,6 +3,7 @@
 use crate::doorbells::Doorbells;
 use crate::ranges::Ranges;
 use crate::registry::punch;
+use crate::timelines::Timelines;
 use rgaps_layout::{
     ControlHeader, PublisherRegion, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET, LAYOUT_VERSION,
 };
@@ -23,6 +24,7 @@ pub(crate) struct Control {
     inode: u64,
     ranges: Ranges,
     pub(crate) doorbells: Doorbells,
+    pub(crate) timelines: Timelines,
 }
 
 impl Control {
@@ -47,7 +49,9 @@ impl Control {
     /// A predecessor's, handed back by a client. The header is not looked at: clients could have
     /// written anything there, and the daemon needs nothing of it.
     pub(crate) fn adopt(fd: OwnedFd) -> Result<Control, PoolError> {
-        Control::map(fd)
+        let mut control = Control::map(fd)?;
+        control.timelines.unclaimed = true;
+        Ok(control)
     }
 
     fn map(fd: OwnedFd) -> Result<Control, PoolError> {
@@ -64,6 +68,7 @@ impl Control {
             inode,
             ranges: Ranges::new(DYNAMIC_OFFSET, CONTROL_BYTES),
             doorbells: Doorbells::default(),
+            timelines: Timelines::new(),
         })
     }
 

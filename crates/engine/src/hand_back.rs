@@ -4,6 +4,7 @@
 use crate::engine::{Engine, SessionId};
 use crate::refuse::{bad, refuse};
 use crate::step::step;
+use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
 use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS};
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
@@ -176,6 +177,7 @@ impl Engine {
         session: SessionId,
         zone: ZoneId,
         doorbells: &[u32],
+        timelines: &[u32],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, zone)?;
         if doorbells.len() > MAX_HANDED_DOORBELLS {
@@ -183,7 +185,13 @@ impl Engine {
                 "at most {MAX_HANDED_DOORBELLS} doorbells are handed back"
             )));
         }
+        if timelines.len() > MAX_CLIENT_TIMELINES {
+            return Err(bad(format!(
+                "at most {MAX_CLIENT_TIMELINES} timelines are handed back"
+            )));
+        }
         step!("adopt.claimed");
+        zone.reserve_timelines(client, timelines);
         zone.finish_claims(client);
         for doorbell in doorbells {
             if !zone.control.doorbells.reserve(*doorbell, client) {
@@ -194,7 +202,7 @@ impl Engine {
                 );
             }
         }
-        zone.give_up_missing_segments();
+        zone.give_up_unclaimed();
         Ok(Answer::Done)
     }
 
@@ -219,7 +227,7 @@ impl Engine {
                 freed += zone.reap_client(client);
                 reaped += 1;
             }
-            zone.give_up_missing_segments();
+            zone.give_up_unclaimed();
         }
         self.counters.clients_reaped += reaped;
         self.counters.blocks_reclaimed += freed;
@@ -299,8 +307,9 @@ impl Zone {
         self.pools[publisher.pool as usize].free_except(&self.registry, owner, keeps);
     }
 
-    /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone.
-    fn give_up_missing_segments(&mut self) {
+    /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
+    /// and timelines that none of them had are nobody's.
+    fn give_up_unclaimed(&mut self) {
         let waiting =
             |client: &crate::zone::Client| client.session.is_none() || client.claims.is_some();
         if self.clients.values().any(waiting) {
@@ -309,6 +318,7 @@ impl Zone {
         for pool in self.pools.iter_mut().filter(|pool| pool.is_incomplete()) {
             pool.drop_missing(&self.registry);
         }
+        self.end_unclaimed_timelines();
     }
 }
 

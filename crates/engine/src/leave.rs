@@ -18,6 +18,8 @@ impl Zone {
     /// Takes all members of a client out of their topics, and forgets the client. Returns how
     /// many blocks that freed.
     pub(crate) fn reap_client(&mut self, client: u32) -> u64 {
+        // First: streams of others wait for it.
+        self.end_timelines_of(client);
         let mut freed = 0;
         for (topic, side, slot) in self.members_of(client) {
             freed += self.remove_member(topic, side, slot);
@@ -345,7 +347,10 @@ impl Zone {
 
     /// Whether `tend` has anything to look after.
     pub(crate) fn needs_tending(&self) -> bool {
-        !self.orphaned.is_empty() || !self.quarantined.is_empty() || self.set_aside.is_some()
+        !self.orphaned.is_empty()
+            || !self.quarantined.is_empty()
+            || self.set_aside.is_some()
+            || self.control.timelines.unclaimed
     }
 }
 

@@ -36,6 +36,7 @@ mod requests;
 mod sources;
 mod state_file;
 mod step;
+mod timelines;
 mod topic;
 mod zone;
 

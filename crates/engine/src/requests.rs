@@ -114,6 +114,21 @@ impl Engine {
                 zone.return_doorbell(client, doorbell)
                     .map(|()| Answer::Done)
             }
+            Request::TakeTimeline { zone } => {
+                let (zone, client) = self.zone_of(session, zone)?;
+                zone.take_timeline(client)
+                    .map(|timeline| Answer::Timeline { timeline })
+            }
+            Request::ReturnTimeline { zone, timeline } => {
+                let (zone, client) = self.zone_of(session, zone)?;
+                zone.return_timeline(client, timeline)
+                    .map(|()| Answer::Done)
+            }
+            Request::GpuLost { zone } => {
+                let (zone, client) = self.zone_of(session, zone)?;
+                zone.end_timelines_of(client);
+                Ok(Answer::Done)
+            }
             Request::HandBack {
                 zone,
                 client_index,
@@ -123,7 +138,11 @@ impl Engine {
                 self.hand_back_segments(session, zone, pool, from, fds)
             }
             Request::Claim { member, ranges } => self.claim(session, &member, &ranges),
-            Request::HandedBack { zone, doorbells } => self.handed_back(session, zone, &doorbells),
+            Request::HandedBack {
+                zone,
+                doorbells,
+                timelines,
+            } => self.handed_back(session, zone, &doorbells, &timelines),
             Request::Status => Ok(Answer::Status(self.status())),
             Request::Topics { from } => self.list_topics(session, from),
             Request::Topic { topic } => self.describe_topic(session, &topic),

@@ -130,6 +130,7 @@ impl Zone {
     /// Forgets a client that has nothing left.
     pub(crate) fn remove_client(&mut self, index: u32) {
         self.control.doorbells.give_all(index);
+        self.end_timelines_of(index);
         if let Err(error) = self.registry.clear_client(index) {
             tracing::error!(%error, index, "a client's end was not written down");
         }
@@ -144,9 +145,11 @@ impl Zone {
         }
     }
 
-    /// Whether the client has members or doorbells here.
+    /// Whether the client has members, doorbells or timelines here.
     pub(crate) fn has_holdings(&self, client: u32) -> bool {
-        self.control.doorbells.count(client) > 0 || !self.members_of(client).is_empty()
+        self.control.doorbells.count(client) > 0
+            || !self.control.timelines.of(client).is_empty()
+            || !self.members_of(client).is_empty()
     }
 
     /// What the client is in: topic, side, slot.

@@ -246,6 +246,7 @@ fn a_closed_session_is_not_a_dead_process() {
         uid: 0,
         holds: Default::default(),
         segments: vec![],
+        timelines: vec![],
     };
     world.hello(&c);
     world.join(&mut c, "t", volatile());

@@ -67,6 +67,7 @@ fn the_protocol_has_an_order() {
         uid: 0,
         holds: Default::default(),
         segments: vec![],
+        timelines: vec![],
     };
     assert!(cut_off(&mut world, &silent, Request::Status, 0));
     for (bad, code) in [
@@ -597,7 +598,7 @@ fn arbitrary_requests_are_answered() {
                 bytes: dice.odd(),
             })
             .collect();
-        let request = match dice.roll() % 12 {
+        let request = match dice.roll() % 15 {
             0 => Request::Leave(member),
             1 => Request::Lease {
                 publisher: member,
@@ -632,8 +633,15 @@ fn arbitrary_requests_are_answered() {
             9 => Request::HandedBack {
                 zone,
                 doorbells: vec![number; 3],
+                timelines: vec![number; 3],
             },
             10 => Request::Topics { from: number },
+            11 => Request::TakeTimeline { zone },
+            12 => Request::ReturnTimeline {
+                zone,
+                timeline: number,
+            },
+            13 => Request::GpuLost { zone },
             _ => Request::Clients { from: number },
         };
         let fds = match request {

@@ -533,6 +533,7 @@ fn a_scribbled_registry_gives_up_what_makes_no_sense() {
                     Request::HandedBack {
                         zone,
                         doorbells: vec![0, 1, u32::MAX],
+                        timelines: vec![0, 1, u32::MAX],
                     },
                 )
                 .unwrap();

@@ -73,6 +73,7 @@ impl Kept {
             .ask(Request::HandedBack {
                 zone,
                 doorbells: vec![],
+                timelines: vec![],
             })
             .unwrap();
     }

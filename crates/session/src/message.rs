@@ -8,7 +8,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -250,6 +250,25 @@ pub enum Request {
         /// Its index.
         doorbell: u32,
     },
+    /// A timeline for a stream. Its value is as the daemon leaves it: points count on from there.
+    /// Answer: [`Answer::Timeline`].
+    TakeTimeline {
+        /// The zone.
+        zone: ZoneId,
+    },
+    /// Done with a timeline: its last point was waited for. Answer: [`Answer::Done`].
+    ReturnTimeline {
+        /// The zone.
+        zone: ZoneId,
+        /// Its index.
+        timeline: u32,
+    },
+    /// The client lives, but its CUDA context is lost, and with it all GPU work that it had queued.
+    /// Ends its timelines as its death would, and takes them back. Answer: [`Answer::Done`].
+    GpuLost {
+        /// The zone.
+        zone: ZoneId,
+    },
     /// After the daemon was restarted: first packet of a zone's handing back, with the
     /// descriptors of registry and control segment. Answer: [`Answer::Zone`].
     HandBack {
@@ -277,13 +296,15 @@ pub enum Request {
         /// Leases of a publisher, in packets of at most [`MAX_RANGES`].
         ranges: Vec<Range>,
     },
-    /// Last: the doorbells of its wait sets; what it did not claim is given up.
+    /// Last: the doorbells of its wait sets, and its timelines; what it did not claim is given up.
     /// Answer: [`Answer::Done`].
     HandedBack {
         /// The zone.
         zone: ZoneId,
         /// Doorbells taken for wait sets.
         doorbells: Vec<u32>,
+        /// Timelines taken for streams.
+        timelines: Vec<u32>,
     },
     /// How the daemon is. Answer: [`Answer::Status`].
     Status,
@@ -360,6 +381,11 @@ pub enum Answer {
     Doorbell {
         /// Its index.
         doorbell: u32,
+    },
+    /// To `TakeTimeline`.
+    Timeline {
+        /// Its index.
+        timeline: u32,
     },
     /// To `HandBack`.
     Zone {

@@ -182,9 +182,11 @@ fn who_hands_back_a_true_zone_cannot_claim_what_is_others() {
         // A segment that an honest client has handed back already is not looked at again.
         assert!(known || matches!(answer, Ok((Err(_), _))), "{pool} {from}");
     }
-    let doorbells = (0..64).collect();
-    let zone = loot.zone;
-    let _ = liar.ask(Request::HandedBack { zone, doorbells });
+    let _ = liar.ask(Request::HandedBack {
+        zone: loot.zone,
+        doorbells: (0..64).collect(),
+        timelines: (0..64).collect(),
+    });
 
     pair.goes_on(20);
     let (published, received, errors) = pair.end();

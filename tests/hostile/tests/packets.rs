@@ -229,7 +229,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
             bytes: random.nasty().wrapping_mul(granule),
         });
     }
-    match random.below(12) {
+    match random.below(15) {
         0 => Request::Leave(member),
         1 => Request::Lease {
             publisher: member,
@@ -255,11 +255,20 @@ fn lie(member: Member, random: &mut Random) -> Request {
             doorbells: (0..random.below(6))
                 .map(|_| random.nasty() as u32)
                 .collect(),
+            timelines: (0..random.below(6))
+                .map(|_| random.nasty() as u32)
+                .collect(),
         },
         8 => Request::ReturnDoorbell {
             zone,
             doorbell: random.below(40) as u32,
         },
+        12 => Request::TakeTimeline { zone },
+        13 => Request::ReturnTimeline {
+            zone,
+            timeline: random.below(40) as u32,
+        },
+        14 => Request::GpuLost { zone },
         9 => Request::Segments {
             zone,
             pool: random.nasty() as u32,

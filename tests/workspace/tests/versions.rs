@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "2",
-        0x8fb3_48ab_7a22_eed2,
+        "3",
+        0x316f_ec45_e28f_a6ba,
     ),
     (
         "crates/layout/src",

@@ -82,6 +82,8 @@ pub struct Sim {
     pub uid: u32,
     pub holds: HashMap<ZoneId, Hold>,
     pub segments: Vec<OwnedFd>,
+    /// Timelines that it hands back.
+    pub timelines: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -208,6 +210,7 @@ impl World {
             uid,
             holds: HashMap::new(),
             segments: vec![],
+            timelines: vec![],
         };
         self.hello(&sim);
         sim
@@ -318,6 +321,13 @@ impl World {
             .unwrap()
         {
             Answer::Leased { ranges } => ranges[0],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn take_timeline(&mut self, sim: &Sim, zone: ZoneId) -> u32 {
+        match self.ask(sim, Request::TakeTimeline { zone }).unwrap() {
+            Answer::Timeline { timeline } => timeline,
             other => panic!("{other:?}"),
         }
     }
@@ -474,6 +484,7 @@ impl World {
             Request::HandedBack {
                 zone,
                 doorbells: vec![],
+                timelines: sim.timelines.clone(),
             },
         )
         .unwrap();

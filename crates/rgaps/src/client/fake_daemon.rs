@@ -281,6 +281,7 @@ fn answer(state: &mut State, request: Request, mut fds: Vec<OwnedFd>) -> Answere
             })
         }
         Request::TakeDoorbell { .. } => plain(Answer::Doorbell { doorbell: 77 }),
+        Request::TakeTimeline { .. } => plain(Answer::Timeline { timeline: 33 }),
         Request::Topics { from } => {
             let left = 150u32.saturating_sub(from).min(64);
             plain(Answer::Topics((0..left).map(|i| row(from + i)).collect()))

@@ -56,9 +56,12 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
         claim(session, *member, &kept.ranges)?;
     }
     let doorbells = book.doorbells.iter().copied().collect();
-    session
-        .call(&Request::HandedBack { zone, doorbells }, &[])
-        .map(drop)
+    let request = Request::HandedBack {
+        zone,
+        doorbells,
+        timelines: Vec::new(),
+    };
+    session.call(&request, &[]).map(drop)
 }
 
 fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), CallError> {

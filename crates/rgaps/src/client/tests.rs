@@ -274,7 +274,8 @@ fn everything_is_handed_to_the_next_daemon() {
         log[5],
         Request::HandedBack {
             zone,
-            doorbells: vec![doorbell]
+            doorbells: vec![doorbell],
+            timelines: vec![]
         }
     );
     assert_eq!(daemon.state().zone.as_ref().unwrap().segments.len(), 40);
@@ -363,7 +364,8 @@ fn what_is_given_up_needs_no_daemon() {
     assert_eq!(claims, [&claim], "not what was given up");
     assert!(log.contains(&Request::HandedBack {
         zone,
-        doorbells: vec![]
+        doorbells: vec![],
+        timelines: vec![]
     }));
     assert!(!log
         .iter()

@@ -312,7 +312,10 @@ fn zone_of(request: &Request) -> Option<ZoneId> {
         Request::Pool { zone, .. }
         | Request::Segments { zone, .. }
         | Request::TakeDoorbell { zone }
-        | Request::ReturnDoorbell { zone, .. } => Some(*zone),
+        | Request::ReturnDoorbell { zone, .. }
+        | Request::TakeTimeline { zone }
+        | Request::ReturnTimeline { zone, .. }
+        | Request::GpuLost { zone } => Some(*zone),
         _ => None,
     }
 }
