@@ -53,8 +53,11 @@ macro_rules! accessors {
 }
 
 accessors! {
-    /// Address of the first byte.
-    rgaps_sample_data -> *const c_void = std::ptr::null(), |sample| sample.address() as *const c_void;
+    /// Address of the first byte, once the work that writes the bytes has finished.
+    rgaps_sample_data -> *const c_void = std::ptr::null(), |sample| {
+        sample.synchronize(std::time::Duration::MAX)?;
+        sample.address() as *const c_void
+    };
     /// Bytes of payload.
     rgaps_sample_bytes -> usize = 0, |sample| sample.len() as usize;
     /// Number among its publisher's.
@@ -185,7 +188,7 @@ pub unsafe extern "C" fn rgaps_sample_release_on(
         // SAFETY: C's promise, in rgaps.h.
         unsafe { borrow(sample) }?
             .sample
-            .synchronize(Stream(stream as u64))?;
+            .record_stream(Stream(stream as u64));
         // SAFETY: as above; the borrow has ended.
         drop(unsafe { take(sample) }?);
         Ok(())

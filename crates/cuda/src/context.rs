@@ -76,6 +76,11 @@ impl Context {
         })
     }
 
+    /// Whether the context is lost: an earlier kernel of this process failed, say. Asks the driver.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.memory(), Err(error) if error.is_lost())
+    }
+
     /// Waits on the CPU for all work of this process on the GPU.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         let _entered = self.enter()?;

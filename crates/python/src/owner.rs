@@ -40,9 +40,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         for stream in lock(&self.streams).drain(..) {
-            // Where the wait fails the context is lost, and with it the work. The default stream
-            // is waited for by the sample itself.
-            let _ = self.sample.clone().release_on(stream);
+            self.sample.record_stream(stream);
         }
     }
 }

@@ -160,6 +160,23 @@ pub enum RecvError {
         /// How.
         reason: String,
     },
+    /// The work that was to write the message never finished: its publisher died, or lost its CUDA
+    /// context. What the block holds is anything.
+    #[error("message {sequence} on topic '{topic}' was never finished: its publisher died or lost its GPU context; drop the sample and take the next")]
+    Aborted {
+        /// Topic.
+        topic: String,
+        /// The message's number among its publisher's.
+        sequence: u64,
+    },
+    /// The work that writes the message did not finish in time.
+    #[error("message {sequence} on topic '{topic}' was not finished within the time-out")]
+    Unfinished {
+        /// Topic.
+        topic: String,
+        /// The message's number among its publisher's.
+        sequence: u64,
+    },
     /// The daemon or the memory says no.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -22,6 +22,7 @@
 
 mod client;
 mod error;
+mod letting;
 mod listener;
 mod loan;
 mod node;

@@ -18,6 +18,8 @@ pub struct Loan {
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<Tensor>,
+    /// Where work on the bytes was queued last, as far as we know.
+    pub(crate) stream: Stream,
 }
 
 impl fmt::Debug for Loan {
@@ -84,13 +86,16 @@ impl Loan {
     /// `source` is readable for `bytes` bytes until the call returns.
     pub unsafe fn copy_from(&mut self, at: u64, source: u64, bytes: u64) -> Result<(), LoanError> {
         // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { self.copy_from_on(at, source, bytes, Stream(0)) }
+        unsafe { self.copy_from_on(at, source, bytes, Stream(0))? };
+        self.wait_for(Stream(0))
     }
 
-    /// The same after the work queued on `stream` so far, which may write to the source.
+    /// Queues the same on `stream`, behind the work that may still write the source: publish on the same
+    /// stream. Into a loan in host memory the bytes are there when this returns.
     ///
     /// # Safety
-    /// As [`copy_from`](Self::copy_from).
+    /// `source` is readable for `bytes` bytes until the work queued on `stream` has finished, and
+    /// nothing else writes it until then.
     pub unsafe fn copy_from_on(
         &mut self,
         at: u64,
@@ -99,9 +104,22 @@ impl Loan {
         stream: Stream,
     ) -> Result<(), LoanError> {
         self.check_range(at, bytes)?;
-        if self.domain() != Domain::Host {
-            self.publisher.mapping.synchronize(stream)?;
-        } else if let Some(reader) = DeviceReader::of_process() {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if let Some(cuda) = self.publisher.mapping.cuda() {
+            let mapping = &self.publisher.mapping;
+            let target = self.address() + at;
+            self.stream = stream;
+            let queue = || {
+                let on = cuda.on_stream(stream)?;
+                // SAFETY: the caller vouches for the source; the target is the loan's own, which is
+                // not used again before that work has finished.
+                unsafe { on.copy(target, source, bytes) }
+            };
+            return queue().map_err(|error| mapping.fail(error).into());
+        }
+        if let Some(reader) = DeviceReader::of_process() {
             let range = at as usize..(at + bytes) as usize;
             let target = &mut self.as_mut_slice()?[range];
             // SAFETY: the caller's promise is the one that is asked for.
@@ -154,7 +172,7 @@ impl Loan {
     }
 
     /// Waits on the CPU until all work queued on `stream` so far has finished. On host memory the
-    /// stream is not used.
+    /// stream is not used. Publishing needs no such wait.
     pub fn wait_for(&self, stream: Stream) -> Result<(), LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host {
@@ -163,14 +181,20 @@ impl Loan {
         Ok(())
     }
 
-    /// Publishes the bytes, which are there: on a device, all work on the default stream is
-    /// waited for first. Returns the message's number among the publisher's, from 0.
+    /// Publishes the bytes, which are there: on a device, behind the work on the stream that was copied
+    /// on last, or else on the default stream. Returns the message's number among the publisher's,
+    /// from 0.
     pub fn publish(self) -> Result<u64, Unpublished> {
-        self.publish_on(Stream(0))
+        let stream = self.stream;
+        self.publish_on(stream)
     }
 
-    /// Publishes when the work queued on `stream` so far has finished, which this call waits for
-    /// on the CPU. On host memory the stream is not used.
+    /// Publishes behind the work queued on `stream` so far. Nothing waits for that work here: whoever
+    /// receives the message has his own work wait for it ([`Sample::wait_on`](crate::Sample::wait_on)).
+    /// On host memory the stream is not used.
+    ///
+    /// A reliable subscriber is waited for before anything is queued on the stream. A stream that
+    /// captures a graph is refused.
     pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {
         let filled = Filled {
             offset: self.offset,
@@ -188,6 +212,15 @@ impl Loan {
                 })
             }
         }
+    }
+}
+
+impl Loan {
+    /// Gives the loan back unpublished, when the work queued on `stream` so far, which may write it,
+    /// has finished; nothing waits for it here. Dropping a loan does that for the stream that was copied
+    /// on last, or else the default stream.
+    pub fn discard_on(mut self, stream: Stream) {
+        self.stream = stream;
     }
 }
 
@@ -210,12 +243,8 @@ fn from_driver(error: CudaError) -> LoanError {
 impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            if self.domain() != Domain::Host {
-                // Work on the default stream may still write the block. Where the wait fails the
-                // context is lost, and with it the work.
-                let _ = self.publisher.mapping.synchronize(Stream(0));
-            }
-            self.publisher.abandon(block);
+            // Work on the stream may still write the block.
+            self.publisher.abandon(block, self.stream);
         }
     }
 }

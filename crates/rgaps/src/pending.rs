@@ -1,7 +1,31 @@
-//! Deadlines of waits.
+//! Deadlines of waits, and pauses between looks.
 
-use rgaps_sync::monotonic_ns;
+use rgaps_sync::{monotonic_ns, spin_hint};
 use std::time::Duration;
+
+/// Looks that follow each other without sleeping.
+const SPINS: u32 = 200;
+/// Longest sleep between two looks at what GPU work has reached.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+
+/// Pauses between looks at something that no doorbell rings for: spinning at first, then sleeping
+/// longer each time, up to [`PAUSE_MAX`].
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    looks: u32,
+}
+
+impl Pause {
+    pub(crate) fn pause(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks <= SPINS {
+            return spin_hint();
+        }
+        let doublings = (self.looks - SPINS).min(8);
+        std::thread::sleep((PAUSE_MIN * 2u32.pow(doublings)).min(PAUSE_MAX));
+    }
+}
 
 /// A point in time until which something is waited for.
 #[derive(Clone, Copy, Debug)]

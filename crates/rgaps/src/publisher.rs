@@ -3,7 +3,7 @@
 use crate::client::broken;
 use crate::client::{Arena, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::loan::Filled;
-use crate::pending::Deadline;
+use crate::pending::{Deadline, Pause};
 use crate::tensor::contiguous;
 use crate::{
     ClientError, DType, Loan, LoanError, Node, OpenError, PublishError, PublisherQos, PutError,
@@ -11,11 +11,11 @@ use crate::{
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
-use rgaps_pool::{Access, Mapping, Stream, Tlsf};
+use rgaps_pool::{Access, Mapping, PoolError, Stream, Tlsf};
 use rgaps_session::{History, Member, Offer, PoolGrant, Range, RefusalCode, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
-use rgaps_topic::{ring_ahead, Message, RegionView, Shared, Sleeper, TopicView, Writer};
+use rgaps_topic::{ring_ahead, Message, Point, RegionView, Shared, Sleeper, TopicView, Writer};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -23,6 +23,8 @@ use std::time::Duration;
 /// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
 /// other publishers give back rings no doorbell.
 const POOL_RETRY_NS: u64 = 20_000_000;
+/// How long it sleeps between two looks while GPU work may still use blocks, which rings none either.
+const GPU_LOOK_NS: u64 = 100_000;
 /// A lease is at least this large, so that small messages do not ask the daemon often.
 const LEASE_BYTES_MIN: u64 = 8 << 20;
 
@@ -223,7 +225,7 @@ impl Publisher {
 pub(crate) struct PublisherCore {
     conductor: Arc<Conductor>,
     // Keeps the control segment mapped as long as the views into it live.
-    _zone: Arc<ZoneView>,
+    zone: Arc<ZoneView>,
     pub(crate) guard: ForkGuard,
     pub(crate) mapping: Arc<PoolMapping>,
     member: Member,
@@ -355,7 +357,7 @@ impl PublisherCore {
         Ok(PublisherCore {
             guard: conductor.guard().clone(),
             conductor,
-            _zone: zone,
+            zone,
             mapping,
             member,
             pool,
@@ -408,7 +410,8 @@ impl PublisherCore {
             match sleeper.take() {
                 None => core.lock().writer.announce_wants_blocks(true),
                 Some(sleeper) => {
-                    let _: rgaps_sync::Wake = Sleeper::sleep(&sleeper, left_ns.min(POOL_RETRY_NS));
+                    let slice_ns = core.retry_ns();
+                    let _: rgaps_sync::Wake = Sleeper::sleep(&sleeper, left_ns.min(slice_ns));
                 }
             }
             sleeper = Some(core.sleeper()?);
@@ -424,7 +427,17 @@ impl PublisherCore {
             bytes,
             tag: 0,
             tensor: None,
+            stream: Stream(0),
         })
+    }
+
+    /// How long to wait for memory before another look.
+    fn retry_ns(&self) -> u64 {
+        let state = self.lock();
+        match state.writer.has_queued() || state.writer.is_let_go() {
+            true => GPU_LOOK_NS,
+            false => POOL_RETRY_NS,
+        }
     }
 
     fn check_loan(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
@@ -466,7 +479,13 @@ impl PublisherCore {
             return Err(Shortage::Loans);
         }
         writer.collect_returned(&mut |block| memory.free(block));
-        let allocation = memory.tlsf.allocate(bytes, align).ok_or(Shortage::Memory)?;
+        writer.collect_queued(&mut |block| memory.free(block));
+        let mut allocation = memory.tlsf.allocate(bytes, align);
+        if allocation.is_none() && writer.is_let_go() {
+            writer.collect_let_go(&mut |block| memory.free(block));
+            allocation = memory.tlsf.allocate(bytes, align);
+        }
+        let allocation = allocation.ok_or(Shortage::Memory)?;
         match writer.loan(allocation.offset, allocation.bytes) {
             Ok(loan) => {
                 memory.handles[loan.block() as usize] = allocation.handle;
@@ -476,6 +495,7 @@ impl PublisherCore {
             Err(rgaps_topic::LoanError::NoBlocks) => {
                 let freed = memory.tlsf.free(allocation.handle);
                 debug_assert!(freed.is_ok());
+                writer.collect_let_go(&mut |block| memory.free(block));
                 Err(Shortage::Blocks)
             }
         }
@@ -574,17 +594,20 @@ impl PublisherCore {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
-        ring_ahead(&self.topic);
-        if self.pool.domain != Domain::Host {
-            self.mapping.synchronize(stream)?;
+        // Before anything is queued on the stream, so that nothing is in the way of what has to run for
+        // subscribers to read on.
+        if self.qos.reliable && !self.lock().writer.has_room(filled.bytes) {
+            drop(self.wait_for_room(filled.bytes)?);
         }
+        ring_ahead(&self.topic);
+        let point = self.point(stream)?;
         let message = Message {
             pool: self.pool.pool as u16,
             offset: filled.offset,
             bytes: filled.bytes,
             publish_ns,
             tag: filled.tag,
-            point: rgaps_topic::Point::NONE,
+            point,
             tensor: filled.tensor,
         };
         let mut state = self.lock();
@@ -605,6 +628,13 @@ impl PublisherCore {
             .publish(block, &message, &mut |block| memory.free(block))
             .map_err(|_| PublishError::LoanLost(self.topic_name.clone()))
             .map(|sequence| sequence - writer.start())
+    }
+
+    /// A point behind the work queued on a stream so far.
+    pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
+        self.mapping
+            .point(&self.zone, &self.conductor, stream)
+            .map_err(|error| self.mapping.fail(error))
     }
 
     /// Waits until reliable subscribers have read on, at most for the deadline.
@@ -630,10 +660,19 @@ impl PublisherCore {
         }
     }
 
-    pub(crate) fn abandon(&self, block: rgaps_topic::Loan) {
+    /// Gives a loan's block back when the work queued on `stream` so far has finished.
+    pub(crate) fn abandon(&self, block: rgaps_topic::Loan, stream: Stream) {
         if self.guard.is_child() {
             return;
         }
+        let point = self.point(stream).unwrap_or_else(|error| {
+            // Where the context is lost its work has ended. Else all of it is waited for.
+            tracing::debug!(%error, "a loan is given back after all work on the GPU");
+            if let Some(cuda) = self.mapping.cuda() {
+                let _ = cuda.context().synchronize();
+            }
+            Point::NONE
+        });
         let mut state = self.lock();
         let State {
             writer,
@@ -641,9 +680,7 @@ impl PublisherCore {
             loans,
         } = &mut *state;
         *loans -= 1;
-        writer.abandon(block, rgaps_topic::Point::NONE, &mut |block| {
-            memory.free(block)
-        });
+        writer.abandon(block, point, &mut |block| memory.free(block));
     }
 
     fn subscribers(&self) -> u32 {
@@ -678,10 +715,30 @@ impl PublisherCore {
     }
 }
 
+impl PublisherCore {
+    /// Waits on the CPU until no work of our own may still write a block.
+    fn drain(&self) {
+        let mut pause = Pause::default();
+        loop {
+            let mut state = self.lock();
+            let State { writer, memory, .. } = &mut *state;
+            writer.collect_queued(&mut |block| memory.free(block));
+            // With a context that is lost its work has ended; the daemon clears what is left.
+            if !writer.has_queued() || self.zone.is_gpu_lost() {
+                return;
+            }
+            drop(state);
+            self.mapping.notice_loss(&self.zone, &self.conductor);
+            pause.pause();
+        }
+    }
+}
+
 impl Drop for PublisherCore {
     fn drop(&mut self) {
-        // Without a daemon the next one sees that we are gone.
         if !self.guard.is_child() {
+            self.drain();
+            // Without a daemon the next one sees that we are gone.
             let _ = self.conductor.leave(self.member);
         }
     }

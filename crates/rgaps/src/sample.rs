@@ -1,15 +1,17 @@
 //! A received block.
 
 use crate::client::PoolMapping;
+use crate::pending::{Deadline, Pause};
 use crate::subscriber::SubscriberCore;
 use crate::tensor::check_extent;
 use crate::RecvError;
-use rgaps_layout::Domain;
+use rgaps_layout::{Domain, POINT_ABORTED};
 use rgaps_pool::{Mapping, Stream};
-use rgaps_topic::{Held, Message, Shared, Tensor};
+use rgaps_topic::{progress, Held, Message, Progress, Shared, Tensor};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A message that this process holds: its bytes are not changed or reused before the last clone
 /// is dropped.
@@ -37,7 +39,7 @@ impl fmt::Debug for Sample {
 }
 
 impl Sample {
-    fn mapping(&self) -> &PoolMapping {
+    fn mapping(&self) -> &Arc<PoolMapping> {
         self.subscriber.mapping(self.message.pool)
     }
 
@@ -57,12 +59,13 @@ impl Sample {
     }
 
     /// Address of the first byte in this process: a host pointer, or a `CUdeviceptr`. Readable,
-    /// not writable, as long as a clone of the sample lives.
+    /// not writable, as long as a clone of the sample lives, and once the message is finished: see
+    /// [`wait_on`](Self::wait_on) and [`synchronize`](Self::synchronize).
     pub fn address(&self) -> u64 {
         self.mapping().base() + self.message.offset
     }
 
-    /// The bytes, of a sample in host memory.
+    /// The bytes, of a sample in host memory. Waits on the CPU for work that still writes them.
     pub fn as_slice(&self) -> Result<&[u8], RecvError> {
         self.subscriber.guard.check()?;
         if self.domain() != Domain::Host {
@@ -74,6 +77,7 @@ impl Sample {
                 ),
             });
         }
+        self.wait(Deadline::NEVER)?;
         // SAFETY: the range was found to lie in the mapping when the sample was taken, and the
         // mapping lives as long as the sample. Members of a realm trust each other with payloads:
         // the publisher does not write a block that it has published until all holders let go.
@@ -82,7 +86,8 @@ impl Sample {
         })
     }
 
-    /// Copies bytes from `at` on to the host; returns when they are there.
+    /// Copies bytes from `at` on to the host, after the work that writes them; returns when they are
+    /// there.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         let end = at.checked_add(bytes.len() as u64);
@@ -93,6 +98,7 @@ impl Sample {
                 mapped: self.message.bytes,
             }));
         }
+        self.wait(Deadline::NEVER)?;
         Ok(self.mapping().read(self.message.offset + at, bytes)?)
     }
 
@@ -133,20 +139,98 @@ impl Sample {
         self.message.publish_ns
     }
 
-    /// Waits on the CPU until the work queued on `stream` so far has finished. On host memory the
-    /// stream is not used.
-    pub fn synchronize(&self, stream: Stream) -> Result<(), RecvError> {
-        if self.domain() != Domain::Host && !self.subscriber.guard.is_child() {
-            self.mapping().synchronize(stream)?;
+    /// Whether the work that writes the bytes has finished; that of a message in host memory has.
+    /// [`RecvError::Aborted`]: it never will.
+    pub fn is_ready(&self) -> Result<bool, RecvError> {
+        self.subscriber.guard.check()?;
+        match self.progress() {
+            Progress::Passed => Ok(true),
+            Progress::Pending => Ok(false),
+            Progress::Aborted => Err(self.aborted()),
+        }
+    }
+
+    /// Waits on the CPU until it has. [`RecvError::Unfinished`]: not in time.
+    pub fn synchronize(&self, timeout: Duration) -> Result<(), RecvError> {
+        self.wait(Deadline::after(timeout))
+    }
+
+    /// Has the work that is queued on `stream` from now on wait for the work that writes the bytes, and
+    /// keeps the block until `stream` has passed the point where the sample is dropped, as
+    /// [`record_stream`](Self::record_stream). Nothing waits here.
+    ///
+    /// If the publisher dies before, the stream goes on, reads anything, and
+    /// [`is_ready`](Self::is_ready) says so afterwards.
+    pub fn wait_on(&self, stream: Stream) -> Result<(), RecvError> {
+        self.subscriber.guard.check()?;
+        match self.progress() {
+            Progress::Passed => {}
+            Progress::Aborted => return Err(self.aborted()),
+            Progress::Pending => {
+                let core = &self.subscriber;
+                let mut waited = Ok(());
+                let wait = || waited = self.wait(Deadline::NEVER);
+                let point = self.message.point;
+                self.mapping()
+                    .wait_on(core.zone(), core.conductor(), stream, point, wait)
+                    .map_err(|error| self.mapping().fail(error))?;
+                waited?;
+            }
+        }
+        self.record_stream(stream);
+        Ok(())
+    }
+
+    /// Where work on a GPU finds how far the message is: the device address of two 64-bit numbers, and
+    /// the point. The message is whole if the first is at least the point and has the same upper 32
+    /// bits, or else if the second is and has. None: it was whole when it was taken, or is
+    /// aborted, or nothing of that is on a GPU.
+    pub fn gpu_point(&self) -> Option<(u64, u64)> {
+        let point = self.message.point;
+        let order = self.subscriber.zone().known_order()?;
+        let on_timeline = !point.is_none() && point.value != POINT_ABORTED;
+        on_timeline.then(|| (order.address(point.timeline), point.value))
+    }
+
+    /// Keeps the block after the last clone is dropped until all work queued on `stream` by then has
+    /// finished. The stream lives at least as long as the sample. Without this or
+    /// [`wait_on`](Self::wait_on), work on the default stream is waited for. On host memory
+    /// streams are not used.
+    pub fn record_stream(&self, stream: Stream) {
+        if self.mapping().cuda().is_some() {
+            self.subscriber.holds.record(self.hold, stream);
+        }
+    }
+
+    /// Drops this clone and keeps the block, if this was the last one, until the work queued on `stream`
+    /// (and on the streams that were recorded) so far has finished. Nothing waits here.
+    pub fn release_on(self, stream: Stream) {
+        self.record_stream(stream);
+    }
+
+    fn progress(&self) -> Progress {
+        progress(&self.subscriber.storage, self.message.point)
+    }
+
+    fn wait(&self, deadline: Deadline) -> Result<(), RecvError> {
+        let mut pause = Pause::default();
+        while !self.is_ready()? {
+            if deadline.left_ns().is_none() {
+                return Err(RecvError::Unfinished {
+                    topic: self.subscriber.topic_name().to_owned(),
+                    sequence: self.sequence,
+                });
+            }
+            pause.pause();
         }
         Ok(())
     }
 
-    /// Drops this clone when the work queued on `stream` so far has finished, which this call
-    /// waits for on the CPU. Where that fails the clone is dropped all the same; use
-    /// [`synchronize`](Self::synchronize) first to keep it then.
-    pub fn release_on(self, stream: Stream) -> Result<(), RecvError> {
-        self.synchronize(stream)
+    fn aborted(&self) -> RecvError {
+        RecvError::Aborted {
+            topic: self.subscriber.topic_name().to_owned(),
+            sequence: self.sequence,
+        }
     }
 }
 
@@ -168,12 +252,6 @@ impl Drop for Sample {
         if self.subscriber.guard.is_child() || !self.subscriber.holds.remove(self.hold) {
             return;
         }
-        if self.domain() != Domain::Host {
-            // Work on the default stream may still read the block. Where the wait fails the
-            // context is lost, and with it the work.
-            let _ = self.mapping().synchronize(Stream(0));
-        }
-        held.release();
-        self.subscriber.let_go(self.hold);
+        self.subscriber.let_go(self.hold, held, self.message.pool);
     }
 }

@@ -2,21 +2,28 @@
 
 use crate::client::broken;
 use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::letting::Letting;
 use crate::listener::Listener;
-use crate::pending::Deadline;
+use crate::pending::{Deadline, Pause};
 use crate::readiness::Readiness;
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
-use rgaps_pool::{Access, Mapping};
+use rgaps_pool::{Access, Mapping, Stream};
 use rgaps_session::{Demand, Member, RefusalCode, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
-use rgaps_topic::{Message, Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView};
+use rgaps_topic::{
+    Held, LettingGo, Message, Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView,
+};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+/// How often a subscriber that sleeps looks at holds that wait for several streams: nobody else can
+/// let go of those.
+const GATHERING_SLICE_NS: u64 = 1_000_000;
 
 /// Makes a [`Subscriber`].
 #[derive(Clone, Debug)]
@@ -166,7 +173,7 @@ impl Subscriber {
             let Some(left_ns) = deadline.left_ns() else {
                 return Err(RecvError::TimedOut(core.topic_name.clone()));
             };
-            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
+            sleeper.sleep(left_ns.min(core.slice_ns()));
         }
     }
 
@@ -195,7 +202,7 @@ impl Subscriber {
             let Some(left_ns) = deadline.left_ns() else {
                 return Ok(false);
             };
-            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
+            sleeper.sleep(left_ns.min(self.core.slice_ns()));
         }
     }
 
@@ -247,13 +254,14 @@ pub(crate) struct SubscriberCore {
     member: Member,
     topic_name: String,
     type_name: String,
-    storage: Shared,
+    pub(crate) storage: Shared,
     slot: SubscriberView<Shared>,
     /// The doorbell that publishers ring: the subscriber's own, or that of its wait set.
     doorbell: AtomicU32,
     own_doorbell: u32,
     qos: SubscriberQos,
     pub(crate) holds: Holds,
+    letting: Letting,
     /// The pools' mappings, each from the first message in it on.
     pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
     readiness: OnceLock<Option<Readiness>>,
@@ -328,6 +336,7 @@ impl SubscriberCore {
             own_doorbell: doorbell,
             qos,
             holds: Holds::new(qos.max_held),
+            letting: Letting::new(LettingGo::new(topic, member.slot), storage),
             pools,
             readiness: OnceLock::new(),
             state: Mutex::new(State {
@@ -340,6 +349,10 @@ impl SubscriberCore {
 
     pub(crate) fn topic_name(&self) -> &str {
         &self.topic_name
+    }
+
+    pub(crate) fn conductor(&self) -> &Conductor {
+        &self.conductor
     }
 
     pub(crate) fn zone(&self) -> &Arc<ZoneView> {
@@ -369,6 +382,7 @@ impl SubscriberCore {
 
     fn try_recv(core: &Arc<SubscriberCore>) -> Result<Option<Sample>, RecvError> {
         core.guard.check()?;
+        core.letting.tidy(&core.zone, &core.conductor);
         let mut state = core.lock();
         let next = match state.unlocated.take() {
             Some(next) => Some(next),
@@ -397,7 +411,7 @@ impl SubscriberCore {
             Err(error) => {
                 drop(state);
                 taken.held.release();
-                core.let_go(hold);
+                core.end(hold);
                 Err(error)
             }
         }
@@ -440,7 +454,7 @@ impl SubscriberCore {
     }
 
     /// The mapping of a pool that a sample is in.
-    pub(crate) fn mapping(&self, pool: u16) -> &PoolMapping {
+    pub(crate) fn mapping(&self, pool: u16) -> &Arc<PoolMapping> {
         self.pools[usize::from(pool)]
             .get()
             .expect("`locate` has mapped the pool of every sample")
@@ -505,10 +519,56 @@ impl SubscriberCore {
         )))
     }
 
-    /// After the last clone of a sample released its block.
-    pub(crate) fn let_go(&self, hold: u32) {
+    /// Lets go of a block whose last sample was dropped, behind the work that may still read it.
+    pub(crate) fn let_go(&self, hold: u32, held: Held<Shared>, pool: u16) {
+        let mapping = self.mapping(pool);
+        if mapping.cuda().is_none() {
+            held.release();
+        } else {
+            let mut recorded = self.holds.streams(hold);
+            let streams = match &recorded[..] {
+                // Work on the default stream may read the block, and nobody has said otherwise.
+                [] => &[Stream(0)],
+                streams => streams,
+            };
+            let letting = &self.letting;
+            letting.let_go(&self.zone, &self.conductor, held, mapping, streams);
+            // Its memory stays for the place's next sample.
+            recorded.clear();
+        }
+        self.end(hold);
+    }
+
+    /// A sample's place is free again.
+    fn end(&self, hold: u32) {
         let held = self.holds.end(hold);
         self.slot.held().store(held, Ordering::Relaxed);
+    }
+}
+
+impl SubscriberCore {
+    /// How long a sleep may be before the next look: holds may wait for work that rings no doorbell.
+    fn slice_ns(&self) -> u64 {
+        match self.letting.is_gathering() {
+            true => GATHERING_SLICE_NS,
+            false => WAIT_SLICE_NS,
+        }
+    }
+
+    /// Waits on the CPU until no work of our own may still read a block.
+    fn drain(&self) {
+        let mut pause = Pause::default();
+        loop {
+            self.letting.tidy(&self.zone, &self.conductor);
+            // With a context that is lost its work has ended; the daemon clears what is left.
+            if self.letting.is_empty() || self.zone.is_gpu_lost() {
+                return;
+            }
+            for mapping in self.pools.iter().filter_map(OnceLock::get) {
+                mapping.notice_loss(&self.zone, &self.conductor);
+            }
+            pause.pause();
+        }
     }
 }
 
@@ -522,6 +582,7 @@ impl Drop for SubscriberCore {
         if let Some((_, taken)) = unlocated {
             taken.held.release();
         }
+        self.drain();
         // Without a daemon the next one sees that we are gone.
         let _ = self.conductor.leave(self.member);
     }
@@ -531,6 +592,8 @@ impl Drop for SubscriberCore {
 /// from the start, so that receiving allocates nothing.
 pub(crate) struct Holds {
     clones: Box<[AtomicU32]>,
+    /// Per sample, streams whose work may read it.
+    streams: Box<[Mutex<Vec<Stream>>]>,
     unused: Mutex<Vec<u32>>,
     held: AtomicU32,
 }
@@ -539,6 +602,7 @@ impl Holds {
     fn new(most: u32) -> Holds {
         Holds {
             clones: (0..most).map(|_| AtomicU32::new(0)).collect(),
+            streams: (0..most).map(|_| Mutex::default()).collect(),
             unused: Mutex::new((0..most).rev().collect()),
             held: AtomicU32::new(0),
         }
@@ -564,6 +628,19 @@ impl Holds {
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
         self.unused().push(hold);
         held
+    }
+
+    fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Stream>> {
+        let streams = self.streams[hold as usize].lock();
+        streams.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that work on a stream reads the sample.
+    pub(crate) fn record(&self, hold: u32, stream: Stream) {
+        let mut streams = self.streams(hold);
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
     }
 
     pub(crate) fn add(&self, hold: u32) {

@@ -67,10 +67,10 @@ impl<S: Storage> LettingGo<S> {
         self.pending.is_empty()
     }
 
-    /// What the oldest entry waits for.
-    pub fn oldest(&self) -> Option<Point> {
-        let index = *self.pending.front()?;
-        Some(self.entries[index].let_go.as_ref()?.1)
+    /// How many are on it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.pending.len()
     }
 
     /// Lets go of a hold when `point` has passed. The hold comes back when the list is full.

@@ -16,6 +16,8 @@ pub(super) struct ZoneBook {
     pub(super) members: HashMap<Member, MemberBook>,
     /// Taken for wait sets.
     pub(super) doorbells: BTreeSet<u32>,
+    /// Taken for streams.
+    pub(super) timelines: BTreeSet<u32>,
 }
 
 /// A publisher or subscriber of this process.
@@ -43,6 +45,7 @@ impl ZoneBook {
             pools: BTreeMap::new(),
             members: HashMap::new(),
             doorbells: BTreeSet::new(),
+            timelines: BTreeSet::new(),
         }
     }
 

@@ -173,6 +173,21 @@ impl Conductor {
         self.run(move |worker| worker.return_doorbell(zone, doorbell))
     }
 
+    /// A timeline for a stream. Fails at once where there is no daemon.
+    pub(super) fn take_timeline(&self, zone: ZoneId) -> Result<u32, ClientError> {
+        self.run(move |worker| worker.take_timeline(zone))
+    }
+
+    /// Done with a timeline. Fine without a daemon.
+    pub(super) fn return_timeline(&self, zone: ZoneId, timeline: u32) -> Result<(), ClientError> {
+        self.run(move |worker| worker.return_timeline(zone, timeline))
+    }
+
+    /// Tells the daemon that this process's work on GPUs has ended, because its context is lost.
+    pub(crate) fn gpu_lost(&self, zone: ZoneId) -> Result<(), ClientError> {
+        self.run(move |worker| worker.gpu_lost(zone))
+    }
+
     /// A pool that a descriptor names.
     pub(crate) fn pool_grant(&self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
         self.run(move |worker| worker.pool_grant(zone, pool))

@@ -1,4 +1,4 @@
-//! Joining and leaving, and the doorbells of wait sets.
+//! Joining and leaving, the doorbells of wait sets and the timelines of streams.
 
 use super::book::{MemberBook, ZoneBook};
 use super::conductor::Joined;
@@ -146,5 +146,34 @@ impl Worker {
         let returned = self.give_up(&Request::ReturnDoorbell { zone, doorbell });
         self.forget_if_lost(zone);
         returned
+    }
+
+    pub(super) fn take_timeline(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
+        if !matches!(self.link, Link::Up(_)) {
+            // A message waits for this: its stream is waited for instead.
+            return Err(ClientError::Protocol("there is no daemon now".to_owned()));
+        }
+        let (answer, _) = self.ask(&Request::TakeTimeline { zone })?;
+        let Answer::Timeline { timeline } = answer else {
+            return Err(unexpected("a request for a timeline", &answer));
+        };
+        self.zone(zone)?.timelines.insert(timeline);
+        Ok(timeline)
+    }
+
+    pub(super) fn return_timeline(
+        &mut self,
+        zone: ZoneId,
+        timeline: u32,
+    ) -> Result<(), ClientError> {
+        if !self.zone(zone)?.timelines.remove(&timeline) {
+            return Ok(());
+        }
+        self.give_up(&Request::ReturnTimeline { zone, timeline })
+    }
+
+    pub(super) fn gpu_lost(&mut self, zone: ZoneId) -> Result<(), ClientError> {
+        self.zone(zone)?.timelines.clear();
+        self.give_up(&Request::GpuLost { zone })
     }
 }

@@ -14,6 +14,7 @@ mod link;
 mod mapping;
 mod membership;
 mod memory;
+mod order;
 mod recovery;
 mod session;
 mod worker;

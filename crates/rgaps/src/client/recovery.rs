@@ -59,7 +59,7 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
     let request = Request::HandedBack {
         zone,
         doorbells,
-        timelines: Vec::new(),
+        timelines: book.timelines.iter().copied().collect(),
     };
     session.call(&request, &[]).map(drop)
 }

@@ -1,7 +1,9 @@
 //! A zone as this process has it.
 
 use super::inherited::NotInherited;
-use super::{ClientError, ForkGuard};
+use super::order::{warn_of, Order};
+use super::{ClientError, Conductor, ForkGuard};
+use rgaps_cuda::Context;
 use rgaps_layout::{ControlHeader, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, LAYOUT_VERSION};
 use rgaps_pool::{verify_memfd, Access, SharedMap};
 use rgaps_session::{ZoneGrant, ZoneId};
@@ -9,7 +11,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A zone: its control segment, mapped whole and for writing, and the registry, on which a lock
 /// says to the next daemon that this process lives.
@@ -20,7 +23,11 @@ pub(crate) struct ZoneView {
     control: ManuallyDrop<SharedMap>,
     control_fd: ManuallyDrop<NotInherited<OwnedFd>>,
     registry: ManuallyDrop<NotInherited<OwnedFd>>,
+    /// None: streams are waited for on the CPU.
+    order: ManuallyDrop<OnceLock<Option<Order>>>,
     lost: OnceLock<String>,
+    /// A context of this process is lost, and the daemon knows.
+    gpu_lost: AtomicBool,
     guard: ForkGuard,
 }
 
@@ -53,7 +60,9 @@ impl ZoneView {
             control: ManuallyDrop::new(map),
             control_fd: ManuallyDrop::new(NotInherited::new(control)),
             registry: ManuallyDrop::new(NotInherited::new(registry)),
+            order: ManuallyDrop::default(),
             lost: OnceLock::new(),
+            gpu_lost: AtomicBool::new(false),
             guard,
         })
     }
@@ -73,6 +82,42 @@ impl ZoneView {
     #[inline]
     pub(crate) fn control(&self) -> NonNull<u8> {
         self.control.base()
+    }
+
+    /// Order on the streams of a GPU, made when it is first wanted. None: it does not work there, and
+    /// streams are waited for on the CPU.
+    pub(crate) fn order(&self, context: &Arc<Context>) -> Option<&Order> {
+        let order = self.order.get_or_init(|| {
+            // SAFETY: `order` is dropped before the control segment is unmapped.
+            let order = unsafe { Order::new(self, context) };
+            order.inspect_err(warn_of).ok()
+        });
+        order.as_ref().filter(|order| order.is_able(context))
+    }
+
+    /// The zone's order on streams, if there is any.
+    pub(crate) fn known_order(&self) -> Option<&Order> {
+        self.order.get()?.as_ref()
+    }
+
+    /// Tells the daemon, once, that a context of this process is lost: its work has ended, and nobody
+    /// is to wait for it.
+    pub(crate) fn gpu_is_lost(&self, conductor: &Conductor) {
+        if self.gpu_lost.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::error!("this process's CUDA context is lost; its unfinished messages are aborted");
+        if let Err(error) = conductor.gpu_lost(self.id) {
+            tracing::warn!(%error, "the daemon was not told of the lost context");
+        }
+        if let Some(order) = self.known_order() {
+            order.forget();
+        }
+    }
+
+    /// Whether a context of this process is lost.
+    pub(crate) fn is_gpu_lost(&self) -> bool {
+        self.gpu_lost.load(Ordering::Acquire)
     }
 
     /// How the zone was lost, if it was: no daemon serves it any more.
@@ -119,6 +164,7 @@ impl Drop for ZoneView {
         }
         // SAFETY: each is dropped once, here, and not used again.
         unsafe {
+            ManuallyDrop::drop(&mut self.order);
             ManuallyDrop::drop(&mut self.control);
             ManuallyDrop::drop(&mut self.control_fd);
             ManuallyDrop::drop(&mut self.registry);

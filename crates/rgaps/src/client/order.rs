@@ -1,0 +1,213 @@
+//! Order on streams: points that the streams of this process reach, and waits for those of others.
+//!
+//! See `docs/decisions/0009-streams.md`.
+
+use super::conductor::Conductor;
+use super::ZoneView;
+use rgaps_cuda::{memory_operations_work, Context, CudaError, OnStream, Registered};
+use rgaps_layout::{GpuUuid, Timeline, CONTROL_BYTES, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET};
+use rgaps_session::ZoneId;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{progress, timeline, Point, Progress, Shared};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Streams of a zone that have a timeline at once. One more takes over that of a stream whose points
+/// have all passed.
+const LINES_MAX: usize = 64;
+/// The last point of a tenure.
+const COUNT_END: u64 = u32::MAX as u64;
+
+/// A zone's timelines, as this process uses them on its GPUs.
+pub(crate) struct Order {
+    /// The table of timelines, as GPUs see it.
+    table: Registered,
+    storage: Shared,
+    zone: ZoneId,
+    lines: Mutex<HashMap<u64, Arc<Mutex<Line>>>>,
+    /// GPUs whose streams can write and wait for numbers, or why they cannot.
+    able: Mutex<HashMap<GpuUuid, bool>>,
+}
+
+/// A stream's timeline.
+struct Line {
+    timeline: u32,
+    /// The last point that was queued.
+    last: u64,
+}
+
+impl Order {
+    /// Registers the zone's table with the driver.
+    ///
+    /// # Safety
+    /// The control segment stays mapped until the result is dropped.
+    pub(super) unsafe fn new(zone: &ZoneView, context: &Arc<Context>) -> Result<Order, CudaError> {
+        memory_operations_work(context)?;
+        // SAFETY: the table lies in the control segment, which is mapped for writing.
+        let start = unsafe { zone.control().add(TIMELINE_TABLE_OFFSET as usize) };
+        // SAFETY: whole pages of the control segment, which outlives the result as the caller says.
+        let table = unsafe {
+            Registered::new(
+                context.clone(),
+                start.as_ptr().cast(),
+                TIMELINE_TABLE_BYTES as usize,
+            )?
+        };
+        Ok(Order {
+            table,
+            // SAFETY: as above; everything in the segment is accessed as atomics.
+            storage: unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) },
+            zone: zone.id(),
+            lines: Mutex::default(),
+            able: Mutex::new(HashMap::from([(context.device().uuid, true)])),
+        })
+    }
+
+    /// Whether streams of this GPU can be ordered, found out by doing it once.
+    pub(super) fn is_able(&self, context: &Arc<Context>) -> bool {
+        let mut able = self.able.lock().unwrap_or_else(PoisonError::into_inner);
+        *able.entry(context.device().uuid).or_insert_with(|| {
+            let works = memory_operations_work(context);
+            if let Err(error) = &works {
+                warn_of(error);
+            }
+            works.is_ok()
+        })
+    }
+
+    /// A point behind all work queued on a stream so far; none if there is none, or if it had to be
+    /// waited for.
+    pub(crate) fn point(
+        &self,
+        conductor: &Conductor,
+        on: &OnStream<'_>,
+    ) -> Result<Point, CudaError> {
+        if on.is_idle()? {
+            return Ok(Point::NONE);
+        }
+        let id = on.id()?;
+        let Some(line) = self.line(conductor, id) else {
+            on.synchronize()?;
+            return Ok(Point::NONE);
+        };
+        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.last & COUNT_END == COUNT_END {
+            self.renew(conductor, id, &line, on)?;
+            return Ok(Point::NONE);
+        }
+        let point = Point {
+            timeline: line.timeline,
+            value: line.last + 1,
+        };
+        // SAFETY: a word of the table, which is registered and mapped as long as the zone is; who
+        // drops that has waited for the points. All who read it do so atomically.
+        unsafe { on.write_value(self.address(point.timeline), point.value)? };
+        line.last = point.value;
+        Ok(point)
+    }
+
+    /// Has a stream wait until a point has passed, or is aborted. Nothing is queued if it has.
+    pub(crate) fn wait_on(&self, on: &OnStream<'_>, point: Point) -> Result<(), CudaError> {
+        if progress(&self.storage, point) != Progress::Pending {
+            return Ok(());
+        }
+        // SAFETY: as in `point`; `progress` found that there is such a timeline.
+        unsafe { on.wait_value(self.address(point.timeline), point.value) }
+    }
+
+    /// Where GPUs of this process find a timeline.
+    pub(crate) fn address(&self, timeline: u32) -> u64 {
+        self.table.device_address() + u64::from(timeline) * size_of::<Timeline>() as u64
+    }
+
+    /// Forgets all timelines of this process: the daemon has ended them.
+    pub(crate) fn forget(&self) {
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
+    /// The stream's timeline. None: there is none to be had now.
+    fn line(&self, conductor: &Conductor, id: u64) -> Option<Arc<Mutex<Line>>> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(&id) {
+            return Some(line.clone());
+        }
+        let line = if lines.len() >= LINES_MAX {
+            let (unused, line) = lines.iter().find_map(|(id, line)| self.idle(*id, line))?;
+            lines.remove(&unused);
+            line
+        } else {
+            drop(lines);
+            let line = self.take_line(conductor)?;
+            lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            line
+        };
+        Some(
+            lines
+                .entry(id)
+                .or_insert_with(|| Arc::new(Mutex::new(line)))
+                .clone(),
+        )
+    }
+
+    /// The timeline of a stream whose points have passed and that nobody queues one on now.
+    fn idle(&self, id: u64, line: &Arc<Mutex<Line>>) -> Option<(u64, Line)> {
+        if Arc::strong_count(line) > 1 {
+            return None;
+        }
+        let Line { timeline, last } = *line.lock().unwrap_or_else(PoisonError::into_inner);
+        let point = Point {
+            timeline,
+            value: last,
+        };
+        (progress(&self.storage, point) == Progress::Passed)
+            .then_some((id, Line { timeline, last }))
+    }
+
+    fn take_line(&self, conductor: &Conductor) -> Option<Line> {
+        let taken = conductor.take_timeline(self.zone);
+        let index = match taken {
+            Ok(index) => index,
+            Err(error) => {
+                tracing::debug!(%error, "no timeline: waiting for a stream on the CPU");
+                return None;
+            }
+        };
+        let view = timeline(&self.storage, index)?;
+        Some(Line {
+            timeline: index,
+            // The daemon left it at the start of our tenure.
+            last: view.value().load(Ordering::Acquire) >> 32 << 32,
+        })
+    }
+
+    /// Gives a timeline back that has counted as far as it can, after its last point.
+    fn renew(
+        &self,
+        conductor: &Conductor,
+        id: u64,
+        line: &Line,
+        on: &OnStream<'_>,
+    ) -> Result<(), CudaError> {
+        on.synchronize()?;
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
+        if let Err(error) = conductor.return_timeline(self.zone, line.timeline) {
+            tracing::debug!(%error, "a timeline is kept to no use");
+        }
+        Ok(())
+    }
+}
+
+/// Streams are waited for on the CPU from now on; said once per zone or GPU.
+pub(super) fn warn_of(error: &CudaError) {
+    tracing::warn!(
+        %error,
+        "streams cannot be ordered on the GPU; publishing and letting go wait on the CPU \
+         ('rgaps doctor' tells more)"
+    );
+}
