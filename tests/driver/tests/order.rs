@@ -1,80 +1,11 @@
 //! The stand-in keeps CUDA's order of work, and no more of it than CUDA promises.
-use rgaps_test_driver::TestDriver;
+mod support;
+
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
+use support::*;
 
 const SLOW: &str = "delay_us=150000";
-const NON_BLOCKING: u32 = 1;
-
-type OutCall = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
-type CallNone = extern "C" fn() -> c_int;
-type Call = extern "C" fn(usize) -> c_int;
-type CallTwo = extern "C" fn(usize, usize) -> c_int;
-type CallWait = extern "C" fn(usize, usize, u32) -> c_int;
-type Fill = extern "C" fn(u64, u8, usize, usize) -> c_int;
-type Copy = extern "C" fn(u64, u64, usize) -> c_int;
-type CopyAsync = extern "C" fn(u64, u64, usize, usize) -> c_int;
-
-/// A GPU with its context current and some memory, which the CPU can look into.
-struct Gpu {
-    control: TestDriver,
-    memory: u64,
-}
-
-impl Gpu {
-    fn new() -> Gpu {
-        let control = TestDriver::private();
-        let gpu = Gpu { control, memory: 0 };
-        let (mut context, mut memory) = (0usize, 0usize);
-        // SAFETY: the types are those of the driver functions; the outputs are ours.
-        unsafe {
-            assert_eq!(gpu.control.function::<Call>(c"cuInit")(0), 0);
-            let retain = gpu.control.function::<OutCall>(c"cuDevicePrimaryCtxRetain");
-            assert_eq!(retain(&mut context, 0), 0);
-            assert_eq!(gpu.control.function::<Call>(c"cuCtxSetCurrent")(context), 0);
-            assert_eq!(
-                gpu.control.function::<OutCall>(c"cuMemAlloc_v2")(&mut memory, 4096),
-                0
-            );
-        }
-        Gpu {
-            memory: memory as u64,
-            ..gpu
-        }
-    }
-
-    fn stream(&self, flags: u32) -> usize {
-        let mut stream = 0;
-        // SAFETY: the type is that of the driver function; the output is ours.
-        let code = unsafe {
-            self.control.function::<OutCall>(c"cuStreamCreate")(&mut stream, flags as c_int)
-        };
-        assert_eq!(code, 0);
-        stream
-    }
-
-    fn fill(&self, offset: u64, value: u8, stream: usize) {
-        // SAFETY: the type is that of the driver function.
-        let fill = unsafe { self.control.function::<Fill>(c"cuMemsetD8Async") };
-        assert_eq!(fill(self.memory.wrapping_add(offset), value, 16, stream), 0);
-    }
-
-    fn copy(&self, to: u64, from: u64, stream: usize) {
-        // SAFETY: the type is that of the driver function.
-        let copy = unsafe { self.control.function::<CopyAsync>(c"cuMemcpyDtoDAsync_v2") };
-        assert_eq!(copy(self.memory + to, self.memory + from, 16, stream), 0);
-    }
-
-    fn call(&self, symbol: &std::ffi::CStr, argument: usize) -> c_int {
-        // SAFETY: callers name functions that take one handle.
-        unsafe { self.control.function::<Call>(symbol)(argument) }
-    }
-
-    fn peek(&self, offset: u64) -> u8 {
-        // SAFETY: inside our allocation, which is host memory.
-        unsafe { ((self.memory + offset) as *const u8).read_volatile() }
-    }
-}
 
 #[test]
 fn the_legacy_stream_and_blocking_streams_wait_for_one_another() {
