@@ -14,6 +14,8 @@ pub(crate) type CUmemGenericAllocationHandle = u64;
 pub(crate) type CUcontext = usize;
 /// A pointer in C, or one of the special values below.
 pub(crate) type CUstream = usize;
+pub(crate) type CUmodule = usize;
+pub(crate) type CUfunction = usize;
 
 pub(crate) const CUDA_SUCCESS: CUresult = 0;
 pub(crate) const CUDA_ERROR_INVALID_VALUE: CUresult = 1;

@@ -90,6 +90,10 @@ impl ForeignStreams {
 }
 
 impl OnStream<'_> {
+    pub(crate) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
     fn is_capturing(&self) -> Result<bool, CudaError> {
         let mut capture: c_int = CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the out pointer is ours; the handle is special or was checked as far as it can

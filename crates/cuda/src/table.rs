@@ -112,6 +112,13 @@ table! {
         cuMemHostGetDevicePointer =
             c"cuMemHostGetDevicePointer_v2"(*mut CUdeviceptr, *mut c_void, c_uint);
 
+        cuModuleLoadData = c"cuModuleLoadData"(*mut CUmodule, *const c_void);
+        cuModuleUnload = c"cuModuleUnload"(CUmodule);
+        cuModuleGetFunction = c"cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
+        cuLaunchKernel = c"cuLaunchKernel"(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+            *mut *mut c_void, *mut *mut c_void);
+
         cuDeviceCanAccessPeer = c"cuDeviceCanAccessPeer"(*mut c_int, CUdevice, CUdevice);
         cuDeviceGetPCIBusId = c"cuDeviceGetPCIBusId"(*mut c_char, c_int, CUdevice);
     }

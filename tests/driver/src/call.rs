@@ -4,6 +4,7 @@ use crate::abi::Code;
 use crate::config::Config;
 use crate::context::{lose_current, Contexts};
 use crate::faults::{Failure, Faults};
+use crate::kernel::Modules;
 use crate::memory::Memory;
 use crate::stream::Streams;
 use std::ffi::c_int;
@@ -20,6 +21,7 @@ pub(crate) struct Global {
     memory: RwLock<Memory>,
     pub(crate) contexts: Contexts,
     pub(crate) streams: Streams,
+    pub(crate) modules: Modules,
     initialised: AtomicBool,
     misconfigured: Option<String>,
 }
@@ -44,6 +46,7 @@ pub(crate) fn global() -> &'static Global {
             memory: RwLock::new(Memory::default()),
             contexts: Contexts::default(),
             streams: Streams::default(),
+            modules: Modules::default(),
             initialised: AtomicBool::new(false),
             misconfigured,
         }

@@ -74,6 +74,7 @@ impl Context {
     fn end(self: &Arc<Self>, global: &Global) {
         self.lose(Code::CONTEXT_IS_DESTROYED);
         global.streams.remove_of(self);
+        global.modules.remove_of(self);
         global
             .memory_mut()
             .unregister_of(Arc::as_ptr(self) as usize);

@@ -37,6 +37,7 @@ unsafe extern "C" fn rgaps_test_driver_live(what: *const c_char) -> u64 {
     let global = global();
     match &*what {
         "contexts" => global.contexts.live(),
+        "modules" => global.modules.live(),
         other => {
             let found = global
                 .memory()
@@ -187,7 +188,7 @@ impl TestDriver {
     }
 
     /// How many `handles`, `reservations`, `mappings`, `allocations`, `registrations`, `contexts`,
-    /// `streams` or `events` there are in this process.
+    /// `streams`, `events` or `modules` there are in this process.
     pub fn live(&self, what: &str) -> u64 {
         let found = self.number(c"rgaps_test_driver_live", what);
         assert_ne!(found, u64::MAX, "'{what}' is not counted");

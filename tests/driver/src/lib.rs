@@ -11,6 +11,8 @@
 //!   default stream and blocking streams wait for one another.
 //! - A stream that waits for a number in memory waits on its thread, whoever writes the number,
 //!   another process too. A context that is destroyed or lost ends the wait.
+//! - Kernels are those of `crates/kernels`, done in host memory: a module's text is read for their
+//!   names and parameters, and an address that the kernel may not touch ends the context.
 //! - Copies wait as little as the documentation allows: from pageable memory until the bytes are
 //!   staged, between devices not at all. Work that nobody waited for has not happened yet, and a
 //!   reader sees the old bytes.
@@ -43,6 +45,7 @@ mod config;
 mod context;
 mod control;
 mod faults;
+mod kernel;
 mod memory;
 mod number;
 mod physical;

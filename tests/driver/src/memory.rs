@@ -273,8 +273,13 @@ impl Memory {
     /// Whether an operation of a stream of the GPU at `position` may read or write the 64-bit
     /// number at an address: memory of the GPU, or registered.
     pub(crate) fn permits_number(&self, address: u64, position: usize, write: bool) -> bool {
-        let known = matches!(self.place(address), Place::Device(_) | Place::Pinned);
+        let known = self.is_for_kernels(address);
         address % 8 == 0 && known && self.permits(address, 8, position, write)
+    }
+
+    /// Whether a kernel may touch an address at all: memory of a GPU, or registered.
+    pub(crate) fn is_for_kernels(&self, address: u64) -> bool {
+        matches!(self.place(address), Place::Device(_) | Place::Pinned)
     }
 
     /// What stands at an address.

@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["layout"],
     &["sync"],
     &["pool"],
@@ -13,6 +13,7 @@ const LAYERS: [&[&str]; 10] = [
     &["session"],
     &["engine"],
     &["rgaps"],
+    &["kernels"],
     &["bench"],
     &["rgapsd", "cli", "capi", "python"],
 ];

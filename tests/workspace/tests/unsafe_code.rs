@@ -6,10 +6,11 @@ use rgaps_workspace_tests::{Package, Workspace};
 use std::path::{Path, PathBuf};
 
 /// Crates that may hold unsafe code anywhere, and what for.
-const UNSAFE_CRATES: [(&str, &str); 7] = [
+const UNSAFE_CRATES: [(&str, &str); 8] = [
     ("sync", "futex and 16-byte atomics in shared memory"),
     ("pool", "memory mappings"),
     ("cuda", "the driver's C interface"),
+    ("kernels", "launching on addresses of a GPU"),
     ("topic", "structures in shared memory"),
     ("rgaps", "payloads in shared memory as slices"),
     ("capi", "a C interface"),

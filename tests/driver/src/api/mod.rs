@@ -8,5 +8,6 @@
 mod context;
 mod copy;
 mod device;
+mod module;
 mod stream;
 mod vmm;

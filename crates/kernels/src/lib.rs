@@ -1,0 +1,188 @@
+//! Kernels for tests and figures: they write patterns that depend on the place, check them, and
+//! take their time.
+//!
+//! The text (`kernels.ptx`) is PTX for compute capability 7.0, which every driver since CUDA 10
+//! compiles for its GPU when it is loaded, so nothing here needs a compiler. The test driver knows
+//! the kernels by name and does the same in host memory. What `rgaps` ships uses none of this.
+
+use rgaps_cuda::{Context, CudaError, ForeignStreams, Kernel, Module};
+use rgaps_pool::Stream;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// The kernels' text.
+pub const PTX: &CStr = match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
+    Ok(text) => text,
+    Err(_) => panic!("the text holds a NUL"),
+};
+const TEXT: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Most blocks: about what a large GPU runs at once, since blocks that spin should do so together.
+const BLOCKS_MAX: u64 = 512;
+
+/// What stands at a word of a pattern, as the kernels compute it.
+pub fn pattern(seed: u64, word: u64) -> u64 {
+    let mixed =
+        (seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ mixed >> 31
+}
+
+/// The kernels, loaded into a context. Each call queues one on a stream of that context, and
+/// refuses a stream that captures a graph.
+#[derive(Debug)]
+pub struct Kernels {
+    context: Arc<Context>,
+    streams: ForeignStreams,
+    fill_pattern: Kernel,
+    check_pattern: Kernel,
+    spin: Kernel,
+    spin_fill: Kernel,
+    copy: Kernel,
+    scribble: Kernel,
+}
+
+impl Kernels {
+    /// Has the driver compile and load them.
+    pub fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
+        let module = Module::load(context.clone(), PTX)?;
+        Ok(Kernels {
+            context,
+            streams: ForeignStreams::default(),
+            fill_pattern: module.kernel(c"rgaps_fill_pattern")?,
+            check_pattern: module.kernel(c"rgaps_check_pattern")?,
+            spin: module.kernel(c"rgaps_spin")?,
+            spin_fill: module.kernel(c"rgaps_spin_fill")?,
+            copy: module.kernel(c"rgaps_copy")?,
+            scribble: module.kernel(c"rgaps_scribble")?,
+        })
+    }
+
+    /// Their context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Writes `words` words of the pattern of `seed`.
+    ///
+    /// # Safety
+    /// `address` is a multiple of 8, of memory that the GPU may write for `words` words until the
+    /// work has finished. `self` is kept until then.
+    pub unsafe fn fill_pattern(
+        &self,
+        stream: Stream,
+        address: u64,
+        words: u64,
+        seed: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        unsafe {
+            self.launch(
+                &self.fill_pattern,
+                stream,
+                Some(words),
+                &[address, words, seed],
+            )
+        }
+    }
+
+    /// Adds the number of words that differ from the pattern of `seed` to the number at
+    /// `mismatches`, in memory of the GPU.
+    ///
+    /// # Safety
+    /// As [`fill_pattern`](Self::fill_pattern), for reading, and `mismatches` for writing a word.
+    pub unsafe fn check_pattern(
+        &self,
+        stream: Stream,
+        address: u64,
+        words: u64,
+        seed: u64,
+        mismatches: u64,
+    ) -> Result<(), CudaError> {
+        let parameters = [address, words, seed, mismatches];
+        // SAFETY: the caller's.
+        unsafe { self.launch(&self.check_pattern, stream, Some(words), &parameters) }
+    }
+
+    /// Does nothing for so long.
+    pub fn spin(&self, stream: Stream, nanoseconds: u64) -> Result<(), CudaError> {
+        // SAFETY: it uses no memory. A stream that is none is what `ForeignStreams` is about; that
+        // the kernels are kept follows from the driver's waiting when a module is unloaded.
+        unsafe { self.launch(&self.spin, stream, None, &[nanoseconds]) }
+    }
+
+    /// Does nothing for so long, then writes a pattern.
+    ///
+    /// # Safety
+    /// As [`fill_pattern`](Self::fill_pattern).
+    pub unsafe fn spin_fill(
+        &self,
+        stream: Stream,
+        address: u64,
+        words: u64,
+        seed: u64,
+        nanoseconds: u64,
+    ) -> Result<(), CudaError> {
+        let parameters = [address, words, seed, nanoseconds];
+        // SAFETY: the caller's.
+        unsafe { self.launch(&self.spin_fill, stream, Some(words), &parameters) }
+    }
+
+    /// Copies `words` words.
+    ///
+    /// # Safety
+    /// As [`fill_pattern`](Self::fill_pattern), for both ranges.
+    pub unsafe fn copy(
+        &self,
+        stream: Stream,
+        to: u64,
+        from: u64,
+        words: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        unsafe { self.launch(&self.copy, stream, Some(words), &[to, from, words]) }
+    }
+
+    /// Writes the same value to `words` words.
+    ///
+    /// # Safety
+    /// As [`fill_pattern`](Self::fill_pattern).
+    pub unsafe fn scribble(
+        &self,
+        stream: Stream,
+        address: u64,
+        words: u64,
+        value: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        unsafe {
+            self.launch(
+                &self.scribble,
+                stream,
+                Some(words),
+                &[address, words, value],
+            )
+        }
+    }
+
+    /// One thread, or as many as `words` words want.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        stream: Stream,
+        words: Option<u64>,
+        parameters: &[u64],
+    ) -> Result<(), CudaError> {
+        let shape = words.map_or((1, 1), |words| {
+            let blocks = words.div_ceil(THREADS.into()).clamp(1, BLOCKS_MAX);
+            (blocks as u32, THREADS)
+        });
+        let on = self.streams.enter(&self.context, stream)?;
+        // SAFETY: the caller's.
+        unsafe { kernel.launch(&on, shape, parameters) }
+    }
+}
