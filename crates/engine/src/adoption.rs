@@ -128,7 +128,9 @@ impl Zone {
                     order,
                     tail: left.tail,
                     head: left.head,
+                    pending: 0,
                 });
+                self.control.settle(publisher);
                 self.orphaned.insert(index);
                 let written = self
                     .registry
@@ -148,6 +150,9 @@ impl Zone {
                 .store(known, Ordering::Release);
         }
         announce(&self.control, topic);
+        for publisher in topic.publishers.iter().filter(|p| !p.is_orphan()) {
+            self.control.settle_active(topic, publisher);
+        }
     }
 
     fn remove_lost_subscribers(&mut self, index: u32) {

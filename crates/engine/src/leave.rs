@@ -20,6 +20,7 @@ impl Zone {
     pub(crate) fn reap_client(&mut self, client: u32) -> u64 {
         // First: streams of others wait for it.
         self.end_timelines_of(client);
+        self.end_timelines_named_by(client);
         let mut freed = 0;
         for (topic, side, slot) in self.members_of(client) {
             freed += self.remove_member(topic, side, slot);
@@ -113,7 +114,10 @@ impl Zone {
             order,
             tail: left.tail,
             head: left.head,
+            pending: 0,
         });
+        self.control.settle(publisher);
+        step!("orphan.settled");
         announce(&self.control, topic);
         self.orphaned.insert(index);
         left.freed
@@ -125,11 +129,18 @@ impl Zone {
         let orphans = self.orphans_of(index);
         let mut changed = false;
         for slot in orphans {
+            changed |= self.settle_points(index, slot);
             changed |= self.evict_read(index, slot, false);
             changed |= self.settle_orphan(index, slot);
         }
         changed |= self.release_quarantine(index);
         changed | self.remove_if_deserted(index)
+    }
+
+    fn settle_points(&mut self, index: u32, slot: u32) -> bool {
+        let topic = self.topics.get_mut(&index);
+        let publisher = topic.and_then(|topic| topic.publisher_mut(slot));
+        publisher.is_some_and(|p| p.has_pending_points() && self.control.settle(p))
     }
 
     fn orphans_of(&self, index: u32) -> Vec<u32> {

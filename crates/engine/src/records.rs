@@ -149,6 +149,7 @@ impl Zone {
                 order: 0,
                 tail: record.start,
                 head: record.start,
+                pending: 0,
             }),
         };
         Some(Publisher {

@@ -3,12 +3,13 @@
 use crate::control::Control;
 use crate::refuse::{bad, refuse};
 use crate::step::step;
+use crate::topic::{Owner, Publisher, Topic};
 use crate::zone::Zone;
 use rgaps_layout::MAX_TIMELINES;
 use rgaps_session::{Refusal, RefusalCode};
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::timeline;
-use std::collections::{BTreeMap, VecDeque};
+use rgaps_topic::{progress, queued_points, ring_range, settle_points, timeline, Point, Progress};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Timelines that one client may have.
 pub(crate) const MAX_CLIENT_TIMELINES: usize = 256;
@@ -56,6 +57,11 @@ impl Timelines {
         self.owners.get(&timeline).copied()
     }
 
+    /// Whether somebody may advance it yet.
+    fn may_advance(&self, timeline: u32) -> bool {
+        self.unclaimed || self.owners.contains_key(&timeline)
+    }
+
     /// Those that `client` has.
     pub(crate) fn of(&self, client: u32) -> Vec<u32> {
         let of_client = self.owners.iter().filter(|(_, owner)| **owner == client);
@@ -71,18 +77,49 @@ impl Timelines {
 
 impl Control {
     /// Ends a timeline's tenure: nobody advances it any more, and whoever waits for a point of that
-    /// tenure goes on. A successor may do it again as long as nobody has the timeline.
+    /// tenure goes on.
     fn end_tenure(&self, index: u32) {
         let Some(timeline) = timeline(self.words(), index) else {
             return;
         };
         let value = timeline.value().load(Ordering::Acquire);
-        timeline.reached().store(value, Ordering::Release);
-        step!("timeline.reached");
+        // A tenure in which no point was reached needs no record, and the one before keeps its own:
+        // so this may be done again.
+        if value as u32 != 0 {
+            timeline.reached().store(value, Ordering::Release);
+            step!("timeline.reached");
+        }
         // Release: who sees the new tenure sees how far the last one came (SYNC: tenure).
         let tenure = (value >> 32).wrapping_add(1);
         timeline.value().store(tenure << 32, Ordering::Release);
         step!("timeline.ended");
+    }
+}
+
+impl Control {
+    /// Writes down what has become of the points of an orphan's messages, as far as that is known.
+    /// True: of some it has become known.
+    pub(crate) fn settle(&self, publisher: &mut Publisher) -> bool {
+        let region = self.region(publisher.ring.region_offset, publisher.geometry());
+        let Owner::Orphan(orphan) = &mut publisher.owner else {
+            return false;
+        };
+        let before = orphan.pending;
+        let range = orphan.tail..orphan.head;
+        orphan.pending = settle_points(&region, publisher.incarnation, range, |timeline| {
+            self.timelines.may_advance(timeline)
+        });
+        orphan.pending != before
+    }
+
+    /// The same for the messages of a publisher that is still there.
+    pub(crate) fn settle_active(&self, topic: &Topic, publisher: &Publisher) {
+        let slot = self.topic(topic.region).publisher(publisher.slot as usize);
+        let region = self.region(publisher.ring.region_offset, publisher.geometry());
+        let range = ring_range(&slot, &region);
+        settle_points(&region, publisher.incarnation, range, |timeline| {
+            self.timelines.may_advance(timeline)
+        });
     }
 }
 
@@ -132,20 +169,81 @@ impl Zone {
                 "timeline {timeline} is not one of this session's"
             )));
         }
-        self.end_timelines(&[timeline]);
+        self.end_timelines(client, &[timeline]);
         Ok(())
     }
 
     /// Ends all timelines of a client whose GPU work has ended, because it is gone or its context is.
     pub(crate) fn end_timelines_of(&mut self, client: u32) {
         let ended = self.control.timelines.of(client);
-        self.end_timelines(&ended);
+        self.end_timelines(client, &ended);
     }
 
-    fn end_timelines(&mut self, ended: &[u32]) {
+    /// Before anyone else gets them, the messages that wait for their points say what has become of
+    /// them: the last tenure but one is forgotten.
+    fn end_timelines(&mut self, client: u32, ended: &[u32]) {
+        if ended.is_empty() {
+            return;
+        }
         for index in ended {
             self.control.end_tenure(*index);
             self.control.timelines.give(*index);
+        }
+        for topic in self.topics.values() {
+            for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
+                self.control.settle_active(topic, publisher);
+            }
+        }
+        self.settle_orphans();
+    }
+
+    fn settle_orphans(&mut self) {
+        for index in &self.orphaned {
+            let publishers = self
+                .topics
+                .get_mut(index)
+                .map(|topic| &mut topic.publishers);
+            for publisher in publishers.into_iter().flatten() {
+                if publisher.has_pending_points() {
+                    self.control.settle(publisher);
+                }
+            }
+        }
+    }
+
+    /// Ends the timelines that a client's messages wait for. For one that died before it could tell
+    /// the daemon which it has: nobody else's are on its messages, and nobody who has come back has
+    /// them.
+    pub(crate) fn end_timelines_named_by(&mut self, client: u32) {
+        if !self.control.timelines.unclaimed {
+            return;
+        }
+        let mut named = BTreeSet::new();
+        for topic in self.topics.values() {
+            for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
+                let region = self
+                    .control
+                    .region(publisher.ring.region_offset, publisher.geometry());
+                let slot = self
+                    .control
+                    .topic(topic.region)
+                    .publisher(publisher.slot as usize);
+                let range = ring_range(&slot, &region);
+                let waits = |point: &Point| {
+                    self.control.timelines.owner(point.timeline).is_none()
+                        && progress(self.control.words(), *point) == Progress::Pending
+                };
+                let points = queued_points(&region, publisher.incarnation, range);
+                named.extend(
+                    points
+                        .map(|(_, point)| point)
+                        .filter(waits)
+                        .map(|p| p.timeline),
+                );
+            }
+        }
+        for index in named {
+            self.control.end_tenure(index);
         }
     }
 
@@ -172,6 +270,7 @@ impl Zone {
         for index in self.control.timelines.free.iter() {
             self.control.end_tenure(*index);
         }
+        self.settle_orphans();
     }
 }
 

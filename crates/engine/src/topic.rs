@@ -33,6 +33,8 @@ pub(crate) struct Orphan {
     pub(crate) tail: u64,
     /// One past the newest.
     pub(crate) head: u64,
+    /// Messages whose points a living process has still to reach.
+    pub(crate) pending: u64,
 }
 
 /// A publisher.
@@ -61,6 +63,11 @@ impl Publisher {
 
     pub(crate) fn is_orphan(&self) -> bool {
         matches!(self.owner, Owner::Orphan(_))
+    }
+
+    /// Whether it is an orphan of whose messages some wait for a living process.
+    pub(crate) fn has_pending_points(&self) -> bool {
+        matches!(self.owner, Owner::Orphan(orphan) if orphan.pending > 0)
     }
 
     pub(crate) fn is_of(&self, client: u32) -> bool {

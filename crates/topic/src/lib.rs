@@ -26,7 +26,10 @@ mod writer;
 pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
 pub use letting_go::LettingGo;
-pub use orphan::{abandon, clear_holder, clear_strangers, evict_through, live_blocks, Abandoned};
+pub use orphan::{
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, queued_points, ring_range,
+    settle_points, Abandoned,
+};
 pub use point::{progress, Point, Progress};
 pub use reader::{Held, Reader, Start, Taken};
 #[cfg(not(loom))]

@@ -5,9 +5,10 @@
 //! write; but what it reads was written by the dead, who may have lied.
 
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
-use crate::{PublisherView, RegionView, Storage};
-use rgaps_layout::SEQUENCE_END;
-use rgaps_sync::atomic::Ordering;
+use crate::step::step;
+use crate::{progress, Point, Progress, PublisherView, RegionView, Storage};
+use rgaps_layout::{DESCRIPTOR_QUEUED, POINT_ABORTED, POINT_NONE, SEQUENCE_END};
+use rgaps_sync::atomic::{fence, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -132,6 +133,71 @@ pub fn evict_through<S: Storage>(
         };
         holder::release(word, generation, RING);
     }
+}
+
+/// Sequence numbers of the messages that a publisher's ring holds, by its own words: at most as many
+/// as fit.
+pub fn ring_range<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u64> {
+    // One more: announced, but not counted yet.
+    let end = slot.head().load(Ordering::Acquire).min(SEQUENCE_END) + 1;
+    let first = end.saturating_sub(u64::from(region.geometry().ring_capacity));
+    slot.tail().load(Ordering::Acquire).clamp(first, end)..end
+}
+
+/// The points of the messages `range` of a publisher's ring that wait for one, by sequence number.
+pub fn queued_points<'a, S: Storage>(
+    region: &'a RegionView<S>,
+    incarnation: u64,
+    range: Range<u64>,
+) -> impl Iterator<Item = (u64, Point)> + 'a {
+    range.filter_map(move |sequence| {
+        announced(region, incarnation, sequence)?;
+        let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
+        let queued = (get(3) >> 56) as u8 & DESCRIPTOR_QUEUED != 0;
+        let point = Point {
+            timeline: (get(8) >> 32) as u32,
+            value: get(9),
+        };
+        // Its publisher may be writing there (SYNC: descriptor).
+        fence(Ordering::Acquire);
+        let settled = matches!(point.value, POINT_NONE | POINT_ABORTED);
+        (queued && !settled && get(0) == sequence + 1).then_some((sequence, point))
+    })
+}
+
+/// Writes into the descriptors of the messages `range` what has become of their points, so that it
+/// is known when their timelines have other owners. A point that is not reached on a timeline that
+/// nobody has, as `is_owned` says, never is. Returns how many are still to be reached.
+///
+/// Of a publisher that lives, too: should it write the descriptor anew, it writes another point,
+/// which stays.
+pub fn settle_points<S: Storage>(
+    region: &RegionView<S>,
+    incarnation: u64,
+    range: Range<u64>,
+    is_owned: impl Fn(u32) -> bool,
+) -> u64 {
+    let mut pending = 0;
+    for (sequence, point) in queued_points(region, incarnation, range) {
+        let verdict = match progress(&region.storage, point) {
+            Progress::Passed => POINT_NONE,
+            Progress::Aborted => POINT_ABORTED,
+            Progress::Pending if is_owned(point.timeline) => {
+                pending += 1;
+                continue;
+            }
+            Progress::Pending => POINT_ABORTED,
+        };
+        // Release: whoever sees that the bytes are there sees them, as we have (SYNC: point).
+        let _ = region.descriptor(sequence, 9).compare_exchange(
+            point.value,
+            verdict,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        step!("settle.point");
+    }
+    pending
 }
 
 /// Blocks of a region that somebody holds: offset and bytes in the pool, as their publisher

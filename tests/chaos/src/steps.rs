@@ -42,6 +42,7 @@ pub const DAEMON: &[&str] = &[
     "leave.holders",
     "orphan.begin",
     "orphan.abandoned",
+    "orphan.settled",
     "orphan.evicted",
     "end.emptied",
     "end.recorded",
@@ -49,7 +50,11 @@ pub const DAEMON: &[&str] = &[
     "adopt.begin",
     "adopt.loaded",
     "adopt.claimed",
+    "timeline.ended",
 ];
+/// Steps that are reached only where there is GPU work. Nobody is killed there: `rgaps-engine`'s tests
+/// make what a daemon leaves that dies there.
+const BEHIND_WORK: &[&str] = &["timeline.reached", "settle.point"];
 /// Steps of one role at most: places for them in the scoreboard.
 pub const MAX_STEPS: usize = 32;
 
@@ -121,6 +126,9 @@ fn reached(step: &'static str) {
     let (counts, role) = (armed.counts, armed.role as usize);
     let known = armed.role.steps().iter().position(|known| *known == step);
     let Some(index) = known else {
+        if BEHIND_WORK.contains(&step) {
+            return;
+        }
         counts.unknown.fetch_add(1, Ordering::Relaxed);
         eprintln!(
             "{:?} reaches the step '{step}', which is not on its list",
