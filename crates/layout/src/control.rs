@@ -183,8 +183,9 @@ pub struct SubscriberSlot {
     pub missed: u64,
     /// Samples held now.
     pub held: u32,
-    /// Padding.
-    pub reserved1: u32,
+    /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
+    /// Written by the daemon.
+    pub pool: u32,
     /// Padding.
     pub reserved2: [u64; 4],
 
@@ -211,8 +212,10 @@ pub struct TopicRegion {
     pub subscribers: u64,
     /// Subscriber slots whose cursors hold publishers back.
     pub reliable: u64,
+    /// Subscriber slots that read in a pool of their own (`SubscriberSlot::pool`).
+    pub elsewhere: u64,
     /// Padding.
-    pub reserved1: [u64; 2],
+    pub reserved1: u64,
 
     /// Subscriber slots that sleep: set by the subscriber, cleared by who rings its doorbell.
     pub sleepers: u64,
@@ -248,8 +251,16 @@ pub struct BlockEntry {
     pub offset: u64,
     /// Bytes granted; 0 when the entry was never used.
     pub bytes: u64,
+    /// Pool that the offset is in: its index, plus 1; 0: the publisher's own.
+    pub pool: u32,
+    /// Of a replica: what has to be reached before its bytes are there.
+    pub timeline: u32,
+    /// Of a replica.
+    pub point: u64,
+    /// Of a replica: sequence number, plus 1, of the message that it is of; 0: it is none.
+    pub replica_of: u64,
     /// Padding.
-    pub reserved: [u64; 4],
+    pub reserved: u64,
 }
 
 /// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks.
@@ -333,6 +344,10 @@ const _: () = {
     assert!(offset_of!(BlockEntry, holders) == 0);
     assert!(offset_of!(BlockEntry, offset) == 16);
     assert!(offset_of!(BlockEntry, bytes) == 24);
+    assert!(offset_of!(BlockEntry, pool) == 32);
+    assert!(offset_of!(BlockEntry, timeline) == 36);
+    assert!(offset_of!(BlockEntry, point) == 40);
+    assert!(offset_of!(BlockEntry, replica_of) == 48);
     assert!(size_of::<PublisherSlot>() == 128);
     assert!(offset_of!(PublisherSlot, incarnation) == 0);
     assert!(offset_of!(PublisherSlot, region_offset) == 8);
@@ -354,11 +369,13 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, received) == 72);
     assert!(offset_of!(SubscriberSlot, missed) == 80);
     assert!(offset_of!(SubscriberSlot, held) == 88);
+    assert!(offset_of!(SubscriberSlot, pool) == 92);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);
     assert!(offset_of!(TopicRegion, publishers) == 24);
     assert!(offset_of!(TopicRegion, subscribers) == 32);
     assert!(offset_of!(TopicRegion, reliable) == 40);
+    assert!(offset_of!(TopicRegion, elsewhere) == 48);
     assert!(offset_of!(TopicRegion, sleepers) == 64);
     assert!(offset_of!(TopicRegion, blocked) == 128);
     assert!(offset_of!(TopicRegion, letting) == 192);

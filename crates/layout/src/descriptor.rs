@@ -1,12 +1,14 @@
 //! What travels through a topic's ring.
 
-use crate::MAX_DIMS;
+use crate::{MAX_DIMS, MAX_REPLICAS};
 use std::mem::{offset_of, size_of};
 
 /// `flags` bit: `dtype`, `shape` and `strides` are filled in.
 pub const DESCRIPTOR_TYPED: u8 = 1;
 /// `flags` bit: `timeline` and `timeline_value` are filled in. Without it the bytes are there.
 pub const DESCRIPTOR_QUEUED: u8 = 2;
+/// `flags` bit: `replicas` is filled in.
+pub const DESCRIPTOR_COPIED: u8 = 4;
 
 /// One message, as its publisher announces it. A reader needs only the first cache line of an
 /// untyped message.
@@ -29,7 +31,7 @@ pub const DESCRIPTOR_QUEUED: u8 = 2;
 ///  88 reserved    u64
 ///  96 shape       [u64; 8]  elements
 /// 160 strides     [i64; 8]  elements
-/// 224 reserved    [u64; 4]
+/// 224 replicas    [u32; 8]  blocks with copies in other pools, plus 1; 0: none
 /// ```
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +57,7 @@ pub struct Descriptor {
     pub reserved0: u64,
     pub shape: [u64; MAX_DIMS],
     pub strides: [i64; MAX_DIMS],
-    pub reserved1: [u64; 4],
+    pub replicas: [u32; MAX_REPLICAS],
 }
 
 const _: () = {
@@ -77,5 +79,5 @@ const _: () = {
     assert!(offset_of!(Descriptor, source_host) == 80);
     assert!(offset_of!(Descriptor, shape) == 96);
     assert!(offset_of!(Descriptor, strides) == 160);
-    assert!(offset_of!(Descriptor, reserved1) == 224);
+    assert!(offset_of!(Descriptor, replicas) == 224);
 };

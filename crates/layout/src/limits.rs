@@ -9,6 +9,8 @@ pub const MAX_PUBLISHERS: usize = 16;
 pub const MAX_SUBSCRIBERS: usize = 60;
 /// Dimensions of a tensor that a descriptor can carry.
 pub const MAX_DIMS: usize = 8;
+/// Copies of a message in pools of other domains.
+pub const MAX_REPLICAS: usize = 8;
 /// Longest topic name, in bytes of UTF-8.
 pub const MAX_TOPIC_NAME: usize = 255;
 /// Longest type name of a topic, in bytes of UTF-8.

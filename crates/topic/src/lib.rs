@@ -14,6 +14,7 @@ mod letting_go;
 mod orphan;
 mod point;
 mod reader;
+mod replica;
 #[cfg(not(loom))]
 mod shared;
 mod step;
@@ -32,12 +33,13 @@ pub use orphan::{
 };
 pub use point::{progress, Point, Progress};
 pub use reader::{Held, Reader, Start, Taken};
+pub use replica::{replicas, Copied};
 #[cfg(not(loom))]
 pub use shared::Shared;
 #[cfg(feature = "crash-steps")]
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
 pub use timeline::{timeline, TimelineView};
-pub use view::{LettingGoView, PublisherView, RegionView, SubscriberView, TopicView};
+pub use view::{LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView};
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};

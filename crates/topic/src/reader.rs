@@ -1,14 +1,15 @@
 //! A subscriber's side: taking messages in order, noticing what was missed, letting go.
 
 use crate::holder::{self, Outcome};
+use crate::replica;
 use crate::step::step;
 use crate::{
     ring, ring_publishers, Message, Point, PublisherView, RegionView, Storage, SubscriberView,
     Tensor, TopicView,
 };
 use rgaps_layout::{
-    DType, PublisherRegion, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS,
-    MAX_SUBSCRIBERS, SEQUENCE_END,
+    DType, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
+    MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -145,6 +146,8 @@ pub struct Reader<S: Storage> {
     slot: SubscriberView<S>,
     slot_index: u32,
     reliable: bool,
+    /// Pool in which copies are read, where there are such.
+    pool: Option<u16>,
     sources: [Option<Arc<Source<S>>>; MAX_PUBLISHERS],
     /// Publishers that left while blocks of theirs are held here.
     leaving: Vec<Arc<Source<S>>>,
@@ -175,6 +178,8 @@ struct Descriptor {
     generation: u64,
     incarnation: u64,
     block: u32,
+    /// Words 28 to 31: blocks with copies.
+    copies: [u64; MAX_REPLICAS / 2],
     message: Message,
 }
 
@@ -198,6 +203,7 @@ impl<S: Storage> Reader<S> {
             slot,
             slot_index,
             reliable,
+            pool: None,
             sources: std::array::from_fn(|_| None),
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
@@ -231,6 +237,11 @@ impl<S: Storage> Reader<S> {
         reader.learn_sources();
         reader.acknowledge_epoch();
         Some(reader)
+    }
+
+    /// Takes the copies in `pool` from now on, of messages that have one there.
+    pub fn read_in(&mut self, pool: u16) {
+        self.pool = Some(pool);
     }
 
     /// Messages missed so far.
@@ -372,7 +383,8 @@ impl<S: Storage> Reader<S> {
             let cursor = self.cursors[index];
             let source = self.sources[index].as_ref()?;
             match read_slot(&source.region, cursor) {
-                Slot::Ready(descriptor) => {
+                Slot::Ready(mut descriptor) => {
+                    self.turn_to_copy(source, cursor, &mut descriptor);
                     if let Some(held) = self.hold(source, &descriptor) {
                         return Some(self.taken(index, cursor, held, descriptor.message));
                     }
@@ -384,6 +396,28 @@ impl<S: Storage> Reader<S> {
             self.skip(index, cursor);
         }
         None
+    }
+
+    /// Has a descriptor mean the message's copy in our pool, if it has one there.
+    #[inline]
+    fn turn_to_copy(&self, source: &Source<S>, cursor: u64, descriptor: &mut Descriptor) {
+        let Some(pool) = self.pool.filter(|pool| *pool != descriptor.message.pool) else {
+            return;
+        };
+        if descriptor.copies == [0; MAX_REPLICAS / 2] {
+            return;
+        }
+        let blocks = replica::named(descriptor.copies);
+        let Some(found) = replica::find(&source.region, blocks, cursor, pool) else {
+            // Copies in other pools only, or none that is still of this message: then the message
+            // itself is gone, too, which holding it will tell.
+            return;
+        };
+        descriptor.block = found.block;
+        descriptor.generation = found.generation;
+        descriptor.message.pool = pool;
+        descriptor.message.offset = found.offset;
+        descriptor.message.point = found.point;
     }
 
     fn hold(&self, source: &Arc<Source<S>>, descriptor: &Descriptor) -> Option<Held<S>> {
@@ -498,6 +532,10 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
         generation: get(1),
         incarnation: get(2),
         block: place as u32,
+        copies: match flags & DESCRIPTOR_COPIED != 0 {
+            true => std::array::from_fn(|word| get(28 + word)),
+            false => [0; MAX_REPLICAS / 2],
+        },
         message: Message {
             pool: (place >> 32) as u16,
             offset: get(4),

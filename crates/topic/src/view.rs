@@ -70,6 +70,12 @@ impl<S: Storage> TopicView<S> {
         reliable,
         "Subscriber slots that hold publishers back."
     );
+    field!(
+        u64,
+        TopicRegion,
+        elsewhere,
+        "Subscriber slots that read in a pool of their own."
+    );
     field!(u64, TopicRegion, sleepers, "Subscriber slots that sleep.");
     field!(
         u64,
@@ -238,6 +244,12 @@ impl<S: Storage> SubscriberView<S> {
     field!(u64, SubscriberSlot, received, "Samples taken, ever.");
     field!(u64, SubscriberSlot, missed, "Messages missed, ever.");
     field!(u32, SubscriberSlot, held, "Samples held now.");
+    field!(
+        u32,
+        SubscriberSlot,
+        pool,
+        "Pool that it reads in, plus 1; 0: where the messages are."
+    );
 
     /// Sequence number that it reads next of publisher slot `publisher`.
     #[inline(always)]
@@ -324,6 +336,14 @@ impl<S: Storage> RegionView<S> {
         ))
     }
 
+    /// Where block `block` is and what it is a copy of, if there is such a block.
+    pub fn replica(&self, block: u32) -> Option<ReplicaView<S>> {
+        Some(ReplicaView {
+            storage: self.storage.clone(),
+            base: self.block_at(block)?,
+        })
+    }
+
     #[inline(always)]
     fn block_at(&self, block: u32) -> Option<u64> {
         let at =
@@ -344,4 +364,38 @@ impl<S: Storage> RegionView<S> {
         self.storage
             .u64(self.base + self.geometry.summary() + u64::from(word) * 8)
     }
+}
+
+/// What a block's entry says beyond its extent.
+#[derive(Clone, Debug)]
+pub struct ReplicaView<S> {
+    storage: S,
+    base: u64,
+}
+
+impl<S: Storage> ReplicaView<S> {
+    field!(
+        u32,
+        BlockEntry,
+        pool,
+        "Pool that the block is in, plus 1; 0: its publisher's own."
+    );
+    field!(
+        u32,
+        BlockEntry,
+        timeline,
+        "What its bytes wait for, of a copy."
+    );
+    field!(
+        u64,
+        BlockEntry,
+        point,
+        "What its bytes wait for, of a copy."
+    );
+    field!(
+        u64,
+        BlockEntry,
+        replica_of,
+        "Number of the message that it is a copy of, plus 1; 0: of none."
+    );
 }

@@ -4,10 +4,11 @@ use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
 use crate::letting_go::claim_passed;
 use crate::step::step;
 use crate::{
-    progress, ring_sleepers, Point, Progress, PublisherView, RegionView, Storage, TopicView,
+    progress, ring_sleepers, Copied, Point, Progress, PublisherView, RegionView, Storage, TopicView,
 };
 use rgaps_layout::{
-    DType, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, SEQUENCE_END,
+    DType, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS,
+    MAX_REPLICAS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
@@ -86,6 +87,8 @@ pub struct Message {
 struct Record {
     generation: u64,
     live: bool,
+    /// As the block's entry says it.
+    pool: u32,
 }
 
 /// What the publisher remembers of a message in its ring.
@@ -95,6 +98,8 @@ struct Retained {
     generation: u64,
     /// Payload bytes published up to and with this message, wrapping.
     end_bytes: u64,
+    /// Blocks with copies, plus 1.
+    copies: [u32; MAX_REPLICAS],
 }
 
 /// A block that the publisher's own work may still write.
@@ -203,8 +208,17 @@ impl<S: Storage> Writer<S> {
         &self.topic
     }
 
-    /// A block for `bytes` bytes of memory at `offset` of the pool.
+    /// A block for `bytes` bytes of memory at `offset` of the publisher's pool.
     pub fn loan(&mut self, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
+        self.begin(0, offset, bytes)
+    }
+
+    /// The same in another pool, for a copy.
+    pub fn loan_in(&mut self, pool: u16, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
+        self.begin(u32::from(pool) + 1, offset, bytes)
+    }
+
+    fn begin(&mut self, pool: u32, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
         let block = self.unused.pop().ok_or(LoanError::NoBlocks)?;
         let record = &mut self.records[block as usize];
         record.live = true;
@@ -212,6 +226,13 @@ impl<S: Storage> Writer<S> {
         let (at, length) = self.region.extent(block).expect("our own block");
         at.store(offset, Ordering::Relaxed);
         length.store(bytes, Ordering::Relaxed);
+        if record.pool != pool {
+            record.pool = pool;
+            let entry = self.region.replica(block).expect("our own block");
+            entry.pool().store(pool, Ordering::Relaxed);
+            // Its last life may have been a copy's.
+            entry.replica_of().store(0, Ordering::Relaxed);
+        }
         step!("loan.extent");
         if block >= self.blocks_used {
             self.blocks_used = block + 1;
@@ -420,28 +441,43 @@ impl<S: Storage> Writer<S> {
         message: &Message,
         freed: &mut impl Freed,
     ) -> Result<u64, PublishError> {
+        self.publish_copied(loan, message, message.point, [], freed)
+    }
+
+    /// The same for a message that has copies in other pools, at most [`MAX_REPLICAS`]. `read` is when
+    /// the work has passed that writes the message and makes the copies.
+    pub fn publish_copied(
+        &mut self,
+        loan: Loan,
+        message: &Message,
+        read: Point,
+        copies: impl IntoIterator<Item = Copied>,
+        freed: &mut impl Freed,
+    ) -> Result<u64, PublishError> {
         let Loan { block, generation } = loan;
         // Whoever polls has the slot's line; it comes while we do the rest.
         prefetch_for_write(self.region.descriptor(self.head, 0));
         let word = self.region.holders(block).expect("our own block");
         // The ring's bit is set before the descriptor is there: a death in between leaves a bit
         // that the daemon finds without a descriptor and clears.
-        let queued = !message.point.is_none();
-        if !holder::commit(word, generation, queued) {
-            return Err(PublishError::LoanLost);
-        }
+        let queued = !read.is_none();
+        let committed = holder::commit(word, generation, queued);
         // Whoever waits for this message writes the word next. In a burst the readers are behind,
         // and we come back to the word first, when the message is pushed out.
         if message.publish_ns.wrapping_sub(self.last_ns) > BURST_NS {
             demote(word);
         }
+        let copies = self.commit_copies(copies, committed, freed);
+        if !committed {
+            return Err(PublishError::LoanLost);
+        }
         self.last_ns = message.publish_ns;
         if queued {
-            self.queue(block, generation, message.point);
+            self.queue(block, generation, read);
         }
         step!("publish.in_ring");
         let sequence = self.head;
-        self.write_descriptor(sequence, block, generation, message);
+        self.write_descriptor(sequence, block, generation, message, &copies);
         step!("publish.committed");
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
@@ -456,6 +492,7 @@ impl<S: Storage> Writer<S> {
             block,
             generation,
             end_bytes: self.published_bytes,
+            copies,
         };
         self.slot
             .published_bytes()
@@ -468,7 +505,43 @@ impl<S: Storage> Writer<S> {
         Ok(sequence)
     }
 
-    fn write_descriptor(&self, sequence: u64, block: u32, generation: u64, message: &Message) {
+    /// Hands copies to the ring. Without a message they are given back. Returns their blocks, plus 1.
+    fn commit_copies(
+        &mut self,
+        copies: impl IntoIterator<Item = Copied>,
+        committed: bool,
+        freed: &mut impl Freed,
+    ) -> [u32; MAX_REPLICAS] {
+        let mut blocks = [0; MAX_REPLICAS];
+        for (index, Copied { loan, point }) in copies.into_iter().enumerate() {
+            let Loan { block, generation } = loan;
+            let word = self.region.holders(block).expect("our own block");
+            let entry = self.region.replica(block).expect("our own block");
+            entry.timeline().store(point.timeline, Ordering::Relaxed);
+            entry.point().store(point.value, Ordering::Relaxed);
+            entry.replica_of().store(self.head + 1, Ordering::Relaxed);
+            let fits = committed && index < MAX_REPLICAS;
+            if !fits || !holder::commit(word, generation, !point.is_none()) {
+                entry.replica_of().store(0, Ordering::Relaxed);
+                self.abandon(Loan { block, generation }, point, freed);
+                continue;
+            }
+            if !point.is_none() {
+                self.queue(block, generation, point);
+            }
+            blocks[index] = block + 1;
+        }
+        blocks
+    }
+
+    fn write_descriptor(
+        &self,
+        sequence: u64,
+        block: u32,
+        generation: u64,
+        message: &Message,
+        copies: &[u32; MAX_REPLICAS],
+    ) {
         let put = |word, value| {
             self.region
                 .descriptor(sequence, word)
@@ -489,6 +562,12 @@ impl<S: Storage> Writer<S> {
         }
         if !message.point.is_none() {
             flags |= DESCRIPTOR_QUEUED;
+        }
+        if copies.iter().any(|block| *block != 0) {
+            flags |= DESCRIPTOR_COPIED;
+            for (word, pair) in copies.chunks_exact(2).enumerate() {
+                put(28 + word, u64::from(pair[0]) | u64::from(pair[1]) << 32);
+            }
         }
         put(1, generation);
         put(2, self.incarnation);
@@ -528,12 +607,18 @@ impl<S: Storage> Writer<S> {
             block,
             generation,
             end_bytes,
+            copies,
         } = self.retained_at(self.tail);
         self.tail += 1;
         self.evicted_bytes = end_bytes;
         self.slot.tail().store(self.tail, Ordering::Release);
         step!("evict.tail");
         self.drop_bit(block, generation, RING, freed);
+        for block in copies.into_iter().filter_map(|block| block.checked_sub(1)) {
+            // The ring's bit is on it, so it lives the life that it had when it was published.
+            let generation = self.records[block as usize].generation;
+            self.drop_bit(block, generation, RING, freed);
+        }
         step!("evict.released");
         true
     }

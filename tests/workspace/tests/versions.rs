@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "2",
-        0xa2e3_77ce_5991_86ec,
+        0xdc8e_bd28_e799_c5a1,
     ),
 ];
 

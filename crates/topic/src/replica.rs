@@ -1,0 +1,89 @@
+//! Replicas: copies of a message in pools of other domains, for the subscribers that read there.
+//!
+//! A replica is a block of its publisher's, with a holder word of its own, in another pool. The
+//! descriptor names its block; the block's entry says in which pool it is and of which message it is a copy.
+//! A replica is announced with its message and leaves the ring with it.
+
+use crate::holder::{Holders, RING};
+use crate::{Point, RegionView, Storage};
+use rgaps_layout::{DESCRIPTOR_COPIED, MAX_REPLICAS};
+use rgaps_sync::atomic::Ordering;
+
+/// A copy that a publisher made.
+#[derive(Debug)]
+pub struct Copied {
+    /// Its block, from [`Writer::loan_in`](crate::Writer::loan_in).
+    pub loan: crate::Loan,
+    /// What has to be reached before its bytes are there.
+    pub point: Point,
+}
+
+/// A copy, as a reader finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) block: u32,
+    pub(crate) generation: u64,
+    pub(crate) offset: u64,
+    pub(crate) point: Point,
+}
+
+/// Blocks that a descriptor names as copies: the two halves of four words.
+pub(crate) fn named(words: [u64; MAX_REPLICAS / 2]) -> impl Iterator<Item = u32> {
+    let halves = words
+        .into_iter()
+        .flat_map(|word| [word as u32, (word >> 32) as u32]);
+    halves.filter_map(|block| block.checked_sub(1))
+}
+
+/// The copy in `pool` of message `sequence` that one of `blocks` is. It is to be acquired at its
+/// generation.
+pub(crate) fn find<S: Storage>(
+    region: &RegionView<S>,
+    blocks: impl Iterator<Item = u32>,
+    sequence: u64,
+    pool: u16,
+) -> Option<Found> {
+    for block in blocks {
+        let (Some(word), Some(entry)) = (region.holders(block), region.replica(block)) else {
+            continue;
+        };
+        // The generation before what the entry says: if the block has begun another life since, the
+        // entry is of that life or the generation is not the word's any more (SYNC: replica).
+        let Holders { generation, .. } = Holders::load(word);
+        if entry.pool().load(Ordering::Relaxed) != u32::from(pool) + 1
+            || entry.replica_of().load(Ordering::Relaxed) != sequence + 1
+        {
+            continue;
+        }
+        let (offset, _) = region.extent(block)?;
+        return Some(Found {
+            block,
+            generation,
+            offset: offset.load(Ordering::Relaxed),
+            point: Point {
+                timeline: entry.timeline().load(Ordering::Relaxed),
+                value: entry.point().load(Ordering::Relaxed),
+            },
+        });
+    }
+    None
+}
+
+/// Block and generation of each copy of the message `sequence` that a region's descriptor names and that
+/// the ring holds, for the daemon.
+pub fn replicas<S: Storage>(
+    region: &RegionView<S>,
+    sequence: u64,
+) -> impl Iterator<Item = (u32, u64)> + '_ {
+    let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
+    let copied = get(0) == sequence + 1 && (get(3) >> 56) as u8 & DESCRIPTOR_COPIED != 0;
+    let words = match copied {
+        true => std::array::from_fn(|word| get(28 + word)),
+        false => [0; MAX_REPLICAS / 2],
+    };
+    named(words).filter_map(move |block| {
+        let Holders { generation, mask } = Holders::load(region.holders(block)?);
+        let of = region.replica(block)?.replica_of().load(Ordering::Acquire);
+        (of == sequence + 1 && mask & RING != 0).then_some((block, generation))
+    })
+}
