@@ -226,11 +226,11 @@ impl<S: Storage> Writer<S> {
         let (at, length) = self.region.extent(block).expect("our own block");
         at.store(offset, Ordering::Relaxed);
         length.store(bytes, Ordering::Relaxed);
-        if record.pool != pool {
+        if record.pool != 0 || pool != 0 {
             record.pool = pool;
             let entry = self.region.replica(block).expect("our own block");
             entry.pool().store(pool, Ordering::Relaxed);
-            // Its last life may have been a copy's.
+            // Its last life may have been a copy's, which late readers look for.
             entry.replica_of().store(0, Ordering::Relaxed);
         }
         step!("loan.extent");
