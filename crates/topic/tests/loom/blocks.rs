@@ -13,6 +13,8 @@ const SMALL: Shape = Shape {
     subscribers: 2,
     blocks: 3,
     doorbells: 3,
+    timelines: 0,
+    letting_go: 0,
 };
 
 /// A publisher pushes a message out and reuses its block while a reader takes and lets go.

@@ -1,8 +1,9 @@
 //! Words that loom watches, at the offsets of a small topic.
 
 use rgaps_layout::{
-    BlockEntry, Doorbell, PublisherRegion, PublisherSlot, SubscriberSlot, TopicRegion,
-    CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_PUBLISHERS,
+    BlockEntry, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot, Timeline,
+    TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_LETTING_GO,
+    MAX_PUBLISHERS, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use rgaps_topic::Storage;
@@ -29,6 +30,10 @@ pub struct Shape {
     /// Entries of a publisher's block table that are used.
     pub blocks: u32,
     pub doorbells: u32,
+    /// Timelines, from number 1.
+    pub timelines: u32,
+    /// Entries of a subscriber's list of holds that it lets go of; the others stay unused.
+    pub letting_go: usize,
 }
 
 /// Where the region of publisher `index` lies.
@@ -78,13 +83,24 @@ struct Inner {
 #[derive(Clone)]
 pub struct Cells(Arc<Inner>);
 
+impl std::fmt::Debug for Cells {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Cells")
+    }
+}
+
 impl Cells {
     pub fn new(shape: Shape) -> Cells {
         let mut cells = HashMap::new();
         let mut add32 = |at| cells.insert(at, Cell::Word32(AtomicU32::new(0)));
-        topic_words32(shape).for_each(|at| drop(add32(at)));
+        topic_words32(shape)
+            .chain(letting_go_words(shape, LETTING_GO_32))
+            .for_each(|at| drop(add32(at)));
         let mut add64 = |at| cells.insert(at, Cell::Word64(AtomicU64::new(0)));
-        topic_words64(shape).for_each(|at| drop(add64(at)));
+        topic_words64(shape)
+            .chain(letting_go_words(shape, LETTING_GO_64))
+            .chain(timeline_words(shape))
+            .for_each(|at| drop(add64(at)));
         for index in 0..shape.publishers {
             let base = region_offset(index);
             region_words64(shape).for_each(|at| drop(add64(base + at)));
@@ -119,8 +135,8 @@ impl Cells {
         }
     }
 
-    /// Whether a word belongs to a publisher slot that the model leaves empty, or is a cursor on
-    /// such a slot.
+    /// Whether a word belongs to a publisher slot that the model leaves empty, is a cursor on such a
+    /// slot, or belongs to a list's entry that the model does not use.
     fn is_empty_slot(&self, at: u64) -> bool {
         let publishers = self.0.regions.len() as u64;
         let Some(from) = at.checked_sub(TOPIC) else {
@@ -128,6 +144,9 @@ impl Cells {
         };
         let slots = offset_of!(TopicRegion, publisher) as u64;
         let subscribers = offset_of!(TopicRegion, subscriber) as u64;
+        if from >= offset_of!(TopicRegion, letting_go) as u64 {
+            return true;
+        }
         match from.checked_sub(subscribers) {
             None => from >= slots + publishers * size_of::<PublisherSlot>() as u64,
             Some(from) => {
@@ -148,6 +167,35 @@ fn publisher_at(index: usize) -> u64 {
 
 fn subscriber_at(index: usize) -> u64 {
     TOPIC + (offset_of!(TopicRegion, subscriber) + index * size_of::<SubscriberSlot>()) as u64
+}
+
+const LETTING_GO_32: [usize; 3] = [
+    offset_of!(LettingGo, timeline),
+    offset_of!(LettingGo, block),
+    offset_of!(LettingGo, publisher),
+];
+const LETTING_GO_64: [usize; 4] = [
+    offset_of!(LettingGo, state),
+    offset_of!(LettingGo, incarnation),
+    offset_of!(LettingGo, generation),
+    offset_of!(LettingGo, point),
+];
+
+fn letting_go_words<const N: usize>(shape: Shape, fields: [usize; N]) -> impl Iterator<Item = u64> {
+    let entries = (0..shape.subscribers).flat_map(move |subscriber| {
+        (0..shape.letting_go).map(move |entry| subscriber * MAX_LETTING_GO + entry)
+    });
+    entries.flat_map(move |entry| {
+        let at = offset_of!(TopicRegion, letting_go) + entry * size_of::<LettingGo>();
+        fields.map(|field| TOPIC + (at + field) as u64)
+    })
+}
+
+fn timeline_words(shape: Shape) -> impl Iterator<Item = u64> {
+    (1..=u64::from(shape.timelines)).flat_map(|index| {
+        let at = TIMELINE_TABLE_OFFSET + index * size_of::<Timeline>() as u64;
+        [offset_of!(Timeline, value), offset_of!(Timeline, reached)].map(|field| at + field as u64)
+    })
 }
 
 fn topic_words32(shape: Shape) -> impl Iterator<Item = u64> {
@@ -179,6 +227,7 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(TopicRegion, reliable),
         offset_of!(TopicRegion, sleepers),
         offset_of!(TopicRegion, blocked),
+        offset_of!(TopicRegion, letting),
     ];
     let publisher = [
         offset_of!(PublisherSlot, incarnation),
@@ -206,8 +255,8 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
 
 /// The words of a region but its holder words.
 fn region_words64(shape: Shape) -> impl Iterator<Item = u64> {
-    // Of a descriptor: the untyped part, and a tensor of one dimension.
-    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 20];
+    // Of a descriptor: the untyped part, a point, and a tensor of one dimension.
+    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 20];
     let ring =
         (0..u64::from(RING)).flat_map(move |slot| descriptor.map(|word| slot * 256 + word * 8));
     let blocks = (0..shape.blocks).flat_map(|block| {

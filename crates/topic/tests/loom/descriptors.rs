@@ -16,6 +16,8 @@ fn a_descriptor_is_never_a_mixture_of_two() {
             subscribers: 2,
             blocks: 3,
             doorbells: 3,
+            timelines: 0,
+            letting_go: 0,
         });
         let mut publisher = world.publisher();
         let [mut other, mut slow] = [0, 1].map(|index| world.subscriber(index, false));

@@ -16,7 +16,9 @@
 mod blocks;
 mod cells;
 mod descriptors;
+mod letting_go;
 mod membership;
+mod points;
 mod waking;
 mod world;
 

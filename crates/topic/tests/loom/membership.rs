@@ -13,6 +13,8 @@ const SMALL: Shape = Shape {
     subscribers: 1,
     blocks: 2,
     doorbells: 2,
+    timelines: 0,
+    letting_go: 0,
 };
 
 /// A publisher has died with a message in its ring and a loan open. What the daemon does about it,

@@ -13,6 +13,8 @@ const SMALL: Shape = Shape {
     subscribers: 1,
     blocks: 2,
     doorbells: 2,
+    timelines: 0,
+    letting_go: 0,
 };
 /// Doorbells: of subscriber 0, and one that is the publisher's or a wait set's.
 const OWN: u32 = 0;

@@ -3,7 +3,10 @@
 
 use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_sync::atomic::{fence, Ordering};
-use rgaps_topic::{Message, PublisherView, Reader, RegionView, Start, Taken, TopicView, Writer};
+use rgaps_topic::{
+    timeline, LettingGo, Loan, Message, Point, PublisherView, Reader, RegionView, Start, Taken,
+    TopicView, Writer,
+};
 use std::sync::Arc;
 
 /// A topic and the memory that its blocks stand for.
@@ -139,16 +142,43 @@ impl World {
     /// Reads what a message says and what its block holds, and that both belong together. The
     /// block has to be held.
     pub fn verify(&self, taken: &Taken<Cells>) -> u64 {
-        let Message { tag, offset, .. } = taken.message;
-        assert_eq!(
-            taken.message,
-            message(tag, offset),
+        let Message {
+            tag, offset, point, ..
+        } = taken.message;
+        assert!(
+            point.is_none() || point == behind(tag),
             "a mixture of two messages"
         );
+        let expected = Message {
+            point,
+            ..message(tag, offset)
+        };
+        assert_eq!(taken.message, expected, "a mixture of two messages");
         let region = (taken.incarnation - Self::incarnation(0)) as usize;
         let payload = self.payloads[region][offset as usize].get();
         assert_eq!(payload, tag, "the block was reused while it is held");
         tag
+    }
+
+    /// What stands for the payload of message `taken`, for work on the GPU.
+    pub fn payload(&self, taken: &Taken<Cells>) -> Payload {
+        let region = (taken.incarnation - Self::incarnation(0)) as usize;
+        Payload {
+            world: self.clone(),
+            region,
+            place: taken.message.offset as usize,
+        }
+    }
+
+    /// The list of what subscriber `index` lets go of.
+    pub fn letting_go(&self, index: u32) -> LettingGo<Cells> {
+        LettingGo::new(self.topic.clone(), index)
+    }
+
+    /// What a GPU does behind the work of a stream.
+    pub fn reach(&self, point: Point) {
+        let timeline = timeline(&self.cells, point.timeline).unwrap();
+        timeline.value().store(point.value, Ordering::Release);
     }
 
     /// Verifies a message and lets go of it.
@@ -167,7 +197,32 @@ pub fn message(tag: u64, offset: u64) -> Message {
         bytes: tag,
         publish_ns: tag,
         tag,
+        point: Point::NONE,
         tensor: None,
+    }
+}
+
+/// The point of the work that writes message `tag`, on timeline 1.
+pub fn behind(tag: u64) -> Point {
+    Point {
+        timeline: 1,
+        value: tag,
+    }
+}
+
+/// The payload of a block, for work that outlives what the CPU does with the block.
+pub struct Payload {
+    world: World,
+    region: usize,
+    place: usize,
+}
+
+impl Payload {
+    pub fn get(&self) -> u64 {
+        self.world.payloads[self.region][self.place].get()
+    }
+    pub fn set(&self, value: u64) {
+        self.world.payloads[self.region][self.place].set(value)
     }
 }
 
@@ -196,8 +251,8 @@ impl Memory {
 }
 
 impl Publisher {
-    /// Fills a block and publishes it as message `tag`.
-    pub fn publish(&mut self, tag: u64) {
+    /// Lends a block, and says where it is.
+    fn lend(&mut self) -> (Loan, usize) {
         let Publisher { writer, memory } = self;
         let place = memory
             .places
@@ -210,6 +265,13 @@ impl Publisher {
             "a block is lent that is in use"
         );
         memory.places[place] = Some(loan.block());
+        (loan, place)
+    }
+
+    /// Fills a block and publishes it as message `tag`.
+    pub fn publish(&mut self, tag: u64) {
+        let (loan, place) = self.lend();
+        let Publisher { writer, memory } = self;
         memory.world.payloads[memory.region][place].set(tag);
         let message = message(tag, place as u64);
         writer
@@ -217,20 +279,52 @@ impl Publisher {
             .unwrap();
     }
 
+    /// A block for work on the GPU to fill.
+    pub fn lend_to_gpu(&mut self) -> (Loan, Payload) {
+        let (loan, place) = self.lend();
+        let payload = Payload {
+            world: self.memory.world.clone(),
+            region: self.memory.region,
+            place,
+        };
+        (loan, payload)
+    }
+
+    /// Publishes a block as message `tag` when work that fills it is queued.
+    pub fn publish_behind(&mut self, loan: Loan, payload: &Payload, tag: u64) {
+        let Publisher { writer, memory } = self;
+        let message = Message {
+            point: behind(tag),
+            ..message(tag, payload.place as u64)
+        };
+        writer
+            .publish(loan, &message, &mut |block| memory.free(block))
+            .unwrap();
+    }
+
+    /// Gives a block back when work that fills it is queued.
+    pub fn abandon_behind(&mut self, loan: Loan, point: Point) {
+        let Publisher { writer, memory } = self;
+        writer.abandon(loan, point, &mut |block| memory.free(block));
+    }
+
     /// Fills a block and gives it back.
     pub fn reuse(&mut self) {
+        let (loan, place) = self.lend();
         let Publisher { writer, memory } = self;
-        let place = memory
-            .places
-            .iter()
-            .position(Option::is_none)
-            .expect("memory");
-        let loan = writer.loan(place as u64, 1).unwrap();
-        memory.places[place] = Some(loan.block());
         memory.world.payloads[memory.region][place].set(u64::MAX);
-        writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
-            memory.free(block)
-        });
+        writer.abandon(loan, Point::NONE, &mut |block| memory.free(block));
+    }
+
+    /// Fills all blocks whose memory is free, and gives them back.
+    pub fn reuse_all(&mut self) {
+        let vacant = self.memory.places.iter().filter(|place| place.is_none());
+        let loans: Vec<_> = (0..vacant.count()).map(|_| self.lend()).collect();
+        let Publisher { writer, memory } = self;
+        for (loan, place) in loans {
+            memory.world.payloads[memory.region][place].set(u64::MAX);
+            writer.abandon(loan, Point::NONE, &mut |block| memory.free(block));
+        }
     }
 
     pub fn collect(&mut self) {
@@ -238,12 +332,22 @@ impl Publisher {
         writer.collect_returned(&mut |block| memory.free(block));
     }
 
+    /// What a publisher does when it wants a block: with what subscribers and its own work passed.
+    pub fn collect_all(&mut self) {
+        let Publisher { writer, memory } = self;
+        let freed = &mut |block| memory.free(block);
+        writer.collect_queued(freed);
+        writer.collect_let_go(freed);
+        writer.collect_returned(freed);
+    }
+
     pub fn evict(&mut self) -> bool {
         let Publisher { writer, memory } = self;
         writer.evict_oldest(&mut |block| memory.free(block))
     }
 
-    /// Takes everything out of the ring. All blocks are free then, if nobody holds one.
+    /// Takes everything out of the ring. All blocks are free then, if nobody holds one and no work
+    /// is queued.
     pub fn finish(mut self) {
         while self.evict() {}
         self.collect();

@@ -1,0 +1,277 @@
+//! Models of holds that are let go of behind GPU work: the bytes stay until the work has passed its
+//! point, whoever clears the bit, and a slot's next owner loses nothing to those who come late.
+
+use crate::cells::{Cells, Shape};
+use crate::check;
+use crate::world::World;
+use loom::thread;
+use rgaps_layout::{LETTING_GO_BY_PUBLISHER, LETTING_GO_PENDING};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{clear_holder, Holders, Point, Reader, Start, TopicView};
+
+const SMALL: Shape = Shape {
+    publishers: 1,
+    subscribers: 1,
+    blocks: 3,
+    doorbells: 2,
+    timelines: 1,
+    letting_go: 2,
+};
+
+/// A point of the subscriber's stream.
+fn point(value: u64) -> Point {
+    Point { timeline: 1, value }
+}
+
+/// A kernel reads a block that its subscriber has let go of behind it, while the publisher wants the
+/// block back and the subscriber looks, too.
+#[test]
+fn a_block_that_is_let_go_of_is_not_reused_before_its_reader_has_passed() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        publisher.publish(1);
+        let taken = reader.poll().unwrap();
+        let payload = world.payload(&taken);
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                assert_eq!(
+                    payload.get(),
+                    1,
+                    "the block was reused while a kernel reads it"
+                );
+                world.reach(point(1));
+            }
+        });
+        let subscriber = thread::spawn(move || {
+            list.push(taken.held, point(1)).unwrap();
+            list.tidy();
+            list
+        });
+        publisher.evict();
+        publisher.collect_all();
+        publisher.reuse_all();
+        gpu.join().unwrap();
+        let mut list = subscriber.join().unwrap();
+        publisher.collect_all();
+        publisher.reuse_all();
+        // Whoever of the two has not looked yet finds what the other has done.
+        assert_eq!(list.tidy(), 0);
+        publisher.finish();
+    });
+}
+
+/// An entry is used for a second hold while the publisher is still about the first one: the second
+/// one's reader has not passed.
+#[test]
+fn an_entry_that_is_used_again_is_not_taken_for_what_it_was() {
+    check(3, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        let [first, second] = [1, 2].map(|tag| {
+            publisher.publish(tag);
+            reader.poll().unwrap()
+        });
+        publisher.evict();
+        world.reach(point(1));
+        let payload = world.payload(&second);
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                assert_eq!(
+                    payload.get(),
+                    2,
+                    "the block was reused while a kernel reads it"
+                );
+                world.reach(point(2));
+            }
+        });
+        let subscriber = thread::spawn(move || {
+            list.push(first.held, point(1)).unwrap();
+            list.tidy();
+            list.push(second.held, point(2)).unwrap();
+            list
+        });
+        publisher.collect_all();
+        publisher.reuse_all();
+        gpu.join().unwrap();
+        let mut list = subscriber.join().unwrap();
+        // Alone: what is pending is its to find.
+        publisher.collect_all();
+        assert_eq!(list.tidy(), 0);
+        publisher.finish();
+    });
+}
+
+/// The subscriber never comes back to its list, and the publisher gets the block all the same.
+#[test]
+fn a_publisher_needs_no_subscriber_to_get_its_block_back() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        publisher.publish(1);
+        let taken = reader.poll().unwrap();
+        publisher.evict();
+        let payload = world.payload(&taken);
+        list.push(taken.held, point(1)).unwrap();
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                assert_eq!(
+                    payload.get(),
+                    1,
+                    "the block was reused while a kernel reads it"
+                );
+                world.reach(point(1));
+            }
+        });
+        publisher.collect_all();
+        publisher.reuse_all();
+        gpu.join().unwrap();
+        publisher.collect_all();
+        publisher.finish();
+        assert_eq!(list.tidy(), 0);
+    });
+}
+
+/// Two subscribers let go of one block behind a point each, and the ring does: the last one frees it.
+#[test]
+fn of_two_that_let_go_behind_points_the_last_one_frees_the_block() {
+    check(3, || {
+        let world = World::new(Shape {
+            subscribers: 2,
+            doorbells: 3,
+            letting_go: 1,
+            ..SMALL
+        });
+        let mut publisher = world.publisher();
+        let mut readers = [0, 1].map(|index| world.subscriber(index, false));
+        publisher.publish(1);
+        world.reach(point(1));
+        let mut lists = [0, 1].map(|index| world.letting_go(index));
+        for (reader, list) in readers.iter_mut().zip(&mut lists) {
+            let held = reader.poll().unwrap().held;
+            list.push(held, point(1)).unwrap();
+        }
+        let tidying = lists.map(|mut list| {
+            thread::spawn(move || {
+                list.tidy();
+                list
+            })
+        });
+        publisher.evict();
+        publisher.collect_all();
+        publisher.reuse_all();
+        for list in tidying {
+            assert_eq!(list.join().unwrap().tidy(), 0);
+        }
+        publisher.finish();
+    });
+}
+
+/// A publisher takes the slot of another one, whose block a subscriber has let go of and has not
+/// looked after. The entry is not the new one's, whose block of that number and life the subscriber
+/// holds.
+#[test]
+fn a_publisher_does_not_clear_what_was_its_predecessors() {
+    check(5, || {
+        let world = World::new(Shape {
+            publishers: 2,
+            ..SMALL
+        });
+        let mut old = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        old.publish(1);
+        list.push(reader.poll().unwrap().held, point(1)).unwrap();
+        world.reach(point(1));
+        old.evict();
+        // It dies. Its region is in quarantine as long as the subscriber has a hold there.
+        drop(old);
+        world.remove_publisher(0);
+        world.add_publisher(0, 1, 1);
+        let mut publisher = world.publisher_at(0, 1, 1);
+        publisher.publish(1);
+        let taken = reader.poll().unwrap();
+        let subscriber = thread::spawn({
+            let world = world.clone();
+            move || {
+                assert_eq!(world.consume(taken), 1);
+                assert_eq!(list.tidy(), 0);
+            }
+        });
+        publisher.evict();
+        publisher.collect_all();
+        publisher.reuse_all();
+        subscriber.join().unwrap();
+        publisher.finish();
+    });
+}
+
+/// What the daemon does about the list of a subscriber that is gone, and whose GPU work is: true when
+/// its slot can be given to another one.
+fn bury_list(topic: &TopicView<Cells>, index: u32) -> bool {
+    let mut free = true;
+    for entry in 0..SMALL.letting_go {
+        let state = topic.letting_go(index as usize, entry);
+        let now = state.state().load(Ordering::Acquire);
+        let ended = match now & 3 {
+            LETTING_GO_PENDING => {
+                state
+                    .state()
+                    .compare_exchange(now, now & !3, Ordering::AcqRel, Ordering::Acquire)
+            }
+            LETTING_GO_BY_PUBLISHER => Err(now),
+            _ => Ok(now),
+        };
+        free &= ended.is_ok();
+    }
+    free
+}
+
+/// A subscriber lets go of a block and dies. Its slot goes to another one, which takes the same block
+/// in the same life: it is in the ring still. Its publisher, which was about to clear the first one's
+/// bit, does not clear the second one's.
+#[test]
+fn a_late_publisher_does_not_clear_the_bit_of_the_slots_next_owner() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut dead = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        publisher.publish(1);
+        list.push(dead.poll().unwrap().held, point(1)).unwrap();
+        world.reach(point(1));
+        let daemon = thread::spawn({
+            let world = world.clone();
+            move || {
+                clear_holder(&world.slot(0), &world.region(0), 0);
+                if !bury_list(&world.topic, 0) {
+                    return None;
+                }
+                let next = Reader::new(world.topic.clone(), 0, false, Start::Kept(1));
+                next.unwrap().poll()
+            }
+        });
+        publisher.collect_all();
+        publisher.evict();
+        publisher.collect_all();
+        publisher.reuse_all();
+        if let Some(taken) = daemon.join().unwrap() {
+            let region = world.region(0);
+            let now = Holders::load(region.holders(0).unwrap());
+            assert_eq!(now.mask, 1, "only the next owner holds it");
+            world.consume(taken);
+        }
+        world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
+        publisher.finish();
+        drop(list);
+    });
+}

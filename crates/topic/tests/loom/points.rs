@@ -1,0 +1,173 @@
+//! Models of points: what GPU work writes is read when its point has passed and reused when it has,
+//! and of work that ended early everybody learns which message it had finished.
+
+use crate::cells::{Cells, Shape};
+use crate::check;
+use crate::world::{behind, World};
+use loom::thread;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{progress, timeline, Point, Progress};
+
+const SMALL: Shape = Shape {
+    publishers: 1,
+    subscribers: 1,
+    blocks: 3,
+    doorbells: 2,
+    timelines: 1,
+    letting_go: 1,
+};
+
+/// A kernel writes a message that is announced already. Who reads it looks first, and the publisher
+/// has pushed it out and wants its block back.
+#[test]
+fn a_message_is_read_when_its_kernel_has_passed_and_reused_then() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let (loan, payload) = publisher.lend_to_gpu();
+        publisher.publish_behind(loan, &payload, 1);
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                payload.set(1);
+                world.reach(behind(1));
+            }
+        });
+        let reading = thread::spawn({
+            let world = world.clone();
+            move || {
+                let Some(taken) = reader.poll() else { return };
+                match progress(&world.cells, taken.message.point) {
+                    Progress::Passed => drop(world.consume(taken)),
+                    Progress::Pending => taken.held.release(),
+                    Progress::Aborted => panic!("nobody died"),
+                }
+            }
+        });
+        publisher.evict();
+        publisher.collect_all();
+        publisher.reuse_all();
+        gpu.join().unwrap();
+        publisher.collect_all();
+        publisher.reuse_all();
+        reading.join().unwrap();
+        publisher.collect_all();
+        assert!(!publisher.writer.has_queued());
+        publisher.finish();
+    });
+}
+
+/// Two messages of one stream, and a loan that is given back behind it: each block comes back when
+/// its own work has passed.
+#[test]
+fn blocks_come_back_as_a_stream_passes_them() {
+    check(5, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut payloads = Vec::new();
+        for tag in [1, 2] {
+            let (loan, payload) = publisher.lend_to_gpu();
+            publisher.publish_behind(loan, &payload, tag);
+            payloads.push(payload);
+        }
+        let (loan, payload) = publisher.lend_to_gpu();
+        publisher.abandon_behind(loan, behind(3));
+        payloads.push(payload);
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                for (tag, payload) in (1..).zip(payloads) {
+                    payload.set(tag);
+                    world.reach(behind(tag));
+                }
+            }
+        });
+        for _ in 0..2 {
+            publisher.collect_all();
+            publisher.reuse_all();
+        }
+        publisher.evict();
+        gpu.join().unwrap();
+        publisher.collect_all();
+        assert!(!publisher.writer.has_queued());
+        publisher.finish();
+    });
+}
+
+/// What the daemon does when the owner of timeline 1 is gone, and its GPU work is.
+fn end_tenure(cells: &Cells) {
+    let timeline = timeline(cells, 1).unwrap();
+    let value = timeline.value().load(Ordering::Acquire);
+    timeline.reached().store(value, Ordering::Release);
+    let tenure = (value >> 32) + 1;
+    timeline.value().store(tenure << 32, Ordering::Release);
+}
+
+/// A publisher died; a kernel of its either had written the message or had not. Who looks while the
+/// daemon ends its tenure, and while the timeline's next owner goes on, gets the right answer.
+fn death(reached: bool) {
+    let world = World::new(SMALL);
+    let mut publisher = world.publisher();
+    let mut reader = world.subscriber(0, false);
+    let (loan, payload) = publisher.lend_to_gpu();
+    publisher.publish_behind(loan, &payload, 1);
+    drop(publisher);
+    let gpu = thread::spawn({
+        let world = world.clone();
+        move || {
+            payload.set(1);
+            if reached {
+                world.reach(behind(1));
+            }
+        }
+    });
+    let reading = thread::spawn({
+        let world = world.clone();
+        move || {
+            let taken = reader.poll().unwrap();
+            for _ in 0..2 {
+                match progress(&world.cells, taken.message.point) {
+                    Progress::Pending => {}
+                    Progress::Passed => {
+                        assert!(reached, "the message was never written");
+                        world.verify(&taken);
+                    }
+                    Progress::Aborted => assert!(!reached, "the message was written"),
+                }
+            }
+            taken
+        }
+    });
+    // Proven teardown.
+    gpu.join().unwrap();
+    end_tenure(&world.cells);
+    let next = 1 << 32 | 7;
+    world.reach(Point {
+        value: next,
+        ..behind(1)
+    });
+    let taken = reading.join().unwrap();
+    let expected = match reached {
+        true => Progress::Passed,
+        false => Progress::Aborted,
+    };
+    assert_eq!(progress(&world.cells, taken.message.point), expected);
+    // Its owner is gone, too, and how far the first one came is forgotten.
+    end_tenure(&world.cells);
+    assert_eq!(
+        progress(&world.cells, taken.message.point),
+        Progress::Aborted
+    );
+    taken.held.release();
+}
+
+#[test]
+fn what_a_dead_publishers_kernel_had_written_is_read() {
+    check(5, || death(true));
+}
+
+#[test]
+fn what_a_dead_publishers_kernel_had_not_written_is_aborted() {
+    check(5, || death(false));
+}
