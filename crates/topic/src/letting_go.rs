@@ -9,13 +9,14 @@
 //! FREE --subscriber--> PENDING --whoever finds the point passed--> BY_... --the same--> FREE
 //! ```
 
+use crate::holder::{self, Outcome};
 use crate::point::{progress, Point, Progress};
 use crate::reader::Held;
 use crate::step::step;
-use crate::{Storage, TopicView};
+use crate::{RegionView, Storage, TopicView};
 use rgaps_layout::{
     LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
-    MAX_LETTING_GO,
+    MAX_LETTING_GO, MAX_SUBSCRIBERS,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::VecDeque;
@@ -234,4 +235,88 @@ pub(crate) fn claim_passed<S: Storage>(
             }
         }
     }
+}
+
+/// Does for publisher slot `publisher`, which is gone, what it had begun: clears the bits on blocks
+/// of its region whose entries it had claimed. Returns how many blocks that freed.
+pub fn finish_claimed<S: Storage>(
+    topic: &TopicView<S>,
+    region: &RegionView<S>,
+    publisher: u32,
+    incarnation: u64,
+) -> u64 {
+    let mut freed = 0;
+    for subscriber in 0..MAX_SUBSCRIBERS {
+        for entry in 0..MAX_LETTING_GO {
+            let view = topic.letting_go(subscriber, entry);
+            let state = view.state().load(Ordering::Acquire);
+            if state == 0 {
+                break;
+            }
+            if state & KIND != LETTING_GO_BY_PUBLISHER
+                || view.publisher().load(Ordering::Relaxed) != publisher
+                || view.incarnation().load(Ordering::Relaxed) != incarnation
+            {
+                continue;
+            }
+            let block = view.block().load(Ordering::Relaxed);
+            let generation = view.generation().load(Ordering::Relaxed);
+            if let Some(word) = region.holders(block) {
+                if holder::release(word, generation, 1 << subscriber) == Outcome::Emptied {
+                    holder::announce_return(region, block);
+                    freed += 1;
+                }
+            }
+            // SYNC: letting go.
+            view.state()
+                .store(state & !KIND | LETTING_GO_FREE, Ordering::Release);
+        }
+    }
+    freed
+}
+
+/// Ends the list of subscriber slot `subscriber`, which is gone with its GPU work; its bits are
+/// cleared apart ([`clear_holder`](crate::clear_holder)). False: a publisher is about to clear one of
+/// them, so nobody else may have the slot yet. `lives` says whether a publisher, by slot and
+/// incarnation, may still do so.
+pub fn end_letting_go<S: Storage>(
+    topic: &TopicView<S>,
+    subscriber: u32,
+    lives: impl Fn(u32, u64) -> bool,
+) -> bool {
+    let mut ended = true;
+    for entry in 0..MAX_LETTING_GO {
+        let view = topic.letting_go(subscriber as usize, entry);
+        // Acquire: whoever freed it has done with the block's word (SYNC: letting go).
+        let mut state = view.state().load(Ordering::Acquire);
+        if state == 0 {
+            // Never used, so neither are those that come after it.
+            break;
+        }
+        if state & KIND == LETTING_GO_PENDING {
+            let free = state & !KIND | LETTING_GO_FREE;
+            let claimed =
+                view.state()
+                    .compare_exchange(state, free, Ordering::AcqRel, Ordering::Acquire);
+            // Or a publisher was faster.
+            state = claimed.map_or_else(|seen| seen, |_| free);
+        }
+        let claimed = state & KIND == LETTING_GO_BY_PUBLISHER
+            && lives(
+                view.publisher().load(Ordering::Relaxed),
+                view.incarnation().load(Ordering::Relaxed),
+            );
+        if claimed {
+            ended = false;
+        } else if state & KIND != LETTING_GO_FREE {
+            view.state()
+                .store(state & !KIND | LETTING_GO_FREE, Ordering::Release);
+        }
+    }
+    if ended {
+        topic
+            .letting()
+            .fetch_and(!(1 << subscriber), Ordering::AcqRel);
+    }
+    ended
 }

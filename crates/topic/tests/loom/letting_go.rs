@@ -5,9 +5,12 @@ use crate::cells::{Cells, Shape};
 use crate::check;
 use crate::world::World;
 use loom::thread;
-use rgaps_layout::{LETTING_GO_BY_PUBLISHER, LETTING_GO_PENDING};
+use rgaps_layout::LETTING_GO_BY_PUBLISHER;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{clear_holder, Holders, Point, Reader, Start, TopicView};
+use rgaps_topic::{
+    abandon, clear_holder, end_letting_go, evict_through, finish_claimed, live_blocks, Holders,
+    Point, Reader, Start, Taken,
+};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -215,25 +218,26 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
     });
 }
 
-/// What the daemon does about the list of a subscriber that is gone, and whose GPU work is: true when
-/// its slot can be given to another one.
-fn bury_list(topic: &TopicView<Cells>, index: u32) -> bool {
-    let mut free = true;
-    for entry in 0..SMALL.letting_go {
-        let state = topic.letting_go(index as usize, entry);
-        let now = state.state().load(Ordering::Acquire);
-        let ended = match now & 3 {
-            LETTING_GO_PENDING => {
-                state
-                    .state()
-                    .compare_exchange(now, now & !3, Ordering::AcqRel, Ordering::Acquire)
-            }
-            LETTING_GO_BY_PUBLISHER => Err(now),
-            _ => Ok(now),
-        };
-        free &= ended.is_ok();
+/// What the daemon does about subscriber 0, which is gone with its GPU work, and what the slot's next
+/// owner takes, if the slot can be given away already.
+fn take_over(world: &World) -> Option<Taken<Cells>> {
+    clear_holder(&world.slot(0), &world.region(0), 0);
+    world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
+    if !end_letting_go(&world.topic, 0, |_, _| true) {
+        return None;
     }
-    free
+    let next = Reader::new(world.topic.clone(), 0, false, Start::Kept(1));
+    next.unwrap().poll()
+}
+
+/// What the slot's next owner took is its own until it lets go of it.
+fn check_next_owner(world: &World, taken: Option<Taken<Cells>>, block: u32) {
+    if let Some(taken) = taken {
+        let region = world.region(0);
+        let now = Holders::load(region.holders(block).unwrap());
+        assert_eq!(now.mask & 1, 1, "its bit was cleared");
+        world.consume(taken);
+    }
 }
 
 /// A subscriber lets go of a block and dies. Its slot goes to another one, which takes the same block
@@ -251,27 +255,77 @@ fn a_late_publisher_does_not_clear_the_bit_of_the_slots_next_owner() {
         world.reach(point(1));
         let daemon = thread::spawn({
             let world = world.clone();
-            move || {
-                clear_holder(&world.slot(0), &world.region(0), 0);
-                if !bury_list(&world.topic, 0) {
-                    return None;
-                }
-                let next = Reader::new(world.topic.clone(), 0, false, Start::Kept(1));
-                next.unwrap().poll()
-            }
+            move || take_over(&world)
         });
         publisher.collect_all();
         publisher.evict();
         publisher.collect_all();
         publisher.reuse_all();
-        if let Some(taken) = daemon.join().unwrap() {
-            let region = world.region(0);
-            let now = Holders::load(region.holders(0).unwrap());
-            assert_eq!(now.mask, 1, "only the next owner holds it");
-            world.consume(taken);
-        }
-        world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
+        check_next_owner(&world, daemon.join().unwrap(), 0);
         publisher.finish();
-        drop(list);
+    });
+}
+
+/// The same, when the dead one had used the entry again.
+#[test]
+fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
+    check(2, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        let [first, second] = [1, 2].map(|tag| {
+            publisher.publish(tag);
+            reader.poll().unwrap()
+        });
+        list.push(second.held, point(1)).unwrap();
+        world.reach(point(1));
+        let daemon = thread::spawn({
+            let world = world.clone();
+            move || {
+                // The last that the dead one does: an entry that is free again is used again.
+                list.tidy();
+                list.push(first.held, point(1)).unwrap();
+                take_over(&world)
+            }
+        });
+        publisher.collect_all();
+        check_next_owner(&world, daemon.join().unwrap(), 1);
+        publisher.finish();
+    });
+}
+
+/// A publisher died when it had claimed an entry, before or after it cleared the bit. The daemon does
+/// the rest while the subscriber looks, and the block is let go of once.
+#[test]
+fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        publisher.publish(1);
+        let taken = reader.poll().unwrap();
+        let payload = world.payload(&taken);
+        list.push(taken.held, point(1)).unwrap();
+        assert_eq!(payload.get(), 1);
+        world.reach(point(1));
+        // Its last step.
+        let view = world.topic.letting_go(0, 0);
+        view.state()
+            .store(1 << 2 | LETTING_GO_BY_PUBLISHER, Ordering::Release);
+        drop(publisher);
+        let subscriber = thread::spawn(move || {
+            list.tidy();
+            list
+        });
+        let (slot, region) = (world.slot(0), world.region(0));
+        let incarnation = World::incarnation(0);
+        let left = abandon(&slot, &region, incarnation, 0);
+        evict_through(&slot, &region, incarnation, left.tail..left.head);
+        assert_eq!(finish_claimed(&world.topic, &region, 0, incarnation), 1);
+        assert_eq!(live_blocks(&slot, &region).count(), 0);
+        world.reuse_memory(0);
+        assert_eq!(subscriber.join().unwrap().tidy(), 0);
     });
 }
