@@ -31,7 +31,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos bench miri asan tsan aarch64 install dist clean setup
+.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos races bench miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,11 @@ chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 SEED=1; last l
 	@tools/setup.sh base rust
 	cargo build --release --locked --quiet -p rgaps-chaos
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+
+races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU
+	@tools/setup.sh base rust
+	cargo build --release --locked --quiet -p rgaps-races
+	@target/release/rgaps-races $(RACES)
 
 bench: build ## The figures, as one JSON file under bench/results
 	@bench/run.sh

@@ -9,7 +9,8 @@ rm -rf dist
 mkdir -p dist/{bin,lib,include,wheels,tests/bin,bench}
 
 cargo build --release --locked --quiet -p rgaps-chaos
-cp target/release/{rgaps,rgapsd,rgaps-chaos} dist/bin/
+cargo build --release --locked --quiet -p rgaps-races
+cp target/release/{rgaps,rgapsd,rgaps-chaos,rgaps-races} dist/bin/
 cp target/release/librgaps.{so,a} dist/lib/
 cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/
@@ -20,7 +21,7 @@ chmod +x dist/gpu-check
 git rev-parse HEAD >dist/revision
 
 # The test programs of the crates that touch memory of every domain; cargo names them as JSON.
-cargo test --release --locked --no-run --message-format=json -p rgaps-pool -p rgaps-cuda -p rgaps |
+cargo test --release --locked --no-run --message-format=json -p rgaps-pool -p rgaps-cuda -p rgaps-kernels -p rgaps |
   .venv/bin/python -c '
 import json, shutil, sys
 for line in sys.stdin:

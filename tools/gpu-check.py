@@ -56,6 +56,7 @@ def tests(env):
         "cuda-conformance": ["--exact", "gpu_memory_conforms"],
         "rgaps-cuda": [],
         "rgaps-pubsub": [],
+        "kernels-kernels": [],
     }
     passed = {}
     for name, arguments in programs.items():
@@ -116,6 +117,17 @@ def figures(env):
     return {name: figure(name, env, *arguments) for name, arguments in plans.items()}
 
 
+def races(env):
+    """Kernels that write late and read late, every byte checked; and the same with a wait left out, which
+    must be seen."""
+    messages, skipped = (100, 12) if QUICK else (1000, 40)
+    out = run("races", [
+        HERE / "bin/rgaps-races", "--messages", messages, "--skip-messages", skipped,
+        "--gpus", min(2, len(lines("nvidia-smi", "-L"))), "--kernel-ms", 50,
+    ], 180 if QUICK else 900, env)
+    return json.loads(out.strip().split("\n")[-1]) if out else None
+
+
 def crashes(env):
     kills = 20 if QUICK else 100
     out = run("chaos", [HERE / "bin/rgaps-chaos", "--domain", "cuda", "--kills", kills, "--seed", 1], 420, env)
@@ -143,6 +155,7 @@ def main():
             "tests": tests(env),
             "python": python(env, folder),
             "figures": figures(env),
+            "races": races(env),
             "chaos": crashes(env),
         }
         out = run("doctor", [HERE / "bin/rgaps", "doctor", "--json"], 60, env)

@@ -19,8 +19,11 @@ const TEXT: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Most blocks: about what a large GPU runs at once, since blocks that spin should do so together.
+/// Most blocks, which then work on several words each.
 const BLOCKS_MAX: u64 = 512;
+/// Most blocks of a kernel that spins: they run at once, and leave room for the kernels that are to
+/// run beside them.
+const SPINNING_BLOCKS_MAX: u64 = 32;
 
 /// What stands at a word of a pattern, as the kernels compute it.
 pub fn pattern(seed: u64, word: u64) -> u64 {
@@ -81,7 +84,7 @@ impl Kernels {
             self.launch(
                 &self.fill_pattern,
                 stream,
-                Some(words),
+                shape(words, BLOCKS_MAX),
                 &[address, words, seed],
             )
         }
@@ -102,14 +105,21 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, mismatches];
         // SAFETY: the caller's.
-        unsafe { self.launch(&self.check_pattern, stream, Some(words), &parameters) }
+        unsafe {
+            self.launch(
+                &self.check_pattern,
+                stream,
+                shape(words, BLOCKS_MAX),
+                &parameters,
+            )
+        }
     }
 
     /// Does nothing for so long.
     pub fn spin(&self, stream: Stream, nanoseconds: u64) -> Result<(), CudaError> {
         // SAFETY: it uses no memory. A stream that is none is what `ForeignStreams` is about; that
         // the kernels are kept follows from the driver's waiting when a module is unloaded.
-        unsafe { self.launch(&self.spin, stream, None, &[nanoseconds]) }
+        unsafe { self.launch(&self.spin, stream, (1, 1), &[nanoseconds]) }
     }
 
     /// Does nothing for so long, then writes a pattern.
@@ -126,7 +136,14 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, nanoseconds];
         // SAFETY: the caller's.
-        unsafe { self.launch(&self.spin_fill, stream, Some(words), &parameters) }
+        unsafe {
+            self.launch(
+                &self.spin_fill,
+                stream,
+                shape(words, SPINNING_BLOCKS_MAX),
+                &parameters,
+            )
+        }
     }
 
     /// Copies `words` words.
@@ -141,7 +158,14 @@ impl Kernels {
         words: u64,
     ) -> Result<(), CudaError> {
         // SAFETY: the caller's.
-        unsafe { self.launch(&self.copy, stream, Some(words), &[to, from, words]) }
+        unsafe {
+            self.launch(
+                &self.copy,
+                stream,
+                shape(words, BLOCKS_MAX),
+                &[to, from, words],
+            )
+        }
     }
 
     /// Writes the same value to `words` words.
@@ -160,13 +184,13 @@ impl Kernels {
             self.launch(
                 &self.scribble,
                 stream,
-                Some(words),
+                shape(words, BLOCKS_MAX),
                 &[address, words, value],
             )
         }
     }
 
-    /// One thread, or as many as `words` words want.
+    /// Queues a kernel, with so many blocks and threads in each.
     ///
     /// # Safety
     /// As [`Kernel::launch`].
@@ -174,15 +198,17 @@ impl Kernels {
         &self,
         kernel: &Kernel,
         stream: Stream,
-        words: Option<u64>,
+        shape: (u32, u32),
         parameters: &[u64],
     ) -> Result<(), CudaError> {
-        let shape = words.map_or((1, 1), |words| {
-            let blocks = words.div_ceil(THREADS.into()).clamp(1, BLOCKS_MAX);
-            (blocks as u32, THREADS)
-        });
         let on = self.streams.enter(&self.context, stream)?;
         // SAFETY: the caller's.
         unsafe { kernel.launch(&on, shape, parameters) }
     }
+}
+
+/// Threads for `words` words, in `most` blocks at most.
+fn shape(words: u64, most: u64) -> (u32, u32) {
+    let blocks = words.div_ceil(THREADS.into()).clamp(1, most);
+    (blocks as u32, THREADS)
 }
