@@ -149,6 +149,13 @@ impl Zone {
                 .incarnation()
                 .store(known, Ordering::Release);
         }
+        // Of one that has left, publishers may have still to finish entries.
+        topic.held_up = view.letting().load(Ordering::Acquire)
+            & ((1 << MAX_SUBSCRIBERS) - 1)
+            & !topic.subscriber_bits();
+        if topic.held_up != 0 {
+            self.held_up.insert(index);
+        }
         announce(&self.control, topic);
         for publisher in topic.publishers.iter().filter(|p| !p.is_orphan()) {
             self.control.settle_active(topic, publisher);

@@ -150,6 +150,7 @@ impl Zone {
             quarantine: Vec::new(),
             starts: [0; MAX_PUBLISHERS],
             spoiled: 0,
+            held_up: 0,
         };
         begin_topic(&self.control, &topic);
         if let Err(error) = self.registry.set_topic(index, &topic.record()) {
@@ -339,6 +340,7 @@ impl Zone {
         index: u32,
         demand: Demand,
     ) -> Result<(Side, u32, u64), Refusal> {
+        self.release_held_up(index);
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,

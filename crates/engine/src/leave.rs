@@ -10,8 +10,8 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::Side;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, ring_publishers, Shared,
-    TopicView,
+    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_through,
+    live_blocks, ring_publishers, Shared, TopicView,
 };
 
 impl Zone {
@@ -55,6 +55,12 @@ impl Zone {
             .store(topic.subscriber_bits(), Ordering::Release);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");
+        // Before its bits: no publisher begins to clear one that is somebody else's by then.
+        if !empty_letting_go(&view, slot, |slot, number| topic.publishes(slot, number)) {
+            topic.held_up |= 1 << slot;
+            self.held_up.insert(index);
+        }
+        step!("leave.letting_go");
         let mut freed = 0;
         for publisher in &topic.publishers {
             let region = self
@@ -118,9 +124,11 @@ impl Zone {
         });
         self.control.settle(publisher);
         step!("orphan.settled");
+        let let_go = clear_let_go(&view, &region, slot, publisher.incarnation);
+        step!("orphan.let_go");
         announce(&self.control, topic);
         self.orphaned.insert(index);
-        left.freed
+        left.freed + let_go
     }
 
     /// Does for a topic's orphans, quarantined regions and itself what is due. True: something
@@ -130,10 +138,12 @@ impl Zone {
         let mut changed = false;
         for slot in orphans {
             changed |= self.settle_points(index, slot);
+            changed |= self.clear_let_go(index, slot);
             changed |= self.evict_read(index, slot, false);
             changed |= self.settle_orphan(index, slot);
         }
         changed |= self.release_quarantine(index);
+        changed |= self.release_held_up(index);
         changed | self.remove_if_deserted(index)
     }
 
@@ -318,6 +328,7 @@ impl Zone {
         self.names.remove(&topic.name);
         self.orphaned.remove(&index);
         self.quarantined.remove(&index);
+        self.held_up.remove(&index);
         true
     }
 
@@ -348,7 +359,8 @@ impl Zone {
 
     /// Does what is due for the dead of all topics. True: something changed.
     pub(crate) fn tend(&mut self) -> bool {
-        let topics: Vec<u32> = self.orphaned.union(&self.quarantined).copied().collect();
+        let mut topics = &self.orphaned | &self.quarantined;
+        topics.extend(&self.held_up);
         let mut changed = false;
         for topic in topics {
             changed |= self.tend_topic(topic);
@@ -360,6 +372,7 @@ impl Zone {
     pub(crate) fn needs_tending(&self) -> bool {
         !self.orphaned.is_empty()
             || !self.quarantined.is_empty()
+            || !self.held_up.is_empty()
             || self.set_aside.is_some()
             || self.control.timelines.unclaimed
     }

@@ -21,6 +21,7 @@ mod hand_back;
 mod join;
 mod leases;
 mod leave;
+mod letting_go;
 mod listing;
 mod membership;
 mod pools;

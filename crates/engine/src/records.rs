@@ -96,6 +96,7 @@ impl Zone {
             quarantine: Vec::new(),
             starts: [0; MAX_PUBLISHERS],
             spoiled: 0,
+            held_up: 0,
         };
         for (slot, record) in record.publishers.iter().enumerate() {
             if let Some(publisher) = self.load_publisher(slot as u32, record) {

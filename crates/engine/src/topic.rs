@@ -183,6 +183,8 @@ pub(crate) struct Topic {
     pub(crate) starts: [u64; MAX_PUBLISHERS],
     /// Publisher slots whose sequence numbers were scribbled over: out of use while the topic lives.
     pub(crate) spoiled: u32,
+    /// Subscriber slots that nobody is in, and of which publishers have still to finish entries.
+    pub(crate) held_up: u64,
 }
 
 impl Topic {
@@ -233,15 +235,22 @@ impl Topic {
         (0..MAX_PUBLISHERS as u32).find(|slot| taken >> slot & 1 == 0)
     }
 
-    /// A subscriber slot that nobody is in: no holder word carries its bit.
+    /// A subscriber slot that nobody is in: no holder word carries its bit, and nobody is about to
+    /// clear it.
     pub(crate) fn free_subscriber_slot(&self) -> Option<u32> {
-        let taken = self.subscriber_bits();
+        let taken = self.subscriber_bits() | self.held_up;
         (0..MAX_SUBSCRIBERS as u32).find(|slot| taken >> slot & 1 == 0)
     }
 
     /// The number in the granule table for what publisher slot `slot` leases.
     pub(crate) fn granule_owner(&self, slot: u32) -> u32 {
         1 + self.index * MAX_PUBLISHERS as u32 + slot
+    }
+
+    /// Whether a publisher of this slot and incarnation is there and no orphan.
+    pub(crate) fn publishes(&self, slot: u32, incarnation: u64) -> bool {
+        let publisher = self.publisher(slot);
+        publisher.is_some_and(|p| p.incarnation == incarnation && !p.is_orphan())
     }
 
     /// Whether nothing is left of it: no members and no history of those that left.

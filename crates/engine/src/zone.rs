@@ -52,6 +52,8 @@ pub(crate) struct Zone {
     pub(crate) orphaned: BTreeSet<u32>,
     /// Topics with regions that wait for their subscribers to look away.
     pub(crate) quarantined: BTreeSet<u32>,
+    /// Topics with subscriber slots that are held up.
+    pub(crate) held_up: BTreeSet<u32>,
     /// Counts orphans, for their order.
     pub(crate) next_orphan: u64,
     pub(crate) set_aside: Option<SetAside>,
@@ -91,6 +93,7 @@ impl Zone {
             names: HashMap::new(),
             orphaned: BTreeSet::new(),
             quarantined: BTreeSet::new(),
+            held_up: BTreeSet::new(),
             next_orphan: 0,
             set_aside: None,
             limits: limits.clone(),

@@ -22,7 +22,7 @@ use rgaps_sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 /// A state without its use count.
-const KIND: u64 = 3;
+pub(crate) const KIND: u64 = 3;
 
 /// One subscriber's list. Exactly one exists per subscriber.
 #[derive(Debug)]

@@ -4,10 +4,14 @@
 //! The daemon calls these for members whose death is proven, so nobody else writes what they
 //! write; but what it reads was written by the dead, who may have lied.
 
-use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
+use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
+use crate::letting_go::{claim_passed, KIND};
 use crate::step::step;
-use crate::{progress, Point, Progress, PublisherView, RegionView, Storage};
-use rgaps_layout::{DESCRIPTOR_QUEUED, POINT_ABORTED, POINT_NONE, SEQUENCE_END};
+use crate::{progress, Point, Progress, PublisherView, RegionView, Storage, TopicView};
+use rgaps_layout::{
+    DESCRIPTOR_QUEUED, LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, POINT_ABORTED,
+    POINT_NONE, SEQUENCE_END,
+};
 use rgaps_sync::atomic::{fence, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,15 +26,20 @@ fn used<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u3
 
 /// Clears a bit, whatever life the block is in. True: that freed the block.
 fn clear<S: Storage>(region: &RegionView<S>, block: u32, bit: u64) -> bool {
+    let now = region.holders(block).map(Holders::load);
+    now.is_some_and(|now| now.mask & bit != 0 && clear_in(region, block, now.generation, bit))
+}
+
+/// Clears a bit, if the block is in that life. True: that freed the block.
+fn clear_in<S: Storage>(region: &RegionView<S>, block: u32, generation: u64, bit: u64) -> bool {
     let Some(word) = region.holders(block) else {
         return false;
     };
-    let now = Holders::load(word);
-    if now.mask & bit == 0 || holder::release(word, now.generation, bit) != Outcome::Emptied {
-        return false;
+    let freed = holder::release(word, generation, bit) == Outcome::Emptied;
+    if freed {
+        holder::announce_return(region, block);
     }
-    holder::announce_return(region, block);
-    true
+    freed
 }
 
 /// Clears the bit of subscriber slot `subscriber`, which is gone, in every holder word of a
@@ -43,6 +52,96 @@ pub fn clear_holder<S: Storage>(
     used(slot, region)
         .filter(|block| clear(region, *block, 1 << subscriber))
         .count() as u64
+}
+
+/// Looks at an entry of a list, while its publisher may finish with it, at most this often.
+const LOOKS_MAX: u32 = 4;
+
+/// Empties the list of holds that subscriber slot `subscriber`, which is gone, was letting go of. Its
+/// bits are cleared elsewhere. What a publisher has claimed that still `publishes`, by slot and
+/// incarnation, it has to free itself: until it has, nobody else may get the subscriber's slot, or it
+/// could clear a bit of theirs. True: nothing is left.
+pub fn empty_letting_go<S: Storage>(
+    topic: &TopicView<S>,
+    subscriber: u32,
+    publishes: impl Fn(u32, u64) -> bool,
+) -> bool {
+    if topic.letting().load(Ordering::Acquire) >> subscriber & 1 == 0 {
+        return true;
+    }
+    let is_empty = |entry| {
+        let view = topic.letting_go(subscriber as usize, entry);
+        for _ in 0..LOOKS_MAX {
+            let state = view.state().load(Ordering::Acquire);
+            let claimed = state & KIND == LETTING_GO_BY_PUBLISHER;
+            if state & KIND == LETTING_GO_FREE {
+                return true;
+            }
+            let publisher = view.publisher().load(Ordering::Relaxed);
+            if claimed && publishes(publisher, view.incarnation().load(Ordering::Relaxed)) {
+                return false;
+            }
+            let free = state & !KIND | LETTING_GO_FREE;
+            let freed =
+                view.state()
+                    .compare_exchange(state, free, Ordering::AcqRel, Ordering::Acquire);
+            if freed.is_ok() {
+                return true;
+            }
+        }
+        false
+    };
+    // All of them, whatever the first one says.
+    let left = (0..MAX_LETTING_GO)
+        .filter(|entry| !is_empty(*entry))
+        .count();
+    step!("letting_go.emptied");
+    if left == 0 {
+        // Last: a successor looks at the lists of slots whose bit is set.
+        topic
+            .letting()
+            .fetch_and(!(1 << subscriber), Ordering::AcqRel);
+    }
+    left == 0
+}
+
+/// Does for a publisher that is gone what it did with holds on its blocks that subscribers let go of:
+/// finishes what it had claimed, and clears those that their work has passed. Returns how many blocks
+/// that freed.
+pub fn clear_let_go<S: Storage>(
+    topic: &TopicView<S>,
+    region: &RegionView<S>,
+    publisher: u32,
+    incarnation: u64,
+) -> u64 {
+    let mut freed = 0;
+    let mut letting = topic.letting().load(Ordering::Acquire) & SUBSCRIBERS;
+    while letting != 0 {
+        let subscriber = letting.trailing_zeros();
+        letting &= letting - 1;
+        for entry in 0..MAX_LETTING_GO {
+            let view = topic.letting_go(subscriber as usize, entry);
+            let state = view.state().load(Ordering::Acquire);
+            if state & KIND != LETTING_GO_BY_PUBLISHER
+                || view.publisher().load(Ordering::Relaxed) != publisher
+                || view.incarnation().load(Ordering::Relaxed) != incarnation
+            {
+                continue;
+            }
+            let block = view.block().load(Ordering::Relaxed);
+            let generation = view.generation().load(Ordering::Relaxed);
+            freed += u64::from(clear_in(region, block, generation, 1 << subscriber));
+            step!("letting_go.cleared");
+            // Release: done with the block's word (SYNC: letting go).
+            let free = state & !KIND | LETTING_GO_FREE;
+            view.state().store(free, Ordering::Release);
+        }
+    }
+    claim_passed(topic, publisher, incarnation, |passed| {
+        let bit = 1 << passed.subscriber;
+        freed += u64::from(clear_in(region, passed.block, passed.generation, bit));
+    });
+    freed
 }
 
 /// Clears all bits but those in `known` in every holder word of a publisher that is gone and whose

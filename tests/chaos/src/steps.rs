@@ -36,6 +36,7 @@ pub const DAEMON: &[&str] = &[
     "join.publisher",
     "join.subscriber",
     "leave.masks",
+    "leave.letting_go",
     "return.emptied",
     "return.bitmap",
     "wake.publisher",
@@ -43,6 +44,7 @@ pub const DAEMON: &[&str] = &[
     "orphan.begin",
     "orphan.abandoned",
     "orphan.settled",
+    "orphan.let_go",
     "orphan.evicted",
     "end.emptied",
     "end.recorded",
@@ -52,9 +54,18 @@ pub const DAEMON: &[&str] = &[
     "adopt.claimed",
     "timeline.ended",
 ];
-/// Steps that are reached only where there is GPU work. Nobody is killed there: `rgaps-engine`'s tests
-/// make what a daemon leaves that dies there.
-const BEHIND_WORK: &[&str] = &["timeline.reached", "settle.point"];
+/// Steps that are reached only where there is GPU work. Nobody is killed there: tests of `rgaps-engine`
+/// make what is left by those who die there.
+const BEHIND_WORK: &[&str] = &[
+    "timeline.reached",
+    "settle.point",
+    "letting_go.filled",
+    "letting_go.pending",
+    "letting_go.claimed",
+    "letting_go.taken",
+    "letting_go.cleared",
+    "letting_go.emptied",
+];
 /// Steps of one role at most: places for them in the scoreboard.
 pub const MAX_STEPS: usize = 32;
 

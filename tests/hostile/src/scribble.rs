@@ -3,12 +3,13 @@
 use crate::liar::{publisher, subscriber, Liar};
 use crate::random::Random;
 use rgaps_layout::{
-    PublisherRecord, PublisherRegion, RegistryHeader, TopicRecord, TopicRegion, CONTROL_BYTES,
-    DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, RECORD_LIVE,
+    LettingGo, PublisherRecord, PublisherRegion, RegistryHeader, TopicRecord, TopicRegion,
+    CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, MAX_LETTING_GO, MAX_TIMELINES,
+    RECORD_LIVE, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Member, Side, ZoneId};
-use std::mem::{size_of, MaybeUninit};
+use std::mem::{offset_of, size_of, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Topics of the registry that are looked at.
 const TOPICS_LOOKED_AT: usize = 64;
+/// Subscribers whose lists of holds that they let go of are written over.
+const LISTS: u64 = 4;
 
 /// What to write over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,8 +29,12 @@ pub enum Target {
     Rings,
     /// Holder words, extents, bitmaps.
     Blocks,
+    /// What the topic's first subscribers let go of.
+    LettingGo,
     /// Everybody's doorbells.
     Doorbells,
+    /// Everybody's timelines.
+    Timelines,
     /// All of these.
     All,
 }
@@ -123,8 +130,16 @@ impl Scribbler {
         let topic = self.record();
         let mut ranges = Vec::new();
         if matches!(target, Target::Topic | Target::All) {
-            let end = topic.region_offset + size_of::<TopicRegion>() as u64;
+            let end = topic.region_offset + offset_of!(TopicRegion, letting_go) as u64;
             ranges.push(topic.region_offset..end);
+        }
+        if matches!(target, Target::LettingGo | Target::All) {
+            let lists = topic.region_offset + offset_of!(TopicRegion, letting_go) as u64;
+            let list = (MAX_LETTING_GO * size_of::<LettingGo>()) as u64;
+            ranges.push(lists..lists + LISTS * list);
+            // Without it nobody looks at them.
+            let letting = topic.region_offset + offset_of!(TopicRegion, letting) as u64;
+            ranges.push(letting..letting + 8);
         }
         let publishers = topic.publishers.iter().filter(|p| p.state != 0);
         for PublisherRecord {
@@ -150,6 +165,10 @@ impl Scribbler {
         if matches!(target, Target::Doorbells | Target::All) {
             let end = DOORBELL_TABLE_OFFSET + u64::from(MAX_DOORBELLS.min(64)) * 64;
             ranges.push(DOORBELL_TABLE_OFFSET..end);
+        }
+        if matches!(target, Target::Timelines | Target::All) {
+            let end = TIMELINE_TABLE_OFFSET + u64::from(MAX_TIMELINES.min(64)) * 64;
+            ranges.push(TIMELINE_TABLE_OFFSET..end);
         }
         ranges
     }

@@ -99,6 +99,16 @@ fn scribbled_blocks() {
 }
 
 #[test]
+fn scribbled_holds_that_are_let_go_of() {
+    scribbled("letting_go");
+}
+
+#[test]
+fn scribbled_timelines() {
+    scribbled("timelines");
+}
+
+#[test]
 fn scribbled_doorbells() {
     scribbled("doorbells");
 }

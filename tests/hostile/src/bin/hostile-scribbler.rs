@@ -14,7 +14,9 @@ fn main() {
         "topic" => Target::Topic,
         "rings" => Target::Rings,
         "blocks" => Target::Blocks,
+        "letting_go" => Target::LettingGo,
         "doorbells" => Target::Doorbells,
+        "timelines" => Target::Timelines,
         "all" => Target::All,
         other => panic!("no target is called {other}"),
     };
