@@ -1,6 +1,8 @@
 //! The end of sessions and of processes.
 
 use crate::engine::{Engine, SessionId};
+use rgaps_session::ZoneId;
+use std::collections::BTreeMap;
 
 impl Engine {
     /// The session's socket is closed, from either side. `ended`: its process is known to be gone.
@@ -34,11 +36,22 @@ impl Engine {
     }
 
     fn end_session(&mut self, session: SessionId) {
+        let held = self.quarantine_session(session);
         let Some(ended) = self.sessions.remove(&session) else {
             return;
         };
+        if !held {
+            let pid = ended.peer.credentials.pid.unwrap_or(0);
+            self.clean_up_after(&ended.name, pid, &ended.zones);
+        }
+        self.wake_tending();
+        self.note_idleness();
+    }
+
+    /// Gives back all that a client held that is gone, in all its zones.
+    pub(crate) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
         let (mut died, mut freed) = (false, 0);
-        for (zone, client) in &ended.zones {
+        for (zone, client) in zones {
             let Some(zone) = self.zones.get_mut(zone) else {
                 continue;
             };
@@ -48,16 +61,13 @@ impl Engine {
         if died {
             self.counters.clients_reaped += 1;
             self.counters.blocks_reclaimed += freed;
-            let pid = ended.peer.credentials.pid;
             tracing::info!(
-                client = ended.name,
+                client = name,
                 pid,
                 blocks = freed,
                 "cleaned up after a client"
             );
         }
-        self.wake_tending();
-        self.note_idleness();
     }
 
     /// Whether the session still counts although its socket is closed.

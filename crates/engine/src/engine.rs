@@ -1,5 +1,6 @@
 //! The engine: sessions, and what each may ask.
 
+use crate::quarantine::{Marks, Quarantine};
 use crate::recovery::Recovery;
 use crate::refuse::refuse;
 use crate::sources::Sources;
@@ -78,6 +79,7 @@ pub(crate) struct Session {
     pub(crate) zones: BTreeMap<ZoneId, u32>,
     /// Pools that it fetched segments of.
     pub(crate) pools: BTreeSet<(ZoneId, u32)>,
+    pub(crate) mps: Marks,
     /// Its socket is closed, but its process lives and may still read what it holds.
     pub(crate) detached: bool,
     /// The answer to its hello, if there were too many sessions when it came.
@@ -105,6 +107,7 @@ pub struct Engine {
     pub(crate) zones: BTreeMap<ZoneId, Zone>,
     pub(crate) classes: HashMap<String, ZoneId>,
     pub(crate) recovery: Recovery,
+    pub(crate) quarantine: Quarantine,
     pub(crate) counters: Counters,
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
@@ -131,6 +134,7 @@ impl Engine {
             zones: BTreeMap::new(),
             classes: HashMap::new(),
             recovery,
+            quarantine: Quarantine::default(),
             counters: Counters::default(),
             requests: 0,
             notices: Vec::new(),
@@ -273,6 +277,9 @@ impl Engine {
     /// Does what is due. To be called when `next_tick` says so, and may be at any time.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
+        if self.tend_quarantine() {
+            self.wake_tending();
+        }
         if self.next_tend.is_some_and(|at| now >= at) {
             let mut changed = false;
             for zone in self.zones.values_mut() {
@@ -301,7 +308,11 @@ impl Engine {
             .idle_since
             .zip(self.setup.config.idle_exit())
             .map(|(since, wait)| since + wait);
-        [hello, idle, self.next_tend].into_iter().flatten().min()
+        let proof = self.quarantine.next_look();
+        [hello, idle, self.next_tend, proof]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether nobody has needed the daemon for as long as the configuration lets it wait.
@@ -350,6 +361,7 @@ impl Session {
             welcomed: false,
             zones: BTreeMap::new(),
             pools: BTreeSet::new(),
+            mps: Marks::default(),
             detached: false,
             turned_away,
             deadline,

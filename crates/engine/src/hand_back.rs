@@ -221,12 +221,21 @@ impl Engine {
     pub(crate) fn check_absent(&mut self) -> bool {
         let now = self.now;
         let (mut reaped, mut freed) = (0, 0);
-        for zone in self.zones.values_mut() {
-            for client in zone.find_dead(now) {
-                tracing::info!(client, "a client of the last daemon's has ended");
+        let mut dead = Vec::new();
+        for (id, zone) in &mut self.zones {
+            dead.extend(zone.find_dead(now).into_iter().map(|client| (*id, client)));
+        }
+        for (id, client) in dead {
+            tracing::info!(client, "a client of the last daemon's has ended");
+            if self.quarantine_absent(id, client) {
+                continue;
+            }
+            if let Some(zone) = self.zones.get_mut(&id) {
                 freed += zone.reap_client(client);
                 reaped += 1;
             }
+        }
+        for zone in self.zones.values_mut() {
             zone.give_up_unclaimed();
         }
         self.counters.clients_reaped += reaped;
@@ -318,7 +327,10 @@ impl Zone {
         for pool in self.pools.iter_mut().filter(|pool| pool.is_incomplete()) {
             pool.drop_missing(&self.registry);
         }
-        self.end_unclaimed_timelines();
+        // What the dead of quarantine had may be among them.
+        if !self.has_quarantined() {
+            self.end_unclaimed_timelines();
+        }
     }
 }
 

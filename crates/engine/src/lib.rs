@@ -24,8 +24,10 @@ mod leave;
 mod letting_go;
 mod listing;
 mod membership;
+mod mps;
 mod pools;
 mod qos;
+mod quarantine;
 mod random;
 mod ranges;
 mod reactor;
@@ -42,6 +44,7 @@ mod topic;
 mod zone;
 
 pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
+pub use mps::{leave_environment, DeadClient, Keeper, Mps, Place};
 pub use reactor::{Reactor, ReactorError};
 pub use sources::{Opened, Sources, SystemSources};
 pub use state_file::state_path;

@@ -60,7 +60,7 @@ impl Engine {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.quarantine.warnings();
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(
                 "client '{}' (process {}) closed its session without leaving and is detached: what \

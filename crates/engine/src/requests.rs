@@ -83,6 +83,7 @@ impl Engine {
                 domain,
                 role,
             } => {
+                self.note_process(session);
                 let wish = Wish {
                     topic: &topic,
                     type_name: &type_name,
@@ -125,8 +126,8 @@ impl Engine {
                     .map(|()| Answer::Done)
             }
             Request::GpuLost { zone } => {
-                let (zone, client) = self.zone_of(session, zone)?;
-                zone.end_timelines_of(client);
+                let (_, client) = self.zone_of(session, zone)?;
+                self.gpu_lost(session, zone, client);
                 Ok(Answer::Done)
             }
             Request::HandBack {
@@ -149,6 +150,8 @@ impl Engine {
             Request::Pools => self.list_pools(session),
             Request::Clients { from } => self.list_clients(from),
             Request::Stop => self.stop_for(session),
+            Request::Mps => Ok(Answer::Mps(self.mps_info())),
+            Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),
         }
     }
 

@@ -45,7 +45,8 @@ pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
 pub use rgaps_pool::Stream;
 pub use rgaps_session::{
-    ClientRow, Config, History, PoolRow, PublisherRow, Status, SubscriberRow, TopicInfo, TopicRow,
+    ClientRow, Config, History, MpsInfo, MpsState, PoolRow, PublisherRow, Status, SubscriberRow,
+    TopicInfo, TopicRow,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

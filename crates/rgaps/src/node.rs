@@ -2,8 +2,8 @@
 
 use crate::client::Conductor;
 use crate::{
-    ClientError, ClientRow, OpenError, PoolRow, PublisherBuilder, Status, SubscriberBuilder,
-    TopicInfo, TopicRow, WaitSet,
+    ClientError, ClientRow, MpsInfo, OpenError, PoolRow, PublisherBuilder, Status,
+    SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
 };
 use rgaps_session::Config;
 use std::path::PathBuf;
@@ -93,6 +93,11 @@ impl Node {
     /// How the daemon is.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.conductor.status()
+    }
+
+    /// How it is with CUDA's Multi-Process Service (MPS) in the daemon's realm.
+    pub fn mps(&self) -> Result<MpsInfo, ClientError> {
+        self.conductor.mps()
     }
 
     /// All topics that this process may see, by name.

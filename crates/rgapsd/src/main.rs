@@ -7,14 +7,19 @@ use anyhow::{bail, Context};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
+use rgaps_engine::{
+    leave_environment, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
+};
 use rgaps_session::{Config, DaemonLock, Listener, Ready};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
+
+/// How long clients wait for MPS to run, at most, before they are served.
+const MPS_START_LIMIT: Duration = Duration::from_secs(12);
 
 /// Serves the clients of one realm until it is stopped ('rgaps down', SIGTERM) or nobody has
 /// needed it for a while. Clients start it by themselves; there is seldom a reason to.
@@ -36,11 +41,16 @@ struct Arguments {
     /// Stays also when nobody needs it.
     #[arg(long)]
     no_idle_exit: bool,
+    /// Runs CUDA's Multi-Process Service for its clients, or uses one that is there.
+    #[arg(long)]
+    mps: bool,
 }
 
 fn main() -> ExitCode {
     let mut ready = Ready::from_env();
-    match run(&mut ready) {
+    // Before there are threads, and before CUDA is loaded.
+    let inherited_mps = leave_environment();
+    match run(&mut ready, inherited_mps) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // To whoever waits for us, and to the log.
@@ -52,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(ready: &mut Ready) -> anyhow::Result<()> {
+fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> {
     let config = configure(Arguments::parse())?;
     let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
     tracing_subscriber::fmt()
@@ -71,6 +81,7 @@ fn run(ready: &mut Ready) -> anyhow::Result<()> {
     let socket = config.socket_path();
     config.prepare_socket_folder()?;
     let _lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
+    let mps = Keeper::new(Place::of(&socket), config.cuda.mps, inherited_mps);
     let engine = Engine::new(
         Setup {
             sources: Box::new(SystemSources::new(config.pool.clone())),
@@ -81,6 +92,10 @@ fn run(ready: &mut Ready) -> anyhow::Result<()> {
         },
         Instant::now(),
     )?;
+    if config.cuda.mps {
+        mps.wait(MPS_START_LIMIT);
+    }
+    let engine = engine.with_mps(Box::new(mps));
     let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
     let reactor = Reactor::new(engine, listener, signals)?;
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
@@ -101,6 +116,7 @@ fn configure(arguments: Arguments) -> anyhow::Result<Config> {
     if arguments.no_idle_exit {
         config.idle_exit_ms = 0;
     }
+    config.cuda.mps |= arguments.mps;
     config.check().map_err(anyhow::Error::msg)?;
     Ok(config)
 }

@@ -5,6 +5,7 @@
 
 use crate::config::{prepare_folder, INLINE_VARIABLE};
 use crate::lock::{with_suffix, StartLock};
+use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
 use crate::{Channel, Config, ConfigError, DaemonLock, LockError, SocketError};
 use rustix::event::{PollFd, PollFlags};
@@ -28,9 +29,9 @@ const LOG_BYTES_MAX: u64 = 4 << 20;
 const LOG_TAIL_BYTES: usize = 2048;
 /// Longest reason that a daemon gives for not starting.
 const REASON_BYTES_MAX: usize = 4096;
-/// What a daemon inherits, besides `RGAPS_*` and `LC_*`. Not `CUDA_*`: the daemon serves others
-/// than the client that started it, on all GPUs.
-const INHERITED: [&str; 10] = [
+/// What a daemon inherits, besides `RGAPS_*` and `LC_*`. Not `CUDA_*`, but for where there is an MPS:
+/// the daemon serves others than the client that started it, on all GPUs.
+const INHERITED: [&str; 11] = [
     "PATH",
     "HOME",
     "USER",
@@ -41,6 +42,8 @@ const INHERITED: [&str; 10] = [
     "XDG_RUNTIME_DIR",
     // Where containers keep the driver's libraries.
     "LD_LIBRARY_PATH",
+    // For the daemon to know of; it stays outside itself.
+    MPS_PIPE_VARIABLE,
     "RUST_BACKTRACE",
 ];
 

@@ -9,6 +9,7 @@ mod explain;
 mod launch;
 mod lock;
 mod message;
+mod mps;
 mod ready;
 mod socket;
 
@@ -17,13 +18,17 @@ pub use access::{
     DEFAULT_CLASS,
 };
 pub use config::{
-    segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, CudaPool, CudaUse,
-    Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal, RECONNECT_PAUSE_MAX_MS,
-    RECOVERY_MS_MIN,
+    segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, Cuda, CudaPool,
+    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal,
+    RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{connect, connect_or_start, find_daemon, LaunchError};
 pub use lock::{DaemonLock, LockError};
 pub use message::*;
+pub use mps::{
+    MpsControl, MpsError, MpsServer, MPS_CLIENTS_MAX, MPS_CONTROL_PROGRAM,
+    MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_PATH_MAX, MPS_PIPE_VARIABLE,
+};
 pub use ready::Ready;
 pub use socket::{Channel, Credentials, Listener, SocketError};

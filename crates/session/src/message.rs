@@ -327,6 +327,14 @@ pub enum Request {
     },
     /// Leave, for good: only from the daemon's own user or root. Answer: [`Answer::Done`].
     Stop,
+    /// How it is with MPS. Answer: [`Answer::Mps`].
+    Mps,
+    /// This process's CUDA contexts are made through the MPS of this pipe directory, so its end does
+    /// not end its work on GPUs; that MPS is asked then. Answer: [`Answer::Done`].
+    UnderMps {
+        /// `CUDA_MPS_PIPE_DIRECTORY`, or the default: absolute.
+        pipe_directory: String,
+    },
 }
 
 /// What the daemon answers.
@@ -402,6 +410,8 @@ pub enum Answer {
     Pools(Vec<PoolRow>),
     /// To `Clients`.
     Clients(Vec<ClientRow>),
+    /// To `Mps`.
+    Mps(MpsInfo),
 }
 
 /// A client's place in a zone.
@@ -589,4 +599,41 @@ pub struct ClientRow {
     pub uid: u32,
     pub publishers: u32,
     pub subscribers: u32,
+}
+
+/// Whose MPS a realm has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MpsState {
+    /// None: processes are time-sliced on a GPU.
+    #[default]
+    Off,
+    /// The daemon is starting its own, also again.
+    Starting,
+    /// The daemon's own.
+    Ours,
+    /// One that was there already: used, not started, not stopped.
+    Foreign,
+    /// The last daemon's, which ends when its clients have.
+    Draining,
+    /// The daemon's own does not run, and is not started again.
+    Failed,
+}
+
+/// How it is with MPS in a realm.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MpsInfo {
+    pub state: MpsState,
+    /// What clients need in their environment.
+    pub pipe_directory: Option<String>,
+    pub log_directory: Option<String>,
+    /// The control daemon's process, in the daemon's PID namespace.
+    pub control_pid: Option<u32>,
+    /// How often the daemon started its control again.
+    pub restarts: u32,
+    /// Dead clients that MPS has not confirmed to be gone.
+    pub quarantined: u32,
+    /// Why it is not as it should be, and what to do.
+    pub reason: Option<String>,
 }

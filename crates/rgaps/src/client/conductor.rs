@@ -8,8 +8,8 @@ use super::{ClientError, ForkGuard, ZoneView};
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, ClientRow, Config, Member, PoolGrant, PoolRow, Range, Request, Ring, Role, Status,
-    TopicInfo, TopicRow, ZoneId,
+    Answer, ClientRow, Config, Member, MpsInfo, PoolGrant, PoolRow, Range, Request, Ring, Role,
+    Status, TopicInfo, TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -214,6 +214,14 @@ impl Conductor {
         match self.ask(Request::Status)? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected("a question for its status", &other)),
+        }
+    }
+
+    /// How it is with MPS.
+    pub(crate) fn mps(&self) -> Result<MpsInfo, ClientError> {
+        match self.ask(Request::Mps)? {
+            Answer::Mps(info) => Ok(info),
+            other => Err(unexpected("a question for MPS", &other)),
         }
     }
 

@@ -5,8 +5,8 @@ use super::inherited::NotInherited;
 use super::ClientError;
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
-    Answer, Channel, ClientPacket, Config, DaemonPacket, Notice, Refusal, Request, SocketError,
-    PROTOCOL_VERSION,
+    Answer, Channel, ClientPacket, Config, DaemonPacket, MpsControl, Notice, Refusal, Request,
+    SocketError, PROTOCOL_VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -78,11 +78,30 @@ impl Session {
                 _,
             )) => {
                 tracing::debug!(version, pid, daemon, "session opened");
+                session.say_if_under_mps()?;
                 Ok(session)
             }
             Ok((other, _)) => Err(ClientError::Protocol(format!(
                 "it answers a hello with {other:?}"
             ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A process whose CUDA contexts are made through MPS says so: its end does not end its work.
+    fn say_if_under_mps(&mut self) -> Result<(), ClientError> {
+        let Some(control) = MpsControl::of_this_process() else {
+            return Ok(());
+        };
+        // MPS takes no directory that is no text, or the daemon could not be told of it.
+        let pipe_directory = control.directory().to_string_lossy().into_owned();
+        match self.call(&Request::UnderMps { pipe_directory }, &[]) {
+            Ok(_) => Ok(()),
+            // Too long for MPS's sockets, too.
+            Err(CallError::Refused(refusal)) => {
+                tracing::warn!(%refusal, "the daemon does not take this process's MPS");
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -19,7 +19,7 @@ const NO_KEYS: [&str; 4] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "realm",
     "socket",
     "socket_mode",
@@ -28,6 +28,7 @@ const KEYS: [&str; 10] = [
     "log",
     "autostart",
     "pool",
+    "cuda",
     "limits",
     "access",
 ];

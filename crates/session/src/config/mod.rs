@@ -75,6 +75,8 @@ pub struct Config {
     pub autostart: bool,
     /// Memory.
     pub pool: Pools,
+    /// How GPUs are used.
+    pub cuda: Cuda,
     /// Limits.
     pub limits: Limits,
     /// Who may publish and subscribe to what; topics that no rule names are open to everyone
@@ -99,6 +101,7 @@ impl Default for Config {
             log: "info".to_owned(),
             autostart: true,
             pool: Pools::default(),
+            cuda: Cuda::default(),
             limits: Limits::default(),
             access: Vec::new(),
             file: None,
@@ -165,6 +168,14 @@ impl Default for CudaPool {
             enabled: CudaUse::Auto,
         }
     }
+}
+
+/// How GPUs are used, besides their memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cuda {
+    /// The daemon runs CUDA's Multi-Process Service for its clients, or uses one that is there.
+    pub mps: bool,
 }
 
 /// Whether a host pool uses huge pages.

@@ -39,6 +39,9 @@ cap = "4GiB"
 segment = "32MiB"
 enabled = "off"
 
+[cuda]
+mps = true
+
 [limits]
 clients = 100
 topics = 50
@@ -77,6 +80,7 @@ fn every_key_of_a_file() {
     };
     assert_eq!(config.pool.host, host);
     assert_eq!(config.pool.cuda.enabled, CudaUse::Off);
+    assert_eq!(config.cuda, Cuda { mps: true });
     assert_eq!(config.limits.lease_per_publisher, Some(ByteSize(1 << 30)));
     assert_eq!(
         config.access[0].users,
@@ -124,6 +128,7 @@ fn files_in_order_and_variables_over_them() {
         ("RGAPS_POOL__HOST__CAP", "2GiB"),
         ("RGAPS_POOL__HOST__HUGEPAGES", "require"),
         ("RGAPS_LIMITS__TOPICS", "12"),
+        ("RGAPS_CUDA__MPS", "true"),
         ("RGAPS_ACCESS", "[{name = \"a\", topics = [\"b\"]}]"),
         ("RGAPS_SERVICE_HOST", "10.0.0.1"),
         ("RGAPS_DAEMON", "/bin/rgapsd"),
@@ -139,6 +144,7 @@ fn files_in_order_and_variables_over_them() {
     assert!(config.pool.host.prefault);
     assert_eq!(config.pool.host.hugepages, HugePages::Require);
     assert_eq!(config.limits.topics, 12);
+    assert!(config.cuda.mps);
     assert_eq!(config.access[0].topics, ["b"]);
     assert_eq!(config.ignored_variables, ["RGAPS_SERVICE_HOST"]);
 }
@@ -155,6 +161,7 @@ fn errors_name_place_and_key() {
         ("[pool.host]\nsegment = \"1MiB\"", "pool.host.segment"),
         ("[pool.cuda]\ncap = \"1KiB\"", "pool.cuda.cap"),
         ("[limits]\ntopics = 0", "limits.topics"),
+        ("[cuda]\nmps = \"maybe\"", "mps"),
         ("[limits]\nclients = 100000", "limits.clients"),
         ("[[access]]\nname = \"x\"", "topics"),
         ("[pool.host]\nhugepages = \"maybe\"", "hugepages"),

@@ -1,0 +1,109 @@
+//! Processes as `/proc` shows them.
+
+use rgaps_session::{MPS_CONTROL_PROGRAM, MPS_DEFAULT_PIPE_DIRECTORY, MPS_PIPE_VARIABLE};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// NVIDIA's server; its control daemon starts one per user.
+const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+
+/// When a process that lives was started, in ticks since the machine was. With the number it names a
+/// process for good: numbers are given again.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    if pid == 0 {
+        return None;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    // Fields 3 (state) to 22 (start).
+    let start = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X" | "x")).then_some(start)
+}
+
+/// A process's numbers in our PID namespace and those below it that it is in.
+pub(crate) fn numbers(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let numbers = line.unwrap_or_default().split_ascii_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Whether a process is a control daemon of MPS in our own PID namespace: then both see clients by
+/// the same numbers.
+pub(super) fn is_control_here(pid: u32) -> bool {
+    runs(pid, MPS_CONTROL_PROGRAM) && start_time(pid).is_some() && numbers(pid).len() == 1
+}
+
+/// Whether a process runs this program, or a script of that name.
+fn runs(pid: u32, program: &str) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0).take(2);
+    words.any(|word| {
+        let name = Path::new(std::ffi::OsStr::from_bytes(word)).file_name();
+        name.is_some_and(|name| name == program)
+    })
+}
+
+/// Servers of MPS that can be seen and may belong to a pipe directory: whose environment names it, or
+/// cannot be read.
+pub(super) fn servers_of(directory: &Path) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| runs(*pid, SERVER_PROGRAM) && start_time(*pid).is_some())
+        .filter(|pid| belongs_to(*pid, directory))
+        .collect()
+}
+
+fn belongs_to(pid: u32, directory: &Path) -> bool {
+    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else {
+        return true;
+    };
+    let prefix = format!("{MPS_PIPE_VARIABLE}=");
+    let named = environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(prefix.as_bytes()));
+    named.unwrap_or(MPS_DEFAULT_PIPE_DIRECTORY.as_bytes()) == directory.as_os_str().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_and_one_that_ended() {
+        let own = std::process::id();
+        let start = start_time(own);
+        assert!(start.is_some() && start == start_time(own));
+        assert_eq!(numbers(own).first(), Some(&own));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let living = start_time(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(living.is_some() && start_time(pid) != living);
+        assert_eq!(start_time(0), None);
+    }
+
+    #[test]
+    fn a_program_is_known_by_its_name_alone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (is, is_not) = (runs(child.id(), "sleep"), runs(child.id(), "lee"));
+        let control = is_control_here(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is && !is_not && !control);
+    }
+}

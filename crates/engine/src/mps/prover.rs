@@ -1,0 +1,197 @@
+//! Proving that dead clients are gone from the GPUs.
+
+use super::process::{is_control_here, servers_of, start_time};
+use super::DeadClient;
+use rgaps_session::{MpsControl, MpsError, MpsServer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long MPS's control may take over one question.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+/// How soon one asks again, at first; doubled each time.
+const AGAIN_FIRST: Duration = Duration::from_millis(5);
+/// And at last.
+const AGAIN_LAST: Duration = Duration::from_secs(1);
+
+struct Case {
+    client: DeadClient,
+    /// Those that it is not proven to be gone from yet.
+    controls: Vec<MpsControl>,
+    next: Instant,
+    pause: Duration,
+}
+
+/// Dead clients that MPS is asked about.
+#[derive(Default)]
+pub(super) struct Prover {
+    cases: BTreeMap<u64, Case>,
+    /// Those whose processes we have seen, so that we see it when there are none any more.
+    seen: BTreeSet<MpsControl>,
+}
+
+/// What a pipe directory's MPS says.
+enum View {
+    /// Its servers. `comparable`: it numbers processes as we do.
+    Servers {
+        servers: Vec<MpsServer>,
+        comparable: bool,
+    },
+    /// There is neither a control daemon nor a server.
+    Nobody,
+}
+
+impl Prover {
+    pub(super) fn add(&mut self, number: u64, client: DeadClient, now: Instant) {
+        let controls = client.pipes.iter().map(MpsControl::at).collect();
+        let case = Case {
+            client,
+            controls,
+            next: now,
+            pause: AGAIN_FIRST,
+        };
+        self.cases.insert(number, case);
+    }
+
+    /// When there is something to ask.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.cases.values().map(|case| case.next).min()
+    }
+
+    /// Asks what is due: who is proven to be gone, and why others are not. `own`: the realm's own pipe
+    /// directory, and its control daemon if one lives.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        own: (&Path, Option<u32>),
+    ) -> (Vec<u64>, Vec<(u64, String)>) {
+        let mut views: BTreeMap<MpsControl, Result<View, String>> = BTreeMap::new();
+        let (mut proven, mut doubts) = (Vec::new(), Vec::new());
+        for (number, case) in self.cases.iter_mut().filter(|(_, case)| case.next <= now) {
+            let mut doubt = None;
+            case.controls.retain(|control| {
+                let view = views
+                    .entry(control.clone())
+                    .or_insert_with(|| look(control, own, &mut self.seen));
+                let left = view
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|view| is_gone(control, view, &case.client));
+                match left {
+                    Ok(()) => false,
+                    Err(reason) => {
+                        doubt = Some(reason);
+                        true
+                    }
+                }
+            });
+            match doubt {
+                None => proven.push(*number),
+                Some(reason) => {
+                    tracing::debug!(client = case.client.name, reason, "not proven to be gone");
+                    doubts.push((*number, reason));
+                    case.next = Instant::now() + case.pause;
+                    case.pause = (case.pause * 2).min(AGAIN_LAST);
+                }
+            }
+        }
+        for number in &proven {
+            self.cases.remove(number);
+        }
+        (proven, doubts)
+    }
+}
+
+fn look(
+    control: &MpsControl,
+    own: (&Path, Option<u32>),
+    seen: &mut BTreeSet<MpsControl>,
+) -> Result<View, String> {
+    let is_own = own.0 == control.directory();
+    let own_pid = own.1.filter(|_| is_own);
+    // What ours is, we know from starting it; of others, from what they wrote down.
+    let here = own_pid.or_else(|| control.recorded_pid().filter(|pid| is_control_here(*pid)));
+    if is_own || here.is_some() {
+        seen.insert(control.clone());
+    }
+    let asked = control.servers(ASK_LIMIT);
+    let visible = servers_of(control.directory());
+    match asked {
+        Ok(servers) => {
+            let listed = |pid: &u32| servers.iter().any(|server| server.pid == *pid);
+            match visible.into_iter().find(|pid| !listed(pid)) {
+                // Its clients are in no list.
+                Some(stray) if here.is_some() => Err(stray_server(stray)),
+                _ => Ok(View::Servers {
+                    servers,
+                    comparable: here.is_some(),
+                }),
+            }
+        }
+        Err(error) => {
+            let lives = here.is_some_and(|pid| start_time(pid).is_some());
+            let ended = match error {
+                _ if !control.has_socket() || is_own => !lives,
+                // It is not there; one that hangs would not be refused. That we see no servers
+                // counts only where we would see them.
+                MpsError::Refused { .. } => !lives && seen.contains(control),
+                _ => false,
+            };
+            match visible.first() {
+                Some(stray) if ended => Err(stray_server(*stray)),
+                None if ended => Ok(View::Nobody),
+                _ => Err(error.to_string()),
+            }
+        }
+    }
+}
+
+fn stray_server(pid: u32) -> String {
+    format!(
+        "the MPS server {pid} lives on without its control daemon, so nobody can say who is gone from \
+         it; when its clients have ended, end it"
+    )
+}
+
+/// An error says why it is not proven.
+fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(), String> {
+    let View::Servers {
+        servers,
+        comparable,
+    } = view
+    else {
+        return Ok(());
+    };
+    if !comparable || client.pid == 0 {
+        return match servers.iter().any(|server| !server.clients.is_empty()) {
+            false => Ok(()),
+            true => Err(
+                "MPS and the daemon number processes differently (other PID namespaces), so a client \
+                 counts as gone only when MPS has no clients at all"
+                    .to_owned(),
+            ),
+        };
+    }
+    let is_it = |pid: &u32| *pid == client.pid || client.numbers.contains(pid);
+    let Some(server) = servers
+        .iter()
+        .find(|server| server.clients.iter().any(is_it))
+    else {
+        return Ok(());
+    };
+    if server.clients.contains(&client.pid) {
+        if start_time(client.pid).is_some() {
+            return Err(format!(
+                "MPS lists process {}, and a process of that number lives",
+                client.pid
+            ));
+        }
+        if let Err(error) = control.terminate(server.pid, client.pid, ASK_LIMIT) {
+            return Err(error.to_string());
+        }
+    }
+    Err(format!(
+        "MPS server {} still lists process {}",
+        server.pid, client.pid
+    ))
+}

@@ -1,0 +1,301 @@
+//! Dead clients whose work on GPUs may go on: under MPS the end of a process does not end it.
+//!
+//! What such a client held stays as it is (its blocks, its holder bits) until MPS's control
+//! says that it is gone. Nobody waits for it meanwhile, but for its blocks. If the control does not
+//! answer, that is for ever: nothing is given out on a guess.
+
+use crate::engine::{Engine, SessionId};
+use crate::mps::{numbers, DeadClient, Mps};
+use crate::refuse::bad;
+use crate::zone::Zone;
+use rgaps_layout::Domain;
+use rgaps_session::{Answer, MpsInfo, MpsState, Refusal, Side, ZoneId};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::ring_publishers;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// `Client::session` of a client in quarantine: no session has this number.
+pub(crate) const QUARANTINED: SessionId = SessionId(0);
+/// How often one looks for proof.
+const LOOK: Duration = Duration::from_millis(5);
+/// And once it takes long.
+const LOOK_OVERDUE: Duration = Duration::from_millis(250);
+/// After this long without proof, the log and the status say so.
+const PROOF_LIMIT: Duration = Duration::from_secs(10);
+/// Longest pipe directory that a client can name.
+const MAX_PIPE_PATH: usize = 107;
+
+/// What a session's process is to MPS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks {
+    /// The pipe directory that it said it is under.
+    pipes: Option<PathBuf>,
+    /// Its numbers in PID namespaces, noted while it lived.
+    numbers: Vec<u32>,
+}
+
+/// A dead client that waits for proof.
+struct Ward {
+    name: String,
+    pid: u32,
+    /// Its index in each zone.
+    zones: BTreeMap<ZoneId, u32>,
+    since: Instant,
+    overdue: bool,
+}
+
+/// The dead that wait for proof.
+#[derive(Default)]
+pub(crate) struct Quarantine {
+    mps: Option<Box<dyn Mps>>,
+    wards: BTreeMap<u64, Ward>,
+    next_ward: u64,
+    look: Option<Instant>,
+}
+
+impl Quarantine {
+    /// When there is something to look at.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.look
+    }
+
+    /// What is wrong, for people.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let info = self.mps.as_ref().map(|mps| mps.info()).unwrap_or_default();
+        let failed = match info.state {
+            MpsState::Failed => Some("MPS does not run"),
+            MpsState::Starting if info.restarts > 0 => Some("MPS is being started again"),
+            _ => info.reason.as_ref().map(|_| "MPS"),
+        };
+        let failed = failed.map(|what| format!("{what}: {}", info.reason.unwrap_or_default()));
+        let overdue = self.wards.iter().filter(|(_, ward)| ward.overdue);
+        let overdue = overdue.map(|(number, ward)| {
+            format!(
+                "client '{}' (process {}) has died under MPS and is in quarantine: what it held is given \
+                 to nobody: {}",
+                ward.name,
+                ward.pid,
+                self.doubt(*number)
+            )
+        });
+        failed.into_iter().chain(overdue).collect()
+    }
+
+    fn doubt(&self, ward: u64) -> String {
+        let doubt = self.mps.as_ref().and_then(|mps| mps.doubt(ward));
+        doubt.unwrap_or_else(|| "MPS's control has not answered yet".to_owned())
+    }
+}
+
+impl Engine {
+    /// Lets the engine know of MPS. Without, no client is under it.
+    pub fn with_mps(mut self, mps: Box<dyn Mps>) -> Engine {
+        self.quarantine.mps = Some(mps);
+        self
+    }
+
+    pub(crate) fn mps_info(&self) -> MpsInfo {
+        let mps = self.quarantine.mps.as_ref();
+        MpsInfo {
+            quarantined: self.quarantine.wards.len() as u32,
+            ..mps.map(|mps| mps.info()).unwrap_or_default()
+        }
+    }
+
+    /// Ends the MPS that was started, if its clients let it.
+    pub(crate) fn stop_mps(&mut self) {
+        if let Some(mps) = &mut self.quarantine.mps {
+            mps.stop();
+        }
+    }
+
+    /// The session's process says that it is under an MPS.
+    pub(crate) fn under_mps(
+        &mut self,
+        session: SessionId,
+        pipe_directory: String,
+    ) -> Result<Answer, Refusal> {
+        let directory = PathBuf::from(pipe_directory);
+        if !directory.is_absolute() || directory.as_os_str().len() > MAX_PIPE_PATH {
+            return Err(bad(format!(
+                "a pipe directory of MPS is an absolute path of at most {MAX_PIPE_PATH} bytes"
+            )));
+        }
+        self.session(session)?.mps.pipes = Some(directory);
+        self.note_process(session);
+        Ok(Answer::Done)
+    }
+
+    /// Remembers by which numbers MPS may know the session's process, while it lives.
+    pub(crate) fn note_process(&mut self, session: SessionId) {
+        if self.quarantine.mps.is_none() {
+            return;
+        }
+        if let Some(known) = self.sessions.get_mut(&session) {
+            if let (Some(pid), true) = (known.peer.credentials.pid, known.mps.numbers.is_empty()) {
+                known.mps.numbers = numbers(pid);
+            }
+        }
+    }
+
+    /// Takes a session's dead client into quarantine, if its work on GPUs may go on. False: it may
+    /// be cleaned up after.
+    pub(crate) fn quarantine_session(&mut self, session: SessionId) -> bool {
+        let Some(ended) = self.sessions.get(&session) else {
+            return false;
+        };
+        let pid = ended.peer.credentials.pid.unwrap_or(0);
+        let dead = DeadClient {
+            name: ended.name.clone(),
+            pid,
+            numbers: ended.mps.numbers.clone(),
+            pipes: ended.mps.pipes.iter().cloned().collect(),
+        };
+        let zones = ended.zones.clone();
+        self.quarantine(dead, zones)
+    }
+
+    /// The same for a client of a predecessor's that did not come back.
+    pub(crate) fn quarantine_absent(&mut self, zone: ZoneId, client: u32) -> bool {
+        let known = self.zones.get(&zone).and_then(|z| z.clients.get(&client));
+        let Some(known) = known else {
+            return false;
+        };
+        let dead = DeadClient {
+            name: known.name.clone(),
+            pid: known.pid,
+            ..DeadClient::default()
+        };
+        self.quarantine(dead, BTreeMap::from([(zone, client)]))
+    }
+
+    fn quarantine(&mut self, mut dead: DeadClient, zones: BTreeMap<ZoneId, u32>) -> bool {
+        let Some(mps) = &mut self.quarantine.mps else {
+            return false;
+        };
+        let on_gpus = zones.iter().any(|(zone, client)| {
+            let zone = self.zones.get(zone);
+            zone.is_some_and(|zone| zone.has_holdings(*client) && zone.is_on_gpus(*client))
+        });
+        if !on_gpus {
+            return false;
+        }
+        // What it did not say may be so all the same.
+        let realms = mps.info().pipe_directory.map(PathBuf::from);
+        dead.pipes.extend(realms);
+        dead.pipes.extend(mps.default_directory());
+        dead.pipes.sort_unstable();
+        dead.pipes.dedup();
+        if dead.pipes.is_empty() {
+            return false;
+        }
+        for (zone, client) in &zones {
+            if let Some(zone) = self.zones.get_mut(zone) {
+                zone.hold_dead(*client);
+            }
+        }
+        let number = self.quarantine.next_ward;
+        self.quarantine.next_ward += 1;
+        tracing::info!(
+            client = dead.name,
+            pid = dead.pid,
+            "a client died that may be under MPS: quarantined"
+        );
+        let ward = Ward {
+            name: dead.name.clone(),
+            pid: dead.pid,
+            zones,
+            since: self.now,
+            overdue: false,
+        };
+        mps.prove(number, dead);
+        self.quarantine.wards.insert(number, ward);
+        self.quarantine.look = Some(self.now + LOOK);
+        true
+    }
+
+    /// Cleans up after those who are proven to be gone. True: something changed.
+    pub(crate) fn tend_quarantine(&mut self) -> bool {
+        let now = self.now;
+        let Some(mps) = &mut self.quarantine.mps else {
+            return false;
+        };
+        if self.quarantine.look.is_none_or(|look| now < look) {
+            return false;
+        }
+        let proven = mps.proven();
+        let mut changed = false;
+        for number in proven {
+            if let Some(ward) = self.quarantine.wards.remove(&number) {
+                let waited = now.saturating_duration_since(ward.since);
+                tracing::info!(
+                    client = ward.name,
+                    pid = ward.pid,
+                    ms = waited.as_millis() as u64,
+                    "MPS confirms that a client is gone"
+                );
+                self.clean_up_after(&ward.name, ward.pid, &ward.zones);
+                changed = true;
+            }
+        }
+        let mut late = Vec::new();
+        for (number, ward) in &mut self.quarantine.wards {
+            if !ward.overdue && now.saturating_duration_since(ward.since) >= PROOF_LIMIT {
+                ward.overdue = true;
+                late.push((*number, ward.name.clone(), ward.pid));
+            }
+        }
+        for (number, client, pid) in late {
+            let doubt = self.quarantine.doubt(number);
+            tracing::error!(
+                client,
+                pid,
+                doubt,
+                "a dead client stays in quarantine, with all that it held"
+            );
+        }
+        let wards = &self.quarantine.wards;
+        let pause = match wards.values().any(|ward| !ward.overdue) {
+            true => LOOK,
+            false => LOOK_OVERDUE,
+        };
+        self.quarantine.look = (!wards.is_empty()).then(|| now + pause);
+        changed
+    }
+}
+
+impl Zone {
+    /// Whether a client may have work on a GPU that touches what the zone shares.
+    fn is_on_gpus(&self, client: u32) -> bool {
+        self.members_of(client).into_iter().any(|(topic, _, _)| {
+            let pool = self.topics.get(&topic).and_then(|topic| topic.pool);
+            let pool = pool.and_then(|pool| self.pools.get(pool as usize));
+            pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
+        })
+    }
+
+    /// A client is dead, but what it held stays: no publisher waits for it to read on.
+    fn hold_dead(&mut self, client: u32) {
+        for (topic, side, slot) in self.members_of(client) {
+            let topic = self
+                .topics
+                .get_mut(&topic)
+                .filter(|_| side == Side::Subscriber);
+            let Some(topic) = topic else { continue };
+            let subscriber = topic.subscribers.iter_mut().find(|s| s.slot == slot);
+            if let Some(subscriber) = subscriber {
+                subscriber.demand.reliable = false;
+            }
+            let view = self.control.topic(topic.region);
+            view.reliable()
+                .store(topic.reliable_bits(), Ordering::Release);
+            ring_publishers(&view, u64::MAX);
+        }
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.session = Some(QUARANTINED);
+            client.claims = None;
+        }
+    }
+}

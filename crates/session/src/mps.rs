@@ -1,0 +1,315 @@
+//! Asking an MPS control daemon: NVIDIA's program `nvidia-cuda-mps-control` reads commands from its
+//! standard input and passes them to the daemon of `CUDA_MPS_PIPE_DIRECTORY`.
+//!
+//! That program may hang with its daemon, so every question has a limit after which it is killed.
+//! What comes back is read strictly: an answer that is not a list of numbers proves nothing.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::PipeFlags;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the directory through which processes find their MPS.
+pub const MPS_PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// Names the directory that MPS logs to.
+pub const MPS_LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Where the CUDA driver looks when the variable is not set.
+pub const MPS_DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+/// NVIDIA's program, looked for on the `PATH`.
+pub const MPS_CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
+/// Longest directory whose sockets have names that fit a Unix address (107 bytes), with room for
+/// "/control_privileged" and what a later MPS may add.
+pub const MPS_PIPE_PATH_MAX: usize = 84;
+/// Clients of one MPS on a GPU, as NVIDIA documents it: Volta and later, and before.
+pub const MPS_CLIENTS_MAX: (u32, u32) = (48, 16);
+
+/// What an answer may be long.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// What an error quotes of an answer.
+const QUOTED_CHARS_MAX: usize = 200;
+/// How often one looks whether a program that closed its output has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// MPS's control was asked in vain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MpsError {
+    /// NVIDIA's program is not there.
+    #[error(
+        "there is no program '{MPS_CONTROL_PROGRAM}' on the PATH: install the part of NVIDIA's driver that \
+         has it (nvidia-compute-utils), or in a container mount it"
+    )]
+    NoProgram,
+    /// The program cannot be run.
+    #[error("'{MPS_CONTROL_PROGRAM}' cannot be run: {0}")]
+    Spawn(std::io::Error),
+    /// No control daemon answers there, or it says no.
+    #[error("MPS's control at '{}' refuses '{command}' ({status}): {said}", directory.display())]
+    Refused {
+        /// The pipe directory.
+        directory: PathBuf,
+        /// What was asked.
+        command: String,
+        /// How the program ended.
+        status: ExitStatus,
+        /// What it said.
+        said: String,
+    },
+    /// No answer in time.
+    #[error(
+        "MPS's control at '{}' does not answer '{command}' within {} ms; see its log, and end it if it \
+         hangs", directory.display(), limit.as_millis()
+    )]
+    NoAnswer {
+        /// The pipe directory.
+        directory: PathBuf,
+        /// What was asked.
+        command: String,
+        /// How long one waited.
+        limit: Duration,
+    },
+    /// An answer that is not what it should be.
+    #[error("MPS's control at '{}' answers '{command}' with what is no list of processes: {said}", directory.display())]
+    Unclear {
+        /// The pipe directory.
+        directory: PathBuf,
+        /// What was asked.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// An MPS server and its clients, by their processes as MPS numbers them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpsServer {
+    /// The server.
+    pub pid: u32,
+    /// Its clients.
+    pub clients: Vec<u32>,
+}
+
+/// The MPS control daemon of a pipe directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MpsControl {
+    directory: PathBuf,
+}
+
+impl MpsControl {
+    /// The one of this pipe directory, whether or not there is one.
+    pub fn at(directory: impl Into<PathBuf>) -> MpsControl {
+        MpsControl {
+            directory: directory.into(),
+        }
+    }
+
+    /// The one that this process's CUDA driver would use: that of `CUDA_MPS_PIPE_DIRECTORY`, else of
+    /// the default directory. None: there is no control's socket.
+    pub fn of_this_process() -> Option<MpsControl> {
+        let named = std::env::var_os(MPS_PIPE_VARIABLE).map(PathBuf::from);
+        let directory = named.unwrap_or_else(|| PathBuf::from(MPS_DEFAULT_PIPE_DIRECTORY));
+        Some(MpsControl::at(directory)).filter(MpsControl::has_socket)
+    }
+
+    /// The pipe directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether the socket of a control daemon is there; it may be a dead one's.
+    pub fn has_socket(&self) -> bool {
+        self.directory.is_absolute() && self.directory.join("control").exists()
+    }
+
+    /// The process of the control daemon, as it wrote it down, in its own PID namespace.
+    pub fn recorded_pid(&self) -> Option<u32> {
+        let file = self.directory.join(format!("{MPS_CONTROL_PROGRAM}.pid"));
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// Whether a control daemon answers.
+    pub fn answers(&self, limit: Duration) -> bool {
+        self.ask("get_server_list", limit).is_ok()
+    }
+
+    /// All servers with their clients. A server that ends meanwhile is an error; ask again.
+    pub fn servers(&self, limit: Duration) -> Result<Vec<MpsServer>, MpsError> {
+        let pids = self.list("get_server_list", limit)?;
+        let servers = pids.into_iter().map(|pid| {
+            let clients = self.list(&format!("get_client_list {pid}"), limit)?;
+            Ok(MpsServer { pid, clients })
+        });
+        servers.collect()
+    }
+
+    /// Ends what a client has on the GPUs; its process, if it lives, stays.
+    pub fn terminate(&self, server: u32, client: u32, limit: Duration) -> Result<(), MpsError> {
+        self.ask(&format!("terminate_client {server} {client}"), limit)
+            .map(drop)
+    }
+
+    fn list(&self, command: &str, limit: Duration) -> Result<Vec<u32>, MpsError> {
+        let said = self.ask(command, limit)?;
+        let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines
+            .map(|line| {
+                line.parse().map_err(|_| MpsError::Unclear {
+                    directory: self.directory.clone(),
+                    command: command.to_owned(),
+                    said: quoted(&said),
+                })
+            })
+            .collect()
+    }
+
+    /// Passes a command on and gives what comes back.
+    pub fn ask(&self, command: &str, limit: Duration) -> Result<String, MpsError> {
+        let deadline = Instant::now() + limit;
+        let no_answer = || MpsError::NoAnswer {
+            directory: self.directory.clone(),
+            command: command.to_owned(),
+            limit,
+        };
+        let (mut child, output) = self.pass_on(command)?;
+        let answer = read_all(&output, deadline).map(|said| (said, wait(&mut child, deadline)));
+        match answer {
+            Ok((said, Ok(Some(status)))) if status.success() => Ok(said),
+            Ok((said, Ok(Some(status)))) => Err(MpsError::Refused {
+                directory: self.directory.clone(),
+                command: command.to_owned(),
+                status,
+                said: quoted(&said),
+            }),
+            Ok((_, Ok(None))) | Err(None) => {
+                end(&mut child);
+                Err(no_answer())
+            }
+            Ok((_, Err(error))) | Err(Some(error)) => {
+                end(&mut child);
+                Err(MpsError::Spawn(error))
+            }
+        }
+    }
+
+    /// Has the control daemon take no more clients and end when it has none. The program that is told
+    /// so ends with it; nobody has to wait for it.
+    pub fn quit_when_idle(&self) -> Result<Child, MpsError> {
+        let mut program = self.program();
+        program.stdout(Stdio::null()).stderr(Stdio::null());
+        // It may outlive us, also when Ctrl-C ends us.
+        program.process_group(0);
+        start(&mut program, "quit")
+    }
+
+    fn pass_on(&self, command: &str) -> Result<(Child, OwnedFd), MpsError> {
+        let failed = |error: rustix::io::Errno| MpsError::Spawn(error.into());
+        let (output, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+        let errors = writer.try_clone().map_err(MpsError::Spawn)?;
+        let mut program = self.program();
+        program.stdout(writer).stderr(errors);
+        let child = start(&mut program, command)?;
+        // Its copies of the pipe go with `program`, so that we see the end.
+        Ok((child, output))
+    }
+
+    fn program(&self) -> Command {
+        let mut program = Command::new(MPS_CONTROL_PROGRAM);
+        program.env(MPS_PIPE_VARIABLE, &self.directory);
+        program
+    }
+}
+
+/// Starts the program with a command for it to read.
+fn start(program: &mut Command, command: &str) -> Result<Child, MpsError> {
+    let spawned = program.stdin(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => MpsError::NoProgram,
+        _ => MpsError::Spawn(error),
+    })?;
+    if let Some(mut input) = child.stdin.take() {
+        // Shorter than a pipe, so it is never waited for. A program that ended without reading says
+        // why on its output.
+        let _ = input.write_all(format!("{command}\n").as_bytes());
+    }
+    Ok(child)
+}
+
+fn quoted(said: &str) -> String {
+    let said = said.trim();
+    match said.is_empty() {
+        true => "(nothing)".to_owned(),
+        false => said.chars().take(QUOTED_CHARS_MAX).collect(),
+    }
+}
+
+fn end(child: &mut Child) {
+    // It is gone already, or is now; a zombie would stay otherwise.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The exit status, or none when the time is over.
+fn wait(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// All that comes until the end. `Err(None)`: the time is over.
+fn read_all(from: &OwnedFd, deadline: Instant) -> Result<String, Option<std::io::Error>> {
+    let mut said = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as _,
+            tv_nsec: left.subsec_nanos() as _,
+        };
+        let mut polled = [PollFd::from_borrowed_fd(from.as_fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(0) => return Err(None),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(Some(errno.into())),
+        }
+        let mut bytes = [0u8; 4096];
+        match rustix::io::read(from, &mut bytes) {
+            Ok(0) => return Ok(String::from_utf8_lossy(&said).into_owned()),
+            // The rest is read and forgotten: what is so long is no list that we could use.
+            Ok(count) if said.len() < ANSWER_BYTES_MAX => said.extend_from_slice(&bytes[..count]),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Some(errno.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_a_control_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = MpsControl::at(folder.path());
+        assert!(!control.has_socket());
+        assert_eq!(control.recorded_pid(), None);
+        std::fs::write(folder.path().join("nvidia-cuda-mps-control.pid"), "12\n").unwrap();
+        assert_eq!(control.recorded_pid(), Some(12));
+        assert!(!MpsControl::at("relative").has_socket());
+    }
+
+    #[test]
+    fn what_is_quoted_is_short_and_something() {
+        assert_eq!(quoted(" \n"), "(nothing)");
+        assert_eq!(quoted(&"x".repeat(5000)).len(), QUOTED_CHARS_MAX);
+    }
+}
