@@ -4,7 +4,7 @@
 //! says that it is gone. Nobody waits for it meanwhile, but for its blocks. If the control does not
 //! answer, that is for ever: nothing is given out on a guess.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::{Engine, Session, SessionId};
 use crate::mps::{numbers, DeadClient, Mps};
 use crate::refuse::bad;
 use crate::zone::Zone;
@@ -36,14 +36,21 @@ pub(crate) struct Marks {
     numbers: Vec<u32>,
 }
 
-/// A dead client that waits for proof.
+/// A dead client, or one that has lost its GPU, that waits for proof.
 struct Ward {
     name: String,
     pid: u32,
-    /// Its index in each zone.
-    zones: BTreeMap<ZoneId, u32>,
+    what: What,
     since: Instant,
     overdue: bool,
+}
+
+/// What waits for proof.
+enum What {
+    /// All that a client held whose process has ended: its index in each zone.
+    Client(BTreeMap<ZoneId, u32>),
+    /// The timelines of a client whose process lives but has lost its GPU: zone, index, number.
+    Timelines(ZoneId, u32, u64),
 }
 
 /// The dead that wait for proof.
@@ -73,8 +80,8 @@ impl Quarantine {
         let overdue = self.wards.iter().filter(|(_, ward)| ward.overdue);
         let overdue = overdue.map(|(number, ward)| {
             format!(
-                "client '{}' (process {}) has died under MPS and is in quarantine: what it held is given \
-                 to nobody: {}",
+                "client '{}' (process {}) has died under MPS, or lost its GPU, and is in quarantine: what \
+                 it held is given to nobody: {}",
                 ward.name,
                 ward.pid,
                 self.doubt(*number)
@@ -91,9 +98,8 @@ impl Quarantine {
 
 impl Engine {
     /// Lets the engine know of MPS. Without, no client is under it.
-    pub fn with_mps(mut self, mps: Box<dyn Mps>) -> Engine {
+    pub fn set_mps(&mut self, mps: Box<dyn Mps>) {
         self.quarantine.mps = Some(mps);
-        self
     }
 
     pub(crate) fn mps_info(&self) -> MpsInfo {
@@ -146,13 +152,7 @@ impl Engine {
         let Some(ended) = self.sessions.get(&session) else {
             return false;
         };
-        let pid = ended.peer.credentials.pid.unwrap_or(0);
-        let dead = DeadClient {
-            name: ended.name.clone(),
-            pid,
-            numbers: ended.mps.numbers.clone(),
-            pipes: ended.mps.pipes.iter().cloned().collect(),
-        };
+        let dead = ended.dead();
         let zones = ended.zones.clone();
         self.quarantine(dead, zones)
     }
@@ -171,42 +171,67 @@ impl Engine {
         self.quarantine(dead, BTreeMap::from([(zone, client)]))
     }
 
-    fn quarantine(&mut self, mut dead: DeadClient, zones: BTreeMap<ZoneId, u32>) -> bool {
-        let Some(mps) = &mut self.quarantine.mps else {
-            return false;
-        };
+    fn quarantine(&mut self, dead: DeadClient, zones: BTreeMap<ZoneId, u32>) -> bool {
         let on_gpus = zones.iter().any(|(zone, client)| {
             let zone = self.zones.get(zone);
-            zone.is_some_and(|zone| zone.has_holdings(*client) && zone.is_on_gpus(*client))
+            zone.is_some_and(|zone| zone.is_on_gpus(*client))
         });
-        if !on_gpus {
+        let Some(dead) = on_gpus.then(|| self.perhaps_under_mps(dead)).flatten() else {
             return false;
-        }
-        // What it did not say may be so all the same.
-        let realms = mps.info().pipe_directory.map(PathBuf::from);
-        dead.pipes.extend(realms);
-        dead.pipes.extend(mps.default_directory());
-        dead.pipes.sort_unstable();
-        dead.pipes.dedup();
-        if dead.pipes.is_empty() {
-            return false;
-        }
+        };
         for (zone, client) in &zones {
             if let Some(zone) = self.zones.get_mut(zone) {
                 zone.hold_dead(*client);
             }
         }
+        self.admit(dead, What::Client(zones))
+    }
+
+    /// A client's GPU context is lost, so that its timelines end; under MPS only when its work has.
+    pub(crate) fn gpu_lost(&mut self, session: SessionId, zone: ZoneId, client: u32) {
+        let id = self.zones.get(&zone).and_then(|z| z.clients.get(&client));
+        let (Some(lost), Some(id)) = (self.sessions.get(&session), id.map(|c| c.id)) else {
+            return;
+        };
+        let lost = DeadClient {
+            lives: true,
+            ..lost.dead()
+        };
+        let held = self
+            .perhaps_under_mps(lost)
+            .is_some_and(|lost| self.admit(lost, What::Timelines(zone, client, id)));
+        if let (false, Some(zone)) = (held, self.zones.get_mut(&zone)) {
+            zone.end_timelines_of(client);
+        }
+    }
+
+    /// With every MPS that a client may be under, also those that it did not speak of. None: there
+    /// is none.
+    fn perhaps_under_mps(&self, mut dead: DeadClient) -> Option<DeadClient> {
+        let mps = self.quarantine.mps.as_ref()?;
+        let realms = mps.info().pipe_directory.map(PathBuf::from);
+        dead.pipes.extend(realms);
+        dead.pipes.extend(mps.default_directory());
+        dead.pipes.sort_unstable();
+        dead.pipes.dedup();
+        (!dead.pipes.is_empty()).then_some(dead)
+    }
+
+    fn admit(&mut self, dead: DeadClient, what: What) -> bool {
+        let Some(mps) = &mut self.quarantine.mps else {
+            return false;
+        };
         let number = self.quarantine.next_ward;
         self.quarantine.next_ward += 1;
         tracing::info!(
             client = dead.name,
             pid = dead.pid,
-            "a client died that may be under MPS: quarantined"
+            "a client that may be under MPS is gone: quarantined until that is proven"
         );
         let ward = Ward {
             name: dead.name.clone(),
             pid: dead.pid,
-            zones,
+            what,
             since: self.now,
             overdue: false,
         };
@@ -236,7 +261,7 @@ impl Engine {
                     ms = waited.as_millis() as u64,
                     "MPS confirms that a client is gone"
                 );
-                self.clean_up_after(&ward.name, ward.pid, &ward.zones);
+                self.release(ward);
                 changed = true;
             }
         }
@@ -266,9 +291,49 @@ impl Engine {
     }
 }
 
+impl Engine {
+    fn release(&mut self, ward: Ward) {
+        match ward.what {
+            What::Client(zones) => self.clean_up_after(&ward.name, ward.pid, &zones),
+            What::Timelines(zone, client, id) => {
+                let zone = self.zones.get_mut(&zone);
+                // Its index may be another's by now.
+                let is_it = |zone: &Zone| zone.clients.get(&client).is_some_and(|c| c.id == id);
+                if let Some(zone) = zone.filter(|zone| is_it(zone)) {
+                    zone.end_timelines_of(client);
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    /// As MPS may know it.
+    fn dead(&self) -> DeadClient {
+        DeadClient {
+            name: self.name.clone(),
+            pid: self.peer.credentials.pid.unwrap_or(0),
+            numbers: self.mps.numbers.clone(),
+            pipes: self.mps.pipes.iter().cloned().collect(),
+            lives: false,
+        }
+    }
+}
+
 impl Zone {
+    /// Whether there are dead clients that wait for proof.
+    pub(crate) fn has_quarantined(&self) -> bool {
+        let mut clients = self.clients.values();
+        clients.any(|client| client.session == Some(QUARANTINED))
+    }
+
     /// Whether a client may have work on a GPU that touches what the zone shares.
     fn is_on_gpus(&self, client: u32) -> bool {
+        let timelines = &self.control.timelines;
+        // While a predecessor's clients have not named theirs, anyone may have some.
+        if timelines.unclaimed || !timelines.of(client).is_empty() {
+            return true;
+        }
         self.members_of(client).into_iter().any(|(topic, _, _)| {
             let pool = self.topics.get(&topic).and_then(|topic| topic.pool);
             let pool = pool.and_then(|pool| self.pools.get(pool as usize));

@@ -82,7 +82,7 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     config.prepare_socket_folder()?;
     let _lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
     let mps = Keeper::new(Place::of(&socket), config.cuda.mps, inherited_mps);
-    let engine = Engine::new(
+    let mut engine = Engine::new(
         Setup {
             sources: Box::new(SystemSources::new(config.pool.clone())),
             socket: socket.clone(),
@@ -95,7 +95,7 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     if config.cuda.mps {
         mps.wait(MPS_START_LIMIT);
     }
-    let engine = engine.with_mps(Box::new(mps));
+    engine.set_mps(Box::new(mps));
     let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
     let reactor = Reactor::new(engine, listener, signals)?;
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");

@@ -403,6 +403,15 @@ fn detach(command: &mut Command, keep: RawFd) {
     unsafe { command.pre_exec(make_daemon) };
 }
 
+/// Has the command's process get all signals: a daemon blocks some to read them, which a program that
+/// it starts would inherit.
+pub fn unblock_signals(command: &mut Command) {
+    let unblock = || Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?);
+    // SAFETY: the closure makes one system call and allocates nothing, as it must between fork and
+    // exec of a process with several threads.
+    unsafe { command.pre_exec(unblock) };
+}
+
 /// Marks all descriptors above the standard ones to be closed by exec (and not before, for the
 /// standard library has one open to report errors through), and `keep` to stay.
 fn close_on_exec(keep: RawFd) -> std::io::Result<()> {

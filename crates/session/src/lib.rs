@@ -23,7 +23,7 @@ pub use config::{
     RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
-pub use launch::{connect, connect_or_start, find_daemon, LaunchError};
+pub use launch::{connect, connect_or_start, find_daemon, unblock_signals, LaunchError};
 pub use lock::{DaemonLock, LockError};
 pub use message::*;
 pub use mps::{

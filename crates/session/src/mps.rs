@@ -4,6 +4,7 @@
 //! That program may hang with its daemon, so every question has a limit after which it is killed.
 //! What comes back is read strictly: an answer that is not a list of numbers proves nothing.
 
+use crate::unblock_signals;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use std::io::Write;
@@ -219,6 +220,7 @@ impl MpsControl {
     fn program(&self) -> Command {
         let mut program = Command::new(MPS_CONTROL_PROGRAM);
         program.env(MPS_PIPE_VARIABLE, &self.directory);
+        unblock_signals(&mut program);
         program
     }
 }

@@ -41,6 +41,8 @@ pub struct DeadClient {
     pub numbers: Vec<u32>,
     /// The pipe directories of every MPS that it may have been under.
     pub pipes: Vec<PathBuf>,
+    /// Its process lives, but has no use for what it has on the GPUs: its context is lost.
+    pub lives: bool,
 }
 
 /// What the engine wants of MPS.

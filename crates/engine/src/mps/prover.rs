@@ -180,7 +180,8 @@ fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(),
         return Ok(());
     };
     if server.clients.contains(&client.pid) {
-        if start_time(client.pid).is_some() {
+        // Ours has ended, so that is another one now, whose work is not to be ended.
+        if !client.lives && start_time(client.pid).is_some() {
             return Err(format!(
                 "MPS lists process {}, and a process of that number lives",
                 client.pid

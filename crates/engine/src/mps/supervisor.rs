@@ -4,8 +4,8 @@
 use super::place::{Place, Process};
 use super::process::{servers_of, start_time};
 use rgaps_session::{
-    MpsControl, MpsError, MpsInfo, MpsState, MPS_CONTROL_PROGRAM, MPS_DEFAULT_PIPE_DIRECTORY,
-    MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE,
+    unblock_signals, MpsControl, MpsError, MpsInfo, MpsState, MPS_CONTROL_PROGRAM,
+    MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE,
 };
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -302,7 +302,9 @@ impl Supervisor {
             .open(place.output())
             .map_err(folder)?;
         let errors = output.try_clone().map_err(folder)?;
-        let mut child = Command::new(MPS_CONTROL_PROGRAM)
+        let mut program = Command::new(MPS_CONTROL_PROGRAM);
+        unblock_signals(&mut program);
+        let mut child = program
             .arg("-f")
             .env(MPS_PIPE_VARIABLE, place.pipes())
             .env(MPS_LOG_VARIABLE, place.logs())
