@@ -81,7 +81,7 @@ fn world() -> (World, TestMps) {
 
 /// The tenure of a timeline.
 fn tenure(words: &Shared, index: u32) -> u64 {
-    let timeline = timeline(*words, index).unwrap();
+    let timeline = timeline(words, index).unwrap();
     timeline.value().load(Ordering::Acquire) >> 32
 }
 

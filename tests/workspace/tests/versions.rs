@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "3",
-        0x316f_ec45_e28f_a6ba,
+        0x2951_0ae0_14a2_8ad4,
     ),
     (
         "crates/layout/src",

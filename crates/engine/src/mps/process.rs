@@ -100,6 +100,11 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
+        // A process that has just been started has no name yet.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !runs(child.id(), "sleep") && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let (is, is_not) = (runs(child.id(), "sleep"), runs(child.id(), "lee"));
         let control = is_control_here(child.id());
         child.kill().unwrap();
