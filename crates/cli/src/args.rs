@@ -4,6 +4,7 @@ use crate::units::{frequency, period, seconds};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rgaps_session::ByteSize;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ pub enum Command {
     Down,
     /// Show how the daemon is and who its clients are.
     Status,
+    /// Print what processes need in their environment to use the realm's MPS: eval "$(rgaps env)".
+    Env,
+    /// Run a command in the environment of the realm's MPS. Its exit code is the command's.
+    Run(Run),
     /// Find out by trying what this machine can do, and say what to do about what it cannot.
     Doctor,
     /// Look at topics, listen to them, publish to them.
@@ -84,6 +89,21 @@ pub struct Up {
     /// Run the daemon in this terminal, with its log, instead of in the background.
     #[arg(long)]
     pub foreground: bool,
+    /// Have the daemon run CUDA's Multi-Process Service (MPS) for its clients, or use one that is there.
+    #[arg(long)]
+    pub mps: bool,
+}
+
+#[derive(Args)]
+pub struct Run {
+    /// The command and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Subcommand)]

@@ -2,9 +2,9 @@
 
 use crate::args::{Common, Up};
 use crate::output::Output;
-use crate::session;
+use crate::{mps, session};
 use anyhow::Context;
-use rgaps::Node;
+use rgaps::{MpsInfo, Node};
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -16,13 +16,16 @@ struct Running {
     socket: String,
     version: String,
     idle_exit_ms: Option<u64>,
+    mps: MpsInfo,
 }
 
 pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     let mut config = session::config(common)?;
     if up.foreground {
-        return foreground(common);
+        return foreground(common, up.mps);
     }
+    config.cuda.mps |= up.mps;
+    let wants_mps = config.cuda.mps;
     config.idle_exit_ms = 0;
     config.autostart = true;
     let started = rgaps_session::connect(&config)?.is_none();
@@ -34,10 +37,14 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
         socket: status.socket,
         version: status.version,
         idle_exit_ms: status.idle_exit_ms,
+        mps: node.mps()?,
     };
     output.put(&running, |to| {
         let how = if started { "started" } else { "is running already" };
         writeln!(to, "rgapsd {} {how}: process {}, {}", running.version, running.pid, running.socket)?;
+        if wants_mps {
+            writeln!(to, "MPS: {}", mps::describe(&running.mps))?;
+        }
         if let Some(ms) = running.idle_exit_ms {
             writeln!(
                 to,
@@ -46,14 +53,21 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
             )?;
         }
         Ok(())
-    })
+    })?;
+    if wants_mps {
+        mps::check(&running.mps)?;
+    }
+    Ok(())
 }
 
 /// Becomes the daemon.
-fn foreground(common: &Common) -> anyhow::Result<()> {
+fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
     let program = rgaps_session::find_daemon(&[])?;
     let mut command = Command::new(&program);
     command.args(["--foreground", "--no-idle-exit"]);
+    if mps {
+        command.arg("--mps");
+    }
     if let Some(config) = &common.config {
         command.arg("--config").arg(config);
     }

@@ -8,6 +8,7 @@ mod daemon;
 mod doctor;
 mod domain;
 mod exit;
+mod mps;
 mod output;
 mod pool;
 mod session;
@@ -35,6 +36,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Up(up) => daemon::up(common, &up, &mut output),
         Command::Down => daemon::down(common, &mut output),
         Command::Status => status::status(common, &mut output),
+        Command::Env => mps::env(common, &mut output),
+        Command::Run(command) => mps::run(common, &command),
         Command::Doctor => doctor::doctor(common, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
         Command::Pool => pool::pool(common, &mut output),

@@ -2,14 +2,15 @@
 
 use crate::args::Common;
 use crate::output::{table, Output};
-use crate::{session, units};
-use rgaps::{ClientRow, Status};
+use crate::{mps, session, units};
+use rgaps::{ClientRow, MpsInfo, MpsState, Status};
 use serde::Serialize;
 
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     daemon: Status,
+    mps: MpsInfo,
     processes: Vec<ClientRow>,
 }
 
@@ -17,6 +18,7 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let node = session::look(common)?;
     let report = Report {
         daemon: node.status()?,
+        mps: node.mps()?,
         processes: node.clients()?,
     };
     output.put(&report, |to| {
@@ -51,6 +53,9 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             "cleaned up   {} dead clients, {} blocks; {} sessions cut off",
             daemon.clients_reaped, daemon.blocks_reclaimed, daemon.sessions_cut_off
         )?;
+        if report.mps.state != MpsState::Off {
+            writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
+        }
         for warning in &daemon.warnings {
             writeln!(to, "warning      {warning}")?;
         }

@@ -130,6 +130,11 @@ impl CudaError {
         }
     }
 
+    /// What MPS has to do with it, if a call failed because of MPS.
+    pub fn mps(&self) -> Option<MpsFailure> {
+        self.code().and_then(MpsFailure::of)
+    }
+
     /// The number of the driver's error, where a call failed.
     pub fn code(&self) -> Option<i32> {
         match self {
@@ -149,6 +154,69 @@ impl CudaError {
             } => true,
             CudaError::Call { code, .. } => is_lost_context(*code),
             _ => false,
+        }
+    }
+}
+
+/// How CUDA's Multi-Process Service (MPS) failed a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MpsFailure {
+    /// Its control daemon or server does not answer this process.
+    ConnectionFailed,
+    /// The server broke off: it has ended, or a fellow's fault ended all its clients' contexts.
+    ServerLost,
+    /// The server recovers from a fault, or waits for its clients of before to end.
+    ServerNotReady,
+    /// No room for another client.
+    TooManyClients,
+    /// No room for another connection to the GPU.
+    TooManyConnections,
+    /// Somebody had MPS end this process's contexts.
+    Terminated,
+}
+
+impl MpsFailure {
+    /// By the driver's number.
+    pub fn of(code: i32) -> Option<MpsFailure> {
+        Some(match code {
+            805 => MpsFailure::ConnectionFailed,
+            CUDA_ERROR_MPS_RPC_FAILURE => MpsFailure::ServerLost,
+            807 => MpsFailure::ServerNotReady,
+            808 => MpsFailure::TooManyClients,
+            809 => MpsFailure::TooManyConnections,
+            CUDA_ERROR_MPS_CLIENT_TERMINATED => MpsFailure::Terminated,
+            _ => return None,
+        })
+    }
+
+    /// What a user can do about it.
+    fn hint(self) -> &'static str {
+        match self {
+            MpsFailure::ConnectionFailed => {
+                "MPS does not take this process: it has ended, or is another user's (it serves one at \
+                 a time): see 'rgaps doctor', and start the process anew with 'rgaps run'"
+            }
+            MpsFailure::ServerLost => {
+                "the MPS server has ended or broken off, perhaps by another process's fault; this \
+                 process's CUDA context is lost: restart the process"
+            }
+            MpsFailure::ServerNotReady => {
+                "the MPS server is starting, recovering from a fault until the clients of before have \
+                 ended, or serves another user: try again, and end processes whose context is lost"
+            }
+            MpsFailure::TooManyClients => {
+                "MPS has all the clients that it can have (48 on a GPU, 16 before Volta): end some, or \
+                 start this process outside MPS"
+            }
+            MpsFailure::TooManyConnections => {
+                "MPS has no connection to the GPU left: end some clients, or set \
+                 CUDA_DEVICE_MAX_CONNECTIONS lower before they start"
+            }
+            MpsFailure::Terminated => {
+                "MPS's control ended this process's CUDA context (terminate_client): restart the \
+                 process"
+            }
         }
     }
 }
@@ -178,6 +246,9 @@ pub fn is_lost_context(code: i32) -> bool {
 
 /// What a user can do about an error code.
 pub(crate) fn hint(code: CUresult) -> &'static str {
+    if let Some(failure) = MpsFailure::of(code) {
+        return failure.hint();
+    }
     match code {
         CUDA_ERROR_OUT_OF_MEMORY => {
             "the GPU's memory is used up: end other users of it (nvidia-smi shows them) or lower \
@@ -205,8 +276,36 @@ pub(crate) fn hint(code: CUresult) -> &'static str {
             "a stream is capturing a CUDA graph: use a stream of its own outside the capture"
         }
         code if is_lost_context(code) => {
-            "this process's CUDA context is lost (an earlier kernel failed): restart the process"
+            "this process's CUDA context is lost (an earlier kernel failed, under MPS perhaps another \
+             process's): restart the process"
         }
         _ => "see the CUDA driver's documentation of this code",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_mps_s_errors_says_what_to_do() {
+        let failures: Vec<_> = (805..=810).map(MpsFailure::of).collect();
+        assert!(failures.iter().all(Option::is_some));
+        for (number, code) in (805..=810).enumerate() {
+            let hint = hint(code);
+            assert!(hint.contains("MPS"), "{code}: {hint}");
+            assert!(!failures[..number].contains(&failures[number]));
+            let call = "cuCtxCreate";
+            let name = String::new();
+            let error = CudaError::Call {
+                call,
+                name,
+                code,
+                hint,
+            };
+            assert_eq!(error.mps(), failures[number]);
+        }
+        assert_eq!((MpsFailure::of(804), MpsFailure::of(811)), (None, None));
+        assert_eq!(CudaError::Capturing.mps(), None);
     }
 }

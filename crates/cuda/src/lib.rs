@@ -35,7 +35,7 @@ mod table;
 pub use context::{Context, DeviceMemory};
 pub use device::Device;
 pub use driver::{Driver, LIBRARY_ENV};
-pub use error::{is_lost_context, CudaError};
+pub use error::{is_lost_context, CudaError, MpsFailure};
 pub use foreign::{ForeignStreams, OnStream};
 pub use mapping::CudaMapping;
 pub use memory_operations::memory_operations_work;

@@ -7,6 +7,7 @@
 mod gpu;
 mod limits;
 mod memory;
+mod mps;
 mod system;
 
 use crate::args::Common;
@@ -94,6 +95,7 @@ pub fn doctor(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     checks.extend(limits::checks(&config));
     let (gpu_checks, gpus) = gpu::checks(&config);
     checks.extend(gpu_checks);
+    checks.push(mps::check(&config, &gpus));
     checks.push(daemon(&config));
     let usable = checks.iter().all(|check| check.verdict != Verdict::Fail);
     let mut domains = Vec::new();

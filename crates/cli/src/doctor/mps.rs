@@ -1,0 +1,95 @@
+//! MPS: whether there is one, whose it is, and what it is good for.
+
+use super::Check;
+use crate::mps::describe;
+use rgaps::{Config, MpsInfo, MpsState, Node};
+use rgaps_session::{MpsControl, MPS_CLIENTS_MAX};
+use std::time::Duration;
+
+const NAME: &str = "MPS";
+/// How long MPS's control may take over an answer.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
+/// What was measured, for those who wonder whether they want it.
+const COST: &str =
+    "without MPS, two processes' kernels on one GPU take turns: from one's kernel to \
+                    the other's 142 us on an H200, under MPS 5 us";
+const HOW: &str =
+    "rgaps up --mps, then start processes with 'rgaps run -- COMMAND'; a client's fault may \
+                   then end its fellows: see docs/mps.md";
+
+pub fn check(config: &Config, gpus: &[String]) -> Check {
+    let info = of_the_daemon(config);
+    let wanted = config.cuda.mps;
+    match info {
+        Some(info) if info.state != MpsState::Off => of(&info),
+        _ => match MpsControl::of_this_process() {
+            Some(control) => in_use(
+                &control,
+                format!(
+                    "not the daemon's: this process's CUDA would use the one at '{}'",
+                    control.directory().display()
+                ),
+            ),
+            None if gpus.is_empty() => Check::ok(NAME, "off"),
+            None if wanted => Check::lack(NAME, "wanted, but no daemon runs it", HOW),
+            None => Check {
+                advice: Some(HOW.to_owned()),
+                ..Check::ok(NAME, format!("off: {COST}"))
+            },
+        },
+    }
+}
+
+/// What the daemon says, if one runs; that none does is another check's to say.
+fn of_the_daemon(config: &Config) -> Option<MpsInfo> {
+    let config = Config {
+        autostart: false,
+        ..config.clone()
+    };
+    let node = Node::builder("rgaps-doctor").config(config).build().ok()?;
+    node.mps().ok()
+}
+
+fn of(info: &MpsInfo) -> Check {
+    let found = describe(info);
+    match (&info.state, &info.pipe_directory) {
+        (MpsState::Ours | MpsState::Foreign, Some(directory)) => {
+            in_use(&MpsControl::at(directory), found)
+        }
+        _ => Check::lack(
+            NAME,
+            found,
+            "see the daemon's log; then 'rgaps down' and 'rgaps up --mps'",
+        ),
+    }
+}
+
+fn in_use(control: &MpsControl, found: String) -> Check {
+    if !control.has_socket() {
+        let found = format!("{found}; this user cannot reach it");
+        return Check::lack(NAME, found, "MPS serves one user: run as the daemon's user");
+    }
+    let servers = match control.servers(ASK_LIMIT) {
+        Ok(servers) => servers,
+        Err(error) => {
+            return Check::lack(
+                NAME,
+                format!("{found}; {error}"),
+                "what a dead client held is given to nobody until its control answers",
+            )
+        }
+    };
+    let clients: usize = servers.iter().map(|server| server.clients.len()).sum();
+    let (most, most_before_volta) = MPS_CLIENTS_MAX;
+    let found = format!(
+        "{found}; {clients} clients, of at most {most} on a GPU ({most_before_volta} before Volta)"
+    );
+    if clients >= most as usize {
+        return Check::lack(
+            NAME,
+            found,
+            "end some: more are refused with CUDA error 808",
+        );
+    }
+    Check::ok(NAME, found)
+}

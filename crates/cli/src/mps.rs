@@ -1,0 +1,162 @@
+//! `env` and `run`: the environment in which processes use the realm's MPS.
+
+use crate::args::{Common, Run};
+use crate::output::Output;
+use crate::session;
+use anyhow::{bail, Context};
+use rgaps::{MpsInfo, MpsState, Node};
+use rgaps_session::{MpsControl, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Processes that are started now cannot use the realm's MPS.
+#[derive(Debug, thiserror::Error)]
+pub enum NoMps {
+    /// It does not run, or takes no clients.
+    #[error("MPS does not run as it should: {0}")]
+    NotRunning(String),
+    /// The daemon was started without.
+    #[error("the daemon that runs was started without MPS; 'rgaps down', then 'rgaps up --mps'")]
+    NotWanted,
+    /// It serves another user.
+    #[error(
+        "the MPS at '{0}' cannot be reached by this user: MPS serves the processes of one user, that of \
+         the daemon; use a realm of your own (RGAPS_REALM), or run as that user"
+    )]
+    AnotherUsers(String),
+}
+
+#[derive(Serialize)]
+struct Environment {
+    state: MpsState,
+    variables: BTreeMap<&'static str, String>,
+}
+
+/// How it is with MPS in words.
+pub fn describe(info: &MpsInfo) -> String {
+    let place = info.pipe_directory.as_deref().unwrap_or_default();
+    let control = match info.control_pid {
+        Some(pid) => format!("control process {pid}, '{place}'"),
+        None => format!("'{place}'"),
+    };
+    let mut text = match info.state {
+        MpsState::Off => "off".to_owned(),
+        MpsState::Starting => "is being started".to_owned(),
+        MpsState::Ours => format!("the daemon's own: {control}"),
+        MpsState::Foreign => format!("one that was there: {control}"),
+        MpsState::Draining => format!("the last daemon's, which is ending: {control}"),
+        MpsState::Failed => "does not run".to_owned(),
+    };
+    if info.restarts > 0 {
+        text += &format!("; started again {} times", info.restarts);
+    }
+    if info.quarantined > 0 {
+        text += &format!("; {} dead clients not proven to be gone", info.quarantined);
+    }
+    if let Some(reason) = &info.reason {
+        text += &format!("; {reason}");
+    }
+    text
+}
+
+/// Refuses if MPS was wanted and processes cannot use it.
+pub fn check(info: &MpsInfo) -> Result<(), NoMps> {
+    match info.state {
+        MpsState::Off => Err(NoMps::NotWanted),
+        MpsState::Ours | MpsState::Foreign => match &info.pipe_directory {
+            Some(directory) if !MpsControl::at(directory).has_socket() => {
+                Err(NoMps::AnotherUsers(directory.clone()))
+            }
+            _ => Ok(()),
+        },
+        _ => Err(NoMps::NotRunning(describe(info))),
+    }
+}
+
+/// The variables that processes need. None where there is no MPS.
+fn environment(node: &Node) -> anyhow::Result<Environment> {
+    let info = node.mps()?;
+    let mut variables = BTreeMap::new();
+    if info.state != MpsState::Off {
+        check(&info)?;
+        variables.extend(info.pipe_directory.map(|value| (MPS_PIPE_VARIABLE, value)));
+        variables.extend(info.log_directory.map(|value| (MPS_LOG_VARIABLE, value)));
+    }
+    Ok(Environment {
+        state: info.state,
+        variables,
+    })
+}
+
+/// The daemon that runs, or one that is started because the configuration wants MPS.
+fn daemon(common: &Common) -> anyhow::Result<Node> {
+    match session::config(common)?.cuda.mps {
+        true => session::join(common),
+        false => session::look(common),
+    }
+}
+
+pub fn env(common: &Common, output: &mut Output) -> anyhow::Result<()> {
+    let environment = environment(&daemon(common)?)?;
+    output.put(&environment, |to| {
+        for (name, value) in &environment.variables {
+            writeln!(to, "export {name}={}", quoted(value))?;
+        }
+        if environment.variables.is_empty() {
+            writeln!(to, "# MPS is off in this realm: nothing to set")?;
+        }
+        Ok(())
+    })
+}
+
+pub fn run(common: &Common, run: &Run) -> anyhow::Result<()> {
+    let config = session::config(common)?;
+    let variables = if !config.cuda.mps && rgaps_session::connect(&config)?.is_none() {
+        eprintln!("rgaps: no daemon runs, so there is no MPS; 'rgaps up --mps' starts both");
+        BTreeMap::new()
+    } else {
+        environment(&daemon(common)?)?.variables
+    };
+    let Some((program, arguments)) = run.command.split_first() else {
+        bail!("name a command: rgaps run -- COMMAND");
+    };
+    // It returns only if it fails; else the exit code is the command's.
+    let error = Command::new(program).args(arguments).envs(variables).exec();
+    Err(error).with_context(|| format!("'{}' cannot be started", program.to_string_lossy()))
+}
+
+/// For a POSIX shell.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_shell_reads_is_what_was_meant() {
+        for value in ["/plain", "/with space", "it's; $(false) \"x\" \\ `y`\nz"] {
+            let script = format!("printf %s {}", quoted(value));
+            let read = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(read.stdout).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn an_mps_that_cannot_be_used_is_refused() {
+        let info = |state, directory: Option<&str>| MpsInfo {
+            state,
+            pipe_directory: directory.map(str::to_owned),
+            reason: Some("because".to_owned()),
+            ..MpsInfo::default()
+        };
+        let refused = |info| check(&info).unwrap_err().to_string();
+        assert!(refused(info(MpsState::Failed, None)).contains("because"));
+        assert!(refused(info(MpsState::Draining, Some("/x"))).contains("because"));
+        assert!(refused(info(MpsState::Ours, Some("/not/there"))).contains("one user"));
+        assert!(refused(info(MpsState::Off, None)).contains("rgaps up --mps"));
+    }
+}
