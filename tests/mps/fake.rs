@@ -1,5 +1,6 @@
 //! Puts the stand-in for NVIDIA's MPS programs on a `PATH` of a test's own, and tells it what to do.
 //! Included by the tests of several crates.
+#![allow(dead_code)] // each test file uses a part of it
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
