@@ -21,13 +21,14 @@ use rgaps_session::{Limits, Range, Refusal, RefusalCode, Side};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::abandon;
 use rustix::fs::OFlags;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a client has claimed so far, while it hands back.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    pub(crate) members: HashMap<(u32, Side, u32), Vec<Range>>,
+    /// Per pool: what a publisher leases there.
+    pub(crate) members: HashMap<(u32, Side, u32), BTreeMap<u32, Vec<Range>>>,
 }
 
 /// Ranges of the control segment that a predecessor may have had in quarantine.
@@ -142,12 +143,14 @@ impl Zone {
             describe_publisher(&words, publisher);
         }
         for slot in 0..MAX_SUBSCRIBERS as u32 {
-            let known = topic
-                .subscriber(slot)
-                .map_or(0, |subscriber| subscriber.incarnation);
-            view.subscriber(slot as usize)
-                .incarnation()
-                .store(known, Ordering::Release);
+            let known = topic.subscriber(slot);
+            let words = view.subscriber(slot as usize);
+            let pool = known.and_then(|subscriber| subscriber.pool);
+            words
+                .pool()
+                .store(pool.map_or(0, |pool| pool + 1), Ordering::Relaxed);
+            let incarnation = known.map_or(0, |subscriber| subscriber.incarnation);
+            words.incarnation().store(incarnation, Ordering::Release);
         }
         // Of one that has left, publishers may have still to finish entries.
         topic.held_up = view.letting().load(Ordering::Acquire)
@@ -173,14 +176,13 @@ impl Zone {
     }
 
     fn load_granules(&mut self) -> std::io::Result<()> {
-        let owners: HashMap<u32, u32> = self
+        // Of any pool: copies are in others than the publisher's own.
+        let owners: HashSet<u32> = self
             .topics
             .values()
             .flat_map(|topic| {
-                topic
-                    .publishers
-                    .iter()
-                    .map(|p| (topic.granule_owner(p.slot), p.pool))
+                let slots = topic.publishers.iter().map(|p| p.slot);
+                slots.map(|slot| topic.granule_owner(slot))
             })
             .collect();
         for pool in &mut self.pools {
@@ -191,7 +193,7 @@ impl Zone {
                 .filter(|(_, owner)| *owner != 0)
             {
                 pool.restore_owner(at, owner);
-                if owners.get(&owner) != Some(&pool.index) {
+                if !owners.contains(&owner) {
                     pool.free(&self.registry, at, 1);
                 }
             }

@@ -1,5 +1,8 @@
 //! Which granules of a pool are leased, and to whom.
 
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+
 /// Owner of a free granule.
 pub(crate) const FREE: u32 = 0;
 
@@ -9,6 +12,8 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) struct Granules {
     owners: Vec<u32>,
     leased: usize,
+    /// How many each owner has.
+    counts: HashMap<u32, usize>,
     /// Every granule below it is leased.
     first_free: usize,
 }
@@ -29,9 +34,25 @@ impl Granules {
 
     /// Drops the granules from `len` on, whoever has them.
     pub(crate) fn truncate(&mut self, len: usize) {
+        for at in len..self.owners.len() {
+            self.discount(self.owners[at]);
+        }
         self.owners.truncate(len);
-        self.leased = self.owners.iter().filter(|owner| **owner != FREE).count();
         self.first_free = 0;
+    }
+
+    /// A granule of `owner`'s is about to be somebody else's.
+    fn discount(&mut self, owner: u32) {
+        if owner == FREE {
+            return;
+        }
+        self.leased -= 1;
+        if let Entry::Occupied(mut count) = self.counts.entry(owner) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     pub(crate) fn owner(&self, granule: usize) -> Option<u32> {
@@ -69,10 +90,13 @@ impl Granules {
 
     /// Gives granules to `owner`, or frees them.
     pub(crate) fn set(&mut self, first: usize, count: usize, owner: u32) {
-        for slot in &mut self.owners[first..first + count] {
-            self.leased -= usize::from(*slot != FREE);
-            self.leased += usize::from(owner != FREE);
-            *slot = owner;
+        for at in first..first + count {
+            self.discount(self.owners[at]);
+            self.owners[at] = owner;
+        }
+        if owner != FREE {
+            self.leased += count;
+            *self.counts.entry(owner).or_default() += count;
         }
         if owner == FREE {
             self.first_free = self.first_free.min(first);
@@ -82,6 +106,9 @@ impl Granules {
     /// What `owner` has: runs of granules, first and count.
     pub(crate) fn runs(&self, owner: u32) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
+        if self.count(owner) == 0 {
+            return runs;
+        }
         for at in self
             .owners
             .iter()
@@ -99,7 +126,7 @@ impl Granules {
 
     /// How many granules `owner` has.
     pub(crate) fn count(&self, owner: u32) -> usize {
-        self.owners.iter().filter(|o| **o == owner).count()
+        self.counts.get(&owner).copied().unwrap_or(0)
     }
 }
 
@@ -126,5 +153,7 @@ mod tests {
         assert_eq!(granules.runs(7), [(0, 1)]);
         granules.truncate(5);
         assert_eq!((granules.leased(), granules.count(8)), (2, 1));
+        granules.set(0, 1, FREE);
+        assert_eq!((granules.leased(), granules.count(7)), (1, 0));
     }
 }

@@ -8,6 +8,7 @@ use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
 use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS};
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,7 @@ impl Engine {
         &mut self,
         session: SessionId,
         member: &Member,
+        pool: u32,
         ranges: &[Range],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, member.zone)?;
@@ -143,9 +145,9 @@ impl Engine {
             return Err(bad("too many ranges, or a subscriber's"));
         }
         if !ranges.is_empty() {
-            let (topic, publisher) = zone.publisher_of(member, client)?;
+            let (topic, _) = zone.publisher_of(member, client)?;
             let owner = topic.granule_owner(member.slot);
-            let pool = &zone.pools[publisher.pool as usize];
+            let pool = zone.pool(pool)?;
             if ranges
                 .iter()
                 .any(|range| pool.owned(range, owner).is_none())
@@ -160,11 +162,8 @@ impl Engine {
             .clients
             .get_mut(&client)
             .and_then(|client| client.claims.as_mut());
-        let claimed = claims
-            .ok_or_else(not_handing_back)?
-            .members
-            .entry(key)
-            .or_default();
+        let members = &mut claims.ok_or_else(not_handing_back)?.members;
+        let claimed = members.entry(key).or_default().entry(pool).or_default();
         if claimed.len() + ranges.len() > rgaps_layout::MAX_GRANULES {
             return Err(bad("more ranges are claimed than there can be"));
         }
@@ -288,32 +287,32 @@ impl Zone {
                 None => {
                     self.remove_member(topic, side, slot);
                 }
-                Some(ranges) if side == Side::Publisher => self.keep_leases(topic, slot, ranges),
+                Some(kept) if side == Side::Publisher => self.keep_leases(topic, slot, kept),
                 Some(_) => {}
             }
         }
     }
 
     /// Returns the leases of a publisher that its client does not know of.
-    fn keep_leases(&mut self, topic: u32, slot: u32, ranges: &[Range]) {
+    fn keep_leases(&mut self, topic: u32, slot: u32, claimed: &BTreeMap<u32, Vec<Range>>) {
         let Some(topic) = self.topics.get(&topic) else {
             return;
         };
-        let Some(publisher) = topic.publisher(slot) else {
-            return;
-        };
         let owner = topic.granule_owner(slot);
-        let mut kept: Vec<(u64, u64)> = ranges
-            .iter()
-            .map(|range| (range.offset, range.offset + range.bytes))
-            .collect();
-        kept.sort_unstable();
-        let keeps = |granule: usize| {
-            let at = granule as u64 * GRANULE_BYTES;
-            let next = kept.partition_point(|(start, _)| *start <= at);
-            next > 0 && kept[next - 1].1 > at
-        };
-        self.pools[publisher.pool as usize].free_except(&self.registry, owner, keeps);
+        for pool in &mut self.pools {
+            let ranges = claimed.get(&pool.index).map_or(&[][..], Vec::as_slice);
+            let mut kept: Vec<(u64, u64)> = ranges
+                .iter()
+                .map(|range| (range.offset, range.offset + range.bytes))
+                .collect();
+            kept.sort_unstable();
+            let keeps = |granule: usize| {
+                let at = granule as u64 * GRANULE_BYTES;
+                let next = kept.partition_point(|(start, _)| *start <= at);
+                next > 0 && kept[next - 1].1 > at
+            };
+            pool.free_except(&self.registry, owner, keeps);
+        }
     }
 
     /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,

@@ -1,5 +1,6 @@
 //! Joining a topic.
 
+use crate::leave::Room;
 use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
 use crate::qos::{check_demand, check_offer, mismatch};
 use crate::random;
@@ -9,8 +10,8 @@ use crate::step::step;
 use crate::topic::{Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{
-    Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
-    MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
+    Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_REPLICAS,
+    MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
 };
 use rgaps_session::{Demand, Member, Offer, PoolGrant, Refusal, RefusalCode, Ring, Role, Side};
 use rgaps_sync::atomic::Ordering;
@@ -38,6 +39,7 @@ pub(crate) struct Seat {
     pub(crate) ring: Ring,
     pub(crate) type_name: String,
     pub(crate) pool: Option<PoolGrant>,
+    pub(crate) reads: Option<PoolGrant>,
 }
 
 impl Zone {
@@ -77,44 +79,77 @@ impl Zone {
     ) -> Result<Seat, Refusal> {
         let topic = &self.topics[&index];
         self.check_fit(topic, wish)?;
-        let named = topic.pool.map(|pool| self.pools[pool as usize].domain);
-        let domain = match wish.role {
-            Role::Publisher(_) => wish.domain.or(named).or(Some(Domain::Host)),
-            Role::Subscriber(_) => wish.domain.or(named),
-        };
-        let pool = domain
-            .map(|domain| self.pool_for(domain, sources))
-            .transpose()?;
+        let named = topic.pool;
         let (side, slot, incarnation) = match wish.role {
             Role::Publisher(offer) => {
-                let pool = pool.ok_or_else(|| bad("a publisher's domain is not known"))?;
-                self.add_publisher(client, index, offer, pool)?
+                let pool = match (wish.domain, named) {
+                    // `check_fit` has compared them.
+                    (_, Some(pool)) => pool,
+                    (domain, None) => self.pool_for(domain.unwrap_or(Domain::Host), sources)?,
+                };
+                let added = self.add_publisher(client, index, offer, pool)?;
+                self.settle_pool(index, pool);
+                added
             }
-            Role::Subscriber(demand) => self.add_subscriber(client, index, demand)?,
+            Role::Subscriber(demand) => {
+                let reads = self.reading_pool(index, wish.domain, sources)?;
+                self.add_subscriber(client, index, demand, reads)?
+            }
         };
-        self.settle_topic(index, wish.type_name, pool);
-        let member = Member {
+        self.settle_type(index, wish.type_name);
+        Ok(self.seat(Member {
             zone: self.id,
             topic: index,
             side,
             slot,
             incarnation,
-        };
-        Ok(self.seat(member, pool))
+        }))
     }
 
-    fn seat(&self, member: Member, pool: Option<u32>) -> Seat {
+    /// Where a subscriber reads that names a domain; none: where the messages are.
+    fn reading_pool(
+        &mut self,
+        index: u32,
+        domain: Option<Domain>,
+        sources: &mut dyn Sources,
+    ) -> Result<Option<u32>, Refusal> {
+        let Some(domain) = domain else {
+            return Ok(None);
+        };
+        let pool = self.pool_for(domain, sources)?;
+        let topic = &self.topics[&index];
+        if topic.pool == Some(pool) {
+            return Ok(None);
+        }
+        let mut foreign = topic.foreign_pools();
+        foreign.insert(pool);
+        if foreign.len() > MAX_REPLICAS {
+            return Err(refuse(
+                RefusalCode::LimitReached,
+                format!(
+                    "subscribers of topic '{}' read in {MAX_REPLICAS} other domains already, which is \
+                     the limit; join without a domain, or read in one of those",
+                    topic.name
+                ),
+            ));
+        }
+        Ok(Some(pool))
+    }
+
+    fn seat(&self, member: Member) -> Seat {
         let topic = &self.topics[&member.topic];
-        let (doorbell, ring) = match member.side {
+        let (doorbell, ring, reads) = match member.side {
             Side::Publisher => topic
                 .publisher(member.slot)
-                .map(|p| (p.doorbell, p.ring))
+                .map(|p| (p.doorbell, p.ring, None))
                 .unwrap_or_default(),
             Side::Subscriber => {
-                let doorbell = topic.subscriber(member.slot).map(|s| s.doorbell);
-                (doorbell.unwrap_or_default(), Ring::default())
+                let subscriber = topic.subscriber(member.slot);
+                let doorbell = subscriber.map(|s| s.doorbell).unwrap_or_default();
+                (doorbell, Ring::default(), subscriber.and_then(|s| s.pool))
             }
         };
+        let grant = |pool: u32| self.pools[pool as usize].grant();
         Seat {
             member,
             region_offset: topic.region,
@@ -122,7 +157,8 @@ impl Zone {
             doorbell,
             ring,
             type_name: topic.type_name.clone(),
-            pool: pool.map(|pool| self.pools[pool as usize].grant()),
+            pool: topic.pool.map(grant),
+            reads: reads.map(grant),
         }
     }
 
@@ -192,12 +228,12 @@ impl Zone {
             ));
         }
         let named = topic.pool.map(|pool| self.pools[pool as usize].domain);
-        if let (Some(has), Some(wants)) = (named, wish.domain) {
+        if let (Role::Publisher(_), Some(has), Some(wants)) = (&wish.role, named, wish.domain) {
             if has != wants {
                 return Err(refuse(
                     RefusalCode::DomainMismatch,
                     format!(
-                        "topic '{}' lives in {has}, not in {wants}; join without a domain, or \
+                        "topic '{}' lives in {has}, not in {wants}; publish without a domain, or \
                          use another topic",
                         topic.name
                     ),
@@ -304,7 +340,7 @@ impl Zone {
                 .get_mut(&index)
                 .expect("the topic that is being joined");
             let Some(slot) = topic.free_publisher_slot() else {
-                if self.evict_oldest_orphan(|topic, _| topic == index) {
+                if self.evict_oldest_orphan(Room::InTopic(index)) {
                     continue;
                 }
                 return Err(refuse(
@@ -339,6 +375,7 @@ impl Zone {
         client: u32,
         index: u32,
         demand: Demand,
+        pool: Option<u32>,
     ) -> Result<(Side, u32, u64), Refusal> {
         self.release_held_up(index);
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
@@ -359,6 +396,8 @@ impl Zone {
             incarnation,
             demand,
             doorbell,
+            pool,
+            path: None,
         };
         if let Err(error) = self
             .registry
@@ -378,23 +417,37 @@ impl Zone {
         Ok((Side::Subscriber, slot, incarnation))
     }
 
-    /// The first type and the first pool that somebody named become the topic's.
-    fn settle_topic(&mut self, index: u32, type_name: &str, pool: Option<u32>) {
+    /// The first type that somebody named becomes the topic's.
+    fn settle_type(&mut self, index: u32, type_name: &str) {
         let topic = self
             .topics
             .get_mut(&index)
             .expect("the topic that was joined");
-        let mut written = Ok(());
-        if topic.type_name.is_empty() && !type_name.is_empty() {
-            topic.type_name = type_name.to_owned();
-            written = self.registry.set_topic_type(index, type_name);
+        if !topic.type_name.is_empty() || type_name.is_empty() {
+            return;
         }
-        if let (None, Some(pool)) = (topic.pool, pool) {
-            topic.pool = Some(pool);
-            written = written.and(self.registry.set_topic_pool(index, pool));
+        topic.type_name = type_name.to_owned();
+        if let Err(error) = self.registry.set_topic_type(index, type_name) {
+            tracing::error!(%error, topic = topic.name, "a topic's type was not written down");
         }
-        if let Err(error) = written {
-            tracing::error!(%error, topic = topic.name, "a topic's type or pool was not written down");
+    }
+
+    /// The first publisher's pool becomes the topic's. Subscribers that came before it and read there
+    /// read elsewhere no more.
+    fn settle_pool(&mut self, index: u32, pool: u32) {
+        let topic = self
+            .topics
+            .get_mut(&index)
+            .expect("the topic that was joined");
+        if topic.pool.is_some() {
+            return;
+        }
+        topic.pool = Some(pool);
+        let view = self.control.topic(topic.region);
+        view.elsewhere()
+            .store(topic.elsewhere_bits(), Ordering::Release);
+        if let Err(error) = self.registry.set_topic_pool(index, pool) {
+            tracing::error!(%error, topic = topic.name, "a topic's pool was not written down");
         }
     }
 }

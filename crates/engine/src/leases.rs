@@ -1,5 +1,6 @@
 //! Publishers' memory: what they lease, and what they give back.
 
+use crate::leave::Room;
 use crate::pools::LeaseError;
 use crate::refuse::{bad, refuse};
 use crate::zone::Zone;
@@ -7,18 +8,28 @@ use rgaps_layout::GRANULE_BYTES;
 use rgaps_session::{Member, Range, Refusal, RefusalCode};
 
 impl Zone {
-    /// Leases memory to a publisher of the client's; makes room for it if need be. Returns the
-    /// pool, the range and, if the pool grew, the number of its first new segment.
+    /// Leases memory to a publisher of the client's, in its own pool or one that its topic is read in;
+    /// makes room for it if need be. Returns the range and, if the pool grew, the number of its first
+    /// new segment.
     pub(crate) fn lease(
         &mut self,
         member: &Member,
         client: u32,
+        index: u32,
         bytes: u64,
         limit: Option<u64>,
-    ) -> Result<(u32, Range, Option<u32>), Refusal> {
+    ) -> Result<(Range, Option<u32>), Refusal> {
         let (topic, publisher) = self.publisher_of(member, client)?;
+        if publisher.pool != index && !topic.is_read_in(index) {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                format!(
+                    "pool {index} is neither the publisher's own nor one that a subscriber of its topic \
+                     reads in"
+                ),
+            ));
+        }
         let owner = topic.granule_owner(member.slot);
-        let index = publisher.pool;
         let pool = self.pool(index)?;
         let before = pool.segment_count();
         check_limit(pool.leased_bytes_of(owner), bytes, limit)?;
@@ -27,12 +38,12 @@ impl Zone {
             match pool.lease(&self.registry, bytes, owner) {
                 Ok(range) => {
                     let grown = pool.segment_count() != before;
-                    return Ok((index, range, grown.then_some(before)));
+                    return Ok((range, grown.then_some(before)));
                 }
                 Err(LeaseError::Other(refusal)) => return Err(refusal),
                 // Each turn takes messages out of an orphan or ends it, so this ends.
                 Err(LeaseError::Full(refusal)) => {
-                    if !self.evict_oldest_orphan(|_, pool| pool == index) {
+                    if !self.evict_oldest_orphan(Room::InPool(index)) {
                         return Err(refusal);
                     }
                 }
@@ -45,13 +56,14 @@ impl Zone {
         &mut self,
         member: &Member,
         client: u32,
+        index: u32,
         ranges: &[Range],
     ) -> Result<(), Refusal> {
         let (topic, publisher) = self.publisher_of(member, client)?;
         let owner = topic.granule_owner(member.slot);
         let live = self.live_granules(topic, publisher);
-        let index = publisher.pool as usize;
-        let pool = &mut self.pools[index];
+        self.pool(index)?;
+        let pool = &mut self.pools[index as usize];
         let mut owned = Vec::new();
         for range in ranges {
             let (first, count) = pool.owned(range, owner).ok_or_else(|| {
@@ -60,7 +72,7 @@ impl Zone {
                     range.offset, range.bytes
                 ))
             })?;
-            if (first..first + count).any(|granule| live.contains(granule)) {
+            if (first..first + count).any(|granule| live.contains(index, granule)) {
                 return Err(bad(format!(
                     "blocks in the {} bytes at {} are still loaned, kept or held",
                     range.bytes, range.offset

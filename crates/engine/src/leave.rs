@@ -1,6 +1,6 @@
 //! Leaving and dying: what ends when a member is gone, and what stays for whom.
 
-use crate::granule_set::GranuleSet;
+use crate::granule_set::LiveGranules;
 use crate::join::TOPIC_BYTES;
 use crate::membership::{announce, empty_publisher};
 use crate::step::step;
@@ -13,6 +13,15 @@ use rgaps_topic::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_through,
     live_blocks, ring_publishers, Shared, TopicView,
 };
+
+/// What orphans are to make room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room {
+    /// A publisher of this topic.
+    InTopic(u32),
+    /// Memory of this pool.
+    InPool(u32),
+}
 
 impl Zone {
     /// Takes all members of a client out of their topics, and forgets the client. Returns how
@@ -53,6 +62,8 @@ impl Zone {
             .store(topic.reliable_bits(), Ordering::Release);
         view.subscribers()
             .store(topic.subscriber_bits(), Ordering::Release);
+        view.elsewhere()
+            .store(topic.elsewhere_bits(), Ordering::Release);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");
         // Before its bits: no publisher begins to clear one that is somebody else's by then.
@@ -224,8 +235,10 @@ impl Zone {
         let live = self.live_granules(topic, publisher);
         let owner = topic.granule_owner(slot);
         let mut freed = 0;
-        if let Some(pool) = self.pools.get_mut(publisher.pool as usize) {
-            freed = pool.free_except(&self.registry, owner, |granule| live.contains(granule));
+        for pool in &mut self.pools {
+            let index = pool.index;
+            let lives = |granule| live.contains(index, granule);
+            freed += pool.free_except(&self.registry, owner, lives);
         }
         if live.is_empty() && drained {
             self.end_publisher(index, slot);
@@ -235,7 +248,7 @@ impl Zone {
     }
 
     /// Granules in which somebody holds a block of the publisher's.
-    pub(crate) fn live_granules(&self, topic: &Topic, publisher: &Publisher) -> GranuleSet {
+    pub(crate) fn live_granules(&self, topic: &Topic, publisher: &Publisher) -> LiveGranules {
         let words = self
             .control
             .topic(topic.region)
@@ -243,9 +256,9 @@ impl Zone {
         let region = self
             .control
             .region(publisher.ring.region_offset, publisher.geometry());
-        let mut live = GranuleSet::default();
-        for (offset, bytes) in live_blocks(&words, &region) {
-            live.add(offset, bytes);
+        let mut live = LiveGranules::default();
+        for (pool, offset, bytes) in live_blocks(&words, &region) {
+            live.add(pool.unwrap_or(publisher.pool), offset, bytes);
         }
         live
     }
@@ -332,9 +345,9 @@ impl Zone {
         true
     }
 
-    /// Makes room: evicts, of the orphans that `wanted` names by topic and pool, the oldest whose
-    /// messages no reliable subscriber still needs. False: there is none.
-    pub(crate) fn evict_oldest_orphan(&mut self, wanted: impl Fn(u32, u32) -> bool) -> bool {
+    /// Makes room: evicts, of the orphans that take it, the oldest whose messages no reliable
+    /// subscriber still needs. False: there is none.
+    pub(crate) fn evict_oldest_orphan(&mut self, room: Room) -> bool {
         let mut orphans: Vec<(u64, u32, u32)> = Vec::new();
         for topic in self
             .orphaned
@@ -343,7 +356,11 @@ impl Zone {
         {
             for publisher in &topic.publishers {
                 if let Owner::Orphan(orphan) = publisher.owner {
-                    if wanted(topic.index, publisher.pool) {
+                    let takes = match room {
+                        Room::InTopic(index) => topic.index == index,
+                        Room::InPool(pool) => self.leased(topic, publisher.slot, pool) > 0,
+                    };
+                    if takes {
                         orphans.push((orphan.order, topic.index, publisher.slot));
                     }
                 }

@@ -229,8 +229,8 @@ impl Zone {
             .control
             .topic(topic.region)
             .publisher(publisher.slot as usize);
-        let pool = self.pools.get(publisher.pool as usize);
         let owner = topic.granule_owner(publisher.slot);
+        let leased_bytes = self.pools.iter().map(|p| p.leased_bytes_of(owner)).sum();
         PublisherRow {
             slot: publisher.slot,
             client: publisher.client_name.clone(),
@@ -240,7 +240,7 @@ impl Zone {
             start: publisher.ring.start,
             head: words.head().load(Ordering::Relaxed),
             tail: words.tail().load(Ordering::Relaxed),
-            leased_bytes: pool.map_or(0, |pool| pool.leased_bytes_of(owner)),
+            leased_bytes,
             blocks_used: words.blocks_used().load(Ordering::Relaxed),
         }
     }
@@ -264,8 +264,24 @@ impl Zone {
             missed: words.missed().load(Ordering::Relaxed),
             held: words.held().load(Ordering::Relaxed),
             lag,
-            // On one host, readers map the publisher's pool: there is nothing better to take.
-            path: "zero-copy".to_owned(),
+            domain: subscriber
+                .pool
+                .filter(|pool| topic.pool != Some(*pool))
+                .map(|pool| self.pools[pool as usize].domain),
+            path: self.path(topic, subscriber),
+        }
+    }
+
+    /// How a subscriber's messages reach it: as it says itself, which knows what it can map.
+    fn path(&self, topic: &Topic, subscriber: &Subscriber) -> String {
+        let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
+        match (&subscriber.path, reads) {
+            (Some(path), _) => path.clone(),
+            (None, None) => "zero copy".to_owned(),
+            (None, Some(pool)) => format!(
+                "copied to {}, or read where it is: known with the first message",
+                self.pools[pool as usize].domain
+            ),
         }
     }
 
@@ -318,6 +334,12 @@ fn pool_warnings(pool: &Pool) -> Vec<String> {
         if !warnings.contains(warning) {
             warnings.push(warning.clone());
         }
+    }
+    if pool.pinned {
+        warnings.push(
+            "a client has registered its pages with a CUDA driver: free memory stays with the pool"
+                .to_owned(),
+        );
     }
     warnings
 }

@@ -77,6 +77,14 @@ pub(crate) fn fill_subscriber(
     slot.received().store(0, Ordering::Relaxed);
     slot.missed().store(0, Ordering::Relaxed);
     slot.held().store(0, Ordering::Relaxed);
+    // Before it counts as a subscriber in any mask: a publisher that sees it there sees where it
+    // reads.
+    let pool = subscriber.pool.map_or(0, |pool| pool + 1);
+    slot.pool().store(pool, Ordering::Relaxed);
+    if subscriber.pool.is_some_and(|pool| topic.pool != Some(pool)) {
+        view.elsewhere()
+            .fetch_or(1 << subscriber.slot, Ordering::Release);
+    }
     slot.incarnation()
         .store(subscriber.incarnation, Ordering::Release);
     topic.epoch = topic.epoch.wrapping_add(1);
@@ -95,6 +103,8 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
     step!("announce.begin");
     view.publishers()
         .store(topic.publisher_bits(), Ordering::Release);
+    view.elsewhere()
+        .store(topic.elsewhere_bits(), Ordering::Release);
     view.subscribers()
         .store(topic.subscriber_bits(), Ordering::Release);
     view.reliable()

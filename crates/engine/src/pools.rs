@@ -1,7 +1,7 @@
 //! A pool: its segments, and who leases which granules of it.
 
 use crate::granules::{Granules, FREE};
-use crate::refuse::{memory, refuse, system};
+use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{make_private, reopen, Registry};
 use rgaps_layout::{Domain, PoolRecord, SegmentRecord, GRANULE_BYTES, MAX_SEGMENTS, RECORD_LIVE};
 use rgaps_pool::{Segment, SegmentSource};
@@ -16,6 +16,8 @@ pub(crate) struct Pool {
     pub(crate) cap_bytes: u64,
     /// The least that it grows by.
     pub(crate) segment_bytes: u64,
+    /// Clients have registered its pages with drivers: free memory keeps them.
+    pub(crate) pinned: bool,
     source: Box<dyn SegmentSource>,
     /// None: recorded by a predecessor and not handed back yet.
     segments: Vec<Option<Segment>>,
@@ -46,6 +48,7 @@ impl Pool {
             domain: source.domain(),
             cap_bytes: (cap_bytes / unit * unit).clamp(unit, rgaps_layout::MAX_POOL_BYTES),
             segment_bytes: segment_bytes.max(1).next_multiple_of(unit),
+            pinned: false,
             source,
             segments: Vec::new(),
             expected: Vec::new(),
@@ -83,7 +86,7 @@ impl Pool {
             gpu_uuid,
             cap_bytes: self.cap_bytes,
             segment_count: self.expected.len() as u32,
-            reserved: 0,
+            pinned: u32::from(self.pinned),
             segments,
         }
     }
@@ -293,7 +296,28 @@ impl Pool {
         freed
     }
 
+    /// Says that clients register the pool's pages with drivers, which from then on hold on to them:
+    /// a hole would leave a driver with pages that nobody else sees.
+    pub(crate) fn pin(&mut self, registry: &Registry) -> Result<(), Refusal> {
+        if self.domain != Domain::Host {
+            return Err(bad(format!(
+                "the {} pool is the driver's own memory; only host pools are pinned",
+                self.domain
+            )));
+        }
+        if !self.pinned {
+            registry
+                .set_pinned(self.index)
+                .map_err(|e| system("write its registry", e))?;
+            self.pinned = true;
+        }
+        Ok(())
+    }
+
     fn discard(&mut self, first: usize, count: usize) {
+        if self.pinned {
+            return;
+        }
         let (mut at, end) = (
             first as u64 * GRANULE_BYTES,
             (first + count) as u64 * GRANULE_BYTES,

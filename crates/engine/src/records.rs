@@ -45,6 +45,7 @@ impl Zone {
             // The recorded cap, not today's: clients have reserved that much address space.
             let mut pool = Pool::new(index, opened.source, record.cap_bytes, opened.segment_bytes);
             pool.expect(&record.segments[..record.segment_count as usize]);
+            pool.pinned = record.pinned != 0;
             self.pools.push(pool);
         }
         Ok(())
@@ -188,12 +189,15 @@ impl Zone {
         } else {
             (u32::MAX, 0)
         };
+        let pool = record.pool.checked_sub(1);
         Some(Subscriber {
             slot,
             client,
             incarnation: record.incarnation,
             demand,
             doorbell,
+            pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),
+            path: None,
         })
     }
 }

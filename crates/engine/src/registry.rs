@@ -65,7 +65,7 @@ const _: () = {
             == 4 + 4 + 16 + 8 + 4 + 4 + rgaps_layout::MAX_SEGMENTS * SegmentRecord::BYTES
     );
     assert!(PublisherRecord::BYTES == 4 * 2 + 8 * 2 + 4 * 2 + 8 + 4 * 4 + 8);
-    assert!(SubscriberRecord::BYTES == 4 * 2 + 8 + 4 * 2);
+    assert!(SubscriberRecord::BYTES == 4 * 2 + 8 + 4 * 4);
     assert!(
         offset_of!(TopicRecord, publishers)
             == 4 * 2
@@ -197,6 +197,12 @@ impl Registry {
     pub(crate) fn set_segment_count(&self, pool: u32, count: u32) -> io::Result<()> {
         let at = RegistryHeader::pool(pool as usize) + offset_of!(PoolRecord, segment_count) as u64;
         self.write(at, &count.to_ne_bytes())
+    }
+
+    /// Notes that a pool's pages are registered with a driver.
+    pub(crate) fn set_pinned(&self, pool: u32) -> io::Result<()> {
+        let at = RegistryHeader::pool(pool as usize) + offset_of!(PoolRecord, pinned) as u64;
+        self.write(at, &1u32.to_ne_bytes())
     }
 
     pub(crate) fn set_topic(&self, index: u32, record: &TopicRecord) -> io::Result<()> {

@@ -3,11 +3,12 @@
 use crate::engine::{Engine, SessionId};
 use crate::join::Wish;
 use crate::refuse::{bad, refuse, system};
+use crate::topic::Topic;
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
-    Role, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
+    Role, Side, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_PATH_BYTES, MAX_RANGES, PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
 
@@ -103,8 +104,24 @@ impl Engine {
                 from,
                 writable,
             } => self.segments(session, zone, pool, from, writable, out),
-            Request::Lease { publisher, bytes } => self.lease(session, &publisher, bytes),
-            Request::Return { publisher, ranges } => self.give_back(session, &publisher, &ranges),
+            Request::Lease {
+                publisher,
+                pool,
+                bytes,
+            } => self.lease(session, &publisher, pool, bytes),
+            Request::Return {
+                publisher,
+                pool,
+                ranges,
+            } => self.give_back(session, &publisher, pool, &ranges),
+            Request::Pin { zone, pool } => {
+                let (zone, _) = self.zone_of(session, zone)?;
+                zone.pin(pool).map(|()| Answer::Done)
+            }
+            Request::Path { member, path } => {
+                let (zone, client) = self.zone_of(session, member.zone)?;
+                zone.set_path(&member, client, path).map(|()| Answer::Done)
+            }
             Request::TakeDoorbell { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
                 zone.take_doorbell(client)
@@ -138,7 +155,11 @@ impl Engine {
             Request::HandBackSegments { zone, pool, from } => {
                 self.hand_back_segments(session, zone, pool, from, fds)
             }
-            Request::Claim { member, ranges } => self.claim(session, &member, &ranges),
+            Request::Claim {
+                member,
+                pool,
+                ranges,
+            } => self.claim(session, &member, pool, &ranges),
             Request::HandedBack {
                 zone,
                 doorbells,
@@ -236,6 +257,9 @@ impl Engine {
                 self.notify_pool(subscribed, zone_id, pool);
             }
         }
+        if let Some(pool) = seat.reads {
+            self.notify_pool(session, zone_id, pool);
+        }
         Ok(Answer::Joined {
             member: seat.member,
             grant: known.is_none().then_some(ZoneGrant {
@@ -248,6 +272,7 @@ impl Engine {
             ring: seat.ring,
             type_name: seat.type_name,
             pool: seat.pool,
+            reads: seat.reads,
         })
     }
 
@@ -305,10 +330,11 @@ impl Engine {
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.zone_of(session, zone_id)?;
-        if writable && !zone.publishes_in(client, pool) {
+        if writable && !zone.may_write(client, pool) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
-                "only publishers of a pool get it for writing; join as one",
+                "only publishers of a pool, and of topics that are read in it, get it for writing; join \
+                 as one",
             ));
         }
         let (bytes, fds) = zone
@@ -323,6 +349,7 @@ impl Engine {
         &mut self,
         session: SessionId,
         publisher: &Member,
+        pool: u32,
         bytes: u64,
     ) -> Result<Answer, Refusal> {
         let limit = self
@@ -332,11 +359,10 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        let (pool, range, grown) = match zone.lease(publisher, client, bytes, limit) {
+        let (range, grown) = match zone.lease(publisher, client, pool, bytes, limit) {
             Ok(leased) => leased,
             Err(refusal) => {
                 if refusal.code == RefusalCode::PoolFull {
-                    let pool = zone.publisher_of(publisher, client)?.1.pool;
                     self.notify_shortage(publisher.zone, pool);
                 }
                 return Err(refusal);
@@ -366,16 +392,16 @@ impl Engine {
         self.send_segments(session, zone, pool.pool, 0);
     }
 
-    /// Asks all who publish in a pool for what they do not need of it.
+    /// Asks all publishers that have memory of a pool for what they do not need of it.
     fn notify_shortage(&mut self, zone_id: ZoneId, pool: u32) {
         let Some(zone) = self.zones.get(&zone_id) else {
             return;
         };
-        let publishes = |session: &crate::engine::Session| {
+        let leases = |session: &crate::engine::Session| {
             let client = session.zones.get(&zone_id);
-            !session.detached && client.is_some_and(|client| zone.publishes_in(*client, pool))
+            !session.detached && client.is_some_and(|client| zone.leases_in(*client, pool))
         };
-        let publishing = self.sessions.iter().filter(|(_, s)| publishes(s));
+        let publishing = self.sessions.iter().filter(|(_, s)| leases(s));
         let publishing: Vec<SessionId> = publishing.map(|(id, _)| *id).collect();
         let short = Notice::PoolShort {
             zone: zone_id,
@@ -407,7 +433,7 @@ impl Engine {
         let (Some(zone), Some(client)) = (self.zones.get(&zone_id), client) else {
             return;
         };
-        let writable = zone.publishes_in(*client, pool);
+        let writable = zone.may_write(*client, pool);
         let sent = zone
             .pool(pool)
             .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));
@@ -430,6 +456,7 @@ impl Engine {
         &mut self,
         session: SessionId,
         publisher: &Member,
+        pool: u32,
         ranges: &[Range],
     ) -> Result<Answer, Refusal> {
         if ranges.len() > MAX_RANGES {
@@ -439,7 +466,7 @@ impl Engine {
             )));
         }
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        zone.return_leases(publisher, client, ranges)?;
+        zone.return_leases(publisher, client, pool, ranges)?;
         Ok(Answer::Done)
     }
 
@@ -463,9 +490,52 @@ impl Zone {
         Ok([registry, self.control.fd().try_clone_to_owned()?])
     }
 
-    /// Whether a client has a publisher whose messages are in a pool.
-    fn publishes_in(&self, client: u32, pool: u32) -> bool {
-        let mut publishers = self.topics.values().flat_map(|topic| &topic.publishers);
-        publishers.any(|publisher| publisher.is_of(client) && publisher.pool == pool)
+    /// Whether a client has a publisher whose messages, or copies of them, are in a pool.
+    fn may_write(&self, client: u32, pool: u32) -> bool {
+        self.topics.values().any(|topic| {
+            let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
+            publishers.any(|p| {
+                p.pool == pool || topic.is_read_in(pool) || self.leased(topic, p.slot, pool) > 0
+            })
+        })
+    }
+
+    /// Whether a client has a publisher with memory of a pool.
+    fn leases_in(&self, client: u32, pool: u32) -> bool {
+        self.topics.values().any(|topic| {
+            let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
+            publishers.any(|p| self.leased(topic, p.slot, pool) > 0)
+        })
+    }
+
+    /// Bytes of a pool that a publisher has.
+    pub(crate) fn leased(&self, topic: &Topic, slot: u32, pool: u32) -> u64 {
+        let pool = self.pools.get(pool as usize);
+        pool.map_or(0, |pool| pool.leased_bytes_of(topic.granule_owner(slot)))
+    }
+
+    /// Says that a client registers the pages of a pool with a driver.
+    fn pin(&mut self, index: u32) -> Result<(), Refusal> {
+        self.pool(index)?;
+        self.pools[index as usize].pin(&self.registry)
+    }
+
+    /// Says how a subscriber's messages reach it.
+    fn set_path(&mut self, member: &Member, client: u32, path: String) -> Result<(), Refusal> {
+        if member.side != Side::Subscriber {
+            return Err(bad("a path is a subscriber's; publishers have none"));
+        }
+        if path.len() > MAX_PATH_BYTES || path.chars().any(char::is_control) {
+            return Err(bad(format!(
+                "a path has at most {MAX_PATH_BYTES} bytes and no control characters"
+            )));
+        }
+        self.check_member(member, client)?;
+        let topic = self.topics.get_mut(&member.topic);
+        let mut subscribers = topic.into_iter().flat_map(|topic| &mut topic.subscribers);
+        if let Some(subscriber) = subscribers.find(|s| s.slot == member.slot) {
+            subscriber.path = Some(path);
+        }
+        Ok(())
     }
 }

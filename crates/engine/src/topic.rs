@@ -5,6 +5,7 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
 use rgaps_session::{Demand, History, Offer, Ring};
+use std::collections::BTreeSet;
 
 /// `TopicRecord::pool` while no one has named a domain.
 pub(crate) const NO_POOL: u32 = u32::MAX;
@@ -127,6 +128,10 @@ pub(crate) struct Subscriber {
     pub(crate) incarnation: u64,
     pub(crate) demand: Demand,
     pub(crate) doorbell: u32,
+    /// Where it reads; none: where the messages are.
+    pub(crate) pool: Option<u32>,
+    /// How its messages reach it, as it says.
+    pub(crate) path: Option<String>,
 }
 
 impl Subscriber {
@@ -138,6 +143,8 @@ impl Subscriber {
             doorbell: self.doorbell,
             qos_flags: flags(self.demand.reliable, self.demand.transient_local)
                 | self.demand.depth << NUMBER_SHIFT,
+            pool: self.pool.map_or(0, |pool| pool + 1),
+            reserved: 0,
         }
     }
 
@@ -227,6 +234,26 @@ impl Topic {
             .iter()
             .filter(|subscriber| subscriber.demand.reliable);
         reliable.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+    }
+
+    /// What `TopicRegion::elsewhere` should be.
+    pub(crate) fn elsewhere_bits(&self) -> u64 {
+        let elsewhere = self
+            .subscribers
+            .iter()
+            .filter(|s| s.pool.is_some_and(|pool| self.pool != Some(pool)));
+        elsewhere.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+    }
+
+    /// Whether a subscriber reads in this pool, for which publishers make copies there.
+    pub(crate) fn is_read_in(&self, pool: u32) -> bool {
+        self.subscribers.iter().any(|s| s.pool == Some(pool))
+    }
+
+    /// Pools in which subscribers read, other than the topic's.
+    pub(crate) fn foreign_pools(&self) -> BTreeSet<u32> {
+        let pools = self.subscribers.iter().filter_map(|s| s.pool);
+        pools.filter(|pool| self.pool != Some(*pool)).collect()
     }
 
     /// A publisher slot that nobody is in.

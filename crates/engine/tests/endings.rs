@@ -143,6 +143,7 @@ fn history_outlives_its_publisher_until_room_is_needed() {
     );
     let one = rgaps_session::Request::Lease {
         publisher: greedy.member,
+        pool: 0,
         bytes: 1,
     };
     assert_eq!(world.refused(&a, one.clone()), RefusalCode::PoolFull);
@@ -166,6 +167,7 @@ fn a_reliable_reader_gets_all_of_it_before_room_is_made() {
     let greedy = world.join(&mut a, "greedy", volatile());
     let all = rgaps_session::Request::Lease {
         publisher: greedy.member,
+        pool: 0,
         bytes: POOL_GRANULES * GRANULE_BYTES,
     };
     assert_eq!(world.refused(&a, all.clone()), RefusalCode::PoolFull);

@@ -155,10 +155,12 @@ fn nobody_acts_for_another() {
         for request in [
             Request::Lease {
                 publisher: member,
+                pool: 0,
                 bytes: 1,
             },
             Request::Return {
                 publisher: member,
+                pool: 0,
                 ranges: vec![range],
             },
         ] {
@@ -177,10 +179,12 @@ fn nobody_acts_for_another() {
     for request in [
         Request::Lease {
             publisher: subscriber.member,
+            pool: 0,
             bytes: 1,
         },
         Request::Return {
             publisher: subscriber.member,
+            pool: 0,
             ranges: vec![range],
         },
     ] {
@@ -226,6 +230,7 @@ fn ranges_are_those_that_were_leased() {
         let ranges = vec![range, Range { offset, bytes }];
         let request = Request::Return {
             publisher: mine.member,
+            pool: 0,
             ranges,
         };
         assert_eq!(
@@ -237,6 +242,7 @@ fn ranges_are_those_that_were_leased() {
     assert_eq!(world.leased_granules(&a), 4, "all or nothing");
     let flood = Request::Return {
         publisher: mine.member,
+        pool: 0,
         ranges: vec![range; 257],
     };
     assert_eq!(world.refused(&a, flood), RefusalCode::BadRequest);
@@ -246,6 +252,7 @@ fn ranges_are_those_that_were_leased() {
             &a,
             Request::Return {
                 publisher: mine.member,
+                pool: 0,
                 ranges: vec![range, range],
             },
         )
@@ -477,6 +484,7 @@ fn an_arbitrary_control_segment_harms_nobody_but_its_writers() {
                             &sims[who],
                             Request::Lease {
                                 publisher: seat.member,
+                                pool: 0,
                                 bytes: dice.odd(),
                             },
                         );
@@ -495,6 +503,7 @@ fn an_arbitrary_control_segment_harms_nobody_but_its_writers() {
                         &sims[*who],
                         Request::Return {
                             publisher: seat.member,
+                            pool: 0,
                             ranges,
                         },
                     );
@@ -602,10 +611,12 @@ fn arbitrary_requests_are_answered() {
             0 => Request::Leave(member),
             1 => Request::Lease {
                 publisher: member,
+                pool: 0,
                 bytes: dice.odd(),
             },
             2 => Request::Return {
                 publisher: member,
+                pool: 0,
                 ranges,
             },
             3 => Request::Segments {
@@ -629,7 +640,11 @@ fn arbitrary_requests_are_answered() {
                 pool: number,
                 from: dice.odd() as u32,
             },
-            8 => Request::Claim { member, ranges },
+            8 => Request::Claim {
+                member,
+                pool: 0,
+                ranges,
+            },
             9 => Request::HandedBack {
                 zone,
                 doorbells: vec![number; 3],

@@ -2,7 +2,7 @@
 
 mod support;
 
-use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
+use rgaps_layout::{Domain, GRANULE_BYTES, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_session::{
     AccessRule, Answer, Config, Demand, History, Notice, Offer, Principal, RefusalCode, Request,
     Role,
@@ -90,7 +90,7 @@ fn who_does_not_fit_is_told_why() {
 }
 
 #[test]
-fn the_first_type_and_domain_stick() {
+fn the_first_type_and_the_first_publishers_domain_stick() {
     let mut world = World::new();
     let mut a = world.client("a");
     let join = |type_name: &str, domain| Request::Join {
@@ -99,7 +99,6 @@ fn the_first_type_and_domain_stick() {
         domain,
         role: best_effort(),
     };
-    let gpu = Some(Domain::Cuda(GpuUuid([7; 16])));
     assert_eq!(
         world.try_join(&mut a, join("", None)).unwrap().type_name,
         ""
@@ -120,32 +119,30 @@ fn the_first_type_and_domain_stick() {
         RefusalCode::TypeMismatch
     );
     assert_eq!(
-        world.refused(&a, join("", gpu)),
+        world.refused(&a, join("", Some(gpu(GPUS + 1)))),
         RefusalCode::DomainUnavailable
     );
-    assert!(world
-        .try_join(&mut a, join("", Some(Domain::Host)))
-        .unwrap()
-        .pool
-        .is_some());
-    assert_eq!(
-        world.refused(&a, join("", gpu)),
-        RefusalCode::DomainMismatch
-    );
-    assert_eq!(world.topics(&a)[0].domain, Some(Domain::Host));
+    let reads = world.try_join(&mut a, join("", Some(gpu(2)))).unwrap();
+    assert_eq!(reads.pool, None, "where subscribers read does not matter");
+    assert_eq!(world.topics(&a)[0].domain, None);
+    let publish = |domain| wish_in("t", volatile(), domain);
+    world.try_join(&mut a, publish(Some(gpu(1)))).unwrap();
+    for other in [Domain::Host, gpu(2)] {
+        assert_eq!(
+            world.refused(&a, publish(Some(other))),
+            RefusalCode::DomainMismatch
+        );
+    }
+    world.try_join(&mut a, publish(None)).unwrap();
+    assert_eq!(world.topics(&a)[0].domain, Some(gpu(1)));
 }
 
 #[test]
 fn a_refused_join_leaves_nothing() {
     let mut world = World::new();
     let mut a = world.client("a");
-    let gpu = Request::Join {
-        topic: "gone".into(),
-        type_name: String::new(),
-        domain: Some(Domain::Cuda(GpuUuid([7; 16]))),
-        role: volatile(),
-    };
-    assert_eq!(world.refused(&a, gpu), RefusalCode::DomainUnavailable);
+    let absent = wish_in("gone", volatile(), gpu(GPUS + 1));
+    assert_eq!(world.refused(&a, absent), RefusalCode::DomainUnavailable);
     assert!(world.topics(&a).is_empty());
     // The grant comes with the first join that succeeds.
     let seat = world.join(&mut a, "t", volatile());
@@ -303,12 +300,14 @@ fn leases_grow_the_pool_and_come_back() {
     );
     let full = Request::Lease {
         publisher: pa.member,
+        pool: 0,
         bytes: (POOL_GRANULES - 22) * GRANULE_BYTES,
     };
     assert_eq!(world.refused(&a, full), RefusalCode::PoolFull);
     for bytes in [u64::MAX, POOL_GRANULES * GRANULE_BYTES + 1] {
         let huge = Request::Lease {
             publisher: pa.member,
+            pool: 0,
             bytes,
         };
         assert_eq!(world.refused(&a, huge), RefusalCode::PoolFull);
@@ -320,6 +319,7 @@ fn leases_grow_the_pool_and_come_back() {
             &b,
             Request::Return {
                 publisher: pb.member,
+                pool: 0,
                 ranges: vec![second],
             },
         )
@@ -334,6 +334,7 @@ fn leases_grow_the_pool_and_come_back() {
             &a,
             Request::Return {
                 publisher: pa.member,
+                pool: 0,
                 ranges: vec![rest, first],
             },
         )
@@ -358,6 +359,7 @@ fn a_publisher_has_no_more_than_its_limit() {
     world.lease(&a, &seat, 2);
     let more = Request::Lease {
         publisher: seat.member,
+        pool: 0,
         bytes: 2 * GRANULE_BYTES,
     };
     assert_eq!(world.refused(&a, more), RefusalCode::LimitReached);
@@ -374,6 +376,7 @@ fn what_is_returned_must_be_free() {
     let loan = writer.loan(range.offset + GRANULE_BYTES, 256).unwrap();
     let give = |offset, bytes| Request::Return {
         publisher: seat.member,
+        pool: 0,
         ranges: vec![rgaps_session::Range { offset, bytes }],
     };
     assert_eq!(

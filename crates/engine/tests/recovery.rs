@@ -115,6 +115,7 @@ fn what_is_not_claimed_is_given_up() {
     // Handing back is over: no second helping.
     let claim = Request::Claim {
         member: kept.member,
+        pool: 0,
         ranges: vec![ranges[1]],
     };
     assert_eq!(world.refused(&a, claim), RefusalCode::BadRequest);
@@ -426,6 +427,7 @@ fn only_what_was_handed_out_is_taken_back() {
                 &a,
                 Request::Claim {
                     member,
+                    pool: 0,
                     ranges: vec![]
                 }
             ),
@@ -438,6 +440,7 @@ fn only_what_was_handed_out_is_taken_back() {
     }];
     let more = Request::Claim {
         member: seat.member,
+        pool: 0,
         ranges,
     };
     assert_eq!(world.refused(&a, more), RefusalCode::BadRequest);
@@ -524,6 +527,7 @@ fn a_scribbled_registry_gives_up_what_makes_no_sense() {
                 &a,
                 Request::Claim {
                     member: seat.member,
+                    pool: 0,
                     ranges: vec![],
                 },
             );
@@ -550,6 +554,7 @@ fn a_scribbled_registry_gives_up_what_makes_no_sense() {
                 &fresh,
                 Request::Lease {
                     publisher: seat.member,
+                    pool: 0,
                     bytes: 1,
                 },
             );

@@ -80,7 +80,8 @@ pub struct PoolRecord {
     pub gpu_uuid: [u8; 16],
     pub cap_bytes: u64,
     pub segment_count: u32,
-    pub reserved: u32,
+    /// 1 once a client has registered the pool's pages with a driver: free memory stays as it is.
+    pub pinned: u32,
     pub segments: [SegmentRecord; MAX_SEGMENTS],
 }
 
@@ -116,6 +117,9 @@ pub struct SubscriberRecord {
     pub doorbell: u32,
     /// Bit 0 reliable, bit 1 transient-local; from bit 8 on the history that is demanded.
     pub qos_flags: u32,
+    /// As `SubscriberSlot::pool`.
+    pub pool: u32,
+    pub reserved: u32,
 }
 
 /// A topic.

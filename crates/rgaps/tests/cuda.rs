@@ -163,7 +163,7 @@ fn a_gpu_that_is_not_there_and_a_domain_that_differs_are_clear_errors() {
     assert!(error.contains("GPU-07070707"), "{error}");
     let _publisher = node.publisher("there").domain(gpu.domain).create().unwrap();
     let error = node
-        .subscriber("there")
+        .publisher("there")
         .domain(Domain::Host)
         .create()
         .unwrap_err()

@@ -148,6 +148,7 @@ fn child_that_leases_and_waits() {
     client
         .ask(Request::Lease {
             publisher: member,
+            pool: 0,
             bytes,
         })
         .unwrap();

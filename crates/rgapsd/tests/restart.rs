@@ -68,7 +68,13 @@ impl Kept {
             };
             client.ask_with(request, &fds).0.unwrap();
         }
-        client.ask(Request::Claim { member, ranges }).unwrap();
+        client
+            .ask(Request::Claim {
+                member,
+                pool: 0,
+                ranges,
+            })
+            .unwrap();
         client
             .ask(Request::HandedBack {
                 zone,
@@ -134,6 +140,7 @@ fn the_next_daemon_takes_over() {
     let leased = client
         .ask(Request::Lease {
             publisher: member,
+            pool: 0,
             bytes: GRANULE_BYTES,
         })
         .unwrap();
@@ -176,6 +183,7 @@ fn the_next_daemon_takes_over() {
     let leased = client
         .ask(Request::Lease {
             publisher: member,
+            pool: 0,
             bytes: 1,
         })
         .unwrap();

@@ -36,6 +36,7 @@ fn a_publisher_and_a_subscriber_share_a_lease() {
     let leased = publisher_client
         .ask(Request::Lease {
             publisher: writer.member,
+            pool: 0,
             bytes,
         })
         .unwrap();

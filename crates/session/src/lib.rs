@@ -19,7 +19,7 @@ pub use access::{
 };
 pub use config::{
     segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, Cuda, CudaPool,
-    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, Pools, Principal,
+    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, PeerUse, Pools, Principal,
     RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;

@@ -15,6 +15,8 @@ pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 pub const MAX_PACKET_FDS: usize = 32;
 /// Ranges that one lease or return names at most.
 pub const MAX_RANGES: usize = 256;
+/// Longest path of a subscriber's messages, in bytes of UTF-8.
+pub const MAX_PATH_BYTES: usize = 200;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
 
@@ -195,7 +197,9 @@ pub enum Request {
         topic: String,
         /// The type its messages have; empty asks for nothing.
         type_name: String,
-        /// The domain its messages live in; none takes the topic's, or host if it has none yet.
+        /// Of a publisher: the domain its messages live in; none takes the topic's, or host if it has
+        /// none yet. Of a subscriber: the domain in which it reads, where messages of another are
+        /// copied to; none reads where they are.
         domain: Option<Domain>,
         /// The role.
         role: Role,
@@ -204,7 +208,8 @@ pub enum Request {
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
     Leave(Member),
     /// A pool of a zone that the client is in; for a subscriber that joined before anyone had
-    /// named the topic's domain, and meets the pool in a descriptor. Answer: [`Answer::Pool`].
+    /// named the topic's domain, and meets the pool in a descriptor, and for a publisher that has
+    /// subscribers reading elsewhere. Answer: [`Answer::Pool`].
     Pool {
         /// The zone.
         zone: ZoneId,
@@ -220,7 +225,8 @@ pub enum Request {
         pool: u32,
         /// First segment wanted.
         from: u32,
-        /// For a publisher; subscribers get descriptors that can only be read.
+        /// For a publisher of the pool, or of a topic that has a subscriber reading in it; others get
+        /// descriptors that can only be read.
         writable: bool,
     },
     /// More memory for a publisher: at least one contiguous range of `bytes` (rounded up to
@@ -228,6 +234,8 @@ pub enum Request {
     Lease {
         /// The publisher.
         publisher: Member,
+        /// Index of the pool: the publisher's own, or one that a subscriber of its topic reads in.
+        pool: u32,
         /// Contiguous bytes wanted.
         bytes: u64,
     },
@@ -235,8 +243,28 @@ pub enum Request {
     Return {
         /// The publisher.
         publisher: Member,
+        /// Index of the pool that they are in.
+        pool: u32,
         /// The ranges.
         ranges: Vec<Range>,
+    },
+    /// The client is about to register the pages of a host pool with its CUDA driver, which holds on
+    /// to them: from the answer on, the daemon leaves the pool's free memory as it is, or others
+    /// would see other pages. For as long as the pool is there, whoever serves it.
+    /// Answer: [`Answer::Done`].
+    Pin {
+        /// The zone.
+        zone: ZoneId,
+        /// Index of the pool.
+        pool: u32,
+    },
+    /// How a subscriber's messages reach it, for listings. Not kept when the daemon dies. Answer:
+    /// [`Answer::Done`].
+    Path {
+        /// The subscriber.
+        member: Member,
+        /// At most [`MAX_PATH_BYTES`], no control characters.
+        path: String,
     },
     /// A doorbell for a wait set. Answer: [`Answer::Doorbell`].
     TakeDoorbell {
@@ -289,10 +317,12 @@ pub enum Request {
         /// Number of the first segment in this packet.
         from: u32,
     },
-    /// Then, per member, what the client still has. Answer: [`Answer::Done`].
+    /// Then, per member, what the client still has; of a publisher, per pool. Answer: [`Answer::Done`].
     Claim {
         /// The member.
         member: Member,
+        /// Index of the pool that the ranges are in.
+        pool: u32,
         /// Leases of a publisher, in packets of at most [`MAX_RANGES`].
         ranges: Vec<Range>,
     },
@@ -370,8 +400,11 @@ pub enum Answer {
         ring: Ring,
         /// The type that the topic has.
         type_name: String,
-        /// The topic's pool, once somebody has named a domain.
+        /// The topic's pool, once a publisher has come.
         pool: Option<PoolGrant>,
+        /// The pool that a subscriber reads in, where that is another than the topic's, or there is
+        /// none yet.
+        reads: Option<PoolGrant>,
     },
     /// To `Pool`.
     Pool(PoolGrant),
@@ -569,7 +602,9 @@ pub struct SubscriberRow {
     pub held: u32,
     /// Messages behind the heads of all publishers.
     pub lag: u64,
-    /// How its messages reach it ("zero-copy"), and why not better where it could be.
+    /// Where it reads, if not where the messages are.
+    pub domain: Option<Domain>,
+    /// How its messages reach it ("zero copy"), and why not better where it could be.
     pub path: String,
 }
 

@@ -299,17 +299,19 @@ pub fn settle_points<S: Storage>(
     pending
 }
 
-/// Blocks of a region that somebody holds: offset and bytes in the pool, as their publisher
-/// wrote them.
+/// Blocks of a region that somebody holds: pool (none: the publisher's own), offset and bytes in it, as
+/// their publisher wrote them.
 pub fn live_blocks<'a, S: Storage>(
     slot: &PublisherView<S>,
     region: &'a RegionView<S>,
-) -> impl Iterator<Item = (u64, u64)> + 'a {
+) -> impl Iterator<Item = (Option<u32>, u64, u64)> + 'a {
     used(slot, region).filter_map(|block| {
         let held = Holders::load(region.holders(block)?).mask != 0;
+        let pool = region.replica(block)?.pool().load(Ordering::Acquire);
         let (offset, bytes) = region.extent(block)?;
         held.then(|| {
             (
+                pool.checked_sub(1),
                 offset.load(Ordering::Acquire),
                 bytes.load(Ordering::Acquire),
             )

@@ -245,7 +245,7 @@ fn a_dead_publisher_leaves_its_history_and_nothing_else() {
     assert_eq!(held.message.tag, 2);
     evict_through(&slot, &region, fixture.incarnation(0), left.tail..left.head);
     let live: Vec<_> = live_blocks(&slot, &region).collect();
-    assert_eq!(live, [(2 * 4096, 4096)], "what is held stays");
+    assert_eq!(live, [(None, 2 * 4096, 4096)], "what is held stays");
     held.held.release();
     assert_eq!(live_blocks(&slot, &region).count(), 0);
 }
@@ -278,7 +278,10 @@ fn bits_of_nobody_are_cleared_and_those_of_holders_stay() {
         1,
         "nobody had the second"
     );
-    assert_eq!(live_blocks(&slot, &region).collect::<Vec<_>>(), [(0, 4096)]);
+    assert_eq!(
+        live_blocks(&slot, &region).collect::<Vec<_>>(),
+        [(None, 0, 4096)]
+    );
     assert_eq!(clear_strangers(&slot, &region, 1 << 3), 0);
     first.held.release();
     assert_eq!(

@@ -80,6 +80,7 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
     };
     let leased = liar.ask(Request::Lease {
         publisher: member,
+        pool: 0,
         bytes: 4 * GRANULE_BYTES,
     });
     leased.expect("not cut off").expect("a lease");

@@ -162,6 +162,7 @@ fn who_hands_back_a_true_zone_cannot_claim_what_is_others() {
         }];
         let claim = Request::Claim {
             member: *member,
+            pool: 0,
             ranges,
         };
         let answer = liar.ask(claim).expect("not cut off");

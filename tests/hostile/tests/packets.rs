@@ -170,6 +170,7 @@ fn lies_about_members_and_memory_are_refused() {
         .expect("a seat");
     let leased = liar.ask(Request::Lease {
         publisher: own.member,
+        pool: 0,
         bytes: 8 << 20,
     });
     leased.expect("not cut off").expect("a lease");
@@ -233,13 +234,19 @@ fn lie(member: Member, random: &mut Random) -> Request {
         0 => Request::Leave(member),
         1 => Request::Lease {
             publisher: member,
+            pool: 0,
             bytes: (64 << 20) + random.nasty() / 2,
         },
         2 | 3 => Request::Return {
             publisher: member,
+            pool: 0,
             ranges,
         },
-        4 => Request::Claim { member, ranges },
+        4 => Request::Claim {
+            member,
+            pool: 0,
+            ranges,
+        },
         5 => Request::HandBack {
             zone,
             client_index: random.nasty() as u32,

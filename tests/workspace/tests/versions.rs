@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "3",
-        0x2951_0ae0_14a2_8ad4,
+        0xa860_0b2d_e363_1217,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "2",
-        0xdc8e_bd28_e799_c5a1,
+        0x0f5b_6a8d_d9c9_66c1,
     ),
 ];
 

@@ -111,6 +111,7 @@ struct Subscriber<'a> {
     missed: u64,
     held: u32,
     lag: u64,
+    domain: Option<String>,
     path: &'a str,
 }
 
@@ -152,6 +153,7 @@ impl<'a> From<&'a SubscriberRow> for Subscriber<'a> {
             missed: row.missed,
             held: row.held,
             lag: row.lag,
+            domain: row.domain.map(|domain| domain.to_string()),
             path: &row.path,
         }
     }

@@ -2,8 +2,10 @@
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
-use rgaps_layout::{Domain, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION};
-use rgaps_pool::{Access, HostConfig, HostSource, PoolError, SharedMap};
+use rgaps_layout::{
+    Domain, GpuUuid, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
+};
+use rgaps_pool::{Access, HostConfig, HostSource, PoolError, Segment, SegmentSource, SharedMap};
 use rgaps_session::{
     Answer, Config, Credentials, Demand, History, Member, Offer, PoolGrant, PoolRow, Range,
     Refusal, RefusalCode, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneGrant, ZoneId,
@@ -17,19 +19,48 @@ use std::time::{Duration, Instant};
 /// Granules of the test's pools: small, so that they are soon full.
 pub const POOL_GRANULES: u64 = 64;
 
+/// "GPUs" that there are, in host memory: those whose number has 16 times the same byte up to this.
+pub const GPUS: u8 = 20;
+
+/// One of the "GPUs", or, above [`GPUS`], one that is not there.
+pub fn gpu(number: u8) -> Domain {
+    Domain::Cuda(GpuUuid([number; 16]))
+}
+
+/// Host memory that says that it is in some domain.
+struct Source(Domain, HostSource);
+
+impl SegmentSource for Source {
+    fn domain(&self) -> Domain {
+        self.0
+    }
+    fn granularity(&self) -> u64 {
+        self.1.granularity()
+    }
+    fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
+        self.1.create(bytes)
+    }
+    fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError> {
+        self.1.adopt(fd, bytes, inode)
+    }
+    fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
+        self.1.discard(segment, offset, bytes);
+    }
+}
+
 struct SmallSources;
 
 impl Sources for SmallSources {
     fn open(&mut self, domain: Domain) -> Result<Opened, PoolError> {
         match domain {
-            Domain::Host => Ok(Opened {
-                source: Box::new(HostSource::new(HostConfig::default())),
+            Domain::Cuda(GpuUuid([number, ..])) if number > GPUS => Err(PoolError::Unavailable {
+                domain,
+                reason: "no such GPU here".into(),
+            }),
+            _ => Ok(Opened {
+                source: Box::new(Source(domain, HostSource::new(HostConfig::default()))),
                 cap_bytes: POOL_GRANULES * GRANULE_BYTES,
                 segment_bytes: 8 * GRANULE_BYTES,
-            }),
-            Domain::Cuda(_) => Err(PoolError::Unavailable {
-                domain,
-                reason: "no GPU here".into(),
             }),
         }
     }
@@ -94,6 +125,7 @@ pub struct Seat {
     pub ring: Ring,
     pub type_name: String,
     pub pool: Option<PoolGrant>,
+    pub reads: Option<PoolGrant>,
 }
 
 pub fn offer(depth: u32, reliable: bool, transient_local: bool) -> Offer {
@@ -139,10 +171,14 @@ pub fn late() -> Role {
 }
 
 pub fn wish(topic: &str, role: Role) -> Request {
+    wish_in(topic, role, None)
+}
+
+pub fn wish_in(topic: &str, role: Role, domain: impl Into<Option<Domain>>) -> Request {
     Request::Join {
         topic: topic.into(),
         type_name: String::new(),
-        domain: None,
+        domain: domain.into(),
         role,
     }
 }
@@ -271,6 +307,7 @@ impl World {
             ring,
             type_name,
             pool,
+            reads,
             ..
         } = answer
         else {
@@ -297,6 +334,7 @@ impl World {
             ring,
             type_name,
             pool,
+            reads,
         })
     }
 
@@ -315,6 +353,7 @@ impl World {
                 sim,
                 Request::Lease {
                     publisher: seat.member,
+                    pool: 0,
                     bytes,
                 },
             )
@@ -474,6 +513,7 @@ impl World {
                 sim,
                 Request::Claim {
                     member: *member,
+                    pool: 0,
                     ranges: ranges.clone(),
                 },
             )

@@ -353,6 +353,7 @@ fn join(state: &mut State, role: Role) -> Answered {
         ring,
         type_name: String::new(),
         pool: Some(FakeZone::grant(zone.segments.len() as u32)),
+        reads: None,
     };
     Ok((joined, fds))
 }

@@ -21,6 +21,7 @@ impl Worker {
             ring,
             type_name,
             pool,
+            reads: _,
         } = answer
         else {
             return Err(unexpected("a join", &answer));

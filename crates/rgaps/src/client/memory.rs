@@ -17,7 +17,12 @@ impl Worker {
         publisher: Member,
         bytes: u64,
     ) -> Result<Vec<Range>, ClientError> {
-        let (answer, _) = self.ask(&Request::Lease { publisher, bytes })?;
+        let pool = self.own_pool(publisher)?;
+        let (answer, _) = self.ask(&Request::Lease {
+            publisher,
+            pool,
+            bytes,
+        })?;
         let Answer::Leased { ranges } = answer else {
             return Err(unexpected("a lease", &answer));
         };
@@ -43,6 +48,14 @@ impl Worker {
             }
         }
         Ok(ranges)
+    }
+
+    /// Index of the pool that a publisher's messages are in.
+    fn own_pool(&mut self, publisher: Member) -> Result<u32, ClientError> {
+        let member = self.zone(publisher.zone)?.members.get(&publisher);
+        member
+            .and_then(|member| member.pool)
+            .ok_or_else(|| ClientError::Protocol("only publishers lease".to_owned()))
     }
 
     /// Says where a publisher's memory can be asked for.
@@ -77,12 +90,16 @@ impl Worker {
         let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) else {
             return Ok(());
         };
+        let Some(pool) = member.pool else {
+            return Ok(());
+        };
         for range in &ranges {
             subtract(&mut member.ranges, *range);
         }
         for ranges in ranges.chunks(MAX_RANGES) {
             self.give_up(&Request::Return {
                 publisher,
+                pool,
                 ranges: ranges.to_vec(),
             })?;
         }

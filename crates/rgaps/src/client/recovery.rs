@@ -53,7 +53,7 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
         hand_back_segments(session, book)?;
     }
     for (member, kept) in &book.members {
-        claim(session, *member, &kept.ranges)?;
+        claim(session, *member, kept.pool.unwrap_or(0), &kept.ranges)?;
     }
     let doorbells = book.doorbells.iter().copied().collect();
     let request = Request::HandedBack {
@@ -91,13 +91,19 @@ fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), Call
     Ok(())
 }
 
-fn claim(session: &mut Session, member: Member, ranges: &[Range]) -> Result<(), CallError> {
+fn claim(
+    session: &mut Session,
+    member: Member,
+    pool: u32,
+    ranges: &[Range],
+) -> Result<(), CallError> {
     // A member without leases is claimed too.
     let mut left = ranges;
     loop {
         let (packet, rest) = left.split_at(left.len().min(MAX_RANGES));
         let request = Request::Claim {
             member,
+            pool,
             ranges: packet.to_vec(),
         };
         match session.call(&request, &[]) {

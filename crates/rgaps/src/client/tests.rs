@@ -263,7 +263,7 @@ fn everything_is_handed_to_the_next_daemon() {
     let claims: Vec<(Member, Vec<Range>)> = log
         .iter()
         .filter_map(|request| match request {
-            Request::Claim { member, ranges } => Some((*member, ranges.clone())),
+            Request::Claim { member, ranges, .. } => Some((*member, ranges.clone())),
             _ => None,
         })
         .collect();
@@ -359,6 +359,7 @@ fn what_is_given_up_needs_no_daemon() {
         .collect();
     let claim = Request::Claim {
         member: writer.member,
+        pool: 0,
         ranges: vec![granules(1, 2)],
     };
     assert_eq!(claims, [&claim], "not what was given up");

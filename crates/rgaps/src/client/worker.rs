@@ -308,9 +308,11 @@ fn zone_of(request: &Request) -> Option<ZoneId> {
         }
         | Request::Return {
             publisher: member, ..
-        } => Some(member.zone),
+        }
+        | Request::Path { member, .. } => Some(member.zone),
         Request::Pool { zone, .. }
         | Request::Segments { zone, .. }
+        | Request::Pin { zone, .. }
         | Request::TakeDoorbell { zone }
         | Request::ReturnDoorbell { zone, .. }
         | Request::TakeTimeline { zone }

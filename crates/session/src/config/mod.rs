@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Segment size unless the configuration says otherwise.
 const DEFAULT_SEGMENT_BYTES: u64 = 64 << 20;
+/// A message that is read over the way between GPUs this often in all is not worth a copy.
+const DEFAULT_MAP_MAX_BYTES: u64 = 4 << 20;
 /// Longest realm: its name is a file's.
 const MAX_REALM_NAME: usize = 64;
 
@@ -158,6 +160,11 @@ pub struct CudaPool {
     pub segment: ByteSize,
     /// Whether GPUs are used.
     pub enabled: CudaUse,
+    /// How messages reach subscribers on another GPU than theirs.
+    pub peer: PeerUse,
+    /// With `peer = "auto"`: a message is read where it is if its bytes, times the readers on the
+    /// other GPU, are not more than this, and copied there otherwise.
+    pub map_max: ByteSize,
 }
 
 impl Default for CudaPool {
@@ -166,6 +173,8 @@ impl Default for CudaPool {
             cap: None,
             segment: ByteSize(DEFAULT_SEGMENT_BYTES),
             enabled: CudaUse::Auto,
+            peer: PeerUse::Auto,
+            map_max: ByteSize(DEFAULT_MAP_MAX_BYTES),
         }
     }
 }
@@ -200,6 +209,19 @@ pub enum CudaUse {
     Auto,
     /// No; the driver is not even loaded.
     Off,
+}
+
+/// How messages reach subscribers on another GPU than theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerUse {
+    /// By size, see [`CudaPool::map_max`]; copied where there is no peer access.
+    #[default]
+    Auto,
+    /// Each is copied, once for all readers of a GPU.
+    Copy,
+    /// Each is read where it is; copied where there is no peer access.
+    Map,
 }
 
 /// Limits of a daemon.

@@ -38,6 +38,8 @@ prefault = true
 cap = "4GiB"
 segment = "32MiB"
 enabled = "off"
+peer = "copy"
+map_max = "1MiB"
 
 [cuda]
 mps = true
@@ -79,8 +81,15 @@ fn every_key_of_a_file() {
         prefault: true,
     };
     assert_eq!(config.pool.host, host);
-    assert_eq!(config.pool.cuda.enabled, CudaUse::Off);
     assert_eq!(config.cuda, Cuda { mps: true });
+    let cuda = CudaPool {
+        cap: Some(ByteSize(4 << 30)),
+        segment: ByteSize(32 << 20),
+        enabled: CudaUse::Off,
+        peer: PeerUse::Copy,
+        map_max: ByteSize(1 << 20),
+    };
+    assert_eq!(config.pool.cuda, cuda);
     assert_eq!(config.limits.lease_per_publisher, Some(ByteSize(1 << 30)));
     assert_eq!(
         config.access[0].users,
