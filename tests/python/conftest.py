@@ -4,14 +4,17 @@
 CUDA tests run with the test driver (tests/driver) where it was built and no GPU answers.
 """
 
+import contextlib
 import ctypes
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,8 @@ if not REAL_GPU and "RGAPS_CUDA_LIBRARY" not in os.environ:
     # A library that is not there is no driver either, but says so.
     os.environ["RGAPS_CUDA_LIBRARY"] = driver or "/nonexistent/libcuda.so.1"
     os.environ.setdefault("RGAPS_TEST_DRIVER_MEMORY_MB", "1024")
+    # A wait for a stream that a test holds ends its process.
+    os.environ.setdefault("RGAPS_TEST_DRIVER_PATIENCE_MS", "30000")
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +80,14 @@ def pair(node):
         yield pub, sub
 
 
+def _at_start():
+    # A test run in the background has SIGINT ignored, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A run that is ended by its time-out leaves nothing behind.
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Program:
     """A Python program in a process of its own, which talks to the test by lines."""
 
@@ -86,25 +99,65 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
-            # A test run in the background has SIGINT ignored, and its children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_at_start,
         )
+        self._lines = queue.SimpleQueue()
+        self._errors = []
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def line(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(f"the program ended: {self.process.stderr.read()}")
+    def _read_lines(self):
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_errors(self):
+        self._errors.extend(self.process.stderr)
+
+    def line(self, timeout=30):
+        """The next line that it prints."""
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"the program printed nothing within {timeout} s") from None
+        if line is None:
+            self._lines.put(None)
+            raise AssertionError(f"the program ended: {self.errors()}")
         return line.strip()
 
     def say(self, text):
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
 
+    def errors(self):
+        """What it printed on standard error until its end."""
+        self._readers[1].join(10)
+        return "".join(self._errors)
+
     def finish(self, timeout=30):
         """Waits for its end; gives what it still printed. It must end well."""
-        out, errors = self.process.communicate(timeout=timeout)
-        assert self.process.returncode == 0, errors
-        return out.strip()
+        self.process.stdin.close()
+        self.process.wait(timeout)
+        assert self.process.returncode == 0, self.errors()
+        out = []
+        while (line := self._lines.get(timeout=10)) is not None:
+            out.append(line)
+        return "".join(out).strip()
+
+    def end(self):
+        """Ends it, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for reader in self._readers:
+            reader.join(10)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 @pytest.fixture
@@ -118,6 +171,4 @@ def program():
 
     yield start
     for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.communicate()
+        each.end()

@@ -94,10 +94,9 @@ def test_what_cannot_be_put(pair):
 
 @pytest.mark.parametrize("dtype", ["float32", "f4", "<f4", np.float32, np.dtype("f4"), "torch.float32"])
 def test_names_of_types(pair, dtype):
-    pub, _ = pair
-    with pub.loan(3, dtype) as loan:
-        assert (loan.dtype, loan.nbytes, loan.shape) == ("float32", 12, (3,))
-        loan.discard()
+    loan = pair[0].loan(3, dtype)
+    assert (loan.dtype, loan.nbytes, loan.shape) == ("float32", 12, (3,))
+    loan.discard()
 
 
 @pytest.mark.parametrize("dtype", ["float7", object, ">f4", np.dtype(">i4"), 5])

@@ -16,6 +16,7 @@
 //! Every call pushes the context and pops it again: it works on any thread and leaves the caller's
 //! current context alone.
 mod abi;
+mod buffer;
 mod context;
 mod device;
 mod driver;
@@ -32,6 +33,7 @@ mod source;
 mod stream;
 mod table;
 
+pub use buffer::DeviceBuffer;
 pub use context::{Context, DeviceMemory};
 pub use device::Device;
 pub use driver::{Driver, LIBRARY_ENV};

@@ -75,6 +75,8 @@ table! {
         cuCtxSynchronize = c"cuCtxSynchronize"();
 
         cuMemGetInfo = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
+        cuMemAlloc = c"cuMemAlloc_v2"(*mut CUdeviceptr, usize);
+        cuMemFree = c"cuMemFree_v2"(CUdeviceptr);
         cuMemGetAllocationGranularity =
             c"cuMemGetAllocationGranularity"(*mut usize, *const CUmemAllocationProp, c_uint);
         cuMemCreate =

@@ -23,6 +23,7 @@ pub struct DType {
 #[error("'{0}' is not an element type; known are {known}", known = names())]
 pub struct DTypeParseError(pub String);
 
+/// Name, code, bits of one lane.
 const TABLE: &[(&str, u8, u8)] = &[
     ("int8", 0, 8),
     ("int16", 0, 16),
@@ -36,14 +37,29 @@ const TABLE: &[(&str, u8, u8)] = &[
     ("float32", 2, 32),
     ("float64", 2, 64),
     ("bfloat16", 4, 16),
+    ("complex32", 5, 32),
     ("complex64", 5, 64),
     ("complex128", 5, 128),
     ("bool", 6, 8),
+    ("float8_e3m4", 7, 8),
+    ("float8_e4m3", 8, 8),
+    ("float8_e4m3b11fnuz", 9, 8),
     ("float8_e4m3fn", 10, 8),
     ("float8_e4m3fnuz", 11, 8),
     ("float8_e5m2", 12, 8),
     ("float8_e5m2fnuz", 13, 8),
+    ("float8_e8m0fnu", 14, 8),
+    ("float4_e2m1fn_x2", 17, 4),
 ];
+
+/// Lanes of a row of the table: the name says so.
+fn lanes(name: &str) -> u16 {
+    if name.ends_with("_x2") {
+        2
+    } else {
+        1
+    }
+}
 
 fn names() -> String {
     TABLE.iter().map(|row| row.0).collect::<Vec<_>>().join(", ")
@@ -78,7 +94,7 @@ impl DType {
         let row = TABLE
             .iter()
             .find(|row| (row.1, row.2) == (self.code, self.bits))?;
-        (self.lanes == 1).then_some(row.0)
+        (self.lanes == lanes(row.0)).then_some(row.0)
     }
 }
 
@@ -102,7 +118,7 @@ impl FromStr for DType {
         Ok(DType {
             code: *code,
             bits: *bits,
-            lanes: 1,
+            lanes: lanes(bare),
         })
     }
 }
@@ -116,7 +132,10 @@ mod tests {
         for row in TABLE {
             let dtype: DType = row.0.parse().unwrap();
             assert_eq!(dtype.to_string(), row.0);
-            assert_eq!(dtype.element_bytes() * 8, u64::from(row.2));
+            assert_eq!(
+                dtype.element_bytes() * 8,
+                u64::from(row.2) * u64::from(lanes(row.0))
+            );
         }
         assert!("float7".parse::<DType>().is_err());
     }

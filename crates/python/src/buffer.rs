@@ -78,7 +78,7 @@ pub(crate) struct View {
 /// An object that gives out views of host memory.
 pub(crate) trait Exporter: PyClass<Frozen = True> + Sync {
     /// A view, or a `BufferError` that says why not.
-    fn view(&self) -> PyResult<View>;
+    fn view(&self, py: Python<'_>) -> PyResult<View>;
 }
 
 /// What a view's pointers point to.
@@ -130,7 +130,7 @@ unsafe extern "C" fn get_buffer<T: Exporter>(
         (py, Bound::from_borrowed_ptr(py, object))
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let view = object.cast::<T>()?.get().view()?;
+        let view = object.cast::<T>()?.get().view(py)?;
         check(&view, flags)?;
         Ok(fill(view, object.clone(), flags))
     }));

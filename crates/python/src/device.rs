@@ -2,9 +2,9 @@
 
 use crate::error::{invalid, raise, IntoPyErr};
 use pyo3::prelude::*;
-use rgaps::{Domain, GpuUuid, Stream};
-use rgaps_cuda::{Device, Driver};
-use std::sync::OnceLock;
+use rgaps::{Domain, GpuUuid};
+use rgaps_cuda::{Context, Device, Driver};
+use std::sync::{Arc, OnceLock};
 
 /// The GPUs of this process, looked for until there is a driver that answers.
 fn devices() -> PyResult<&'static [Device]> {
@@ -24,6 +24,12 @@ pub(crate) fn ordinal(uuid: GpuUuid) -> PyResult<i32> {
         let message = format!("this process does not see the GPU {uuid}");
         raise("DomainUnavailable", message)
     })
+}
+
+/// The context of a GPU, which is the one of torch in this process.
+pub(crate) fn context(uuid: GpuUuid) -> PyResult<Arc<Context>> {
+    let driver = Driver::load().map_err(IntoPyErr::into_py_err)?;
+    Context::retain(driver, uuid).map_err(IntoPyErr::into_py_err)
 }
 
 /// `host`, `cuda` (the first GPU), `cuda:1`, or `cuda:GPU-...`.
@@ -64,36 +70,4 @@ pub(crate) fn domains() -> Vec<String> {
     std::iter::once(Domain::Host.to_string())
         .chain(gpus)
         .collect()
-}
-
-/// A stream: its handle as a number, or an object of torch or cupy.
-pub(crate) fn stream(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
-    let Some(object) = object.filter(|object| !object.is_none()) else {
-        return Ok(Stream(0));
-    };
-    for name in ["cuda_stream", "ptr"] {
-        if let Some(handle) = object.getattr_opt(name)? {
-            return handle.extract().map(Stream);
-        }
-    }
-    object.extract().map(Stream).map_err(|_| {
-        invalid(format!(
-            "{object} is not a stream: give torch's or cupy's, or the handle as a number"
-        ))
-    })
-}
-
-/// The stream that a consumer names to `__dlpack__`, as the array API standard numbers them:
-/// none means the default one, -1 that the consumer sees to the order itself.
-pub(crate) fn dlpack_stream(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Stream>> {
-    let Some(object) = object.filter(|object| !object.is_none()) else {
-        return Ok(Some(Stream(0)));
-    };
-    match object.extract::<i64>() {
-        Ok(-1) => Ok(None),
-        Ok(0) => Err(invalid(
-            "stream 0 is ambiguous: use 1 for the default stream, or 2",
-        )),
-        _ => stream(Some(object)).map(Some),
-    }
 }

@@ -2,12 +2,15 @@
 
 use crate::buffer::View;
 use crate::device;
+use crate::error::IntoPyErr;
 use crate::geometry::Geometry;
+use crate::order;
 use crate::owner::Owner;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use rgaps::{DType, Domain};
+use rgaps_cuda::DeviceBuffer;
 use rgaps_layout::MAX_DIMS;
 use std::ffi::{c_void, CStr};
 use std::ptr;
@@ -18,6 +21,8 @@ pub(crate) const CUDA: i32 = 2;
 pub(crate) const CUDA_HOST: i32 = 3;
 pub(crate) const CUDA_MANAGED: i32 = 13;
 
+/// `kDLInt`.
+const SIGNED: u8 = 0;
 const VERSION: Version = Version { major: 1, minor: 1 };
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
@@ -98,6 +103,8 @@ pub(crate) struct Wanted {
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
+    /// Integers of the elements' width, for consumers that do not know the elements' type.
+    pub(crate) bits: bool,
 }
 
 /// `__dlpack_device__`.
@@ -108,20 +115,25 @@ pub(crate) fn device_of(domain: Domain) -> PyResult<(i32, i32)> {
     }
 }
 
-/// A capsule over a view, or over a copy where one is asked for. `read` copies the bytes from the
-/// view's memory to the host.
+/// A capsule over a view, or over a copy where one is asked for; `sample` is what can be copied.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     domain: Domain,
     view: View,
     wanted: &Wanted,
-    read: impl FnOnce(&mut [u8]) -> PyResult<()>,
+    sample: Option<&rgaps::Sample>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut view = view;
+    if wanted.bits {
+        view.geometry.dtype = DType {
+            code: SIGNED,
+            bits: (view.geometry.element_bytes() * 8) as u8,
+            lanes: 1,
+        };
+    }
     let here = device_of(domain)?;
-    let elsewhere = wanted.device.is_some_and(|device| device != here);
-    let to_host = wanted.device.is_some_and(|device| device.0 == CPU) || here.0 == CPU;
-    let copy = elsewhere || wanted.copy == Some(true);
-    if !copy {
+    let there = wanted.device.unwrap_or(here);
+    if there == here && wanted.copy != Some(true) {
         return capsule(py, here, view, 0, wanted);
     }
     if wanted.copy == Some(false) {
@@ -129,22 +141,43 @@ pub(crate) fn export<'py>(
             "the bytes are on another device, and copy=False forbids to copy them",
         ));
     }
-    if !to_host || (elsewhere && wanted.device.is_some_and(|device| device.0 != CPU)) {
+    let Some(sample) = sample else {
         return Err(PyBufferError::new_err(
-            "rgaps copies to the host only; take the tensor where it is and have the framework \
-             copy it (for torch: .clone() or .to(device))",
+            "a loan is there to be written: a copy of it makes no sense",
         ));
-    }
+    };
+    order::before_reading_on_cpu(py, sample)?;
     let span = span_bytes(&view.geometry);
-    let mut bytes = vec![0; span].into_boxed_slice();
-    read(&mut bytes)?;
+    let (address, owner) =
+        match domain {
+            _ if there.0 == CPU => {
+                let mut bytes = vec![0; span].into_boxed_slice();
+                py.detach(|| sample.read(0, &mut bytes))
+                    .map_err(IntoPyErr::into_py_err)?;
+                (bytes.as_ptr() as u64, Owner::Copy(bytes))
+            }
+            Domain::Cuda(uuid) if there == here => {
+                let context = device::context(uuid)?;
+                // SAFETY: the tensor lies within the sample's bytes, which the sample keeps.
+                let copied = py.detach(|| unsafe {
+                    DeviceBuffer::copy_of(context, sample.address(), span as u64)
+                });
+                let copied = copied.map_err(IntoPyErr::into_py_err)?;
+                (copied.address(), Owner::DeviceCopy(copied))
+            }
+            _ => return Err(PyBufferError::new_err(
+                "rgaps copies to the host or within a device only; take the tensor where it is \
+                 and have the framework copy it (for torch: .to(device))",
+            )),
+        };
     let copied = View {
-        address: bytes.as_mut_ptr() as u64,
+        address,
         geometry: view.geometry,
         readonly: false,
-        owner: Owner::Copy(bytes),
+        owner,
     };
-    capsule(py, (CPU, 0), copied, IS_COPIED, wanted)
+    let there = if there.0 == CPU { (CPU, 0) } else { there };
+    capsule(py, there, copied, IS_COPIED, wanted)
 }
 
 /// Bytes from the first to the end of the last element.

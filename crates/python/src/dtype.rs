@@ -79,6 +79,32 @@ pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, Strin
     })
 }
 
+/// The type that an array interface's code means.
+pub(crate) fn of_typestr(text: &str) -> Result<DType, String> {
+    let unknown =
+        || format!("items of the type '{text}' have no element type that a message can carry");
+    let mut letters = text.chars();
+    let (order, letter) = (letters.next(), letters.next());
+    let bytes: u8 = letters.as_str().parse().map_err(|_| unknown())?;
+    let code = match letter.ok_or_else(unknown)? {
+        'i' => SIGNED,
+        'u' => UNSIGNED,
+        'f' => FLOAT,
+        'c' => COMPLEX,
+        'b' => BOOL,
+        _ => return Err(unknown()),
+    };
+    if order == Some('>') && bytes > 1 {
+        return Err(unknown());
+    }
+    let bits = bytes.checked_mul(8).ok_or_else(unknown)?;
+    Ok(DType {
+        code,
+        bits,
+        lanes: 1,
+    })
+}
+
 /// The type that a user names: `"float32"`, `numpy.float32`, `numpy.dtype("<f4")`,
 /// `torch.float32`, or what numpy can make a type of.
 pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {

@@ -121,6 +121,8 @@ impl IntoPyErr for RecvError {
             RecvError::TimedOut(_) => "TimedOut",
             RecvError::TooManyHeld { .. } => "TooManyHeld",
             RecvError::Untrusted { .. } => "Untrusted",
+            RecvError::Aborted { .. } => "Aborted",
+            RecvError::Unfinished { .. } => "TimedOut",
             RecvError::Pool(_) => "SystemFailure",
             _ => "Error",
         };

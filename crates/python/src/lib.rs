@@ -7,18 +7,22 @@
 //! numpy's types.
 
 mod buffer;
+mod declared;
 mod device;
 mod dlpack;
 mod dtype;
 mod error;
+mod framework;
 mod geometry;
 mod handle;
 mod listener;
 mod loan;
 mod node;
+mod order;
 mod owner;
 mod publisher;
 mod sample;
+mod shadow;
 mod source;
 mod subscriber;
 mod wait;

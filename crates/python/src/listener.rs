@@ -1,5 +1,6 @@
 //! Callbacks.
 
+use crate::declared::Declared;
 use crate::error::IntoPyErr;
 use crate::sample;
 use pyo3::prelude::*;
@@ -33,21 +34,20 @@ impl Running {
 pub(crate) fn start(
     py: Python<'_>,
     subscriber: rgaps::Subscriber,
-    topic: Arc<str>,
+    (topic, declared): (Arc<str>, Option<Arc<Declared>>),
     callback: Py<PyAny>,
     on_error: Option<Py<PyAny>>,
 ) -> PyResult<Arc<Running>> {
     let handler = move |outcome: Result<rgaps::Sample, RecvError>| {
         // None while the interpreter shuts down.
         let _ = Python::try_attach(|py| {
+            let outcome = outcome
+                .map_err(IntoPyErr::into_py_err)
+                .and_then(|sample| sample::wrap_checked(py, sample, &topic, declared.as_deref()));
             let called = match (outcome, &on_error) {
-                (Ok(sample), _) => sample::wrap(py, sample, &topic)
-                    .and_then(|sample| callback.call1(py, (sample,))),
-                (Err(error), Some(on_error)) => {
-                    let error = error.into_py_err().into_value(py);
-                    on_error.call1(py, (error,))
-                }
-                (Err(error), None) => Err(error.into_py_err()),
+                (Ok(sample), _) => callback.call1(py, (sample,)),
+                (Err(error), Some(on_error)) => on_error.call1(py, (error.into_value(py),)),
+                (Err(error), None) => Err(error),
             };
             if let Err(error) = called {
                 error.write_unraisable(py, Some(callback.bind(py)));

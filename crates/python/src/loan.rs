@@ -2,16 +2,17 @@
 
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::error::{closed, invalid, IntoPyErr};
+use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Block, Owner};
 use crate::publisher::Sender;
 use crate::source::Source;
-use crate::{device, dlpack, dtype};
+use crate::{device, dlpack, dtype, order};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
-use rgaps::{DType, Domain};
+use rgaps::{DType, Domain, Stream, Tensor};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,10 +30,33 @@ thread_local! {
 pub(crate) struct LoanBase {
     block: Mutex<Option<Arc<Block>>>,
     sender: Sender,
-    dtype: DType,
-    shape: Mutex<Vec<u64>>,
+    form: Mutex<Form>,
+    framework: Framework,
+    given: Mutex<Option<Given>>,
     tag: AtomicU64,
     domain: Domain,
+}
+
+/// What a loan's bytes are to be.
+#[derive(Clone)]
+pub(crate) struct Form {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<u64>,
+    /// In elements; none for row-major order.
+    pub(crate) strides: Option<Vec<i64>>,
+}
+
+impl Form {
+    /// The tensor, and how many bytes it has from its first element to its last.
+    pub(crate) fn tensor(&self) -> PyResult<(Tensor, u64)> {
+        let wrong = |error: rgaps::tensor::ShapeError| invalid(error.to_string());
+        let Some(strides) = &self.strides else {
+            return rgaps::tensor::contiguous(self.dtype, &self.shape).map_err(wrong);
+        };
+        let tensor = rgaps::tensor::strided(self.dtype, &self.shape, strides).map_err(wrong)?;
+        let bytes = rgaps::tensor::span_bytes(&tensor).map_err(wrong)?;
+        Ok((tensor, bytes))
+    }
 }
 
 /// The class `rgaps.Loan`.
@@ -51,16 +75,17 @@ pub(crate) fn wrap<'py>(
     py: Python<'py>,
     loan: rgaps::Loan,
     sender: Sender,
-    dtype: DType,
-    shape: Vec<u64>,
+    form: Form,
+    framework: Framework,
     tag: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let base = LoanBase {
         domain: loan.domain(),
         block: Mutex::new(Some(Arc::new(Block::new(loan)))),
         sender,
-        dtype,
-        shape: Mutex::new(shape),
+        form: Mutex::new(form),
+        framework,
+        given: Mutex::default(),
         tag: AtomicU64::new(tag),
     };
     let class = class(py)?;
@@ -86,9 +111,7 @@ impl LoanBase {
     }
 
     fn geometry(&self) -> PyResult<Geometry> {
-        let shape = lock(&self.shape);
-        let (tensor, bytes) = rgaps::tensor::contiguous(self.dtype, &shape)
-            .map_err(|error| invalid(error.to_string()))?;
+        let (tensor, bytes) = lock(&self.form).tensor()?;
         Ok(Geometry::of(Some(&tensor), bytes))
     }
 
@@ -105,7 +128,12 @@ impl LoanBase {
     }
 
     /// The loan of a block without views; of one with views, a loan with a copy of its bytes.
-    fn take_loan(&self, py: Python<'_>, block: &Arc<Block>) -> PyResult<rgaps::Loan> {
+    fn take_loan(
+        &self,
+        py: Python<'_>,
+        block: &Arc<Block>,
+        stream: Stream,
+    ) -> PyResult<rgaps::Loan> {
         if let Some(loan) = block.take_unshared() {
             return Ok(loan);
         }
@@ -126,9 +154,25 @@ impl LoanBase {
         let mut copy = self.sender.loan(py, block.bytes)?;
         // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
         // keeps while views of it live.
-        py.detach(|| unsafe { copy.copy_from(0, block.address, block.bytes) })
+        py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, block.bytes, &[stream]) })
             .map_err(IntoPyErr::into_py_err)?;
         Ok(copy)
+    }
+
+    /// The stream behind which the loan is published.
+    fn stream(
+        &self,
+        py: Python<'_>,
+        block: &Block,
+        named: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Stream> {
+        match (named, self.domain, self.framework) {
+            (None, Domain::Cuda(uuid), Framework::Torch) => {
+                order::current_of_torch(py, device::ordinal(uuid)?)
+            }
+            (None, _, _) => Ok(block.last_stream().unwrap_or(Stream(0))),
+            (Some(_), _, _) => order::named(named),
+        }
     }
 
     fn publish_block(
@@ -137,15 +181,15 @@ impl LoanBase {
         block: &mut Arc<Block>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
-        let stream = device::stream(stream)?;
-        block.record(stream);
-        py.detach(|| block.wait_for_streams())
-            .map_err(IntoPyErr::into_py_err)?;
-        let mut loan = self.take_loan(py, block)?;
+        let form = lock(&self.form).clone();
+        self.sender
+            .check_declared("the loan", Some((form.dtype, &form.shape)))?;
+        let stream = self.stream(py, block, stream)?;
+        block.join(stream).map_err(IntoPyErr::into_py_err)?;
+        let mut loan = self.take_loan(py, block, stream)?;
         let is_copy = block.has_loan();
         loan.set_tag(self.tag.load(Ordering::Relaxed));
-        let shape = lock(&self.shape).clone();
-        let shaped = loan.set_shape(self.dtype, &shape);
+        let shaped = loan.set_tensor(form.tensor()?.0);
         let mut loan = Some(loan);
         let outcome = shaped
             .map_err(IntoPyErr::into_py_err)
@@ -161,7 +205,7 @@ impl LoanBase {
 }
 
 impl Exporter for LoanBase {
-    fn view(&self) -> PyResult<View> {
+    fn view(&self, _: Python<'_>) -> PyResult<View> {
         if self.domain != Domain::Host {
             return Err(PyBufferError::new_err(format!(
                 "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or write()",
@@ -207,7 +251,7 @@ impl LoanBase {
     /// Name of the element type.
     #[getter]
     fn dtype(&self) -> String {
-        self.dtype.to_string()
+        lock(&self.form).dtype.to_string()
     }
 
     /// Bytes of the message.
@@ -268,8 +312,7 @@ impl LoanBase {
 
     /// Says that the message is shorter in its first dimension than what was loaned.
     fn truncate(&self, length: u64) -> PyResult<()> {
-        let mut shape = lock(&self.shape);
-        match shape.first_mut() {
+        match lock(&self.form).shape.first_mut() {
             Some(first) if length <= *first => *first = length,
             Some(first) => {
                 return Err(invalid(format!(
@@ -281,12 +324,26 @@ impl LoanBase {
         Ok(())
     }
 
+    /// A writable tensor of torch over the bytes, ordered on torch's current stream. Let go of it
+    /// before the loan is published.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
+    }
+
     /// Publishes the message. Returns its number among the publisher's, from 0.
     ///
-    /// On a GPU, waits until the work queued on ``stream`` so far has finished. If an array over
-    /// the loan is still alive, a copy is published, with a `CopyWarning`.
+    /// On a GPU it comes behind the work queued so far on ``stream`` and on the streams that
+    /// consumers named to ``__dlpack__``; nothing waits for that here. Without ``stream``: of a
+    /// loan for torch, behind torch's current stream of the GPU too; if there was no consumer,
+    /// behind the default stream. If an array over the loan is still alive, a copy is published,
+    /// with a `CopyWarning`.
     #[pyo3(signature = (*, stream=None))]
-    fn publish(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+    pub(crate) fn publish(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
         let mut block = self.take()?;
         let outcome = self.publish_block(py, &mut block, stream);
         match &outcome {
@@ -313,23 +370,32 @@ impl LoanBase {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let block = self.block()?;
-        if self.domain != Domain::Host {
-            // The consumer writes on that stream: it is waited for before the loan is published.
-            if let Some(stream) = device::dlpack_stream(stream)? {
-                block.record(stream);
-            }
-        }
         let wanted = dlpack::Wanted {
             max_version,
             device: dl_device,
             copy,
+            bits: false,
         };
-        dlpack::export(py, self.domain, self.view_anywhere()?, &wanted, |_| {
-            Err(PyBufferError::new_err(
-                "a loan is there to be written: copy=True makes no sense",
-            ))
-        })
+        self.export(py, stream, &wanted)
+    }
+
+    /// For `rgaps._torch`: the same with integers of the elements' width.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn _dlpack_bits<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+            bits: true,
+        };
+        self.export(py, stream, &wanted)
     }
 
     /// DLPack's device: its kind and its number in this process.
@@ -361,8 +427,17 @@ impl LoanBase {
         Ok(dict)
     }
 
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
+    /// What the with statement gives: a tensor or an array to fill where the loan's element type
+    /// was named as torch's or numpy's, else the loan itself.
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        match Given::new(this.framework, slf.as_any(), this.domain)? {
+            None => Ok(slf.as_any().clone()),
+            Some((given, array)) => {
+                *lock(&this.given) = Some(given);
+                Ok(array)
+            }
+        }
     }
 
     fn __exit__(
@@ -372,6 +447,10 @@ impl LoanBase {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        let given = lock(&self.given).take();
+        if let Some(given) = given.filter(|_| self.open()) {
+            given.take_back(py)?;
+        }
         if !exception.is_none() {
             self.discard();
         } else if self.open() {
@@ -382,29 +461,51 @@ impl LoanBase {
 
     fn __repr__(&self) -> String {
         let state = if self.open() { "" } else { ", closed" };
-        let shape = lock(&self.shape);
+        let form = lock(&self.form);
         format!(
-            "<rgaps.Loan '{}': {} {shape:?}{state}>",
+            "<rgaps.Loan '{}': {} {:?}{state}>",
             self.topic(),
-            self.dtype
+            form.dtype,
+            form.shape
         )
     }
 }
 
 impl LoanBase {
+    fn export<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        wanted: &dlpack::Wanted,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let block = self.block()?;
+        if self.domain != Domain::Host {
+            // The consumer writes on that stream: the loan is published behind it.
+            if let Some(stream) = order::of_consumer(stream)? {
+                block.record(stream);
+            }
+        }
+        dlpack::export(py, self.domain, self.view_anywhere()?, wanted, None)
+    }
+
     fn interface<'py>(
         &self,
         py: Python<'py>,
         data: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let Some(typestr) = dtype::typestr(self.dtype) else {
+        let geometry = self.geometry()?;
+        let Some(typestr) = dtype::typestr(geometry.dtype) else {
             return Err(PyAttributeError::new_err(format!(
                 "the array interface has no code for {}",
-                self.dtype
+                geometry.dtype
             )));
         };
         let dict = PyDict::new(py);
-        dict.set_item("shape", self.shape(py)?)?;
+        dict.set_item("shape", PyTuple::new(py, geometry.shape())?)?;
+        if !geometry.is_contiguous() {
+            let strides = PyTuple::new(py, geometry.strides_bytes())?;
+            dict.set_item("strides", strides)?;
+        }
         dict.set_item("typestr", typestr)?;
         dict.set_item("data", data)?;
         dict.set_item("version", 3)?;

@@ -1,7 +1,9 @@
 //! Nodes.
 
+use crate::declared::Declared;
 use crate::device;
 use crate::error::{invalid, IntoPyErr};
+use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::publisher::{sliced, Publisher, Sender};
 use crate::subscriber::{Receiver, Subscriber};
@@ -14,6 +16,7 @@ use rgaps_session::{Config, Environment};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A process's connection to the daemon of its host, which it starts if there is none.
 #[pyclass(frozen, weakref, module = "rgaps")]
@@ -114,6 +117,22 @@ fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
     Ok(History::KeepAll { messages, bytes })
 }
 
+/// The name of a topic's type, or the one that element type and shape have.
+fn type_name(
+    name: &str,
+    dtype: Option<&Bound<'_, PyAny>>,
+    shape: Option<&Bound<'_, PyAny>>,
+) -> PyResult<String> {
+    let dtype = dtype.map(crate::dtype::of_object).transpose()?;
+    match Declared::of(dtype, shape)? {
+        None => Ok(name.to_owned()),
+        Some(declared) if name.is_empty() => Ok(declared.to_string()),
+        Some(_) => Err(invalid(
+            "a topic's type is either a name or a dtype with a shape, not both",
+        )),
+    }
+}
+
 fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
     let Some(late) = late else {
         return Ok(Late::Nothing);
@@ -180,16 +199,20 @@ impl Node {
     }
 
     /// A publisher of ``topic``. Times are in seconds, None is for ever.
-    #[pyo3(signature = (topic, *, r#type="", domain=None, history=None, reliable=true,
-        transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64),
-        text_signature = "($self, topic, *, type='', domain=None, history=None, reliable=True, \
-        transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64)")]
+    /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the topic's
+    /// messages, which then is a text like ``float16[3,*,*]``; ``type`` is any other name.
+    #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
+        reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64),
+        text_signature = "($self, topic, *, type='', dtype=None, shape=None, domain=None, \
+        history=None, reliable=True, transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64)")]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn publisher(
         &self,
         py: Python<'_>,
         topic: &str,
         r#type: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+        shape: Option<&Bound<'_, PyAny>>,
         domain: Option<&str>,
         history: Option<&Bound<'_, PyAny>>,
         reliable: bool,
@@ -212,7 +235,9 @@ impl Node {
             qos.history = self::history(history)?;
         }
         let domain = domain.map(device::domain).transpose()?;
-        let mut builder = self.node.get()?.publisher(topic).type_name(r#type).qos(qos);
+        let name = type_name(r#type, dtype, shape)?;
+        let framework = dtype.map_or(Ok(Framework::Any), Framework::of)?;
+        let mut builder = self.node.get()?.publisher(topic).type_name(&name).qos(qos);
         if let Some(domain) = domain {
             builder = builder.domain(domain);
         }
@@ -220,6 +245,8 @@ impl Node {
             .detach(|| builder.create())
             .map_err(IntoPyErr::into_py_err)?;
         Ok(Publisher::new(Sender {
+            declared: Declared::parse(publisher.type_name()).map(Arc::new),
+            framework,
             publisher,
             deadline,
             loan_timeout,
@@ -228,14 +255,18 @@ impl Node {
 
     /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
     /// joined: None, ``"latest"``, a number of messages, or ``"all"``.
-    #[pyo3(signature = (topic, *, r#type="", domain=None, reliable=false, late=None, depth=0,
-        max_held=64, spin=20e-6))]
+    /// ``type``, ``dtype`` and ``shape`` are as for a publisher: all members must declare the same,
+    /// or nothing.
+    #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
+        late=None, depth=0, max_held=64, spin=20e-6))]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn subscriber(
         &self,
         py: Python<'_>,
         topic: &str,
         r#type: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+        shape: Option<&Bound<'_, PyAny>>,
         domain: Option<&str>,
         reliable: bool,
         late: Option<&Bound<'_, PyAny>>,
@@ -252,14 +283,20 @@ impl Node {
         };
         let domain = domain.map(device::domain).transpose()?;
         let node = self.node.get()?;
-        let mut builder = node.subscriber(topic).type_name(r#type).qos(qos);
+        let name = type_name(r#type, dtype, shape)?;
+        let mut builder = node.subscriber(topic).type_name(&name).qos(qos);
         if let Some(domain) = domain {
             builder = builder.domain(domain);
         }
         let subscriber = py
             .detach(|| builder.create())
             .map_err(IntoPyErr::into_py_err)?;
-        Ok(Subscriber::new(Receiver { subscriber, node }))
+        let declared = Declared::parse(subscriber.type_name()).map(Arc::new);
+        Ok(Subscriber::new(Receiver {
+            subscriber,
+            node,
+            declared,
+        }))
     }
 
     /// How the daemon is.

@@ -2,10 +2,13 @@
 
 use crate::error::closed;
 use crate::handle::drop_detached;
+use crate::order;
+use crate::shadow::{self, Shadow};
 use pyo3::prelude::*;
 use rgaps::{Domain, Stream};
+use rgaps_cuda::DeviceBuffer;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Keeps a view's bytes. May be dropped on any thread, attached to the interpreter or not.
 pub(crate) enum Owner {
@@ -15,33 +18,65 @@ pub(crate) enum Owner {
     Loan(#[allow(dead_code)] LoanView),
     /// A copy that is the view's own.
     Copy(#[allow(dead_code)] Box<[u8]>),
+    /// The same on a GPU.
+    DeviceCopy(#[allow(dead_code)] DeviceBuffer),
 }
 
-/// A received block, and the streams on which work may still read it.
+/// A received block.
 pub(crate) struct Held {
     pub(crate) sample: rgaps::Sample,
-    streams: Mutex<Vec<Stream>>,
+    topic: Arc<str>,
+    /// What views look at instead of the block, where writes are looked for.
+    shadow: OnceLock<Shadow>,
 }
 
 impl Held {
-    pub(crate) fn new(sample: rgaps::Sample) -> Held {
+    pub(crate) fn new(sample: rgaps::Sample, topic: Arc<str>) -> Held {
         Held {
             sample,
-            streams: Mutex::default(),
+            topic,
+            shadow: OnceLock::new(),
         }
     }
 
-    /// Has the block wait for that stream's work, too, before it is let go of.
-    pub(crate) fn record(&self, stream: Stream) {
-        remember(&self.streams, stream);
+    /// Address of the bytes that views look at.
+    pub(crate) fn view_address(&self, py: Python<'_>) -> PyResult<u64> {
+        if !shadow::is_wanted() {
+            return Ok(self.sample.address());
+        }
+        if self.shadow.get().is_none() {
+            let made = Shadow::new(py, &self.sample)?;
+            // Another thread's may have been first.
+            let _ = self.shadow.set(made);
+        }
+        let shadow = self.shadow.get();
+        Ok(shadow.map_or(self.sample.address(), Shadow::address))
+    }
+
+    /// Warns if somebody wrote to the message. Looks once, when nobody has a view any more.
+    pub(crate) fn warn_of_writes(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(shadow) = self.shadow.take() else {
+            return Ok(());
+        };
+        let sample = &self.sample;
+        match py.detach(|| shadow.look(sample)) {
+            Some(written) => shadow.warn(py, &written, &self.topic, sample.sequence()),
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for stream in lock(&self.streams).drain(..) {
-            self.sample.record_stream(stream);
+        if self.shadow.get().is_none() {
+            return;
         }
+        // None while the interpreter shuts down.
+        let _ = Python::try_attach(|py| {
+            if let Err(error) = self.warn_of_writes(py) {
+                error.write_unraisable(py, None);
+            }
+        });
     }
 }
 
@@ -107,25 +142,27 @@ impl Block {
         remember(&self.streams, stream);
     }
 
-    /// Waits on the CPU for the work on all streams that were recorded.
-    pub(crate) fn wait_for_streams(&self) -> Result<(), rgaps::LoanError> {
-        // Copied, so that no lock is held while it is waited.
-        let streams = lock(&self.streams).clone();
-        let loan = lock(&self.loan);
-        if let Some(loan) = loan.as_ref() {
-            for stream in streams {
-                loan.wait_for(stream)?;
-            }
+    /// Has `stream` wait for the work on all streams that were recorded.
+    pub(crate) fn join(&self, stream: Stream) -> Result<(), rgaps::LoanError> {
+        let streams = std::mem::take(&mut *lock(&self.streams));
+        match lock(&self.loan).as_ref() {
+            Some(loan) => order::join(loan, &streams, stream),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The stream that was recorded last.
+    pub(crate) fn last_stream(&self) -> Option<Stream> {
+        lock(&self.streams).last().copied()
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Of a loan that was given up, or published by a copy. Where the wait fails the context
-        // is lost, and with it the work.
-        let _ = self.wait_for_streams();
+        let streams = std::mem::take(&mut *lock(&self.streams));
+        if let Some(loan) = lock(&self.loan).take() {
+            order::discard(loan, &streams);
+        }
     }
 }
 

@@ -1,14 +1,17 @@
 //! Publishers.
 
-use crate::device;
+use crate::declared::Declared;
 use crate::error::{closed, invalid, IntoPyErr};
+use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
-use crate::loan;
-use crate::source::Source;
+use crate::loan::{self, Form, LoanBase};
+use crate::order;
+use crate::source::{self, Source};
 use crate::wait::{in_slices, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use rgaps::{LoanError, PublishError, Stream};
+use rgaps::{DType, LoanError, PublishError, Stream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A publisher and how long it waits. Its own deadlines are a slice long, so that waits can be
@@ -19,9 +22,25 @@ pub(crate) struct Sender {
     /// None: for ever.
     pub(crate) deadline: Option<Duration>,
     pub(crate) loan_timeout: Option<Duration>,
+    /// The topic's type, where that is a tensor's.
+    pub(crate) declared: Option<Arc<Declared>>,
+    /// Whose element type it was declared with.
+    pub(crate) framework: Framework,
 }
 
 impl Sender {
+    /// An error unless the message is of the topic's type.
+    pub(crate) fn check_declared(
+        &self,
+        which: &str,
+        tensor: Option<(DType, &[u64])>,
+    ) -> PyResult<()> {
+        match &self.declared {
+            Some(declared) => declared.check(self.publisher.topic(), || which.to_owned(), tensor),
+            None => Ok(()),
+        }
+    }
+
     /// An error in a forked child.
     pub(crate) fn check(&self) -> PyResult<()> {
         let checked = self.publisher.wait_for_subscribers(0, Duration::ZERO);
@@ -59,7 +78,7 @@ impl Sender {
             let Some(ready) = loan.take() else {
                 return Err(closed("loan"));
             };
-            let failed = match ready.publish_on(stream) {
+            let failed = match order::publish(ready, stream) {
                 Ok(number) => return Ok(Some(number)),
                 Err(failed) => failed,
             };
@@ -125,6 +144,41 @@ fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         .collect()
 }
 
+/// Strides in bytes as strides in elements.
+fn in_elements(strides: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
+    let each = dtype.element_bytes() as i64;
+    let strides = strides.iter().map(|stride| match stride % each {
+        0 => Ok(stride / each),
+        _ => Err(invalid(format!(
+            "a stride of {stride} bytes is not a multiple of an element's {each}"
+        ))),
+    });
+    strides.collect()
+}
+
+/// Has torch copy a tensor into a loan, which then is published on the stream of the copy.
+fn put_by_torch(
+    py: Python<'_>,
+    sender: Sender,
+    tensor: &Bound<'_, PyAny>,
+    tag: u64,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<u64> {
+    let dtype = crate::dtype::of_object(&tensor.getattr("dtype")?)?;
+    let form = Form {
+        dtype,
+        shape: tensor.getattr("shape")?.extract()?,
+        strides: None,
+    };
+    sender.check_declared("the tensor", Some((dtype, &form.shape)))?;
+    let (_, bytes) = form.tensor()?;
+    let loan = sender.loan(py, bytes)?;
+    let loan = loan::wrap(py, loan, sender, form, Framework::Torch, tag)?;
+    let copy = py.import("rgaps._torch")?.getattr("copy")?;
+    copy.call1((&loan, tensor, stream))?;
+    loan.cast::<LoanBase>()?.get().publish(py, stream)
+}
+
 #[pymethods]
 impl Publisher {
     /// Name of the topic.
@@ -157,28 +211,54 @@ impl Publisher {
         Ok(self.sender.get()?.publisher.subscribers())
     }
 
-    /// A block for an array of this shape, to be filled and published.
-    #[pyo3(signature = (shape, dtype=None, *, tag=0))]
+    /// A block for an array of this shape, to be filled and published. Shape and element type are
+    /// by default those that the topic was declared with. ``strides`` are bytes from one element
+    /// to the next per dimension, as numpy counts them; without them the order is row-major.
+    ///
+    /// The with statement over the loan gives a tensor of torch where ``dtype`` is torch's, an
+    /// array of numpy where it is numpy's, and else the loan itself.
+    #[pyo3(signature = (shape=None, dtype=None, *, strides=None, tag=0))]
     fn loan<'py>(
         &self,
         py: Python<'py>,
-        #[pyo3(from_py_with = shape)] shape: Vec<u64>,
+        shape: Option<&Bound<'py, PyAny>>,
         dtype: Option<&Bound<'py, PyAny>>,
+        strides: Option<Vec<i64>>,
         tag: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let sender = self.sender.get()?;
-        let dtype = match dtype {
-            Some(dtype) => crate::dtype::of_object(dtype)?,
-            None => rgaps::DType::U8,
+        let declared = sender.declared.as_deref();
+        let (dtype, framework) = match (dtype, declared) {
+            (Some(dtype), _) => (crate::dtype::of_object(dtype)?, Framework::of(dtype)?),
+            (None, Some(declared)) => (declared.dtype, sender.framework),
+            (None, None) => (DType::U8, Framework::Any),
         };
-        let (_, bytes) =
-            rgaps::tensor::contiguous(dtype, &shape).map_err(|error| invalid(error.to_string()))?;
+        let shape = match shape {
+            Some(shape) => self::shape(shape)?,
+            None => declared.and_then(Declared::whole_shape).ok_or_else(|| {
+                invalid("a loan without a shape needs a topic that is declared with a whole one")
+            })?,
+        };
+        sender.check_declared("the loan", Some((dtype, &shape)))?;
+        let strides = strides
+            .map(|strides| in_elements(&strides, dtype))
+            .transpose()?;
+        let form = Form {
+            dtype,
+            shape,
+            strides,
+        };
+        let (_, bytes) = form.tensor()?;
         let loan = sender.loan(py, bytes)?;
-        loan::wrap(py, loan, sender, dtype, shape, tag)
+        loan::wrap(py, loan, sender, form, framework, tag)
     }
 
-    /// Publishes a copy of ``data``: bytes, an array, or anything with the buffer protocol or
-    /// DLPack, on the host or on the topic's GPU. Returns the message's number, from 0.
+    /// Publishes a copy of ``data``: bytes, an array, or anything with the buffer protocol, DLPack
+    /// or ``__cuda_array_interface__``, on the host or on a GPU. Returns the message's number,
+    /// from 0. The elements are published in row-major order, whatever the array's strides.
+    ///
+    /// A tensor of torch is copied by torch on its current stream, others after the work queued on
+    /// ``stream``.
     #[pyo3(signature = (data, *, tag=0, stream=None))]
     fn put(
         &self,
@@ -188,7 +268,11 @@ impl Publisher {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let sender = self.sender.get()?;
+        if source::is_torchs(data, sender.publisher.domain())? {
+            return put_by_torch(py, sender, data, tag, stream);
+        }
         let source = Source::of(data, stream)?;
+        sender.check_declared("the array", source.tensor())?;
         let mut loan = sender.loan(py, source.bytes())?;
         loan.set_tag(tag);
         if let Some((dtype, shape)) = source.tensor() {
@@ -196,7 +280,7 @@ impl Publisher {
                 .map_err(IntoPyErr::into_py_err)?;
         }
         source.copy_into(py, &mut loan, 0)?;
-        sender.publish(py, &mut Some(loan), device::stream(stream)?)
+        sender.publish(py, &mut Some(loan), order::named(stream)?)
     }
 
     /// Waits until the topic has ``n`` subscribers. False: not in time.

@@ -1,10 +1,11 @@
 //! Received messages.
 
 use crate::buffer::{with_buffer, Exporter, View};
+use crate::declared::Declared;
 use crate::error::{closed, IntoPyErr};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Held, Owner};
-use crate::{device, dlpack, dtype};
+use crate::{dlpack, dtype, order};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -70,11 +71,31 @@ pub(crate) fn wrap<'py>(
         tag: sample.tag(),
         publish_ns: sample.publish_ns(),
         publisher_id: sample.publisher_id(),
-        hold: Mutex::new(Hold::Held(Arc::new(Held::new(sample)), false)),
+        hold: Mutex::new(Hold::Held(
+            Arc::new(Held::new(sample, topic.clone())),
+            false,
+        )),
     };
     let class = class(py)?;
     NEXT.with(|next| next.replace(Some(base)));
     class.call0()
+}
+
+/// The same, or an error if the message is not of the topic's type.
+pub(crate) fn wrap_checked<'py>(
+    py: Python<'py>,
+    sample: rgaps::Sample,
+    topic: &Arc<str>,
+    declared: Option<&Declared>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(declared) = declared {
+        let tensor = sample.tensor();
+        let tensor = tensor.map(|t| (t.dtype, &t.shape[..usize::from(t.ndim)]));
+        let typed = tensor.filter(|(dtype, _)| dtype.is_typed());
+        let which = || format!("message {}", sample.sequence());
+        declared.check(topic, which, typed)?;
+    }
+    wrap(py, sample, topic)
 }
 
 impl SampleBase {
@@ -90,19 +111,15 @@ impl SampleBase {
     }
 
     /// The block's address, for someone who will keep this object as long as he uses it.
-    fn lend(&self) -> PyResult<u64> {
+    fn lend(&self, py: Python<'_>) -> PyResult<u64> {
+        let address = self.held()?.view_address(py)?;
         match &mut *self.lock() {
-            Hold::Held(held, lent) => {
+            Hold::Held(_, lent) => {
                 *lent = true;
-                Ok(held.sample.address())
+                Ok(address)
             }
             Hold::Released(_) => Err(closed("sample")),
         }
-    }
-
-    fn read(&self, py: Python<'_>, held: &Held, bytes: &mut [u8]) -> PyResult<()> {
-        py.detach(|| held.sample.read(0, bytes))
-            .map_err(IntoPyErr::into_py_err)
     }
 
     fn interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -115,7 +132,7 @@ impl SampleBase {
         let dict = PyDict::new(py);
         dict.set_item("shape", PyTuple::new(py, self.geometry.shape())?)?;
         dict.set_item("typestr", typestr)?;
-        dict.set_item("data", (self.lend()?, true))?;
+        dict.set_item("data", (self.lend(py)?, true))?;
         if !self.geometry.is_contiguous() {
             let strides = PyTuple::new(py, self.geometry.strides_bytes())?;
             dict.set_item("strides", strides)?;
@@ -126,26 +143,45 @@ impl SampleBase {
 }
 
 impl Exporter for SampleBase {
-    fn view(&self) -> PyResult<View> {
+    fn view(&self, py: Python<'_>) -> PyResult<View> {
         if self.domain != Domain::Host {
             return Err(PyBufferError::new_err(format!(
                 "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or tobytes() for a copy",
                 self.domain
             )));
         }
-        self.view_anywhere()
+        let view = self.view_anywhere(py)?;
+        order::before_reading_on_cpu(py, &self.held()?.sample)?;
+        Ok(view)
     }
 }
 
 impl SampleBase {
-    fn view_anywhere(&self) -> PyResult<View> {
+    fn export<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        wanted: &dlpack::Wanted,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let held = self.held()?;
+        let view = self.view_anywhere(py)?;
+        if self.domain == Domain::Host {
+            order::before_reading_on_cpu(py, &held.sample)?;
+        } else if let Some(stream) = order::of_consumer(stream)? {
+            // The consumer reads on that stream.
+            order::before_reading(&held.sample, stream)?;
+        }
+        dlpack::export(py, self.domain, view, wanted, Some(&held.sample))
+    }
+
+    fn view_anywhere(&self, py: Python<'_>) -> PyResult<View> {
         let held = self.held()?;
         // In a forked child there is nothing at the address.
         if self.domain == Domain::Host {
             held.sample.as_slice().map_err(IntoPyErr::into_py_err)?;
         }
         Ok(View {
-            address: held.sample.address(),
+            address: held.view_address(py)?,
             geometry: self.geometry,
             readonly: true,
             owner: Owner::Sample(held),
@@ -248,7 +284,11 @@ impl SampleBase {
     /// A copy of the message's bytes, from whatever domain.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let held = self.held()?;
-        PyBytes::new_with(py, self.bytes as usize, |bytes| self.read(py, &held, bytes))
+        order::before_reading_on_cpu(py, &held.sample)?;
+        PyBytes::new_with(py, self.bytes as usize, |bytes| {
+            py.detach(|| held.sample.read(0, bytes))
+                .map_err(IntoPyErr::into_py_err)
+        })
     }
 
     /// The same message as an object of its own: its bytes stay until both are released. It counts
@@ -263,40 +303,75 @@ impl SampleBase {
 
     /// Lets go of the block, once all arrays and tensors over it are gone too.
     ///
-    /// On a GPU, waits until the work queued on ``stream`` so far has finished.
+    /// On a GPU the block is kept until the work queued so far on ``stream``, and on all streams that
+    /// were recorded or named by consumers, has finished; nothing waits for that here.
     #[pyo3(signature = (*, stream=None))]
-    fn release(&self, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream
-            .map(|stream| device::stream(Some(stream)))
+            .map(|stream| order::named(Some(stream)))
             .transpose()?;
         let mut hold = self.lock();
         let before = std::mem::replace(&mut *hold, Hold::Released(None));
         match before {
             Hold::Held(held, lent) => {
                 if let Some(stream) = stream {
-                    held.record(stream);
+                    held.sample.record_stream(stream);
                 }
                 if lent {
                     *hold = Hold::Released(Some(held));
-                } else {
-                    drop(hold);
-                    drop_block(self.domain, held);
+                    return Ok(());
                 }
+                drop(hold);
+                let (looked, held) = match Arc::try_unwrap(held) {
+                    // The last: whoever wrote has an exception if warnings are errors.
+                    Ok(mut held) => (held.warn_of_writes(py), Ok(held)),
+                    Err(shared) => (Ok(()), Err(shared)),
+                };
+                drop_block(self.domain, held);
+                return looked;
             }
             released => *hold = released,
         }
         Ok(())
     }
 
-    /// Says that work on this stream reads the block too: it is waited for before the block is
-    /// let go of.
+    /// Whether the publisher's work on its GPU has finished, so that the bytes are there. Raises
+    /// `Aborted` if it never will. Views need not ask: they come behind it.
+    fn is_ready(&self) -> PyResult<bool> {
+        let held = self.held()?;
+        held.sample.is_ready().map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Waits on the CPU until it has. False: not in time.
+    #[pyo3(signature = (timeout=None))]
+    fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        order::synchronize(py, &self.held()?.sample, crate::wait::timeout(timeout)?)
+    }
+
+    /// Has work that is queued on this stream from now on come behind the publisher's, and keeps
+    /// the block until it has finished. For who reads at `address`: DLPack does it by itself.
+    fn wait_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        order::before_reading(&self.held()?.sample, order::named(Some(stream))?)
+    }
+
+    /// Says that work on this stream reads the block too: the block is kept until it has finished.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.held()?.record(device::stream(Some(stream))?);
+        self.held()?
+            .sample
+            .record_stream(order::named(Some(stream))?);
         Ok(())
     }
 
+    /// A tensor of torch over the bytes, without a copy and ordered on torch's current stream:
+    /// ``torch.from_dlpack(sample)``, for types too that an older torch cannot take that way.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
+    }
+
     /// A DLPack capsule over the bytes, read-only: for ``numpy.from_dlpack(sample)``,
-    /// ``torch.from_dlpack(sample)`` and others.
+    /// ``torch.from_dlpack(sample)`` and others. On a GPU, work of the consumer's ``stream`` comes
+    /// behind the publisher's, and the block is kept until it has finished.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -306,21 +381,32 @@ impl SampleBase {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let held = self.held()?;
-        if self.domain != Domain::Host {
-            // The bytes are there already; the consumer's stream is waited for at the end.
-            if let Some(stream) = device::dlpack_stream(stream)? {
-                held.record(stream);
-            }
-        }
         let wanted = dlpack::Wanted {
             max_version,
             device: dl_device,
             copy,
+            bits: false,
         };
-        dlpack::export(py, self.domain, self.view_anywhere()?, &wanted, |bytes| {
-            self.read(py, &held, bytes)
-        })
+        self.export(py, stream, &wanted)
+    }
+
+    /// For `rgaps._torch`: the same with integers of the elements' width.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn _dlpack_bits<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+            bits: true,
+        };
+        self.export(py, stream, &wanted)
     }
 
     /// DLPack's device: its kind and its number in this process.
@@ -343,9 +429,10 @@ impl SampleBase {
         if self.domain == Domain::Host {
             return Err(PyAttributeError::new_err("the bytes are on the host"));
         }
+        let held = self.held()?;
+        let stream = order::to_name(&held.sample)?;
         let dict = self.interface(py)?;
-        // No stream to wait for: the bytes were there when the message was published.
-        dict.set_item("stream", py.None())?;
+        dict.set_item("stream", stream.map(|stream| stream.0))?;
         Ok(dict)
     }
 
@@ -354,8 +441,8 @@ impl SampleBase {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.release(None)
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.release(py, None)
     }
 
     fn __repr__(&self) -> String {

@@ -4,7 +4,7 @@ use crate::buffer::{self, RawBuffer};
 use crate::dlpack::{self, Managed, ManagedVersioned};
 use crate::error::{invalid, IntoPyErr};
 use crate::geometry::is_row_major;
-use crate::{device, dtype};
+use crate::{device, dtype, order};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -42,7 +42,8 @@ unsafe impl Sync for Buffer {}
 /// A DLPack tensor that we consumed.
 struct Tensor {
     address: u64,
-    on_host: bool,
+    /// The GPU's number in this process, where that is known; none on the host.
+    device: Option<i32>,
     shape: Vec<i64>,
     /// In elements.
     strides: Vec<i64>,
@@ -54,6 +55,8 @@ struct Tensor {
 
 /// The producer's structure, to be deleted once.
 enum Consumed {
+    /// There is none: the object itself keeps the memory, as long as the caller keeps that.
+    Object,
     Plain(*mut Managed),
     Versioned(*mut ManagedVersioned),
 }
@@ -62,6 +65,21 @@ enum Consumed {
 unsafe impl Send for Consumed {}
 // SAFETY: nothing is reached through it but by `Drop`.
 unsafe impl Sync for Consumed {}
+
+/// Whether the object is a tensor of torch that torch can copy into a pool of that domain.
+pub(crate) fn is_torchs(object: &Bound<'_, PyAny>, pool: Domain) -> PyResult<bool> {
+    let py = object.py();
+    // Only where it is there already: what is not imported has made no tensor.
+    let loaded = py.import("sys")?.getattr("modules")?;
+    let Ok(torch) = loaded.get_item("torch") else {
+        return Ok(false);
+    };
+    if torch.is_none() || !object.is_instance(&torch.getattr("Tensor")?)? {
+        return Ok(false);
+    }
+    let copies = py.import("rgaps._torch")?.getattr("copies")?;
+    copies.call1((object, pool != Domain::Host))?.is_truthy()
+}
 
 impl Source {
     /// What Python code gave; `stream` is where work on it was queued, on a GPU.
@@ -92,8 +110,12 @@ impl Source {
         if object.hasattr("__dlpack__")? {
             return Source::of_dlpack(object, stream);
         }
+        if object.hasattr("__cuda_array_interface__")? {
+            return Source::of_cuda_interface(object, stream);
+        }
         Err(PyTypeError::new_err(format!(
-            "{} has neither the buffer protocol nor __dlpack__: give bytes, an array or a tensor",
+            "{} has neither the buffer protocol nor __dlpack__ nor __cuda_array_interface__: give \
+             bytes, an array or a tensor",
             object.get_type().name()?
         )))
     }
@@ -161,7 +183,7 @@ impl Source {
 
     fn of_dlpack(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Source> {
         let py = object.py();
-        let (kind, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+        let (kind, id): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
         let on_host = matches!(kind, dlpack::CPU | dlpack::CUDA_HOST);
         if !on_host && !matches!(kind, dlpack::CUDA | dlpack::CUDA_MANAGED) {
             return Err(invalid(format!(
@@ -173,8 +195,8 @@ impl Source {
         if !on_host {
             // The producer makes the default stream wait for its work, and we wait for that; and
             // for the stream that the caller named.
-            arguments.set_item("stream", 1)?;
-            after = vec![Stream(1), device::stream(stream)?];
+            arguments.set_item("stream", order::LEGACY.0)?;
+            after = vec![order::LEGACY, order::named(stream)?];
         }
         arguments.set_item("max_version", (1, 1))?;
         let export = |arguments| object.call_method("__dlpack__", (), Some(arguments));
@@ -186,7 +208,8 @@ impl Source {
             }
             outcome => outcome?,
         };
-        let (tensor, dtype) = consume(&capsule, on_host, after)?;
+        let device = (!on_host).then_some(id);
+        let (tensor, dtype) = consume(&capsule, device, after)?;
         let shape = tensor
             .shape
             .iter()
@@ -199,6 +222,54 @@ impl Source {
             }
             return Source::of_dlpack(&object.call_method0("contiguous")?, stream);
         }
+        Ok(Source {
+            tensor: Some((dtype, shape)),
+            bytes,
+            memory: Memory::Tensor(tensor),
+        })
+    }
+
+    /// An array of numba, or of anything that has only this.
+    fn of_cuda_interface(
+        object: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Source> {
+        let interface = object.getattr("__cuda_array_interface__")?;
+        let item = |name| interface.get_item(name);
+        let optional = |name| match interface.call_method1("get", (name,)) {
+            Ok(found) if !found.is_none() => Some(found),
+            _ => None,
+        };
+        let (address, _): (u64, bool) = item("data")?.extract()?;
+        let shape: Vec<u64> = item("shape")?.extract()?;
+        let typestr: String = item("typestr")?.extract()?;
+        let dtype = dtype::of_typestr(&typestr).map_err(invalid)?;
+        let (tensor, bytes) =
+            rgaps::tensor::contiguous(dtype, &shape).map_err(|error| invalid(error.to_string()))?;
+        if let Some(strides) = optional("strides") {
+            let strides: Vec<i64> = strides.extract()?;
+            let each = dtype.element_bytes() as i64;
+            let strides: Vec<i64> = strides.iter().map(|stride| stride / each).collect();
+            let lengths: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
+            if !is_row_major(&lengths, &strides) {
+                return Err(invalid("the array has gaps; make it contiguous first"));
+            }
+        }
+        // The stream that the interface names is the one to wait for; none means that there is
+        // nothing to wait for.
+        let mut after = vec![order::named(stream)?];
+        if let Some(named) = optional("stream") {
+            after.push(order::named(Some(&named))?);
+        }
+        let tensor = Tensor {
+            address,
+            device: None,
+            shape: shape.iter().map(|length| *length as i64).collect(),
+            strides: tensor.strides[..shape.len()].to_vec(),
+            element_bytes: dtype.element_bytes() as usize,
+            after,
+            _consumed: Consumed::Object,
+        };
         Ok(Source {
             tensor: Some((dtype, shape)),
             bytes,
@@ -271,7 +342,7 @@ impl Drop for Buffer {
 /// Takes a capsule's tensor over.
 fn consume(
     capsule: &Bound<'_, PyAny>,
-    on_host: bool,
+    device: Option<i32>,
     after: Vec<Stream>,
 ) -> PyResult<(Tensor, DType)> {
     let pointer = capsule.as_ptr();
@@ -319,7 +390,10 @@ fn consume(
             "a message cannot have the shape {shape:?}"
         )));
     }
-    if dtype.bits % 8 != 0 || dtype.lanes != 1 || dtype.bits == 0 {
+    if dtype.element_bytes() * 8 != u64::from(dtype.bits) * u64::from(dtype.lanes)
+        || (dtype.lanes != 1 && dtype.name().is_none())
+        || dtype.bits == 0
+    {
         return Err(invalid(format!(
             "elements of {dtype} do not fill whole bytes"
         )));
@@ -327,7 +401,7 @@ fn consume(
     let strides = strides.unwrap_or_else(|| row_major(&shape));
     let tensor = Tensor {
         address: tensor.data as u64 + tensor.byte_offset,
-        on_host,
+        device,
         shape,
         strides,
         element_bytes: dtype.element_bytes() as usize,
@@ -353,20 +427,19 @@ impl Tensor {
         at: u64,
         bytes: u64,
     ) -> PyResult<()> {
-        if !self.on_host && loan.domain() == Domain::Host {
-            return Err(invalid(
-                "the tensor is on a GPU and the topic in host memory: copy it to the host first \
-                 (for torch: tensor.cpu()), or make the publisher with domain='cuda'",
-            ));
+        if let (Some(number), Domain::Cuda(uuid)) = (self.device, loan.domain()) {
+            let pool = device::ordinal(uuid)?;
+            if number != pool {
+                return Err(invalid(format!(
+                    "the array is on GPU {number} and the topic on GPU {pool}: copy it there first"
+                )));
+            }
         }
         let copied = py.detach(|| {
-            for stream in &self.after {
-                loan.wait_for(*stream)?;
-            }
             if is_row_major(&self.shape, &self.strides) {
                 // SAFETY: the producer keeps the elements, of which there are that many bytes,
                 // until `_consumed` is dropped.
-                return unsafe { loan.copy_from(at, self.address, bytes) };
+                return unsafe { order::copy(loan, at, self.address, bytes, &self.after) };
             }
             let mut gathered = Vec::with_capacity(bytes as usize);
             // SAFETY: as above; the strides lead to elements of the tensor.
@@ -402,6 +475,7 @@ impl Drop for Consumed {
         // SAFETY: taken over from its capsule, and deleted here only.
         unsafe {
             match *self {
+                Consumed::Object => {}
                 Consumed::Plain(managed) => {
                     if let Some(delete) = (*managed).deleter {
                         delete(managed);

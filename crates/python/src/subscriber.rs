@@ -1,5 +1,6 @@
 //! Subscribers.
 
+use crate::declared::Declared;
 use crate::error::{raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
 use crate::listener::{self, Listener};
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Receiver {
     pub(crate) subscriber: rgaps::Subscriber,
     pub(crate) node: rgaps::Node,
+    /// The topic's type, where that is a tensor's.
+    pub(crate) declared: Option<Arc<Declared>>,
 }
 
 /// A subscriber of one topic. Make one with `Node.subscriber` or `rgaps.subscriber`.
@@ -23,6 +26,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Subscriber {
     receiver: Handle<Receiver>,
     topic: Arc<str>,
+    declared: Option<Arc<Declared>>,
     listeners: Mutex<Vec<Arc<listener::Running>>>,
     /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
     waiters: Mutex<Vec<Py<PyAny>>>,
@@ -36,6 +40,7 @@ impl Subscriber {
     pub(crate) fn new(receiver: Receiver) -> Subscriber {
         Subscriber {
             topic: receiver.subscriber.topic().into(),
+            declared: receiver.declared.clone(),
             receiver: Handle::new("subscriber", receiver),
             listeners: Mutex::default(),
             waiters: Mutex::default(),
@@ -44,6 +49,10 @@ impl Subscriber {
 
     pub(crate) fn receiver(&self) -> PyResult<Receiver> {
         self.receiver.get()
+    }
+
+    fn wrap<'py>(&self, py: Python<'py>, sample: rgaps::Sample) -> PyResult<Bound<'py, PyAny>> {
+        sample::wrap_checked(py, sample, &self.topic, self.declared.as_deref())
     }
 
     fn receive(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<rgaps::Sample>> {
@@ -100,7 +109,7 @@ impl Subscriber {
     #[pyo3(signature = (timeout=None))]
     fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py, timeout)? {
-            Some(sample) => sample::wrap(py, sample, &self.topic),
+            Some(sample) => self.wrap(py, sample),
             None => Err(RecvError::TimedOut(self.topic.to_string()).into_py_err()),
         }
     }
@@ -112,9 +121,7 @@ impl Subscriber {
             .subscriber
             .try_recv()
             .map_err(IntoPyErr::into_py_err)?;
-        sample
-            .map(|sample| sample::wrap(py, sample, &self.topic))
-            .transpose()
+        sample.map(|sample| self.wrap(py, sample)).transpose()
     }
 
     /// Waits until a message is there, without taking it. False: not in time.
@@ -152,7 +159,13 @@ impl Subscriber {
         on_error: Option<Py<PyAny>>,
     ) -> PyResult<Listener> {
         let Receiver { subscriber, .. } = self.receiver.get()?;
-        let running = listener::start(py, subscriber, self.topic.clone(), callback, on_error)?;
+        let running = listener::start(
+            py,
+            subscriber,
+            (self.topic.clone(), self.declared.clone()),
+            callback,
+            on_error,
+        )?;
         let mut listeners = lock(&self.listeners);
         listeners.retain(|listener| listener.is_running());
         listeners.push(running.clone());
@@ -235,7 +248,7 @@ impl Subscriber {
             return Ok(None);
         }
         match self.receive(py, None) {
-            Ok(Some(sample)) => sample::wrap(py, sample, &self.topic).map(Some),
+            Ok(Some(sample)) => self.wrap(py, sample).map(Some),
             Ok(None) => Err(raise("Error", "a wait without end ended".to_owned())),
             Err(_) if !self.receiver.is_open() => Ok(None),
             Err(error) => Err(error),

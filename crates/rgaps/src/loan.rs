@@ -181,6 +181,13 @@ impl Loan {
         Ok(())
     }
 
+    /// Has the work that is queued on `stream` from now on, such as that of a publish, wait for what is
+    /// queued on `other` so far. Nothing waits here.
+    pub fn join(&self, other: Stream, stream: Stream) -> Result<(), LoanError> {
+        self.publisher.guard.check()?;
+        Ok(self.publisher.join(other, stream)?)
+    }
+
     /// Publishes the bytes, which are there: on a device, behind the work on the stream that was copied
     /// on last, or else on the default stream. Returns the message's number among the publisher's,
     /// from 0.

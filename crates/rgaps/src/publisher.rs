@@ -316,6 +316,7 @@ impl PublisherCore {
             .pool
             .ok_or_else(|| broken("a publisher without a pool"))?;
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite)?;
+        mapping.prepare(&zone);
         // SAFETY: the zone maps the control segment of that size for writing, for as long as it
         // lives, and `self._zone` keeps it; everything in it is accessed as atomics.
         let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
@@ -634,6 +635,19 @@ impl PublisherCore {
     pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
         self.mapping
             .point(&self.zone, &self.conductor, stream)
+            .map_err(|error| self.mapping.fail(error))
+    }
+
+    /// Has a stream wait for a point behind the work queued on another so far.
+    pub(crate) fn join(&self, other: Stream, stream: Stream) -> Result<(), PoolError> {
+        let point = self.point(other)?;
+        if point.is_none() {
+            return Ok(());
+        }
+        // A point that was queued on the GPU can be waited for there.
+        let on_cpu = || {};
+        self.mapping
+            .wait_on(&self.zone, &self.conductor, stream, point, on_cpu)
             .map_err(|error| self.mapping.fail(error))
     }
 

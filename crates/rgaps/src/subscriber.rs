@@ -302,6 +302,7 @@ impl SubscriberCore {
         if let Some(grant) = joined.pool {
             // A domain that cannot be used here is better told now than with the first message.
             let mapping = conductor.pool_mapping(member.zone, grant, Access::ReadOnly)?;
+            mapping.prepare(&zone);
             let known = pools.get(grant.pool as usize);
             let _ = known
                 .ok_or_else(|| broken("a pool out of range"))?
@@ -497,6 +498,7 @@ impl SubscriberCore {
                 grant => grant?,
             };
             let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
+            mapping.prepare(&self.zone);
             let _ = known.set(mapping);
         }
         let mapping = self.mapping(message.pool);

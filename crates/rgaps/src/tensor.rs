@@ -74,30 +74,41 @@ pub fn strided(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Tensor, S
     Ok(tensor)
 }
 
-/// Checks that a tensor, which a peer may have described, lies within `bytes` bytes from the
-/// message's first: no negative reach, no reach beyond the end.
-pub fn check_extent(tensor: &Tensor, bytes: u64) -> Result<(), ShapeError> {
+/// Bytes from the first element to the end of the last. An error: a stride is negative, or there
+/// are more than can be counted.
+pub fn span_bytes(tensor: &Tensor) -> Result<u64, ShapeError> {
     let dims = usize::from(tensor.ndim).min(MAX_DIMS);
-    let outside = |spans| ShapeError::OutOfMessage { spans, bytes };
     if tensor.shape[..dims].contains(&0) {
-        return Ok(());
+        return Ok(0);
     }
     let mut last = 0u64;
     for dim in 0..dims {
-        let stride = u64::try_from(tensor.strides[dim]).map_err(|_| outside(u64::MAX))?;
+        let stride = u64::try_from(tensor.strides[dim]).map_err(|_| ShapeError::OutOfMessage {
+            spans: u64::MAX,
+            bytes: 0,
+        })?;
         let reach = stride
             .checked_mul(tensor.shape[dim] - 1)
             .ok_or(ShapeError::TooLarge)?;
         last = last.checked_add(reach).ok_or(ShapeError::TooLarge)?;
     }
     let elements = last.checked_add(1).ok_or(ShapeError::TooLarge)?;
-    let spans = elements
+    elements
         .checked_mul(tensor.dtype.element_bytes())
-        .ok_or(ShapeError::TooLarge)?;
-    if spans > bytes {
-        return Err(outside(spans));
+        .ok_or(ShapeError::TooLarge)
+}
+
+/// Checks that a tensor, which a peer may have described, lies within `bytes` bytes from the
+/// message's first: no negative reach, no reach beyond the end.
+pub fn check_extent(tensor: &Tensor, bytes: u64) -> Result<(), ShapeError> {
+    let spans = match span_bytes(tensor) {
+        Err(ShapeError::OutOfMessage { spans, .. }) => spans,
+        other => other?,
+    };
+    match spans <= bytes {
+        true => Ok(()),
+        false => Err(ShapeError::OutOfMessage { spans, bytes }),
     }
-    Ok(())
 }
 
 #[cfg(test)]

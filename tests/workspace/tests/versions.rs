@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "2",
-        0x0f5b_6a8d_d9c9_66c1,
+        0xc45f_6361_5d03_e593,
     ),
 ];
 

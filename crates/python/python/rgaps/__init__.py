@@ -3,16 +3,17 @@
 A publisher fills a block of shared memory, and any number of subscribers in other processes read
 the same bytes::
 
-    with rgaps.publisher("camera") as pub:
-        with pub.loan((1080, 1920, 3), "uint8") as loan:
-            loan.numpy()[...] = frame           # published when the block ends
+    with rgaps.publisher("camera", domain="cuda") as pub:
+        with pub.loan((3, 1080, 1920), torch.float16) as t:
+            t.copy_(frame)                      # in place; published when the block ends
 
     for sample in rgaps.subscriber("camera"):
-        image = numpy.asarray(sample)           # no copy; torch.from_dlpack(sample) likewise
+        image = torch.from_dlpack(sample)       # no copy; numpy.asarray(sample) on the host
 
-Bytes stay as they are for as long as a sample, or any array or tensor over it, lives. A loan's
-arrays must be gone when it is published: while one is alive, a copy is published instead, with a
-`CopyWarning`, so that what others read cannot be changed.
+Bytes stay as they are for as long as a sample, or any array or tensor over it, lives. The tensor
+that the with statement gives is empty afterwards. Other arrays over a loan must be gone when it is
+published: while one is alive, a copy is published instead, with a `CopyWarning`, so that what
+others read cannot be changed.
 
 Handles may be used from any thread. In a forked child they raise `Forked`: make new ones there.
 """
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 from ._default import default_node, publisher, subscriber
 from ._errors import (
+    Aborted,
     Closed,
     ConfigError,
     CopyWarning,
@@ -49,6 +51,7 @@ from ._errors import (
     TypeMismatch,
     Untrusted,
     VersionMismatch,
+    WriteWarning,
     ZoneLost,
 )
 from ._rgaps import (
@@ -76,6 +79,7 @@ class KeepAll(NamedTuple):
 _atexit.register(_stop_listeners)
 
 __all__ = [
+    "Aborted",
     "Closed",
     "ConfigError",
     "CopyWarning",
@@ -109,6 +113,7 @@ __all__ = [
     "Untrusted",
     "VersionMismatch",
     "WaitSet",
+    "WriteWarning",
     "ZoneLost",
     "__version__",
     "default_node",

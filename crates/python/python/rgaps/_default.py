@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import Literal
 
 from ._rgaps import Node, Publisher, Subscriber
@@ -25,6 +26,8 @@ def publisher(
     topic: str,
     *,
     type: str = "",
+    dtype: object | None = None,
+    shape: int | Sequence[int | None] | None = None,
     domain: str | None = None,
     history: int | tuple[int, int] | None = None,
     reliable: bool = True,
@@ -37,6 +40,8 @@ def publisher(
     return default_node().publisher(
         topic,
         type=type,
+        dtype=dtype,
+        shape=shape,
         domain=domain,
         history=history,
         reliable=reliable,
@@ -51,6 +56,8 @@ def subscriber(
     topic: str,
     *,
     type: str = "",
+    dtype: object | None = None,
+    shape: int | Sequence[int | None] | None = None,
     domain: str | None = None,
     reliable: bool = False,
     late: Literal["latest", "all"] | int | None = None,
@@ -62,6 +69,8 @@ def subscriber(
     return default_node().subscriber(
         topic,
         type=type,
+        dtype=dtype,
+        shape=shape,
         domain=domain,
         reliable=reliable,
         late=late,

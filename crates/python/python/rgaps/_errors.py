@@ -3,6 +3,8 @@ a failure, ours is one of those too, so ``except TimeoutError`` works."""
 
 from __future__ import annotations
 
+import sys
+
 
 class Error(Exception):
     """The base of all errors of rgaps. The message says what to do next."""
@@ -60,6 +62,11 @@ class Untrusted(Error):
     """A publisher announced what cannot be. The message is skipped."""
 
 
+class Aborted(Error):
+    """The message was never finished: its publisher died, or lost its GPU context, with the work
+    still queued that was to write it. Take the next one."""
+
+
 class NotPermitted(Error, PermissionError):
     """The access rules, or the socket's permissions, say no."""
 
@@ -111,3 +118,23 @@ class CopyWarning(RuntimeWarning):
     the copy, let go of the array first; to make it an error, use
     ``warnings.simplefilter("error", rgaps.CopyWarning)``.
     """
+
+
+class WriteWarning(RuntimeWarning):
+    """Somebody wrote to a message that was received, which ``RGAPS_DEBUG=writes`` found."""
+
+
+def place() -> str:
+    """The line that is run now, outside of this package and of those that it works for."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _package(frame.f_globals) in _INNER:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+#: Packages whose code takes views on behalf of someone else.
+_INNER = frozenset({"rgaps", "numpy", "torch", "jax", "cupy", "numba", "tvm_ffi"})
+
+
+def _package(names: dict[str, object]) -> str:
+    return str(names.get("__name__", "")).partition(".")[0]

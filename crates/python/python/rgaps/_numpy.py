@@ -12,8 +12,20 @@ if TYPE_CHECKING:
 
 #: Element types that numpy has from the package ml_dtypes only.
 _ML_DTYPES = frozenset(
-    {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
+    {
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
 )
+#: Types that numpy has not at all.
+_TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
 
 def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
@@ -26,6 +38,8 @@ def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
             "torch.from_dlpack() or cupy.from_dlpack(), or tobytes() for a copy on the host"
         )
     name = exporter.dtype
+    if name in _TORCH_ONLY:
+        raise TypeError(f"numpy has no {name}; use torch.from_dlpack(), or memoryview() for the bytes")
     if name not in _ML_DTYPES:
         return np.asarray(exporter)
     # The buffer protocol has no letter for these types: what it gives is the bytes.
@@ -35,6 +49,18 @@ def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
         buffer=memoryview(exporter),
         strides=exporter.strides,
     )
+
+
+def to_fill(loan: Loan) -> npt.NDArray[Any]:
+    """What the with statement gives."""
+    # A view of an array over the bytes: views of the view refer to that array and not to the view,
+    # so that the view can be emptied without them.
+    return as_array(loan).view()
+
+
+def empty(array: Any) -> None:
+    """Takes the bytes away from an array; views of it keep them."""
+    array.__setstate__((1, (0,), array.dtype, False, b""))
 
 
 def _ml_dtype(name: str) -> np.dtype[Any]:

@@ -86,6 +86,14 @@ impl PoolMapping {
         }
     }
 
+    /// Finds out whether streams can be ordered. That waits for work on the GPU, so it is done when
+    /// a member joins, and not when it publishes behind work that may wait for others.
+    pub(crate) fn prepare(&self, zone: &ZoneView) {
+        if let Some(cuda) = self.cuda() {
+            let _: Option<_> = zone.order(cuda.context());
+        }
+    }
+
     /// A point behind all work queued on a stream so far; none if there is none, or where it had to
     /// be waited for on the CPU. Host memory has no streams.
     pub(crate) fn point(

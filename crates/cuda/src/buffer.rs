@@ -1,0 +1,96 @@
+//! GPU memory of a process's own, for a copy that it makes.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::driver::cu;
+use crate::error::CudaError;
+use crate::stream::CudaStream;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes that are allocated at least: the driver refuses none.
+const BYTES_MIN: usize = 1;
+
+/// Device memory that is freed when it is dropped, on any thread. Freeing it waits for all work of
+/// this process on the GPU, so work that uses it may still be queued then.
+pub struct DeviceBuffer {
+    context: Arc<Context>,
+    address: CUdeviceptr,
+    bytes: u64,
+}
+
+impl DeviceBuffer {
+    /// Allocates `bytes` bytes and copies them from `source`, an address of the host or of any GPU.
+    /// Returns when they are there.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes, and work that writes there has finished.
+    pub unsafe fn copy_of(
+        context: Arc<Context>,
+        source: u64,
+        bytes: u64,
+    ) -> Result<DeviceBuffer, CudaError> {
+        let buffer = DeviceBuffer::new(context, bytes)?;
+        if bytes > 0 {
+            let stream = CudaStream::new(buffer.context.clone())?;
+            // SAFETY: ours, just allocated with that length; the caller vouches for the source.
+            unsafe { stream.write_from(buffer.address, source, bytes as usize)? };
+        }
+        Ok(buffer)
+    }
+
+    fn new(context: Arc<Context>, bytes: u64) -> Result<DeviceBuffer, CudaError> {
+        let mut address: CUdeviceptr = 0;
+        {
+            let _entered = context.enter()?;
+            let wanted = (bytes as usize).max(BYTES_MIN);
+            // SAFETY: the out pointer is ours and the context is current.
+            unsafe { cu!(context.driver(), cuMemAlloc(&mut address, wanted))? };
+        }
+        Ok(DeviceBuffer {
+            context,
+            address,
+            bytes,
+        })
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies all of it to the host, after the work of this process on the GPU that is queued now;
+    /// returns when the bytes are there.
+    pub fn read(&self) -> Result<Vec<u8>, CudaError> {
+        self.context.synchronize()?;
+        let mut bytes = vec![0; self.bytes as usize];
+        if !bytes.is_empty() {
+            let stream = CudaStream::new(self.context.clone())?;
+            // SAFETY: our own memory, of that length.
+            unsafe { stream.read(&mut bytes, self.address)? };
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        // A context that cannot be entered is lost, and its memory with it; freeing is tried.
+        let _entered = self.context.enter();
+        // SAFETY: the address came from cuMemAlloc and is freed here only.
+        if let Err(error) = unsafe { cu!(self.context.driver(), cuMemFree(self.address)) } {
+            tracing::debug!(%error, "device memory not freed");
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuffer({:#x}, {})", self.address, self.bytes)
+    }
+}

@@ -1,0 +1,90 @@
+"""Tensors of torch over loans and samples, and copies by torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._rgaps import Loan, Sample
+
+#: DLPack's number for the host.
+_CPU = 1
+
+
+def _torch() -> Any:
+    # Not an import statement: type checkers need no torch.
+    return import_module("torch")
+
+
+class _Bits:
+    """A loan or sample as integers of its elements' width, for a torch whose DLPack does not know
+    the elements' type."""
+
+    def __init__(self, exporter: Loan | Sample) -> None:
+        self._exporter = exporter
+
+    def __dlpack__(self, **wanted: Any) -> Any:
+        return self._exporter._dlpack_bits(**wanted)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._exporter.__dlpack_device__()
+
+
+def as_tensor(exporter: Loan | Sample) -> Any:
+    """A tensor over the bytes, without a copy, ordered on torch's current stream."""
+    torch = _torch()
+    try:
+        return torch.from_dlpack(exporter)
+    except (BufferError, RuntimeError):
+        dtype = getattr(torch, exporter.dtype or "uint8", None)
+        # There are integers of up to 8 bytes.
+        if not isinstance(dtype, torch.dtype) or dtype.itemsize > 8:
+            raise
+    return torch.from_dlpack(_Bits(exporter)).view(dtype)
+
+
+def to_fill(loan: Loan) -> Any:
+    """What the with statement gives."""
+    return as_tensor(loan)
+
+
+def empty(tensor: Any) -> None:
+    """Takes the bytes away from a tensor; views of it keep them."""
+    with _torch().no_grad():
+        tensor.set_()
+
+
+def current_stream(ordinal: int) -> int:
+    """The handle of the current stream of a GPU."""
+    handle: int = _torch().cuda.current_stream(ordinal).cuda_stream
+    return handle
+
+
+def copies(tensor: Any, to_gpu: bool) -> bool:
+    """Whether this torch can copy the tensor into a pool: not every build knows GPUs."""
+    return bool(_torch().cuda.is_available() or not (to_gpu or tensor.is_cuda))
+
+
+def copy(loan: Loan, tensor: Any, stream: object) -> None:
+    """Copies a tensor from wherever it is into a loan, on the stream that is given or current; to
+    and from the host, waits."""
+    torch = _torch()
+    tensor = tensor.detach()
+    kind, ordinal = loan.__dlpack_device__()
+    if kind == _CPU and not tensor.is_cuda:
+        as_tensor(loan).copy_(tensor)
+        return
+    if kind == _CPU:
+        ordinal = tensor.device.index
+    if stream is None:
+        used = torch.cuda.current_stream(ordinal)
+    else:
+        handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+        used = torch.cuda.ExternalStream(handle, device=ordinal)
+    with torch.cuda.stream(used):
+        as_tensor(loan).copy_(tensor)
+        if tensor.is_cuda:
+            # Its memory may be another stream's: torch must not give it out again before the copy
+            # has read it.
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))

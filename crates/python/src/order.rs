@@ -1,0 +1,155 @@
+//! Order on streams: the one place where handles of streams come in from Python and go out to
+//! `rgaps`.
+
+use crate::error::{invalid, IntoPyErr};
+use crate::wait::in_slices;
+use pyo3::prelude::*;
+use rgaps::{Domain, RecvError, Stream, Unpublished};
+use std::time::Duration;
+
+/// The default stream of CUDA, as the array API standard numbers it.
+pub(crate) const LEGACY: Stream = Stream(1);
+
+/// A stream that a user names: its handle as a number, or an object of torch, cupy or numba. None
+/// is the default stream.
+pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
+    let Some(object) = object.filter(|object| !object.is_none()) else {
+        return Ok(Stream(0));
+    };
+    for name in ["cuda_stream", "ptr", "handle"] {
+        let Some(handle) = object.getattr_opt(name)? else {
+            continue;
+        };
+        // numba's is an object of ctypes.
+        let handle = handle.getattr_opt("value")?.unwrap_or(handle);
+        if handle.is_none() {
+            return Ok(Stream(0));
+        }
+        return handle.extract().map(Stream);
+    }
+    object.extract().map(Stream).map_err(|_| {
+        invalid(format!(
+            "{object} is not a stream: give torch's or cupy's, or the handle as a number"
+        ))
+    })
+}
+
+/// The stream that a consumer names to `__dlpack__`, as the array API standard numbers them: none
+/// means the default one, -1 that the consumer sees to the order itself (here: no stream).
+pub(crate) fn of_consumer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Stream>> {
+    let Some(object) = object.filter(|object| !object.is_none()) else {
+        return Ok(Some(LEGACY));
+    };
+    match object.extract::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(0) => Err(invalid(
+            "stream 0 is ambiguous: use 1 for the default stream, or 2 for the thread's own",
+        )),
+        Ok(negative) if negative < 0 => Err(invalid(format!(
+            "there is no stream {negative}: use 1 for the default stream, or -1 for no order"
+        ))),
+        _ => named(Some(object)).map(Some),
+    }
+}
+
+/// Torch's current stream of the GPU of that number.
+pub(crate) fn current_of_torch(py: Python<'_>, ordinal: i32) -> PyResult<Stream> {
+    let torch = py.import("rgaps._torch")?;
+    let handle = torch.call_method1("current_stream", (ordinal,))?;
+    handle.extract().map(Stream)
+}
+
+/// Work that is queued on `stream` from now on reads the sample: it comes behind the publisher's,
+/// and the block is kept until it has finished.
+pub(crate) fn before_reading(sample: &rgaps::Sample, stream: Stream) -> PyResult<()> {
+    sample.wait_on(stream).map_err(IntoPyErr::into_py_err)
+}
+
+/// The CPU reads the sample from now on. Waits, but others run meanwhile, and Ctrl-C works.
+pub(crate) fn before_reading_on_cpu(py: Python<'_>, sample: &rgaps::Sample) -> PyResult<()> {
+    synchronize(py, sample, None).map(drop)
+}
+
+/// Waits until the sample's bytes are there. False: not in time.
+pub(crate) fn synchronize(
+    py: Python<'_>,
+    sample: &rgaps::Sample,
+    timeout: Option<Duration>,
+) -> PyResult<bool> {
+    if sample.is_ready().map_err(IntoPyErr::into_py_err)? {
+        return Ok(true);
+    }
+    let waited = in_slices(py, timeout, |slice| match sample.synchronize(slice) {
+        Ok(()) => Ok(Some(())),
+        Err(RecvError::Unfinished { .. }) => Ok(None),
+        Err(error) => Err(error.into_py_err()),
+    })?;
+    Ok(waited.is_some())
+}
+
+/// The stream to name in `__cuda_array_interface__`: consumers wait for it before they read. None
+/// if there is nothing to wait for.
+pub(crate) fn to_name(sample: &rgaps::Sample) -> PyResult<Option<Stream>> {
+    if sample.is_ready().map_err(IntoPyErr::into_py_err)? {
+        return Ok(None);
+    }
+    before_reading(sample, LEGACY)?;
+    Ok(Some(LEGACY))
+}
+
+/// Has `stream` wait for the work that is queued on the others.
+pub(crate) fn join(
+    loan: &rgaps::Loan,
+    others: &[Stream],
+    stream: Stream,
+) -> Result<(), rgaps::LoanError> {
+    for other in others {
+        if default_as_one(*other) != default_as_one(stream) {
+            loan.join(*other, stream)?;
+        }
+    }
+    Ok(())
+}
+
+/// The default stream has two names.
+fn default_as_one(stream: Stream) -> Stream {
+    match stream.0 {
+        0 => LEGACY,
+        _ => stream,
+    }
+}
+
+/// Gives a loan back behind the work on all these streams.
+pub(crate) fn discard(loan: rgaps::Loan, streams: &[Stream]) {
+    let last = streams.last().copied().unwrap_or(Stream(0));
+    // Where that fails the context is lost, and with it the work.
+    let _ = join(&loan, streams, last);
+    loan.discard_on(last);
+}
+
+/// Publishes behind the work queued on `stream`.
+pub(crate) fn publish(loan: rgaps::Loan, stream: Stream) -> Result<u64, Unpublished> {
+    loan.publish_on(stream)
+}
+
+/// Copies bytes of this process, of the host or of a GPU, into a loan behind the work queued on
+/// the streams `after`. They may be changed and freed when it returns.
+///
+/// # Safety
+/// `source` is readable for `bytes` bytes until the call returns.
+pub(crate) unsafe fn copy(
+    loan: &mut rgaps::Loan,
+    at: u64,
+    source: u64,
+    bytes: u64,
+    after: &[Stream],
+) -> Result<(), rgaps::LoanError> {
+    let last = after.last().copied().unwrap_or(Stream(0));
+    if loan.domain() != Domain::Host {
+        join(loan, after, last)?;
+    }
+    // SAFETY: the source is readable until the work has finished, which is waited for: only torch
+    // says when memory that it gave out is used again, and it copies by itself.
+    unsafe { loan.copy_from_on(at, source, bytes, last)? };
+    loan.wait_for(last)
+}
