@@ -173,7 +173,6 @@ impl<S: Storage> LettingGo<S> {
 /// A hold that a subscriber of `topic` has let go of, as its publisher finds it.
 pub(crate) struct Passed {
     pub(crate) subscriber: u32,
-
     pub(crate) uses: u64,
     pub(crate) block: u32,
     pub(crate) generation: u64,
@@ -199,7 +198,10 @@ pub(crate) fn claim_passed<S: Storage>(
                 // Never used, so neither are those that come after it.
                 break;
             }
-            if state & KIND != LETTING_GO_PENDING
+            // One that says that we are about it was scribbled on: we finish what we claim before we
+            // look again.
+            let kind = state & KIND;
+            if !matches!(kind, LETTING_GO_PENDING | LETTING_GO_BY_PUBLISHER)
                 || view.publisher().load(Ordering::Relaxed) != publisher
                 || view.incarnation().load(Ordering::Relaxed) != incarnation
             {
@@ -207,7 +209,6 @@ pub(crate) fn claim_passed<S: Storage>(
             }
             let passed = Passed {
                 subscriber,
-
                 uses: state >> 2,
                 block: view.block().load(Ordering::Relaxed),
                 generation: view.generation().load(Ordering::Relaxed),

@@ -66,8 +66,17 @@ fn publish(
 
 #[test]
 fn a_publisher_dies_between_any_two_steps() {
+    publisher_dies(Host::new);
+}
+
+#[test]
+fn a_publisher_with_work_queued_dies_between_any_two_steps() {
+    publisher_dies(Host::with_gpu);
+}
+
+fn publisher_dies(host: fn() -> Host) {
     for after in 0..STEPS_MAX {
-        let host = Host::new();
+        let host = host();
         let mut subscriber = host.join_subscriber(0, true);
         let mut publisher = host.join_publisher(0);
         let died = publish(&mut publisher, &mut subscriber, &mut { after }).is_none();
@@ -107,8 +116,17 @@ fn read(
 
 #[test]
 fn a_subscriber_dies_between_any_two_steps() {
+    subscriber_dies(Host::new);
+}
+
+#[test]
+fn a_subscriber_with_work_queued_dies_between_any_two_steps() {
+    subscriber_dies(Host::with_gpu);
+}
+
+fn subscriber_dies(host: fn() -> Host) {
     for after in 0..STEPS_MAX {
-        let host = Host::new();
+        let host = host();
         let mut publisher = host.join_publisher(0);
         let mut alive = host.join_subscriber(1, false);
         let mut mortal = host.join_subscriber(0, true);
@@ -168,13 +186,21 @@ fn read_and_die(host: &Host, slot: u32, random: &mut Random) {
 
 #[test]
 fn members_die_at_random_steps_under_load() {
+    members_die(Host::new());
+}
+
+#[test]
+fn members_with_work_queued_die_at_random_steps_under_load() {
+    members_die(Host::with_gpu());
+}
+
+fn members_die(host: Host) {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()
         .as_nanos() as u64;
     let seed = std::env::var("SEED").map_or(now, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
-    let host = Host::new();
     let end = Instant::now() + Duration::from_millis(1500);
     thread::scope(|scope| {
         let host = &host;

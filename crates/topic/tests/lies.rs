@@ -7,12 +7,13 @@ mod fixture;
 use fixture::Fixture;
 use proptest::prelude::*;
 use rgaps_layout::{
-    LettingGo, PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_LETTING_GO,
-    MAX_SUBSCRIBERS,
+    LettingGo as Entry, PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_LETTING_GO,
+    MAX_SUBSCRIBERS, MAX_TIMELINES, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_topic::{
-    abandon, clear_holder, evict_through, live_blocks, ring_publishers, ring_sleepers, Held,
-    Holders, Message, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
+    abandon, clear_holder, end_letting_go, evict_through, finish_claimed, live_blocks, progress,
+    ring_publishers, ring_range, ring_sleepers, settle_points, timeline, Held, Holders, LettingGo,
+    Message, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::SeqCst;
@@ -120,9 +121,7 @@ fn a_block_that_is_made_to_look_emptied_twice_is_freed_once() {
             mask: word.mask,
         },
     );
-    writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
-        freed.push(block)
-    });
+    writer.abandon(loan, Point::NONE, &mut |block| freed.push(block));
     writer.evict_oldest(&mut |block| freed.push(block));
     assert_eq!(freed.iter().filter(|freed| **freed == block).count(), 1);
 }
@@ -194,19 +193,117 @@ fn a_reader_that_was_lied_away_comes_back_for_the_next_publisher_of_the_slot() {
     assert_eq!(reader.poll().unwrap().message.tag, 7);
 }
 
+#[test]
+fn an_entry_that_is_scribbled_on_is_let_go_of_all_the_same() {
+    // Uses of the entry that never were, and all kinds of states.
+    for state in (0..20).chain([u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]) {
+        for publisher_first in [false, true] {
+            let fixture = Fixture::with_geometry(SMALL);
+            let mut writer = fixture.writer(0, 4);
+            let mut reader = fixture.reader(7, false, Start::Live);
+            let mut list = LettingGo::new(fixture.topic.clone(), 7);
+            let mut freed = Vec::new();
+            let passed = Point {
+                timeline: 1,
+                value: 1,
+            };
+            for _ in 0..2 {
+                publish(&mut writer, 0, &mut freed);
+                list.push(reader.poll().unwrap().held, passed).unwrap();
+            }
+            fixture.topic.letting_go(7, 0).state().store(state, SeqCst);
+            let collect = |writer: &mut Writer<Shared>, freed: &mut Vec<u32>| {
+                writer.collect_let_go(&mut |block| freed.push(block));
+                writer.collect_returned(&mut |block| freed.push(block));
+            };
+            // Whatever it says: not before the point has passed.
+            collect(&mut writer, &mut freed);
+            let left = list.tidy();
+            while writer.evict_oldest(&mut |block| freed.push(block)) {}
+            collect(&mut writer, &mut freed);
+            let lied_free = state == 1 << 2;
+            assert_eq!(
+                (left, freed.len()),
+                (2 - usize::from(lied_free), 0),
+                "{state}"
+            );
+            let timeline = timeline(&fixture.shared, 1).unwrap();
+            timeline.value().store(1, SeqCst);
+            if publisher_first {
+                collect(&mut writer, &mut freed);
+            }
+            list.tidy();
+            collect(&mut writer, &mut freed);
+            assert_eq!(list.tidy(), 0, "{state}");
+            collect(&mut writer, &mut freed);
+            // One that is said to be cleared is not: the daemon finds it when the subscriber is gone.
+            let region = fixture.region(0);
+            assert_eq!(freed.len(), 2 - usize::from(lied_free), "{state}");
+            if lied_free {
+                assert_eq!(clear_holder(&fixture.topic.publisher(0), &region, 7), 1);
+                writer.collect_returned(&mut |block| freed.push(block));
+            }
+            freed.sort_unstable();
+            assert_eq!(freed, [0, 1], "{state}");
+            assert!(end_letting_go(&fixture.topic, 7, |_, _| true), "{state}");
+        }
+    }
+}
+
+#[test]
+fn a_point_on_a_timeline_that_cannot_be_is_never_waited_for() {
+    let fixture = Fixture::with_geometry(SMALL);
+    for timeline in [0, MAX_TIMELINES, MAX_TIMELINES + 1, u32::MAX] {
+        for value in [1, 1 << 32, u64::MAX - 1] {
+            let point = Point { timeline, value };
+            assert_eq!(progress(&fixture.shared, point), Progress::Aborted);
+        }
+    }
+    let view = timeline(&fixture.shared, 1).unwrap();
+    let mut seen = [false; 3];
+    for value in [0, 1, 5, 1 << 32, 1 << 63, u64::MAX] {
+        for reached in [0, 5, 1 << 32 | 7, u64::MAX] {
+            view.value().store(value, SeqCst);
+            view.reached().store(reached, SeqCst);
+            for value in [1, 5, 6, 1 << 32 | 6, 2 << 32, 1 << 63 | 1] {
+                match progress(&fixture.shared, Point { timeline: 1, value }) {
+                    Progress::Pending => seen[0] = true,
+                    Progress::Passed => seen[1] = true,
+                    Progress::Aborted => seen[2] = true,
+                }
+            }
+        }
+    }
+    assert_eq!(seen, [true; 3]);
+}
+
 /// One step of somebody, or a lie: a value written to a word of the topic or of a region.
 #[derive(Clone, Debug)]
 enum Step {
-    Publish,
-    Abandon,
+    /// Behind work, if so.
+    Publish(bool),
+    Abandon(bool),
     Collect,
     Evict,
     Room(u64),
     Poll(usize),
     Release(usize),
+    LetGo(usize),
+    Tidy(usize),
+    /// Work passes its next point.
+    Pass,
     Rejoin(u32),
     Daemon(u32),
     Lie {
+        word: u64,
+        value: u64,
+    },
+    LieOfLettingGo {
+        subscriber: usize,
+        entry: usize,
+        state: u64,
+    },
+    LieOfTime {
         word: u64,
         value: u64,
     },
@@ -230,30 +327,42 @@ fn value() -> impl Strategy<Value = u64> {
 fn step(words: u64) -> impl Strategy<Value = Step> {
     let holders = (0u32..8, 0u64..6, value());
     prop_oneof![
-        4 => Just(Step::Publish),
-        1 => Just(Step::Abandon),
+        4 => any::<bool>().prop_map(Step::Publish),
+        1 => any::<bool>().prop_map(Step::Abandon),
         2 => Just(Step::Collect),
         1 => Just(Step::Evict),
         1 => value().prop_map(Step::Room),
         4 => (0usize..2).prop_map(Step::Poll),
         2 => (0usize..8).prop_map(Step::Release),
+        3 => (0usize..8).prop_map(Step::LetGo),
+        2 => (0usize..2).prop_map(Step::Tidy),
+        2 => Just(Step::Pass),
         1 => (0u32..2).prop_map(Step::Rejoin),
-        1 => (0u32..4).prop_map(Step::Daemon),
+        1 => (0u32..7).prop_map(Step::Daemon),
         4 => (0..words, value()).prop_map(|(word, value)| Step::Lie { word, value }),
+        2 => (0usize..2, 0usize..4, value()).prop_map(|(subscriber, entry, state)| {
+            Step::LieOfLettingGo { subscriber, entry, state }
+        }),
+        1 => (0u64..16, value()).prop_map(|(word, value)| Step::LieOfTime { word, value }),
         4 => holders.prop_map(|(block, generation, mask)| Step::LieOfHolders { block, generation, mask }),
     ]
 }
 
 /// Of the topic's region: all but what subscribers that there are not let go of.
 const TOPIC_BYTES_SCRIBBLED: u64 =
-    (offset_of!(TopicRegion, letting_go) + 2 * MAX_LETTING_GO * size_of::<LettingGo>()) as u64;
+    (offset_of!(TopicRegion, letting_go) + 2 * MAX_LETTING_GO * size_of::<Entry>()) as u64;
 
 /// The honest ones among whom the liar is: a publisher with its memory, two subscribers.
 struct Honest {
     fixture: Fixture,
     writer: Writer<Shared>,
     readers: [Reader<Shared>; 2],
-    held: Vec<Held<Shared>>,
+    lists: [LettingGo<Shared>; 2],
+    /// By whom.
+    held: Vec<(usize, Held<Shared>)>,
+    /// Points that were queued, and those that were passed, of timeline 1.
+    queued: u64,
+    passed: u64,
     /// Blocks whose memory is in use.
     live: [bool; SMALL.block_capacity as usize],
 }
@@ -263,11 +372,15 @@ impl Honest {
         let fixture = Fixture::with_geometry(SMALL);
         let writer = fixture.writer_limited(0, 4, 1000);
         let readers = [0, 1].map(|index| fixture.reader(index, index == 0, Start::Live));
+        let lists = [0, 1].map(|index| LettingGo::new(fixture.topic.clone(), index));
         Honest {
             fixture,
             writer,
             readers,
+            lists,
             held: Vec::new(),
+            queued: 0,
+            passed: 0,
             live: [false; 64],
         }
     }
@@ -277,29 +390,46 @@ impl Honest {
             fixture,
             writer,
             readers,
+            lists,
             held,
+            queued,
+            passed,
             live,
         } = self;
+        let mut enqueue = || {
+            *queued += 1;
+            Point {
+                timeline: 1,
+                value: *queued,
+            }
+        };
         let mut freed = |block: u32| assert!(std::mem::take(&mut live[block as usize]), "{block}");
         let slot = fixture.topic.publisher(0);
         match step {
-            Step::Publish | Step::Abandon => {
+            Step::Publish(behind) | Step::Abandon(behind) => {
                 let Ok(loan) = writer.loan(0, 256) else {
                     return;
                 };
                 assert!(!std::mem::replace(&mut live[loan.block() as usize], true));
                 let mut freed = |block: u32| assert!(std::mem::take(&mut live[block as usize]));
-                if matches!(step, Step::Abandon) {
-                    return writer.abandon(loan, rgaps_topic::Point::NONE, &mut freed);
+                let point = if behind { enqueue() } else { Point::NONE };
+                if matches!(step, Step::Abandon(_)) {
+                    return writer.abandon(loan, point, &mut freed);
                 }
                 let message = Message {
                     bytes: 200,
+                    point,
                     ..Message::default()
                 };
                 // An error: the word was scribbled on while the block was lent.
                 let _ = writer.publish(loan, &message, &mut freed);
             }
-            Step::Collect => writer.collect_returned(&mut freed),
+            Step::Collect => {
+                writer.collect_queued(&mut freed);
+                writer.collect_let_go(&mut freed);
+                writer.collect_returned(&mut freed);
+                let _ = (writer.has_queued(), writer.is_let_go());
+            }
             Step::Evict => drop(writer.evict_oldest(&mut freed)),
             Step::Room(bytes) => {
                 let _ = (writer.has_room(bytes), writer.held_back_by(bytes));
@@ -307,11 +437,24 @@ impl Honest {
             }
             Step::Poll(reader) => {
                 if let Some(taken) = readers[reader].poll() {
-                    held.push(taken.held);
+                    let _ = progress(&fixture.shared, taken.message.point);
+                    held.push((reader, taken.held));
                 }
             }
-            Step::Release(nth) if nth < held.len() => held.swap_remove(nth).release(),
-            Step::Release(_) => {}
+            Step::Release(nth) if nth < held.len() => held.swap_remove(nth).1.release(),
+            Step::LetGo(nth) if nth < held.len() => {
+                let (reader, hold) = held.swap_remove(nth);
+                if let Err(hold) = lists[reader].push(hold, enqueue()) {
+                    held.push((reader, hold));
+                }
+            }
+            Step::Release(_) | Step::LetGo(_) => {}
+            Step::Tidy(reader) => drop(lists[reader].tidy()),
+            Step::Pass => {
+                *passed = *queued.min(&mut (*passed + 1));
+                let timeline = timeline(&fixture.shared, 1).unwrap();
+                timeline.value().store(*passed, SeqCst);
+            }
             Step::Rejoin(index) => {
                 let start = if index == 0 {
                     Start::Live
@@ -329,6 +472,19 @@ impl Honest {
                 let left = abandon(&slot, &fixture.region(0), fixture.incarnation(0), 0);
                 assert!(left.head - left.tail <= 8);
             }
+            Step::Daemon(3) => {
+                let lives = |slot, incarnation| (slot, incarnation) == (0, fixture.incarnation(0));
+                let _ = end_letting_go(&fixture.topic, 1, lives);
+            }
+            Step::Daemon(4) => {
+                let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
+                let _ = finish_claimed(&fixture.topic, &region, 0, incarnation);
+            }
+            Step::Daemon(5) => {
+                let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
+                let range = ring_range(&slot, &region);
+                let _ = settle_points(&region, incarnation, range, |timeline| timeline == 1);
+            }
             Step::Daemon(_) => {
                 evict_through(&slot, &fixture.region(0), fixture.incarnation(0), 0..8);
                 assert!(live_blocks(&slot, &fixture.region(0)).count() <= 64);
@@ -340,6 +496,18 @@ impl Honest {
                 };
                 fixture.shared.u64(at).store(value, SeqCst);
                 fixture.bump_epoch();
+            }
+            Step::LieOfLettingGo {
+                subscriber,
+                entry,
+                state,
+            } => {
+                let view = fixture.topic.letting_go(subscriber, entry);
+                view.state().store(state, SeqCst);
+            }
+            Step::LieOfTime { word, value } => {
+                let at = TIMELINE_TABLE_OFFSET + word * 8;
+                fixture.shared.u64(at).store(value, SeqCst);
             }
             Step::LieOfHolders {
                 block,

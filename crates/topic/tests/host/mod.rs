@@ -1,17 +1,25 @@
 //! A host in one process: a daemon that takes members in and out of a topic, publishers with
 //! memory, and subscribers that check every byte. Members may stop at any step and never come
 //! back; the daemon then does what it does for the dead.
+//!
+//! With a GPU, payloads are written by queued work and read by queued work, and blocks are published
+//! and let go of behind it.
 #![allow(dead_code)] // each test uses a part
 
+mod gpu;
+
+use gpu::Gpu;
 use rgaps_layout::{PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
 use rgaps_sync::Wake;
 use rgaps_topic::{
-    abandon, admit_subscriber, clear_holder, evict_through, live_blocks, ring, ring_publishers,
-    Held, Message, Reader, RegionView, Shared, Sleeper, Start, Storage, Taken, TopicView, Writer,
+    abandon, admit_subscriber, clear_holder, end_letting_go, evict_through, finish_claimed,
+    live_blocks, progress, ring, ring_publishers, ring_range, settle_points, Held, LettingGo,
+    Message, Point, Progress, Reader, RegionView, Shared, Sleeper, Start, Storage, Taken,
+    TopicView, Writer,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const GEOMETRY: PublisherRegion = PublisherRegion {
@@ -47,7 +55,8 @@ pub struct Host {
     _memory: Vec<u128>,
     pub shared: Shared,
     pub topic: TopicView<Shared>,
-    payloads: Vec<[AtomicU64; PAYLOAD_WORDS]>,
+    payloads: Arc<Vec<[AtomicU64; PAYLOAD_WORDS]>>,
+    gpu: Option<Gpu>,
     pub stop: AtomicBool,
     daemon: Mutex<Daemon>,
 }
@@ -75,7 +84,8 @@ impl Host {
             _memory: memory,
             shared,
             topic: TopicView::new(shared, DYNAMIC_OFFSET).unwrap(),
-            payloads: (0..REGIONS * PLACES).map(|_| Default::default()).collect(),
+            payloads: Arc::new((0..REGIONS * PLACES).map(|_| Default::default()).collect()),
+            gpu: None,
             stop: AtomicBool::new(false),
             daemon: Mutex::new(Daemon {
                 epoch: 0,
@@ -86,6 +96,17 @@ impl Host {
                 quarantine: Vec::new(),
             }),
         }
+    }
+
+    pub fn with_gpu() -> Host {
+        let mut host = Host::new();
+        host.gpu = Some(Gpu::new(host.shared));
+        host
+    }
+
+    /// Lets every stream go on by one piece of work, where there is a GPU.
+    fn run_each(&self) {
+        self.gpu.iter().for_each(Gpu::run_each);
     }
 
     fn region(&self, index: usize) -> RegionView<Shared> {
@@ -168,6 +189,11 @@ impl Host {
         let (region, incarnation, start) = lock().publishers[slot].unwrap();
         let (words, view) = (self.topic.publisher(slot), self.region(region));
         self.topic.blocked().fetch_and(!(1 << slot), AcqRel);
+        if let Some(gpu) = &self.gpu {
+            gpu.tear_down(slot);
+            finish_claimed(&self.topic, &view, slot as u32, incarnation);
+            settle_points(&view, incarnation, ring_range(&words, &view), |_| false);
+        }
         let left = abandon(&words, &view, incarnation, start);
         self.announce(&mut lock());
         let mut tail = left.tail;
@@ -183,6 +209,7 @@ impl Host {
             };
             evict_through(&words, &view, incarnation, tail..read.max(tail));
             tail = tail.max(read);
+            self.run_each();
             assert!(
                 Instant::now() < deadline,
                 "a dead publisher's block is never let go of"
@@ -244,6 +271,7 @@ impl Host {
             reader: Reader::new(self.topic.clone(), slot, reliable, Start::Live).unwrap(),
             slot,
             reliable,
+            list: LettingGo::new(self.topic.clone(), slot),
             held: VecDeque::new(),
             last: [(0, 0); MAX_PUBLISHERS],
             received: 0,
@@ -252,6 +280,22 @@ impl Host {
 
     /// Does what the daemon does for a subscriber that is dead.
     pub fn bury_subscriber(&self, slot: u32) {
+        if let Some(gpu) = &self.gpu {
+            gpu.tear_down(MAX_PUBLISHERS + slot as usize);
+        }
+        self.take_out(slot);
+        let lives = |slot: u32, incarnation| {
+            let daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
+            daemon.publishers[slot as usize].is_some_and(|(_, there, _)| there == incarnation)
+        };
+        let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
+        while !end_letting_go(&self.topic, slot, lives) {
+            assert!(Instant::now() < deadline, "a slot never becomes free");
+            std::thread::yield_now();
+        }
+    }
+
+    fn take_out(&self, slot: u32) {
         let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
         let others = !(1 << slot);
         self.topic.reliable().fetch_and(others, Release);
@@ -309,6 +353,30 @@ impl Memory<'_> {
         self.places[place.expect("a block is freed twice")] = None;
     }
 
+    /// Writes a payload, or queues work that does.
+    fn fill(&self, slot: usize, place: usize, tag: u64) -> Point {
+        let payloads = self.host.payloads.clone();
+        let write = move || {
+            payloads[place]
+                .iter()
+                .for_each(|word| word.store(tag, Relaxed))
+        };
+        match &self.host.gpu {
+            Some(gpu) => gpu.enqueue(slot, write),
+            None => {
+                write();
+                Point::NONE
+            }
+        }
+    }
+
+    fn collect(&mut self, writer: &mut Writer<Shared>) {
+        let freed = &mut |block| self.free(block);
+        writer.collect_queued(freed);
+        writer.collect_let_go(freed);
+        writer.collect_returned(freed);
+    }
+
     fn vacant(&self) -> Option<usize> {
         self.places.iter().position(Option::is_none)
     }
@@ -331,12 +399,10 @@ impl Publisher<'_> {
         memory.places[place] = Some(loan.block());
         let place = memory.region * PLACES + place;
         let tag = (writer.head() << 16) + place as u64;
-        memory.host.payloads[place]
-            .iter()
-            .for_each(|word| word.store(tag, Relaxed));
         let message = Message {
             tag,
             offset: place as u64,
+            point: memory.fill(self.slot, place, tag),
             ..Message::default()
         };
         writer
@@ -365,15 +431,20 @@ impl Publisher<'_> {
             ..
         } = self;
         let host = memory.host;
-        writer.collect_returned(&mut |block| memory.free(block));
+        memory.collect(writer);
         let mut waits = false;
         while memory.vacant().is_none() {
             let sleeper = Sleeper::new(&host.shared, PUBLISHER_DOORBELL + *slot as u32).unwrap();
             writer.announce_wants_blocks(true);
             waits = true;
-            writer.collect_returned(&mut |block| memory.free(block));
-            if memory.vacant().is_none() {
-                host.sleep(&sleeper);
+            memory.collect(writer);
+            if memory.vacant().is_some() {
+                break;
+            }
+            // Nobody rings when work has passed.
+            match writer.has_queued() || writer.is_let_go() {
+                true => host.run_each(),
+                false => host.sleep(&sleeper),
             }
         }
         if waits {
@@ -388,17 +459,19 @@ impl Publisher<'_> {
         let Publisher { writer, memory, .. } = self;
         let loan = writer.loan(place as u64, 1).unwrap();
         memory.places[place] = Some(loan.block());
-        writer.abandon(loan, rgaps_topic::Point::NONE, &mut |block| {
-            memory.free(block)
-        });
+        let point = memory.fill(self.slot, memory.region * PLACES + place, 0);
+        writer.abandon(loan, point, &mut |block| memory.free(block));
     }
 
     /// Takes everything back. All memory is free then, once nobody holds a block.
     pub fn finish(mut self) {
         let memory = &mut self.memory;
         while self.writer.evict_oldest(&mut |block| memory.free(block)) {}
-        self.writer
-            .collect_returned(&mut |block| memory.free(block));
+        while self.writer.has_queued() {
+            memory.host.run_each();
+            self.writer.collect_queued(&mut |block| memory.free(block));
+        }
+        memory.collect(&mut self.writer);
         assert!(memory.places.iter().all(Option::is_none), "a block is lost");
     }
 }
@@ -408,7 +481,8 @@ pub struct Subscriber<'a> {
     reader: Reader<Shared>,
     slot: u32,
     reliable: bool,
-    held: VecDeque<(u64, Held<Shared>)>,
+    list: LettingGo<Shared>,
+    held: VecDeque<(u64, Point, Held<Shared>)>,
     /// Per publisher slot: incarnation and the number of its message that is next.
     last: [(u64, u64); MAX_PUBLISHERS],
     pub received: u64,
@@ -417,6 +491,12 @@ pub struct Subscriber<'a> {
 impl Subscriber<'_> {
     /// Takes a message, if there is one, and lets go of older ones until it holds `most`.
     pub fn step(&mut self, most: usize) -> bool {
+        if !self.list.is_empty() {
+            if let Some(gpu) = &self.host.gpu {
+                gpu.run(self.stream());
+            }
+            self.list.tidy();
+        }
         let taken = self.reader.poll();
         let got = taken.is_some();
         if let Some(taken) = taken {
@@ -460,31 +540,69 @@ impl Subscriber<'_> {
             "a reliable subscriber missed {missed}"
         );
         assert_eq!(message.tag & 0xffff, message.offset, "a torn descriptor");
-        self.verify(message.tag);
+        if self.await_point(message.point) {
+            self.verify(message.tag);
+        }
         self.received += 1;
-        self.held.push_back((message.tag, held));
+        self.held.push_back((message.tag, message.point, held));
     }
 
+    /// Where this subscriber's work is queued.
+    fn stream(&self) -> usize {
+        MAX_PUBLISHERS + self.slot as usize
+    }
+
+    /// Waits until a message's bytes are there. False: they never are.
+    fn await_point(&self, point: Point) -> bool {
+        let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
+        loop {
+            match progress(&self.host.shared, point) {
+                Progress::Passed => return true,
+                Progress::Aborted => return false,
+                Progress::Pending => self.host.run_each(),
+            }
+            assert!(Instant::now() < deadline, "a message's work is never done");
+        }
+    }
+
+    /// Lets go of the oldest message held, where there is a GPU behind work that reads it.
     fn let_go(&mut self) {
-        if let Some((tag, held)) = self.held.pop_front() {
+        let Some((tag, point, held)) = self.held.pop_front() else {
+            return;
+        };
+        let Some(gpu) = &self.host.gpu else {
             self.verify(tag);
+            return held.release();
+        };
+        if !self.await_point(point) {
+            return held.release();
+        }
+        let payloads = self.host.payloads.clone();
+        let behind = gpu.enqueue(self.stream(), move || verify(&payloads, tag));
+        if let Err(held) = self.list.push(held, behind) {
+            // The list is full; the work is done at the latest when all queued before it is.
+            while gpu.run(self.stream()) {}
             held.release();
         }
     }
 
     fn verify(&self, tag: u64) {
-        let payload = &self.host.payloads[(tag & 0xffff) as usize];
-        assert!(
-            payload.iter().all(|word| word.load(Relaxed) == tag),
-            "bytes were reused while they are held"
-        );
+        verify(&self.host.payloads, tag);
     }
 
     pub fn finish(mut self) {
-        while self.step(0) {}
+        while self.step(0) || !self.list.is_empty() {}
         let host = self.host;
         let slot = self.slot;
         drop(self);
         host.bury_subscriber(slot);
     }
+}
+
+fn verify(payloads: &[[AtomicU64; PAYLOAD_WORDS]], tag: u64) {
+    let payload = &payloads[(tag & 0xffff) as usize];
+    assert!(
+        payload.iter().all(|word| word.load(Relaxed) == tag),
+        "bytes were reused while they are held"
+    );
 }
