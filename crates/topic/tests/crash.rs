@@ -53,13 +53,17 @@ fn mortal<R>(steps: &mut u64, act: impl FnOnce() -> R) -> Option<R> {
 /// What a publisher does while a reliable subscriber reads: messages, more than its history
 /// keeps, and a loan that it gives back.
 fn publish(
+    host: &Host,
     publisher: &mut Publisher<'_>,
     subscriber: &mut Subscriber<'_>,
     steps: &mut u64,
 ) -> Option<()> {
-    for _ in 0..7 {
+    for nth in 0..7 {
         mortal(steps, || publisher.publish())?;
         subscriber.step(2);
+        if nth % 2 == 1 {
+            host.run_each();
+        }
     }
     mortal(steps, || publisher.abandon())
 }
@@ -79,7 +83,7 @@ fn publisher_dies(host: fn() -> Host) {
         let host = host();
         let mut subscriber = host.join_subscriber(0, true);
         let mut publisher = host.join_publisher(0);
-        let died = publish(&mut publisher, &mut subscriber, &mut { after }).is_none();
+        let died = publish(&host, &mut publisher, &mut subscriber, &mut { after }).is_none();
         drop(publisher);
         let announced = thread::scope(|scope| {
             let daemon = scope.spawn(|| host.bury_publisher(0));
@@ -103,12 +107,14 @@ fn publisher_dies(host: fn() -> Host) {
 /// What a subscriber does while messages come: takes some, holds two while they are pushed out,
 /// and lets go of them last.
 fn read(
+    host: &Host,
     publisher: &mut Publisher<'_>,
     subscriber: &mut Subscriber<'_>,
     steps: &mut u64,
 ) -> Option<()> {
     for most in [2, 2, 2, 2, 2, 0] {
         publisher.publish();
+        host.run_each();
         mortal(steps, || subscriber.step(most))?;
     }
     Some(())
@@ -130,7 +136,7 @@ fn subscriber_dies(host: fn() -> Host) {
         let mut publisher = host.join_publisher(0);
         let mut alive = host.join_subscriber(1, false);
         let mut mortal = host.join_subscriber(0, true);
-        let died = read(&mut publisher, &mut mortal, &mut { after }).is_none();
+        let died = read(&host, &mut publisher, &mut mortal, &mut { after }).is_none();
         alive.step(1);
         drop(mortal);
         host.bury_subscriber(0);

@@ -2,21 +2,26 @@
 //! owner is gone, it never does.
 
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{timeline, Point, Shared};
+use rgaps_topic::{progress, timeline, Point, Progress, Shared};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Timelines of the members, one for each slot: those of publishers come first.
 pub const STREAMS: usize = 2 * rgaps_layout::MAX_PUBLISHERS;
 
-/// What work does when it runs.
-type Work = Box<dyn FnOnce() + Send>;
+/// Work that runs when another stream has reached `after`, and is told whether it has: otherwise
+/// what it was to wait for never will be.
+struct Work {
+    after: Point,
+    point: u64,
+    act: Box<dyn FnOnce(bool) + Send>,
+}
 
 #[derive(Default)]
 struct Stream {
     /// Points of this tenure so far.
     count: u64,
-    queue: VecDeque<(u64, Work)>,
+    queue: VecDeque<Work>,
 }
 
 pub struct Gpu {
@@ -42,27 +47,42 @@ impl Gpu {
     }
 
     /// Queues work on a stream. Returns the point behind it.
-    pub fn enqueue(&self, stream: usize, work: impl FnOnce() + Send + 'static) -> Point {
+    pub fn enqueue(
+        &self,
+        stream: usize,
+        after: Point,
+        act: impl FnOnce(bool) + Send + 'static,
+    ) -> Point {
         let mut queue = self.lock(stream);
         queue.count += 1;
         let tenure = self.words(stream).value().load(Ordering::Acquire) >> 32;
-        let value = tenure << 32 | queue.count;
-        queue.queue.push_back((value, Box::new(work)));
+        let point = tenure << 32 | queue.count;
+        queue.queue.push_back(Work {
+            after,
+            point,
+            act: Box::new(act),
+        });
         Point {
             timeline: stream as u32 + 1,
-            value,
+            value: point,
         }
     }
 
-    /// Runs the oldest work of a stream. False: there is none.
-    pub fn run(&self, stream: usize) -> bool {
+    /// Runs the oldest work of a stream, if there is any that can run.
+    pub fn run(&self, stream: usize) {
         let mut queue = self.lock(stream);
-        let Some((value, work)) = queue.queue.pop_front() else {
-            return false;
+        let Some(Work { after, .. }) = queue.queue.front() else {
+            return;
         };
-        work();
-        self.words(stream).value().store(value, Ordering::Release);
-        true
+        let there = match progress(&self.shared, *after) {
+            Progress::Pending => return,
+            Progress::Passed => true,
+            Progress::Aborted => false,
+        };
+        if let Some(Work { point, act, .. }) = queue.queue.pop_front() {
+            act(there);
+            self.words(stream).value().store(point, Ordering::Release);
+        }
     }
 
     /// Runs the oldest work of each stream.
