@@ -16,7 +16,7 @@ use crate::step::step;
 use crate::{RegionView, Storage, TopicView};
 use rgaps_layout::{
     LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
-    MAX_LETTING_GO, MAX_SUBSCRIBERS,
+    MAX_LETTING_GO,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::VecDeque;
@@ -179,7 +179,7 @@ pub(crate) struct Passed {
 }
 
 /// Claims, for publisher slot `publisher`, the entries on its blocks whose points have passed, and
-/// calls `clear` with each; it is free when that returns.
+/// calls `clear` with each; it is free after that.
 pub(crate) fn claim_passed<S: Storage>(
     topic: &TopicView<S>,
     publisher: u32,
@@ -198,8 +198,8 @@ pub(crate) fn claim_passed<S: Storage>(
                 // Never used, so neither are those that come after it.
                 break;
             }
-            // One that says that we are about it was scribbled on: we finish what we claim before we
-            // look again.
+            // One that is claimed for us was so by who died in this slot, or by a scribbler: we finish
+            // what we claim before we look again.
             let kind = state & KIND;
             if !matches!(kind, LETTING_GO_PENDING | LETTING_GO_BY_PUBLISHER)
                 || view.publisher().load(Ordering::Relaxed) != publisher
@@ -238,41 +238,26 @@ pub(crate) fn claim_passed<S: Storage>(
     }
 }
 
-/// Does for publisher slot `publisher`, which is gone, what it had begun: clears the bits on blocks
-/// of its region whose entries it had claimed. Returns how many blocks that freed.
-pub fn finish_claimed<S: Storage>(
+/// Does for publisher slot `publisher`, which is gone, what it would do when it wants a block: takes the
+/// bits of subscribers off blocks that they have let go of behind work that has passed, also where it
+/// had claimed an entry and died. Returns how many blocks that freed.
+pub fn collect_let_go<S: Storage>(
     topic: &TopicView<S>,
     region: &RegionView<S>,
     publisher: u32,
     incarnation: u64,
 ) -> u64 {
     let mut freed = 0;
-    for subscriber in 0..MAX_SUBSCRIBERS {
-        for entry in 0..MAX_LETTING_GO {
-            let view = topic.letting_go(subscriber, entry);
-            let state = view.state().load(Ordering::Acquire);
-            if state == 0 {
-                break;
-            }
-            if state & KIND != LETTING_GO_BY_PUBLISHER
-                || view.publisher().load(Ordering::Relaxed) != publisher
-                || view.incarnation().load(Ordering::Relaxed) != incarnation
-            {
-                continue;
-            }
-            let block = view.block().load(Ordering::Relaxed);
-            let generation = view.generation().load(Ordering::Relaxed);
-            if let Some(word) = region.holders(block) {
-                if holder::release(word, generation, 1 << subscriber) == Outcome::Emptied {
-                    holder::announce_return(region, block);
-                    freed += 1;
-                }
-            }
-            // SYNC: letting go.
-            view.state()
-                .store(state & !KIND | LETTING_GO_FREE, Ordering::Release);
+    claim_passed(topic, publisher, incarnation, |passed| {
+        let Some(word) = region.holders(passed.block) else {
+            return;
+        };
+        let bit = 1 << passed.subscriber;
+        if holder::release(word, passed.generation, bit) == Outcome::Emptied {
+            holder::announce_return(region, passed.block);
+            freed += 1;
         }
-    }
+    });
     freed
 }
 

@@ -50,7 +50,8 @@ fn tenure(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// How far the work before `point` is. Only `Pending` can change later.
+/// How far the work before `point` is. Whoever needs the answer again keeps it: `Pending` changes, and
+/// `Passed` becomes `Aborted` when the timeline's next owner is gone, too.
 ///
 /// What a descriptor names is a peer's word: a timeline that does not exist, or a point of a tenure
 /// that has not begun, is taken for work that never finishes.

@@ -10,7 +10,7 @@ use rgaps_layout::{
     PublisherRegion, LETTING_GO_BY_PUBLISHER, LETTING_GO_PENDING, MAX_LETTING_GO, MAX_TIMELINES,
 };
 use rgaps_topic::{
-    clear_holder, end_letting_go, finish_claimed, live_blocks, progress, timeline, Held, LettingGo,
+    clear_holder, collect_let_go, end_letting_go, live_blocks, progress, timeline, Held, LettingGo,
     Message, Point, Progress, Reader, Shared, Start, Writer,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -255,7 +255,7 @@ fn a_slot_is_given_away_when_the_publisher_that_had_claimed_is_gone() {
 }
 
 #[test]
-fn what_a_dead_publisher_had_claimed_is_cleared_and_nothing_else() {
+fn what_a_dead_publisher_would_have_cleared_is_and_nothing_else() {
     let (fixture, writer, _) = one_is_claimed();
     drop(writer);
     let (slot, region) = (fixture.topic.publisher(0), fixture.region(0));
@@ -263,14 +263,17 @@ fn what_a_dead_publisher_had_claimed_is_cleared_and_nothing_else() {
     rgaps_topic::abandon(&slot, &region, incarnation, 0);
     rgaps_topic::evict_through(&slot, &region, incarnation, 0..3);
     assert_eq!(live_blocks(&slot, &region).count(), 3);
+    let collect = |slot, incarnation| collect_let_go(&fixture.topic, &region, slot, incarnation);
+    reach(&fixture, point(1, 2));
     assert_eq!(
-        finish_claimed(&fixture.topic, &region, 0, incarnation + 1),
-        0
+        (collect(0, incarnation + 1), collect(1, incarnation)),
+        (0, 0)
     );
-    assert_eq!(finish_claimed(&fixture.topic, &region, 1, incarnation), 0);
-    assert_eq!(finish_claimed(&fixture.topic, &region, 0, incarnation), 1);
-    assert_eq!(finish_claimed(&fixture.topic, &region, 0, incarnation), 0);
-    assert_eq!(live_blocks(&slot, &region).count(), 2);
+    // One that had passed, and the one that was claimed.
+    assert_eq!((collect(0, incarnation), collect(0, incarnation)), (2, 0));
+    reach(&fixture, point(1, 3));
+    assert_eq!((collect(0, incarnation), collect(0, incarnation)), (1, 0));
+    assert_eq!(live_blocks(&slot, &region).count(), 0);
 }
 
 /// Subscribers and streams of the random test. Timelines are numbered from 1.

@@ -11,7 +11,7 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, MAX_TIMELINES, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_topic::{
-    abandon, clear_holder, end_letting_go, evict_through, finish_claimed, live_blocks, progress,
+    abandon, clear_holder, collect_let_go, end_letting_go, evict_through, live_blocks, progress,
     ring_publishers, ring_range, ring_sleepers, settle_points, timeline, Held, Holders, LettingGo,
     Message, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
 };
@@ -478,7 +478,7 @@ impl Honest {
             }
             Step::Daemon(4) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
-                let _ = finish_claimed(&fixture.topic, &region, 0, incarnation);
+                let _ = collect_let_go(&fixture.topic, &region, 0, incarnation);
             }
             Step::Daemon(5) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));

@@ -14,7 +14,16 @@ const PUBLISHERS: usize = 3;
 #[test]
 #[cfg_attr(miri, ignore = "too slow to interpret; ThreadSanitizer runs it")]
 fn publishers_and_subscribers_that_come_and_go() {
-    let host = Host::new();
+    come_and_go(Host::new());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too slow to interpret; ThreadSanitizer runs it")]
+fn publishers_and_subscribers_with_work_queued_that_come_and_go() {
+    come_and_go(Host::with_gpu());
+}
+
+fn come_and_go(host: Host) {
     let end = Instant::now() + RUN;
     thread::scope(|scope| {
         let publishing: Vec<_> = (0..PUBLISHERS)

@@ -8,7 +8,7 @@ use loom::thread;
 use rgaps_layout::LETTING_GO_BY_PUBLISHER;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, end_letting_go, evict_through, finish_claimed, live_blocks, Holders,
+    abandon, clear_holder, collect_let_go, end_letting_go, evict_through, live_blocks, Holders,
     Point, Reader, Start, Taken,
 };
 
@@ -295,10 +295,20 @@ fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
     });
 }
 
-/// A publisher died when it had claimed an entry, before or after it cleared the bit. The daemon does
-/// the rest while the subscriber looks, and the block is let go of once.
+/// What the daemon does for publisher 0. True: nobody holds a block of its.
+fn bury_publisher(world: &World) -> bool {
+    let (slot, region) = (world.slot(0), world.region(0));
+    let incarnation = World::incarnation(0);
+    let left = abandon(&slot, &region, incarnation, 0);
+    evict_through(&slot, &region, incarnation, left.tail..left.head);
+    collect_let_go(&world.topic, &region, 0, incarnation);
+    live_blocks(&slot, &region).count() == 0
+}
+
+/// A publisher died while a kernel reads a block that its subscriber has let go of. The daemon wants
+/// the block back, and the subscriber looks, too.
 #[test]
-fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
+fn the_daemon_collects_for_a_dead_publisher() {
     check(4, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
@@ -308,7 +318,43 @@ fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
         let taken = reader.poll().unwrap();
         let payload = world.payload(&taken);
         list.push(taken.held, point(1)).unwrap();
-        assert_eq!(payload.get(), 1);
+        drop(publisher);
+        let gpu = thread::spawn({
+            let world = world.clone();
+            move || {
+                assert_eq!(
+                    payload.get(),
+                    1,
+                    "the memory was reused while a kernel reads it"
+                );
+                world.reach(point(1));
+            }
+        });
+        let subscriber = thread::spawn(move || {
+            list.tidy();
+            list
+        });
+        let free = bury_publisher(&world);
+        if free {
+            world.reuse_memory(0);
+        }
+        gpu.join().unwrap();
+        let mut list = subscriber.join().unwrap();
+        assert!(free || bury_publisher(&world), "a block is lost");
+        assert_eq!(list.tidy(), 0);
+    });
+}
+
+/// A publisher died when it had claimed an entry. The daemon does the rest while the subscriber looks.
+#[test]
+fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
+    check(4, || {
+        let world = World::new(SMALL);
+        let mut publisher = world.publisher();
+        let mut reader = world.subscriber(0, false);
+        let mut list = world.letting_go(0);
+        publisher.publish(1);
+        list.push(reader.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
         // Its last step.
         let view = world.topic.letting_go(0, 0);
@@ -319,12 +365,7 @@ fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
             list.tidy();
             list
         });
-        let (slot, region) = (world.slot(0), world.region(0));
-        let incarnation = World::incarnation(0);
-        let left = abandon(&slot, &region, incarnation, 0);
-        evict_through(&slot, &region, incarnation, left.tail..left.head);
-        assert_eq!(finish_claimed(&world.topic, &region, 0, incarnation), 1);
-        assert_eq!(live_blocks(&slot, &region).count(), 0);
+        assert!(bury_publisher(&world), "a block is lost");
         world.reuse_memory(0);
         assert_eq!(subscriber.join().unwrap().tidy(), 0);
     });

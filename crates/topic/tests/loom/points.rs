@@ -6,7 +6,7 @@ use crate::check;
 use crate::world::{behind, World};
 use loom::thread;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{progress, timeline, Point, Progress};
+use rgaps_topic::{progress, ring_range, settle_points, timeline, Point, Progress};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -107,9 +107,13 @@ fn end_tenure(cells: &Cells) {
 /// A publisher died; a kernel of its either had written the message or had not. Who looks while the
 /// daemon ends its tenure, and while the timeline's next owner goes on, gets the right answer.
 fn death(reached: bool) {
-    let world = World::new(SMALL);
+    let world = World::new(Shape {
+        subscribers: 2,
+        doorbells: 3,
+        ..SMALL
+    });
     let mut publisher = world.publisher();
-    let mut reader = world.subscriber(0, false);
+    let [mut reader, mut late] = [0, 1].map(|index| world.subscriber(index, false));
     let (loan, payload) = publisher.lend_to_gpu();
     publisher.publish_behind(loan, &payload, 1);
     drop(publisher);
@@ -142,6 +146,10 @@ fn death(reached: bool) {
     // Proven teardown.
     gpu.join().unwrap();
     end_tenure(&world.cells);
+    let (slot, region) = (world.slot(0), world.region(0));
+    let range = ring_range(&slot, &region);
+    let pending = settle_points(&region, World::incarnation(0), range, |_| false);
+    assert_eq!(pending, 0);
     let next = 1 << 32 | 7;
     world.reach(Point {
         value: next,
@@ -153,13 +161,16 @@ fn death(reached: bool) {
         false => Progress::Aborted,
     };
     assert_eq!(progress(&world.cells, taken.message.point), expected);
-    // Its owner is gone, too, and how far the first one came is forgotten.
-    end_tenure(&world.cells);
-    assert_eq!(
-        progress(&world.cells, taken.message.point),
-        Progress::Aborted
-    );
     taken.held.release();
+    // That owner is gone, too, and with it how far the first one came. Who takes the message only now
+    // finds what was made of it.
+    end_tenure(&world.cells);
+    let late = late.poll().unwrap();
+    assert_eq!(progress(&world.cells, late.message.point), expected);
+    if reached {
+        world.verify(&late);
+    }
+    late.held.release();
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl World {
         let Message {
             tag, offset, point, ..
         } = taken.message;
+        // `POINT_NONE` is what the daemon writes over a point that was reached.
         assert!(
             point.is_none() || point == behind(tag),
             "a mixture of two messages"
