@@ -7,10 +7,12 @@
 //! ```
 
 use anyhow::Context;
+use rgaps_cuda::Registered;
 use rgaps_pool::{create_sealed_memfd, Access, SharedMap};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Lines of eight words.
 const LINES: usize = 192;
@@ -97,6 +99,22 @@ impl Board {
         // All processes access this part as 64-bit atomics only (a semaphore of `locks.rs` has a
         // line to itself that nobody reads as words).
         unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(PAGE).cast(), count) }
+    }
+
+    /// The board as work on a GPU reaches it; [`line_offset`](Self::line_offset) finds lines in it. It
+    /// is dropped before the board.
+    pub fn register(&self, context: &Arc<rgaps_cuda::Context>) -> anyhow::Result<Registered> {
+        let (start, bytes) = (self.map.base().as_ptr(), self.map.bytes() as usize);
+        // SAFETY: the mapping is readable and writable, whole pages, and stays until `self` is dropped,
+        // which is after what borrows from it in the caller's function.
+        let registered = unsafe { Registered::new(context.clone(), start.cast(), bytes) };
+        registered.context("shared memory cannot be registered with the GPU")
+    }
+
+    /// Where the first word of a line is.
+    pub fn line_offset(index: usize) -> u64 {
+        assert!(index < LINES);
+        (PAGE + index * LINE_WORDS * 8) as u64
     }
 
     /// Futex word `index`.

@@ -1,7 +1,7 @@
 //! The other processes of a benchmark: this program again, told what to do.
 
 use crate::board::{Board, Geometry};
-use crate::{alloc, exchange, fanin, path, throughput};
+use crate::{alloc, exchange, fanin, handover, path, throughput};
 use anyhow::{bail, Context};
 use rgaps::Config;
 use rustix::process::{set_parent_process_death_signal, Signal};
@@ -38,6 +38,7 @@ pub enum Job {
     Allocate(alloc::Plan),
     Release(alloc::Plan),
     Walk(path::Plan),
+    HandOver(handover::Plan),
 }
 
 /// What [`COMMAND`] does with its argument.
@@ -54,6 +55,7 @@ pub fn member(orders: &str) -> anyhow::Result<()> {
         Job::Allocate(plan) => alloc::allocate(&orders, plan, &board),
         Job::Release(plan) => alloc::release(&orders, plan, &board),
         Job::Walk(plan) => path::walk(&orders, plan, &board),
+        Job::HandOver(plan) => handover::hand_over(&orders, plan, &board),
     }
 }
 
@@ -64,9 +66,20 @@ pub struct Crew(Vec<Child>);
 impl Crew {
     /// Starts one more.
     pub fn add(&mut self, orders: &Orders, board: &Board) -> anyhow::Result<()> {
+        self.add_with(orders, board, &[])
+    }
+
+    /// Starts one more with these variables in its environment.
+    pub fn add_with(
+        &mut self,
+        orders: &Orders,
+        board: &Board,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
         let child = Command::new(std::env::current_exe()?)
             .arg(COMMAND)
             .arg(serde_json::to_string(orders)?)
+            .envs(environment.iter().copied())
             .stdin(board.share()?)
             .spawn()
             .context("this program cannot be started again")?;

@@ -62,7 +62,7 @@ pub enum Command {
     /// Run a command in the environment of the realm's MPS. Its exit code is the command's.
     Run(Run),
     /// Find out by trying what this machine can do, and say what to do about what it cannot.
-    Doctor,
+    Doctor(Doctor),
     /// Look at topics, listen to them, publish to them.
     #[command(subcommand)]
     Topic(Topic),
@@ -92,6 +92,14 @@ pub struct Up {
     /// Have the daemon run CUDA's Multi-Process Service (MPS) for its clients, or use one that is there.
     #[arg(long)]
     pub mps: bool,
+}
+
+#[derive(Args)]
+pub struct Doctor {
+    /// Measure how long it takes from one process's kernel to another's on each GPU, without MPS and
+    /// under it. Takes some seconds, and starts an MPS for them if there is none.
+    #[arg(long)]
+    pub handover: bool,
 }
 
 #[derive(Args)]

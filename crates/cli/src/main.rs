@@ -38,7 +38,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Status => status::status(common, &mut output),
         Command::Env => mps::env(common, &mut output),
         Command::Run(command) => mps::run(common, &command),
-        Command::Doctor => doctor::doctor(common, &mut output),
+        Command::Doctor(doctor) => doctor::doctor(common, &doctor, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),

@@ -125,3 +125,42 @@ fn an_mps_that_does_not_start_is_said_everywhere() {
     let warnings = realm.json(&["status"])["warnings"].to_string();
     assert!(warnings.contains("MPS does not run"), "{warnings}");
 }
+
+#[test]
+fn doctor_measures_the_hand_over_without_and_under_mps() {
+    let realm = MpsRealm::new();
+    let doctor = || {
+        let mut command = realm.realm.command(&["doctor", "--handover", "--json"]);
+        command
+            .envs(realm.fake.environment())
+            .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+            .env("RGAPS_TEST_DRIVER_MEMORY_MB", "1024")
+            .env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+        let run = Run::from(command.output().unwrap());
+        serde_json::from_str::<Value>(&run.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {run:?}"))
+    };
+    let report = doctor();
+    let figures = report["handovers"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{report}"));
+    let under: Vec<bool> = figures.iter().map(|f| f["mps"] == true).collect();
+    assert_eq!(under, [false, true], "{report}");
+    for figure in figures {
+        let [p50, min, max] = ["p50_us", "min_us", "max_us"].map(|f| figure[f].as_f64().unwrap());
+        assert!(0.0 < min && min <= p50 && p50 <= max, "{figure}");
+    }
+    // One of its own, which is gone afterwards.
+    assert!(realm.fake.log().contains(&"quit done".to_owned()));
+    assert_eq!(realm.fake.starts(), 1);
+
+    realm.json(&["up", "--mps"]);
+    doctor();
+    assert_eq!(realm.fake.starts(), 2, "the realm's is used");
+
+    realm.run(&["down"]).ok();
+    realm.fake.behave("refuse");
+    let report = doctor();
+    assert_eq!(report["handovers"].as_array().unwrap().len(), 1);
+    assert!(report.to_string().contains("did not start"), "{report}");
+}

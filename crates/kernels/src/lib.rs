@@ -3,7 +3,7 @@
 //!
 //! The text (`kernels.ptx`) is PTX for compute capability 7.0, which every driver since CUDA 10
 //! compiles for its GPU when it is loaded, so nothing here needs a compiler. The test driver knows
-//! the kernels by name and does the same in host memory. What `rgaps` ships uses none of this.
+//! the kernels by name and does the same in host memory. Nothing but figures uses them.
 
 use rgaps_cuda::{Context, CudaError, ForeignStreams, Kernel, Module};
 use rgaps_pool::Stream;

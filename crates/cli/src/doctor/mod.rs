@@ -5,12 +5,13 @@
 //! it took, and says what to do about what it cannot have.
 
 mod gpu;
+mod handover;
 mod limits;
 mod memory;
 mod mps;
 mod system;
 
-use crate::args::Common;
+use crate::args::{Common, Doctor};
 use crate::output::Output;
 use crate::session;
 use rgaps::{Config, Node};
@@ -74,6 +75,9 @@ struct Report {
     /// Where messages can live here.
     domains: Vec<String>,
     checks: Vec<Check>,
+    /// From kernel to kernel, where that was measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    handovers: Vec<handover::Figure>,
 }
 
 /// Some of what rgaps needs is missing.
@@ -81,7 +85,7 @@ struct Report {
 #[error("rgaps cannot work here: see what failed above")]
 struct Unusable;
 
-pub fn doctor(common: &Common, output: &mut Output) -> anyhow::Result<()> {
+pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::Result<()> {
     let config = session::config(common)?;
     let mut checks = vec![Check::ok(
         "configuration",
@@ -96,6 +100,12 @@ pub fn doctor(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let (gpu_checks, gpus) = gpu::checks(&config);
     checks.extend(gpu_checks);
     checks.push(mps::check(&config, &gpus));
+    let mut handovers = Vec::new();
+    if doctor.handover {
+        let (measured, figures) = handover::checks(&config, &gpus);
+        checks.extend(measured);
+        handovers = figures;
+    }
     checks.push(daemon(&config));
     let usable = checks.iter().all(|check| check.verdict != Verdict::Fail);
     let mut domains = Vec::new();
@@ -107,6 +117,7 @@ pub fn doctor(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         usable,
         domains,
         checks,
+        handovers,
     };
     output.put(&report, |to| {
         for check in &report.checks {

@@ -41,7 +41,7 @@ pub fn check(config: &Config, gpus: &[String]) -> Check {
 }
 
 /// What the daemon says, if one runs; that none does is another check's to say.
-fn of_the_daemon(config: &Config) -> Option<MpsInfo> {
+pub fn of_the_daemon(config: &Config) -> Option<MpsInfo> {
     let config = Config {
         autostart: false,
         ..config.clone()
