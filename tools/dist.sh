@@ -17,6 +17,7 @@ cp target/wheels/rgaps-*.whl dist/wheels/
 cp -r tests/python dist/tests/
 cp bench/run.sh dist/bench/
 cp tools/gpu-check.py dist/gpu-check
+cp -r tools/gpu dist/
 chmod +x dist/gpu-check
 git rev-parse HEAD >dist/revision
 

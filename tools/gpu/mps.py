@@ -66,7 +66,7 @@ def member_publish(topic, count, size):
     import rgaps as api, torch
 
     node = api.Node("mps-publisher")
-    publisher = node.publisher(topic, domain="cuda", keep_last=4)
+    publisher = node.publisher(topic, domain="cuda", history=4)
     tell(ready=os.getpid())
     sys.stdin.readline()
     for number in range(int(count)):
@@ -101,7 +101,7 @@ def member_stuck(topic, size):
     import rgaps as api, torch
 
     node = api.Node("mps-stuck")
-    publisher = node.publisher(topic, domain="cuda", keep_last=4)
+    publisher = node.publisher(topic, domain="cuda", history=4)
     with publisher.loan((int(size),), torch.float32) as tensor:
         torch.cuda._sleep(10_000_000_000)
         tensor.fill_(1)
