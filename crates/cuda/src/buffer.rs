@@ -59,6 +59,11 @@ impl DeviceBuffer {
         self.address
     }
 
+    /// The context that it is of.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -69,12 +74,19 @@ impl DeviceBuffer {
     pub fn read(&self) -> Result<Vec<u8>, CudaError> {
         self.context.synchronize()?;
         let mut bytes = vec![0; self.bytes as usize];
-        if !bytes.is_empty() {
-            let stream = CudaStream::new(self.context.clone())?;
-            // SAFETY: our own memory, of that length.
-            unsafe { stream.read(&mut bytes, self.address)? };
-        }
+        self.read_at(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Copies bytes from `at` on to the host, without waiting for any work; returns when they are there.
+    pub fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
+        assert!(at + bytes.len() as u64 <= self.bytes);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let stream = CudaStream::new(self.context.clone())?;
+        // SAFETY: the range was just found to lie in our own memory.
+        unsafe { stream.read(bytes, self.address + at) }
     }
 }
 

@@ -98,6 +98,9 @@ pub enum PublishError {
     /// An argument is out of its limits.
     #[error("{0}")]
     Argument(String),
+    /// There was no memory for a copy in the domain of some subscribers.
+    #[error("no copy for the subscribers of another domain: {0}")]
+    Elsewhere(#[source] Box<LoanError>),
     /// Waiting for the stream failed; the bytes may not be there, so nothing was published.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -206,7 +206,7 @@ fn ask(zone: &ZoneView, conductor: &Conductor, mapping: &PoolMapping, stream: St
         Err(error) => {
             // A stream that was destroyed with work queued: the context knows of that work.
             tracing::warn!(%error, "letting go of a sample waits for all work on the GPU");
-            let all = mapping.cuda().map(|cuda| cuda.context().synchronize());
+            let all = mapping.context().map(|context| context.synchronize());
             match all {
                 Some(Err(CudaError::Call { .. })) if !zone.is_gpu_lost() => Asked::Later,
                 _ => Asked::Done,

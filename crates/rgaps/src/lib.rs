@@ -30,6 +30,7 @@ mod pending;
 mod publisher;
 mod qos;
 mod readiness;
+mod reading;
 mod sample;
 mod subscriber;
 pub mod tensor;

@@ -107,12 +107,12 @@ impl Loan {
         if bytes == 0 {
             return Ok(());
         }
-        if let Some(cuda) = self.publisher.mapping.cuda() {
-            let mapping = &self.publisher.mapping;
-            let target = self.address() + at;
+        let target = self.address() + at;
+        let mapping = &self.publisher.mapping;
+        if let Some(on) = mapping.on_stream(stream) {
             self.stream = stream;
             let queue = || {
-                let on = cuda.on_stream(stream)?;
+                let on = on?;
                 // SAFETY: the caller vouches for the source; the target is the loan's own, which is
                 // not used again before that work has finished.
                 unsafe { on.copy(target, source, bytes) }

@@ -2,6 +2,7 @@
 
 use crate::client::PoolMapping;
 use crate::pending::{Deadline, Pause};
+use crate::reading::Private;
 use crate::subscriber::SubscriberCore;
 use crate::tensor::check_extent;
 use crate::RecvError;
@@ -16,6 +17,8 @@ use std::time::Duration;
 /// A message that this process holds: its bytes are not changed or reused before the last clone
 /// is dropped.
 pub struct Sample {
+    /// A copy of our own, of a message that cannot be read where it is.
+    pub(crate) private: Option<Arc<Private>>,
     pub(crate) subscriber: Arc<SubscriberCore>,
     /// The same hold in all clones; the last of them lets go.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
@@ -55,13 +58,19 @@ impl Sample {
 
     /// Where the bytes live.
     pub fn domain(&self) -> Domain {
-        self.mapping().domain()
+        match &self.private {
+            Some(copy) => copy.domain(),
+            None => self.mapping().at(),
+        }
     }
 
     /// Address of the first byte in this process: a host pointer, or a `CUdeviceptr`. Readable,
     /// not writable, as long as a clone of the sample lives, and once the message is finished: see
     /// [`wait_on`](Self::wait_on) and [`synchronize`](Self::synchronize).
     pub fn address(&self) -> u64 {
+        if let Some(copy) = &self.private {
+            return copy.address();
+        }
         self.mapping().base() + self.message.offset
     }
 
@@ -78,6 +87,9 @@ impl Sample {
             });
         }
         self.wait(Deadline::NEVER)?;
+        if let Some(copy) = &self.private {
+            return Ok(&copy.bytes()[..self.message.bytes as usize]);
+        }
         // SAFETY: the range was found to lie in the mapping when the sample was taken, and the
         // mapping lives as long as the sample. Members of a realm trust each other with payloads:
         // the publisher does not write a block that it has published until all holders let go.
@@ -99,6 +111,9 @@ impl Sample {
             }));
         }
         self.wait(Deadline::NEVER)?;
+        if let Some(copy) = &self.private {
+            return Ok(copy.read(at, bytes)?);
+        }
         Ok(self.mapping().read(self.message.offset + at, bytes)?)
     }
 
@@ -197,7 +212,8 @@ impl Sample {
     /// [`wait_on`](Self::wait_on), work on the default stream is waited for. On host memory
     /// streams are not used.
     pub fn record_stream(&self, stream: Stream) {
-        if self.mapping().cuda().is_some() {
+        // A copy of our own waits for what uses it when it is freed.
+        if self.private.is_none() && self.mapping().context().is_some() {
             self.subscriber.holds.record(self.hold, stream);
         }
     }
@@ -238,6 +254,7 @@ impl Clone for Sample {
     fn clone(&self) -> Self {
         self.subscriber.holds.add(self.hold);
         Sample {
+            private: self.private.clone(),
             subscriber: self.subscriber.clone(),
             held: ManuallyDrop::new(self.held.duplicate()),
             ..*self
@@ -252,6 +269,10 @@ impl Drop for Sample {
         if self.subscriber.guard.is_child() || !self.subscriber.holds.remove(self.hold) {
             return;
         }
-        self.subscriber.let_go(self.hold, held, self.message.pool);
+        let core = &self.subscriber;
+        match self.private {
+            Some(_) => core.release(self.hold, held),
+            None => core.let_go(self.hold, held, self.message.pool),
+        }
     }
 }

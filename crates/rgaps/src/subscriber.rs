@@ -6,13 +6,15 @@ use crate::letting::Letting;
 use crate::listener::Listener;
 use crate::pending::{Deadline, Pause};
 use crate::readiness::Readiness;
+use crate::reading::{reach, Private, Reach};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping, Stream};
-use rgaps_session::{Demand, Member, RefusalCode, Role};
+use rgaps_session::{Demand, Member, PoolGrant, RefusalCode, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
-    Held, LettingGo, Message, Reader, Shared, Sleeper, Start, SubscriberView, Taken, TopicView,
+    progress, Held, LettingGo, Message, Progress, Reader, Shared, Sleeper, Start, SubscriberView,
+    Taken, TopicView,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -24,6 +26,12 @@ use std::time::Duration;
 /// How often a subscriber that sleeps looks at holds that wait for several streams: nobody else can
 /// let go of those.
 const GATHERING_SLICE_NS: u64 = 1_000_000;
+
+/// How messages reach a subscriber that reads in a domain of its own.
+const PATH_UNKNOWN: u32 = 0;
+const PATH_COPIED: u32 = 1;
+const PATH_IN_PLACE: u32 = 2;
+const PATH_PRIVATE: u32 = 3;
 
 /// Makes a [`Subscriber`].
 #[derive(Clone, Debug)]
@@ -52,7 +60,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where the messages live. Default: where the topic's do.
+    /// Where this subscriber reads. Messages that live elsewhere are copied there, once for all
+    /// subscribers of that domain, or read over the GPUs' connection. Default: where the messages
+    /// live.
     pub fn domain(mut self, domain: Domain) -> Self {
         self.domain = Some(domain);
         self
@@ -264,6 +274,12 @@ pub(crate) struct SubscriberCore {
     letting: Letting,
     /// The pools' mappings, each from the first message in it on.
     pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
+    /// The pool of the domain that this subscriber reads in, where it named one.
+    own: Option<Arc<PoolMapping>>,
+    /// Pools whose messages are copied, bit by bit, because they cannot be read where they are.
+    copied: AtomicU32,
+    /// What was said last of how messages come here.
+    path: AtomicU32,
     readiness: OnceLock<Option<Readiness>>,
     state: Mutex<State>,
 }
@@ -299,9 +315,11 @@ impl SubscriberCore {
             ..
         } = joined;
         let pools = std::array::from_fn(|_| OnceLock::new());
-        if let Some(grant) = joined.pool {
+        // Whoever reads in a domain of his own opens no other until a message makes him.
+        if let Some(grant) = joined.reads.or(joined.pool) {
             // A domain that cannot be used here is better told now than with the first message.
-            let mapping = conductor.pool_mapping(member.zone, grant, Access::ReadOnly)?;
+            let mapping =
+                conductor.pool_mapping(member.zone, grant, Access::ReadOnly, grant.domain)?;
             mapping.prepare(&zone);
             let known = pools.get(grant.pool as usize);
             let _ = known
@@ -320,8 +338,13 @@ impl SubscriberCore {
             Late::Last(n) => Start::Kept(u64::from(n)),
             Late::AllKept => Start::Kept(u64::MAX),
         };
-        let reader = Reader::new(topic.clone(), member.slot, qos.reliable, start)
+        let mut reader = Reader::new(topic.clone(), member.slot, qos.reliable, start)
             .ok_or_else(|| broken("a subscriber's slot that cannot be"))?;
+        let mut own = None;
+        if let Some(grant) = joined.reads {
+            reader.read_in(grant.pool as u16);
+            own = pools[grant.pool as usize].get().cloned();
+        }
         let slot = topic.subscriber(member.slot as usize);
         slot.doorbell().store(doorbell, Ordering::Release);
         Ok(SubscriberCore {
@@ -339,6 +362,9 @@ impl SubscriberCore {
             holds: Holds::new(qos.max_held),
             letting: Letting::new(LettingGo::new(topic, member.slot), storage),
             pools,
+            own,
+            copied: AtomicU32::new(0),
+            path: AtomicU32::new(PATH_UNKNOWN),
             readiness: OnceLock::new(),
             state: Mutex::new(State {
                 reader,
@@ -392,8 +418,19 @@ impl SubscriberCore {
         let Some((hold, taken)) = next else {
             return Ok(None);
         };
-        match core.locate(&taken) {
-            Ok(()) => Ok(Some(Sample {
+        let private = match core.locate(&taken) {
+            Ok(()) if core.is_copied(taken.message.pool) => core.copy(&taken),
+            Ok(()) => Ok(Some(None)),
+            Err(error) => Err(error),
+        };
+        match private {
+            // Its bytes are not there yet, and there is nothing to queue the copy on.
+            Ok(None) => {
+                state.unlocated = Some((hold, taken));
+                Ok(None)
+            }
+            Ok(Some(private)) => Ok(Some(Sample {
+                private,
                 subscriber: core.clone(),
                 held: ManuallyDrop::new(taken.held),
                 hold,
@@ -465,6 +502,9 @@ impl SubscriberCore {
     #[inline]
     fn locate(&self, taken: &Taken<Shared>) -> Result<(), RecvError> {
         let message = &taken.message;
+        if let Some(own) = &self.own {
+            self.note_copy(own, message.pool);
+        }
         let known = self.pools.get(usize::from(message.pool));
         let mapped = known
             .and_then(OnceLock::get)
@@ -497,7 +537,7 @@ impl SubscriberCore {
                 }
                 grant => grant?,
             };
-            let mapping = self.conductor.pool_mapping(zone, grant, Access::ReadOnly)?;
+            let mapping = self.open(grant)?;
             mapping.prepare(&self.zone);
             let _ = known.set(mapping);
         }
@@ -521,10 +561,84 @@ impl SubscriberCore {
         )))
     }
 
+    /// Maps a pool, as the domain that we read in sees it; where it does not see it, as its own does, to
+    /// be copied from.
+    fn open(&self, grant: PoolGrant) -> Result<Arc<PoolMapping>, ClientError> {
+        let map = |at| {
+            self.conductor
+                .pool_mapping(self.member.zone, grant, Access::ReadOnly, at)
+        };
+        let Some(own) = &self.own else {
+            return map(grant.domain);
+        };
+        if reach(own.context(), &grant) == Reach::Mapped {
+            match map(own.at()) {
+                Ok(mapping) => {
+                    self.tell_path(PATH_IN_PLACE);
+                    return Ok(mapping);
+                }
+                Err(ClientError::Pool(error)) => {
+                    tracing::warn!(%error, topic = self.topic_name, "a peer's memory cannot be mapped");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mapping = map(grant.domain)?;
+        self.copied.fetch_or(1 << grant.pool, Ordering::Relaxed);
+        self.tell_path(PATH_PRIVATE);
+        Ok(mapping)
+    }
+
+    #[inline]
+    fn is_copied(&self, pool: u16) -> bool {
+        self.copied.load(Ordering::Relaxed) >> pool & 1 != 0
+    }
+
+    /// Copies a message for ourselves. None: its bytes are not there yet.
+    #[cold]
+    fn copy(&self, taken: &Taken<Shared>) -> Result<Option<Option<Arc<Private>>>, RecvError> {
+        let message = &taken.message;
+        match progress(&self.storage, message.point) {
+            Progress::Pending => return Ok(None),
+            // As it is: the sample says so.
+            Progress::Aborted | Progress::Passed => {}
+        }
+        let own = self.own.as_ref().and_then(|own| own.context());
+        let from = self.mapping(message.pool);
+        let copy = Private::copy(from, message.offset, message.bytes, own)?;
+        Ok(Some(Some(Arc::new(copy))))
+    }
+
+    fn note_copy(&self, own: &Arc<PoolMapping>, pool: u16) {
+        // The worst that was seen is what is told.
+        if self.path.load(Ordering::Relaxed) != PATH_UNKNOWN {
+            return;
+        }
+        let mapping = self.pools.get(usize::from(pool)).and_then(OnceLock::get);
+        if mapping.is_some_and(|mapping| Arc::ptr_eq(mapping, own)) {
+            self.tell_path(PATH_COPIED);
+        }
+    }
+
+    /// Tells the daemon how messages come here, for listings, where that has changed.
+    fn tell_path(&self, path: u32) {
+        if self.path.swap(path, Ordering::Relaxed) == path {
+            return;
+        }
+        let text = match path {
+            PATH_COPIED => "copied once per domain",
+            PATH_IN_PLACE => "read where it is: the GPUs are peers, and the message is small or was not copied",
+            _ => "copied by the subscriber: not copied by the publisher, and its GPU or CPU cannot read it there",
+        };
+        if let Err(error) = self.conductor.tell_path(self.member, text) {
+            tracing::debug!(%error, "the daemon does not know how messages come here");
+        }
+    }
+
     /// Lets go of a block whose last sample was dropped, behind the work that may still read it.
     pub(crate) fn let_go(&self, hold: u32, held: Held<Shared>, pool: u16) {
         let mapping = self.mapping(pool);
-        if mapping.cuda().is_none() {
+        if mapping.context().is_none() {
             held.release();
         } else {
             let mut recorded = self.holds.streams(hold);
@@ -541,6 +655,12 @@ impl SubscriberCore {
         self.end(hold);
     }
 
+    /// Lets go of a block that no work of ours reads.
+    pub(crate) fn release(&self, hold: u32, held: Held<Shared>) {
+        held.release();
+        self.end(hold);
+    }
+
     /// A sample's place is free again.
     fn end(&self, hold: u32) {
         let held = self.holds.end(hold);
@@ -551,7 +671,7 @@ impl SubscriberCore {
 impl SubscriberCore {
     /// How long a sleep may be before the next look: holds may wait for work that rings no doorbell.
     fn slice_ns(&self) -> u64 {
-        match self.letting.is_gathering() {
+        match self.letting.is_gathering() || self.lock().unlocated.is_some() {
             true => GATHERING_SLICE_NS,
             false => WAIT_SLICE_NS,
         }

@@ -2,7 +2,7 @@
 
 use super::mapping::PoolMapping;
 use super::{ClientError, ZoneView};
-use rgaps_layout::{GRANULE_BYTES, MAX_SEGMENTS};
+use rgaps_layout::{Domain, GRANULE_BYTES, MAX_SEGMENTS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Member, PoolGrant, Range};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,10 +23,10 @@ pub(super) struct ZoneBook {
 /// A publisher or subscriber of this process.
 #[derive(Default)]
 pub(super) struct MemberBook {
-    /// A publisher's.
-    pub(super) pool: Option<u32>,
-    /// What a publisher has leased.
-    pub(super) ranges: Vec<Range>,
+    /// What a publisher has leased, by pool: its own, and those that it copies to.
+    pub(super) leases: BTreeMap<u32, Vec<Range>>,
+    /// The pool that a subscriber reads in, if it is one of its own.
+    pub(super) reads: Option<u32>,
     /// The allocator over it.
     pub(super) arena: Option<Weak<dyn Arena>>,
 }
@@ -34,8 +34,8 @@ pub(super) struct MemberBook {
 /// What a publisher has leased and cut into blocks. Weak references to it are followed on the
 /// conductor's thread, so dropping one must not wait for the conductor.
 pub(crate) trait Arena: Send + Sync {
-    /// Takes out what no message needs, to be given back.
-    fn take_free(&self) -> Vec<Range>;
+    /// Takes out what no message needs of a pool, to be given back.
+    fn take_free(&self, pool: u32) -> Vec<Range>;
 }
 
 impl ZoneBook {
@@ -60,7 +60,14 @@ impl ZoneBook {
     pub(super) fn publishes_in(&self, pool: u32) -> bool {
         self.members
             .values()
-            .any(|member| member.pool == Some(pool))
+            .any(|member| member.leases.contains_key(&pool))
+    }
+
+    /// Whether messages are read in the pool here: a subscriber that reads elsewhere needs it only for
+    /// those that were not copied.
+    pub(super) fn reads_in(&self, pool: u32) -> bool {
+        let mut members = self.members.values();
+        members.any(|member| member.reads.is_none_or(|reads| reads == pool))
     }
 
     /// Whether anything of this process is in the zone still.
@@ -74,8 +81,8 @@ impl ZoneBook {
 pub(super) struct PoolBook {
     pub(super) grant: PoolGrant,
     segments: Vec<KnownSegment>,
-    read_only: Option<Mapped>,
-    read_write: Option<Mapped>,
+    /// One for each access and each CPU or GPU that uses the pool.
+    mappings: Vec<Mapped>,
 }
 
 struct KnownSegment {
@@ -97,8 +104,7 @@ impl PoolBook {
         PoolBook {
             grant,
             segments: Vec::new(),
-            read_only: None,
-            read_write: None,
+            mappings: Vec::new(),
         }
     }
 
@@ -120,26 +126,36 @@ impl PoolBook {
     }
 
     pub(super) fn is_mapped(&self) -> bool {
-        self.read_only.is_some() || self.read_write.is_some()
+        !self.mappings.is_empty()
     }
 
-    pub(super) fn mapping(&self, access: Access) -> Option<&Arc<PoolMapping>> {
-        let mapped = match access {
-            Access::ReadOnly => &self.read_only,
-            Access::ReadWrite => &self.read_write,
-        };
-        mapped.as_ref().map(|mapped| &mapped.mapping)
+    pub(super) fn mapping(&self, access: Access, at: Domain) -> Option<&Arc<PoolMapping>> {
+        let mut known = self.mappings.iter().map(|mapped| &mapped.mapping);
+        known.find(|mapping| mapping.access() == access && mapping.at() == at)
     }
 
-    pub(super) fn set_mapping(&mut self, mapping: Arc<PoolMapping>) {
-        let mapped = match mapping.access() {
-            Access::ReadOnly => &mut self.read_only,
-            Access::ReadWrite => &mut self.read_write,
-        };
-        *mapped = Some(Mapped {
+    pub(super) fn add_mapping(&mut self, mapping: Arc<PoolMapping>) {
+        self.mappings.push(Mapped {
             mapping,
             segments: 0,
         });
+    }
+
+    pub(super) fn remove_mapping(&mut self, mapping: &Arc<PoolMapping>) {
+        self.mappings
+            .retain(|mapped| !Arc::ptr_eq(&mapped.mapping, mapping));
+    }
+
+    /// Whether all that is mapped for writing reaches to `end`.
+    pub(super) fn is_written_to(&self, end: u64) -> bool {
+        let mut known = self.mappings.iter().map(|mapped| &mapped.mapping);
+        known.all(|mapping| mapping.access() == Access::ReadOnly || mapping.mapped() >= end)
+    }
+
+    /// Whether it is mapped for writing.
+    pub(super) fn is_written(&self) -> bool {
+        let mut known = self.mappings.iter();
+        known.any(|mapped| mapped.mapping.access() == Access::ReadWrite)
     }
 
     /// Enters segments that the daemon sent, from number `from` on, in the place of those that
@@ -184,10 +200,7 @@ impl PoolBook {
 
     /// Maps what is not mapped yet, as far as the descriptors allow.
     pub(super) fn extend_mappings(&mut self) -> Result<(), ClientError> {
-        for mapped in [&mut self.read_only, &mut self.read_write]
-            .into_iter()
-            .flatten()
-        {
+        for mapped in &mut self.mappings {
             let to_write = mapped.mapping.access() == Access::ReadWrite;
             for segment in self.segments.iter().skip(mapped.segments) {
                 if to_write && !segment.writable {

@@ -47,6 +47,8 @@ pub(crate) struct Joined {
     /// The topic's pool; a subscriber may come before anyone has named a domain, and asks for
     /// it with [`Conductor::pool_grant`] when a descriptor names it.
     pub(crate) pool: Option<PoolGrant>,
+    /// The pool that a subscriber reads in, if it named a domain that is not the topic's.
+    pub(crate) reads: Option<PoolGrant>,
 }
 
 /// The node's thread for everything that the daemon is needed for. Calls wait for it, at most
@@ -57,6 +59,7 @@ pub(crate) struct Conductor {
     // Left alone in a forked child, which has neither the thread nor the descriptor.
     inner: ManuallyDrop<Inner>,
     guard: ForkGuard,
+    config: Config,
 }
 
 struct Inner {
@@ -81,7 +84,7 @@ impl Conductor {
         let (sender, receiver) = sync_channel::<Command>(COMMANDS_MAX);
         let worker = Worker::new(
             session,
-            config,
+            config.clone(),
             name.to_owned(),
             bin_dirs.to_vec(),
             guard.clone(),
@@ -105,12 +108,18 @@ impl Conductor {
         Ok(Conductor {
             inner: ManuallyDrop::new(inner),
             guard,
+            config,
         })
     }
 
     /// For the handles of this node: one load tells whether they are a forked child's.
     pub(crate) fn guard(&self) -> &ForkGuard {
         &self.guard
+    }
+
+    /// What this process was configured with.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Joins a topic. A `domain` of none takes the topic's, or host for a publisher of a topic
@@ -138,8 +147,18 @@ impl Conductor {
 
     /// More memory for a publisher: the first range has at least `bytes`. What is leased is
     /// mapped in the zone's mappings of the pool before this returns.
-    pub(crate) fn lease(&self, publisher: Member, bytes: u64) -> Result<Vec<Range>, ClientError> {
-        self.run(move |worker| worker.lease(publisher, bytes))
+    pub(crate) fn lease(
+        &self,
+        publisher: Member,
+        pool: u32,
+        bytes: u64,
+    ) -> Result<Vec<Range>, ClientError> {
+        self.run(move |worker| worker.lease(publisher, pool, bytes))
+    }
+
+    /// Says that a publisher writes in another pool, too, before that is mapped.
+    pub(crate) fn write_in(&self, publisher: Member, pool: u32) -> Result<(), ClientError> {
+        self.run(move |worker| worker.write_in(publisher, pool))
     }
 
     /// Says where a publisher's memory can be asked for when its pool is full.
@@ -158,9 +177,10 @@ impl Conductor {
     pub(crate) fn return_ranges(
         &self,
         publisher: Member,
+        pool: u32,
         ranges: Vec<Range>,
     ) -> Result<(), ClientError> {
-        self.run(move |worker| worker.return_ranges(publisher, ranges))
+        self.run(move |worker| worker.return_ranges(publisher, pool, ranges))
     }
 
     /// A doorbell for a wait set.
@@ -188,20 +208,27 @@ impl Conductor {
         self.run(move |worker| worker.gpu_lost(zone))
     }
 
+    /// Tells the daemon how a subscriber's messages reach it. Does not wait for a daemon to come.
+    pub(crate) fn tell_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
+        let path = path.to_owned();
+        self.run(move |worker| worker.give_up(&Request::Path { member, path }))
+    }
+
     /// A pool that a descriptor names.
     pub(crate) fn pool_grant(&self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
         self.run(move |worker| worker.pool_grant(zone, pool))
     }
 
-    /// A pool's mapping, one per node, zone and access, with all segments that there are. To
-    /// write takes a publisher of the pool.
+    /// A pool's mapping for the use of the CPU or GPU `at`, one per node, zone and access, with all
+    /// segments that there are. To write takes a publisher in the pool.
     pub(crate) fn pool_mapping(
         &self,
         zone: ZoneId,
         grant: PoolGrant,
         access: Access,
+        at: Domain,
     ) -> Result<Arc<PoolMapping>, ClientError> {
-        self.run(move |worker| worker.pool_mapping(zone, &grant, access))
+        self.run(move |worker| worker.pool_mapping(zone, &grant, access, at))
     }
 
     /// Maps what a pool has grown by, for who meets an offset beyond what is mapped.

@@ -56,8 +56,10 @@ fn a_session_that_was_cut_off_is_taken_up_again() {
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
     let grant = node.pool_grant(zone, writer.pool.unwrap().pool).unwrap();
-    let writing = node.pool_mapping(zone, grant, Access::ReadWrite).unwrap();
-    let first = node.lease(writer.member, GRANULE_BYTES).unwrap();
+    let writing = node
+        .pool_mapping(zone, grant, Access::ReadWrite, rgaps_layout::Domain::Host)
+        .unwrap();
+    let first = node.lease(writer.member, 0, GRANULE_BYTES).unwrap();
     writing.write(first[0].offset, b"kept").unwrap();
     let doorbell = node.take_doorbell(zone).unwrap();
 
@@ -74,7 +76,7 @@ fn a_session_that_was_cut_off_is_taken_up_again() {
         assert_eq!(info.subscribers[0].slot, reader.member.slot);
         assert!(writer.zone.lost().is_none());
     }
-    let second = node.lease(writer.member, 3 * GRANULE_BYTES).unwrap();
+    let second = node.lease(writer.member, 0, 3 * GRANULE_BYTES).unwrap();
     assert!(
         second[0].offset >= first[0].offset + GRANULE_BYTES,
         "not what is leased already"

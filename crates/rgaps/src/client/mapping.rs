@@ -2,7 +2,7 @@
 
 use super::fork::ForkGuard;
 use super::{Conductor, ZoneView};
-use rgaps_cuda::{CudaError, CudaMapping, Driver};
+use rgaps_cuda::{Context, CudaError, CudaMapping, Driver, OnStream, RegisteredMapping};
 use rgaps_layout::Domain;
 use rgaps_pool::{Access, HostMapping, Mapping, PoolError, Stream};
 use rgaps_session::{CudaUse, PoolGrant};
@@ -16,12 +16,15 @@ use std::sync::Arc;
 /// have something else at those addresses.
 pub(crate) struct PoolMapping {
     inner: ManuallyDrop<Place>,
+    at: Domain,
     guard: ForkGuard,
 }
 
 enum Place {
     Host(HostMapping),
     Cuda(CudaMapping),
+    /// Host memory, as a GPU copies from it and to it.
+    Registered(RegisteredMapping),
 }
 
 impl fmt::Debug for PoolMapping {
@@ -56,41 +59,72 @@ impl LazyDriver {
 }
 
 impl PoolMapping {
-    /// Reserves addresses for the pool's cap; nothing is mapped yet.
+    /// Reserves addresses for the pool's cap, as the CPU or a GPU uses it that `at` names; nothing is
+    /// mapped yet. GPU memory is used by its own GPU or a peer of that.
     pub(super) fn new(
         grant: &PoolGrant,
+        at: Domain,
         access: Access,
         driver: &mut LazyDriver,
         cuda: CudaUse,
         guard: ForkGuard,
     ) -> Result<PoolMapping, PoolError> {
-        let inner = match grant.domain {
-            Domain::Host => Place::Host(HostMapping::new(grant.cap_bytes, access)?),
-            Domain::Cuda(uuid) => {
-                let driver = driver.get(grant.domain, cuda)?;
+        let inner = match (grant.domain, at) {
+            (Domain::Host, Domain::Host) => Place::Host(HostMapping::new(grant.cap_bytes, access)?),
+            (Domain::Host, Domain::Cuda(uuid)) => {
+                let driver = driver.get(at, cuda)?;
+                let context =
+                    Context::retain(driver, uuid).map_err(|error| error.into_pool(uuid))?;
+                Place::Registered(RegisteredMapping::new(context, grant.cap_bytes)?)
+            }
+            (Domain::Cuda(_), Domain::Cuda(uuid)) => {
+                let driver = driver.get(at, cuda)?;
                 Place::Cuda(CudaMapping::new(driver, uuid, grant.cap_bytes, access)?)
+            }
+            (Domain::Cuda(_), Domain::Host) => {
+                return Err(PoolError::Unavailable {
+                    domain: grant.domain,
+                    reason: "the CPU cannot map a GPU's memory".to_owned(),
+                })
             }
         };
         Ok(PoolMapping {
             inner: ManuallyDrop::new(inner),
+            at,
             guard,
         })
     }
 
-    /// The mapping, of a pool in GPU memory.
+    /// The CPU or GPU whose use of the pool this is.
     #[inline]
-    pub(crate) fn cuda(&self) -> Option<&CudaMapping> {
+    pub(crate) fn at(&self) -> Domain {
+        self.at
+    }
+
+    /// The context of the GPU that uses the pool here, if it is one.
+    #[inline]
+    pub(crate) fn context(&self) -> Option<&Arc<Context>> {
         match &*self.inner {
             Place::Host(_) => None,
-            Place::Cuda(mapping) => Some(mapping),
+            Place::Cuda(mapping) => Some(mapping.context()),
+            Place::Registered(mapping) => Some(mapping.context()),
+        }
+    }
+
+    /// A stream of that GPU. None: it is the CPU.
+    pub(crate) fn on_stream(&self, stream: Stream) -> Option<Result<OnStream<'_>, CudaError>> {
+        match &*self.inner {
+            Place::Host(_) => None,
+            Place::Cuda(mapping) => Some(mapping.on_stream(stream)),
+            Place::Registered(mapping) => Some(mapping.on_stream(stream)),
         }
     }
 
     /// Finds out whether streams can be ordered. That waits for work on the GPU, so it is done when
     /// a member joins, and not when it publishes behind work that may wait for others.
     pub(crate) fn prepare(&self, zone: &ZoneView) {
-        if let Some(cuda) = self.cuda() {
-            let _: Option<_> = zone.order(cuda.context());
+        if let Some(context) = self.context() {
+            let _: Option<_> = zone.order(context);
         }
     }
 
@@ -102,12 +136,12 @@ impl PoolMapping {
         conductor: &Conductor,
         stream: Stream,
     ) -> Result<Point, CudaError> {
-        let Some(cuda) = self.cuda() else {
+        let (Some(on), Some(context)) = (self.on_stream(stream), self.context()) else {
             return Ok(Point::NONE);
         };
         let point = || {
-            let on = cuda.on_stream(stream)?;
-            match zone.order(cuda.context()) {
+            let on = on?;
+            match zone.order(context) {
                 Some(order) => order.point(conductor, &on),
                 None => on.synchronize().map(|()| Point::NONE),
             }
@@ -121,7 +155,7 @@ impl PoolMapping {
 
     /// As an error of this pool.
     pub(crate) fn fail(&self, error: CudaError) -> PoolError {
-        match self.domain() {
+        match self.at {
             Domain::Cuda(uuid) => error.into_pool(uuid),
             Domain::Host => PoolError::Unavailable {
                 domain: Domain::Host,
@@ -132,10 +166,8 @@ impl PoolMapping {
 
     /// Asks the driver whether the context is lost, for who waits for its work.
     pub(crate) fn notice_loss(&self, zone: &ZoneView, conductor: &Conductor) {
-        if let Some(cuda) = self.cuda() {
-            if cuda.context().is_lost() {
-                zone.gpu_is_lost(conductor);
-            }
+        if self.context().is_some_and(|context| context.is_lost()) {
+            zone.gpu_is_lost(conductor);
         }
     }
 
@@ -149,12 +181,12 @@ impl PoolMapping {
         point: Point,
         wait: impl FnOnce(),
     ) -> Result<(), CudaError> {
-        let Some(cuda) = self.cuda() else {
+        let (Some(on), Some(context)) = (self.on_stream(stream), self.context()) else {
             return Ok(());
         };
         let queue = || {
-            let on = cuda.on_stream(stream)?;
-            match zone.order(cuda.context()) {
+            let on = on?;
+            match zone.order(context) {
                 Some(order) => order.wait_on(&on, point),
                 None => {
                     wait();
@@ -174,6 +206,7 @@ impl PoolMapping {
         match &*self.inner {
             Place::Host(mapping) => mapping,
             Place::Cuda(mapping) => mapping,
+            Place::Registered(mapping) => mapping,
         }
     }
 }

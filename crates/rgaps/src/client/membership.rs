@@ -21,7 +21,7 @@ impl Worker {
             ring,
             type_name,
             pool,
-            reads: _,
+            reads,
         } = answer
         else {
             return Err(unexpected("a join", &answer));
@@ -34,21 +34,20 @@ impl Worker {
             }
         };
         let book = self.zone(member.zone)?;
-        if let Some(pool) = &pool {
+        for pool in pool.iter().chain(&reads) {
             book.pool(pool);
         }
         // A subscriber's ring is all zeros.
-        let leases_from = if ring == Ring::default() {
-            None
-        } else {
-            pool.map(|pool| pool.pool)
-        };
+        let own = pool.filter(|_| ring != Ring::default());
         book.members.insert(
             member,
             MemberBook {
                 arena: None,
-                pool: leases_from,
-                ranges: Vec::new(),
+                leases: own
+                    .map(|pool| (pool.pool, Vec::new()))
+                    .into_iter()
+                    .collect(),
+                reads: reads.map(|pool| pool.pool),
             },
         );
         Ok(Joined {
@@ -60,6 +59,7 @@ impl Worker {
             ring,
             type_name,
             pool,
+            reads,
         })
     }
 

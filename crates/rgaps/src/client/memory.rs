@@ -1,10 +1,11 @@
 //! Leases, and the pools they are in.
 
-use super::book::{check_lease, subtract, Arena};
+use super::book::{check_lease, subtract, Arena, PoolBook};
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, unknown_zone, Worker};
 use super::ClientError;
-use rgaps_pool::{Access, Mapping};
+use rgaps_layout::Domain;
+use rgaps_pool::Access;
 use rgaps_session::{
     Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_PACKET_FDS, MAX_RANGES,
 };
@@ -15,47 +16,45 @@ impl Worker {
     pub(super) fn lease(
         &mut self,
         publisher: Member,
+        pool: u32,
         bytes: u64,
     ) -> Result<Vec<Range>, ClientError> {
-        let pool = self.own_pool(publisher)?;
-        let (answer, _) = self.ask(&Request::Lease {
+        let request = Request::Lease {
             publisher,
             pool,
             bytes,
-        })?;
+        };
+        let (answer, _) = self.ask(&request)?;
         let Answer::Leased { ranges } = answer else {
             return Err(unexpected("a lease", &answer));
         };
         let book = self.zone(publisher.zone)?;
-        let Some(member) = book.members.get_mut(&publisher) else {
+        let known = book.members.get_mut(&publisher);
+        let Some(leases) = known.and_then(|member| member.leases.get_mut(&pool)) else {
             return Err(ClientError::Protocol("it leased to nobody".to_owned()));
         };
-        let Some(pool) = member.pool.and_then(|pool| book.pools.get(&pool)) else {
+        let Some(known) = book.pools.get(&pool) else {
             return Err(ClientError::Protocol("it leased of no pool".to_owned()));
         };
-        check_lease(&ranges, bytes, pool.grant.cap_bytes)?;
-        member.ranges.extend_from_slice(&ranges);
+        check_lease(&ranges, bytes, known.grant.cap_bytes)?;
+        leases.extend_from_slice(&ranges);
         let end = ranges.iter().map(|range| range.offset + range.bytes).max();
-        let mapped = pool
-            .mapping(Access::ReadWrite)
-            .map(|mapping| mapping.mapped());
         // The pool may have grown for this very lease.
-        if mapped < end && mapped.is_some() {
-            let grant = pool.grant;
-            if let Err(error) = self.pool_mapping(publisher.zone, &grant, Access::ReadWrite) {
-                self.return_ranges(publisher, ranges)?;
+        if end.is_some_and(|end| !known.is_written_to(end)) {
+            if let Err(error) = self.fetch_segments(publisher.zone, pool, true) {
+                self.return_ranges(publisher, pool, ranges)?;
                 return Err(error);
             }
         }
         Ok(ranges)
     }
 
-    /// Index of the pool that a publisher's messages are in.
-    fn own_pool(&mut self, publisher: Member) -> Result<u32, ClientError> {
-        let member = self.zone(publisher.zone)?.members.get(&publisher);
-        member
-            .and_then(|member| member.pool)
-            .ok_or_else(|| ClientError::Protocol("only publishers lease".to_owned()))
+    /// A publisher writes in another pool, too.
+    pub(super) fn write_in(&mut self, publisher: Member, pool: u32) -> Result<(), ClientError> {
+        if let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) {
+            member.leases.entry(pool).or_default();
+        }
+        Ok(())
     }
 
     /// Says where a publisher's memory can be asked for.
@@ -70,14 +69,15 @@ impl Worker {
     pub(super) fn give_back_unused(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
         let arenas: Vec<(Member, Arc<dyn Arena>)> =
             self.zones.get(&zone).map_or_else(Vec::new, |book| {
-                let publishers = book.members.iter().filter(|(_, m)| m.pool == Some(pool));
+                let publishers = book.members.iter();
+                let publishers = publishers.filter(|(_, m)| m.leases.contains_key(&pool));
                 let arenas = publishers.map(|(id, m)| (*id, m.arena.as_ref()));
                 arenas
                     .filter_map(|(id, arena)| Some((id, arena?.upgrade()?)))
                     .collect()
             });
         for (publisher, arena) in arenas {
-            self.return_ranges(publisher, arena.take_free())?;
+            self.return_ranges(publisher, pool, arena.take_free(pool))?;
         }
         Ok(())
     }
@@ -85,16 +85,15 @@ impl Worker {
     pub(super) fn return_ranges(
         &mut self,
         publisher: Member,
+        pool: u32,
         ranges: Vec<Range>,
     ) -> Result<(), ClientError> {
-        let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) else {
-            return Ok(());
-        };
-        let Some(pool) = member.pool else {
+        let known = self.zone(publisher.zone)?.members.get_mut(&publisher);
+        let Some(leases) = known.and_then(|member| member.leases.get_mut(&pool)) else {
             return Ok(());
         };
         for range in &ranges {
-            subtract(&mut member.ranges, *range);
+            subtract(leases, *range);
         }
         for ranges in ranges.chunks(MAX_RANGES) {
             self.give_up(&Request::Return {
@@ -136,15 +135,21 @@ impl Worker {
         zone: ZoneId,
         grant: &PoolGrant,
         access: Access,
+        at: Domain,
     ) -> Result<Arc<PoolMapping>, ClientError> {
-        let known = self.zone(zone)?.pool(grant).mapping(access).cloned();
+        let known = self.zone(zone)?.pool(grant).mapping(access, at).cloned();
+        let is_new = known.is_none();
         let mapping = match known {
             // A publisher's may lack what came when there was none.
             Some(mapping) if access == Access::ReadOnly => return Ok(mapping),
-            _ => self.reserve_pool(zone, grant, access)?,
+            _ => self.reserve_pool(zone, grant, access, at)?,
         };
-        self.fetch_segments(zone, grant.pool, access == Access::ReadWrite)?;
-        Ok(mapping)
+        let fetched = self.fetch_segments(zone, grant.pool, access == Access::ReadWrite);
+        if fetched.is_err() && is_new && at != grant.domain {
+            // A GPU that cannot use another's memory must not be in the way of those that can.
+            self.zone(zone)?.pool(grant).remove_mapping(&mapping);
+        }
+        fetched.map(|()| mapping)
     }
 
     /// The pool's mapping with this access: addresses, if it is new, with nothing mapped there yet.
@@ -153,19 +158,32 @@ impl Worker {
         zone: ZoneId,
         grant: &PoolGrant,
         access: Access,
+        at: Domain,
     ) -> Result<Arc<PoolMapping>, ClientError> {
         let Some(zone_book) = self.zones.get_mut(&zone) else {
             return Err(unknown_zone(zone));
         };
         let book = zone_book.pool(grant);
-        if let Some(mapping) = book.mapping(access) {
+        if let Some(mapping) = book.mapping(access, at) {
             return Ok(mapping.clone());
         }
         let cuda = self.config.pool.cuda.enabled;
+        if grant.domain == Domain::Host && at != Domain::Host {
+            // Before the driver knows the pages: the daemon must leave them as they are from now on.
+            let request = Request::Pin {
+                zone,
+                pool: grant.pool,
+            };
+            self.ask(&request)?;
+        }
+        let Some(zone_book) = self.zones.get_mut(&zone) else {
+            return Err(unknown_zone(zone));
+        };
+        let book = zone_book.pool(grant);
         let guard = self.guard.clone();
-        let mapping = PoolMapping::new(&book.grant, access, &mut self.driver, cuda, guard)?;
+        let mapping = PoolMapping::new(&book.grant, at, access, &mut self.driver, cuda, guard)?;
         let mapping = Arc::new(mapping);
-        book.set_mapping(mapping.clone());
+        book.add_mapping(mapping.clone());
         Ok(mapping)
     }
 
@@ -197,10 +215,7 @@ impl Worker {
     pub(super) fn sync_pool(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
         let zone_book = self.zone(zone)?;
         let to_write = zone_book.publishes_in(pool)
-            && zone_book
-                .pools
-                .get(&pool)
-                .is_some_and(|book| book.mapping(Access::ReadWrite).is_some());
+            && zone_book.pools.get(&pool).is_some_and(PoolBook::is_written);
         self.fetch_segments(zone, pool, to_write)
     }
 

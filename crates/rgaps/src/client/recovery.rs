@@ -53,7 +53,13 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
         hand_back_segments(session, book)?;
     }
     for (member, kept) in &book.members {
-        claim(session, *member, kept.pool.unwrap_or(0), &kept.ranges)?;
+        // Subscribers are claimed, too, and have no leases.
+        if kept.leases.is_empty() {
+            claim(session, *member, 0, &[])?;
+        }
+        for (pool, ranges) in &kept.leases {
+            claim(session, *member, *pool, ranges)?;
+        }
     }
     let doorbells = book.doorbells.iter().copied().collect();
     let request = Request::HandedBack {

@@ -93,10 +93,15 @@ fn joining_mapping_leasing_leaving() {
 
     let grant = joined.pool.unwrap();
     let writing = node
-        .pool_mapping(joined.zone.id(), grant, Access::ReadWrite)
+        .pool_mapping(
+            joined.zone.id(),
+            grant,
+            Access::ReadWrite,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
     assert_eq!((writing.mapped(), writing.cap()), (0, CAP_BYTES));
-    let ranges = node.lease(joined.member, SEGMENT_BYTES + 1).unwrap();
+    let ranges = node.lease(joined.member, 0, SEGMENT_BYTES + 1).unwrap();
     assert_eq!(ranges, [granules(0, 5)]);
     assert_eq!(
         writing.mapped(),
@@ -108,18 +113,28 @@ fn joining_mapping_leasing_leaving() {
     let second = subscriber(&node);
     assert!(Arc::ptr_eq(&second.zone, &joined.zone));
     let reading = node
-        .pool_mapping(joined.zone.id(), grant, Access::ReadOnly)
+        .pool_mapping(
+            joined.zone.id(),
+            grant,
+            Access::ReadOnly,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
     let mut read = [0; 8];
     reading.read(SEGMENT_BYTES - 4, &mut read).unwrap();
     assert_eq!(&read, b"spanning");
     assert!(reading.write(0, b"x").is_err(), "a subscriber's mapping");
     let again = node
-        .pool_mapping(joined.zone.id(), grant, Access::ReadOnly)
+        .pool_mapping(
+            joined.zone.id(),
+            grant,
+            Access::ReadOnly,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
     assert!(Arc::ptr_eq(&again, &reading));
 
-    node.return_ranges(joined.member, vec![granules(1, 1)])
+    node.return_ranges(joined.member, 0, vec![granules(1, 1)])
         .unwrap();
     node.leave(joined.member).unwrap();
     node.leave(joined.member).unwrap();
@@ -146,7 +161,9 @@ fn a_segment_that_was_sent_is_mapped_though_the_daemon_is_gone() {
     let joined = subscriber(&node);
     let zone = joined.zone.id();
     let grant = node.pool_grant(zone, 0).unwrap();
-    let reading = node.pool_mapping(zone, grant, Access::ReadOnly).unwrap();
+    let reading = node
+        .pool_mapping(zone, grant, Access::ReadOnly, rgaps_layout::Domain::Host)
+        .unwrap();
     assert_eq!(reading.mapped(), 0);
     daemon.grow_and_die(zone);
     eventually("mapped", || reading.mapped() == SEGMENT_BYTES);
@@ -160,7 +177,9 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
     let joined = subscriber(&node);
     let zone = joined.zone.id();
     let grant = node.pool_grant(zone, 0).unwrap();
-    let reading = node.pool_mapping(zone, grant, Access::ReadOnly).unwrap();
+    let reading = node
+        .pool_mapping(zone, grant, Access::ReadOnly, rgaps_layout::Domain::Host)
+        .unwrap();
     daemon.grow();
     daemon.notify(Notice::PoolGrown {
         zone,
@@ -177,7 +196,9 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
 
     // A publisher in the same process needs descriptors of another kind.
     let writer = publisher(&node);
-    let writing = node.pool_mapping(zone, grant, Access::ReadWrite).unwrap();
+    let writing = node
+        .pool_mapping(zone, grant, Access::ReadWrite, rgaps_layout::Domain::Host)
+        .unwrap();
     assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
     writing.write(40 * SEGMENT_BYTES, b"hello").unwrap();
     let mut read = [0; 5];
@@ -190,11 +211,14 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
     assert_eq!(reading.mapped(), 42 * SEGMENT_BYTES);
     assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
     assert!(
-        node.pool_mapping(zone, grant, Access::ReadWrite).is_err(),
+        node.pool_mapping(zone, grant, Access::ReadWrite, rgaps_layout::Domain::Host)
+            .is_err(),
         "nobody publishes"
     );
     publisher(&node);
-    let writing = node.pool_mapping(zone, grant, Access::ReadWrite).unwrap();
+    let writing = node
+        .pool_mapping(zone, grant, Access::ReadWrite, rgaps_layout::Domain::Host)
+        .unwrap();
     assert_eq!(writing.mapped(), 42 * SEGMENT_BYTES);
     daemon.grow();
     node.sync_pool(zone, 0).unwrap();
@@ -214,10 +238,15 @@ fn everything_is_handed_to_the_next_daemon() {
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
     let writing = node
-        .pool_mapping(zone, writer.pool.unwrap(), Access::ReadWrite)
+        .pool_mapping(
+            zone,
+            writer.pool.unwrap(),
+            Access::ReadWrite,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
-    node.lease(writer.member, 40 * SEGMENT_BYTES).unwrap();
-    node.return_ranges(writer.member, vec![granules(2, 3)])
+    node.lease(writer.member, 0, 40 * SEGMENT_BYTES).unwrap();
+    node.return_ranges(writer.member, 0, vec![granules(2, 3)])
         .unwrap();
     let doorbell = node.take_doorbell(zone).unwrap();
     writing.write(39 * SEGMENT_BYTES, b"kept").unwrap();
@@ -328,14 +357,14 @@ fn what_is_given_up_needs_no_daemon() {
     let node = place.node();
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
-    node.lease(writer.member, GRANULE_BYTES * 3).unwrap();
+    node.lease(writer.member, 0, GRANULE_BYTES * 3).unwrap();
     let doorbell = node.take_doorbell(zone).unwrap();
     daemon.state().die_at = Some((
         Death::After,
         Box::new(|request| matches!(request, Request::Return { .. })),
     ));
     let started = Instant::now();
-    node.return_ranges(writer.member, vec![granules(0, 1)])
+    node.return_ranges(writer.member, 0, vec![granules(0, 1)])
         .unwrap();
     node.leave(reader.member).unwrap();
     node.return_doorbell(zone, doorbell).unwrap();
@@ -381,13 +410,18 @@ fn a_zone_that_nobody_takes_back_is_lost() {
     let writer = publisher(&node);
     let zone = writer.zone.id();
     let writing = node
-        .pool_mapping(zone, writer.pool.unwrap(), Access::ReadWrite)
+        .pool_mapping(
+            zone,
+            writer.pool.unwrap(),
+            Access::ReadWrite,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
-    node.lease(writer.member, GRANULE_BYTES).unwrap();
+    node.lease(writer.member, 0, GRANULE_BYTES).unwrap();
     daemon.kill(false);
     let daemon = FakeDaemon::start(place.socket(), Some(zone + 1));
     eventually("lost", || writer.zone.lost().is_some());
-    let error = node.lease(writer.member, GRANULE_BYTES).unwrap_err();
+    let error = node.lease(writer.member, 0, GRANULE_BYTES).unwrap_err();
     assert!(matches!(error, ClientError::ZoneLost { .. }), "{error}");
     let error = node.take_doorbell(zone).unwrap_err();
     assert!(matches!(error, ClientError::ZoneLost { .. }), "{error}");
@@ -437,7 +471,7 @@ fn a_refusal_is_the_users() {
     let daemon = place.daemon();
     let node = place.node();
     let writer = publisher(&node);
-    match node.lease(writer.member, 2 * CAP_BYTES) {
+    match node.lease(writer.member, 0, 2 * CAP_BYTES) {
         Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::PoolFull),
         other => panic!("{other:?}"),
     }
@@ -455,9 +489,14 @@ fn a_forked_child_is_refused_and_leaves_everything_alone() {
     let node = place.node();
     let joined = publisher(&node);
     let mapping = node
-        .pool_mapping(joined.zone.id(), joined.pool.unwrap(), Access::ReadWrite)
+        .pool_mapping(
+            joined.zone.id(),
+            joined.pool.unwrap(),
+            Access::ReadWrite,
+            rgaps_layout::Domain::Host,
+        )
         .unwrap();
-    node.lease(joined.member, GRANULE_BYTES).unwrap();
+    node.lease(joined.member, 0, GRANULE_BYTES).unwrap();
     let base = mapping.base();
     // SAFETY: only this thread lives on in the child; it touches no lock that another may have
     // held (the daemon's, or the standard output's) and ends by `_exit`.
@@ -492,7 +531,7 @@ fn a_forked_child_is_refused_and_leaves_everything_alone() {
         "status {status:#x}"
     );
     // The parent has lost nothing by it.
-    node.lease(joined.member, GRANULE_BYTES).unwrap();
+    node.lease(joined.member, 0, GRANULE_BYTES).unwrap();
     mapping.write(0, b"fine").unwrap();
     drop(node);
     assert!(daemon.log().contains(&Request::Leave(joined.member)));

@@ -129,7 +129,7 @@ impl Worker {
                 None => continue,
                 Some((true, _)) => self.sync_pool(zone, pool),
                 Some((false, grant)) => self
-                    .pool_mapping(zone, &grant, Access::ReadOnly)
+                    .pool_mapping(zone, &grant, Access::ReadOnly, grant.domain)
                     .map(|_| ()),
             };
             if let Err(error) = outcome {
@@ -158,10 +158,18 @@ impl Worker {
             }
             // A zone that was left meanwhile needs no pools.
             Notice::TopicPool { zone, pool } if self.zones.contains_key(&zone) => {
-                if let Err(error) = self.reserve_pool(zone, &pool, Access::ReadOnly) {
-                    tracing::warn!(%error, pool = pool.pool, "a topic's pool cannot be mapped");
+                let book = self.zones.get_mut(&zone);
+                let wanted = book.is_some_and(|book| {
+                    book.pool(&pool);
+                    book.reads_in(pool.pool)
+                });
+                if wanted {
+                    let reserved = self.reserve_pool(zone, &pool, Access::ReadOnly, pool.domain);
+                    if let Err(error) = reserved {
+                        tracing::warn!(%error, pool = pool.pool, "a topic's pool cannot be mapped");
+                    }
+                    self.stale_pools.insert((zone, pool.pool));
                 }
-                self.stale_pools.insert((zone, pool.pool));
             }
             Notice::PoolShort { zone, pool } => {
                 if let Err(error) = self.give_back_unused(zone, pool) {

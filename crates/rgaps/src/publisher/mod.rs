@@ -1,7 +1,13 @@
 //! Publishers: memory, loans, publishing.
 
+mod elsewhere;
+mod memory;
+mod room;
+
+use self::elsewhere::Elsewhere;
+use self::memory::{Memory, Place, State};
 use crate::client::broken;
-use crate::client::{Arena, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::loan::Filled;
 use crate::pending::{Deadline, Pause};
 use crate::tensor::contiguous;
@@ -11,22 +17,14 @@ use crate::{
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
-use rgaps_pool::{Access, Mapping, PoolError, Stream, Tlsf};
-use rgaps_session::{History, Member, Offer, PoolGrant, Range, RefusalCode, Role};
+use rgaps_pool::{Access, Mapping, PoolError, Stream};
+use rgaps_session::{History, Member, Offer, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{ring_ahead, Message, Point, RegionView, Shared, Sleeper, TopicView, Writer};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-
-/// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
-/// other publishers give back rings no doorbell.
-const POOL_RETRY_NS: u64 = 20_000_000;
-/// How long it sleeps between two looks while GPU work may still use blocks, which rings none either.
-const GPU_LOOK_NS: u64 = 100_000;
-/// A lease is at least this large, so that small messages do not ask the daemon often.
-const LEASE_BYTES_MIN: u64 = 8 << 20;
 
 /// Makes a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -205,13 +203,13 @@ impl Publisher {
 
     /// Bytes of the pool that are leased to this publisher.
     pub fn leased_bytes(&self) -> u64 {
-        self.core.lock().memory.leased_bytes
+        self.core.lock().memory.leased_bytes(0)
     }
 
     /// Of the leased bytes, those that loans, history and held samples use, as of the last loan
     /// or [`trim`](Self::trim).
     pub fn used_bytes(&self) -> u64 {
-        self.core.lock().memory.tlsf.stats().used_bytes
+        self.core.lock().memory.used_bytes()
     }
 
     /// Gives memory that no message needs now back to the pool, but for `keep_bytes`. Returns how
@@ -228,8 +226,10 @@ pub(crate) struct PublisherCore {
     zone: Arc<ZoneView>,
     pub(crate) guard: ForkGuard,
     pub(crate) mapping: Arc<PoolMapping>,
+    /// The same, with the grant of its pool and the number of its arena.
+    own: Place,
+    elsewhere: Mutex<Elsewhere>,
     member: Member,
-    pool: PoolGrant,
     topic_name: String,
     type_name: String,
     topic: TopicView<Shared>,
@@ -239,63 +239,6 @@ pub(crate) struct PublisherCore {
     max_bytes: u64,
     /// The conductor follows a weak reference to it, when others want memory.
     state: Arc<Mutex<State>>,
-}
-
-/// What changes with every message.
-struct State {
-    writer: Writer<Shared>,
-    memory: Memory,
-    loans: u32,
-}
-
-impl State {
-    /// Takes leased memory that no message needs out of the allocator, but for `keep_bytes`.
-    fn take_free(&mut self, keep_bytes: u64) -> Vec<Range> {
-        let State { writer, memory, .. } = self;
-        writer.collect_returned(&mut |block| memory.free(block));
-        let free = memory
-            .tlsf
-            .take_free(rgaps_layout::GRANULE_BYTES, keep_bytes);
-        let ranges: Vec<Range> = free
-            .into_iter()
-            .map(|range| Range {
-                offset: range.start,
-                bytes: range.end - range.start,
-            })
-            .collect();
-        memory.leased_bytes -= ranges.iter().map(|range| range.bytes).sum::<u64>();
-        ranges
-    }
-}
-
-impl Arena for Mutex<State> {
-    fn take_free(&self) -> Vec<Range> {
-        // Nothing in there panics half-way through a change.
-        let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
-        state.take_free(0)
-    }
-}
-
-/// The leased memory.
-struct Memory {
-    tlsf: Tlsf,
-    /// The allocator's handle per block.
-    handles: Vec<u32>,
-    leased_bytes: u64,
-}
-
-impl Memory {
-    fn free(&mut self, block: u32) {
-        let freed = self.tlsf.free(self.handles[block as usize]);
-        debug_assert!(freed.is_ok(), "block {block} was freed twice");
-    }
-}
-
-/// Why a loan has to wait.
-enum Shortage {
-    Memory,
-    Blocks,
-    Loans,
 }
 
 impl PublisherCore {
@@ -315,7 +258,7 @@ impl PublisherCore {
         let pool = joined
             .pool
             .ok_or_else(|| broken("a publisher without a pool"))?;
-        let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite)?;
+        let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
         mapping.prepare(&zone);
         // SAFETY: the zone maps the control segment of that size for writing, for as long as it
         // lives, and `self._zone` keeps it; everything in it is accessed as atomics.
@@ -343,11 +286,7 @@ impl PublisherCore {
             max_bytes,
         )
         .ok_or_else(|| broken("a publisher's slot or history that cannot be"))?;
-        let memory = Memory {
-            tlsf: Tlsf::with_blocks(ring.block_capacity),
-            handles: vec![u32::MAX; ring.block_capacity as usize],
-            leased_bytes: 0,
-        };
+        let memory = Memory::new(pool.pool, ring.block_capacity);
         let state = Arc::new(Mutex::new(State {
             writer,
             memory,
@@ -359,9 +298,14 @@ impl PublisherCore {
             guard: conductor.guard().clone(),
             conductor,
             zone,
+            own: Place {
+                arena: 0,
+                pool,
+                mapping: mapping.clone(),
+            },
             mapping,
+            elsewhere: Mutex::default(),
             member,
-            pool,
             topic_name,
             type_name: joined.type_name,
             topic,
@@ -385,42 +329,7 @@ impl PublisherCore {
     fn loan(core: &Arc<PublisherCore>, bytes: u64, align: u64) -> Result<Loan, LoanError> {
         core.guard.check()?;
         core.check_loan(bytes, align)?;
-        let mut deadline = None;
-        let mut sleeper = None;
-        let loan = loop {
-            let shortage = match core.try_loan(bytes, align) {
-                Ok(loan) => break Ok(loan),
-                Err(shortage) => shortage,
-            };
-            let error = match core.relieve(&shortage, bytes, align) {
-                Ok(()) => continue,
-                Err(error) => error,
-            };
-            if !matches!(
-                error,
-                LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
-            ) {
-                break Err(error);
-            }
-            let deadline = *deadline.get_or_insert_with(|| Deadline::after(core.qos.loan_timeout));
-            let Some(left_ns) = deadline.left_ns() else {
-                break Err(error);
-            };
-            // The first time only says that it waits. Each time the doorbell's count is taken
-            // before the loop looks again, and slept on after it has.
-            match sleeper.take() {
-                None => core.lock().writer.announce_wants_blocks(true),
-                Some(sleeper) => {
-                    let slice_ns = core.retry_ns();
-                    let _: rgaps_sync::Wake = Sleeper::sleep(&sleeper, left_ns.min(slice_ns));
-                }
-            }
-            sleeper = Some(core.sleeper()?);
-        };
-        if sleeper.is_some() {
-            core.lock().writer.announce_wants_blocks(false);
-        }
-        let (block, offset) = loan?;
+        let (block, offset) = core.block(&core.own, bytes, align)?;
         Ok(Loan {
             publisher: core.clone(),
             block: Some(block),
@@ -430,15 +339,6 @@ impl PublisherCore {
             tensor: None,
             stream: Stream(0),
         })
-    }
-
-    /// How long to wait for memory before another look.
-    fn retry_ns(&self) -> u64 {
-        let state = self.lock();
-        match state.writer.has_queued() || state.writer.is_let_go() {
-            true => GPU_LOOK_NS,
-            false => POOL_RETRY_NS,
-        }
     }
 
     fn check_loan(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
@@ -454,9 +354,9 @@ impl PublisherCore {
             limit,
             advice,
         };
-        if bytes > self.pool.cap_bytes {
+        if bytes > self.own.pool.cap_bytes {
             return Err(too_large(
-                self.pool.cap_bytes,
+                self.own.pool.cap_bytes,
                 "raise the pool's cap in rgaps.toml",
             ));
         }
@@ -465,114 +365,6 @@ impl PublisherCore {
                 self.max_bytes,
                 "raise the limit of the keep_all history",
             ));
-        }
-        Ok(())
-    }
-
-    fn try_loan(&self, bytes: u64, align: u64) -> Result<(rgaps_topic::Loan, u64), Shortage> {
-        let mut state = self.lock();
-        let State {
-            writer,
-            memory,
-            loans,
-        } = &mut *state;
-        if *loans >= self.qos.max_loans {
-            return Err(Shortage::Loans);
-        }
-        writer.collect_returned(&mut |block| memory.free(block));
-        writer.collect_queued(&mut |block| memory.free(block));
-        let mut allocation = memory.tlsf.allocate(bytes, align);
-        if allocation.is_none() && writer.is_let_go() {
-            writer.collect_let_go(&mut |block| memory.free(block));
-            allocation = memory.tlsf.allocate(bytes, align);
-        }
-        let allocation = allocation.ok_or(Shortage::Memory)?;
-        match writer.loan(allocation.offset, allocation.bytes) {
-            Ok(loan) => {
-                memory.handles[loan.block() as usize] = allocation.handle;
-                *loans += 1;
-                Ok((loan, allocation.offset))
-            }
-            Err(rgaps_topic::LoanError::NoBlocks) => {
-                let freed = memory.tlsf.free(allocation.handle);
-                debug_assert!(freed.is_ok());
-                writer.collect_let_go(&mut |block| memory.free(block));
-                Err(Shortage::Blocks)
-            }
-        }
-    }
-
-    /// Does what can be done about a shortage. An error: nothing.
-    fn relieve(&self, shortage: &Shortage, bytes: u64, align: u64) -> Result<(), LoanError> {
-        match shortage {
-            Shortage::Loans => Err(LoanError::TooManyLoans {
-                topic: self.topic_name.clone(),
-                limit: self.qos.max_loans,
-            }),
-            Shortage::Blocks if self.evict_consumed() => Ok(()),
-            Shortage::Blocks => Err(LoanError::NoBlocks {
-                topic: self.topic_name.clone(),
-                limit: self.lock().memory.handles.len() as u32,
-            }),
-            Shortage::Memory => match self.grow(bytes, align) {
-                // Messages that everyone has read may go before their time.
-                Err(LoanError::PoolFull { .. }) if self.evict_consumed() => Ok(()),
-                outcome => outcome,
-            },
-        }
-    }
-
-    fn evict_consumed(&self) -> bool {
-        if self.qos.transient_local {
-            return false;
-        }
-        let mut state = self.lock();
-        let State { writer, memory, .. } = &mut *state;
-        writer.evict_consumed(&mut |block| memory.free(block)) > 0
-    }
-
-    /// Leases memory for a block.
-    fn grow(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
-        let full = |reason: String| LoanError::PoolFull {
-            topic: self.topic_name.clone(),
-            bytes,
-            domain: match self.pool.domain {
-                Domain::Host => "host",
-                Domain::Cuda(_) => "cuda",
-            },
-            reason,
-        };
-        let needed = Tlsf::lease_bytes(bytes, align)
-            .ok_or_else(|| full("no pool can be that large".to_owned()))?;
-        // Half as much again as there is, so that the number of leases grows with the logarithm.
-        let wanted = needed
-            .max(self.lock().memory.leased_bytes / 2)
-            .max(LEASE_BYTES_MIN);
-        let mut outcome = self.lease(wanted);
-        if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
-            outcome = self.lease(needed);
-        }
-        match outcome {
-            Err(error) if is_full(&error) => Err(full(error.to_string())),
-            outcome => Ok(outcome?),
-        }
-    }
-
-    fn lease(&self, bytes: u64) -> Result<(), ClientError> {
-        let ranges = self.conductor.lease(self.member, bytes)?;
-        let mapped = self.mapping.mapped();
-        let mut state = self.lock();
-        for range in ranges {
-            let end = range.offset.checked_add(range.bytes);
-            if end.is_none_or(|end| end > mapped) {
-                return Err(broken("a lease beyond what is mapped"));
-            }
-            state
-                .memory
-                .tlsf
-                .add_region(range.offset, range.bytes)
-                .map_err(|error| broken(&format!("a lease that cannot be: {error}")))?;
-            state.memory.leased_bytes += range.bytes;
         }
         Ok(())
     }
@@ -600,10 +392,12 @@ impl PublisherCore {
         if self.qos.reliable && !self.lock().writer.has_room(filled.bytes) {
             drop(self.wait_for_room(filled.bytes)?);
         }
+        let targets = self.provide(filled.bytes)?;
         ring_ahead(&self.topic);
         let point = self.point(stream)?;
+        let (read, copies) = self.copy(targets, filled, point);
         let message = Message {
-            pool: self.pool.pool as u16,
+            pool: self.own.pool.pool as u16,
             offset: filled.offset,
             bytes: filled.bytes,
             publish_ns,
@@ -626,7 +420,9 @@ impl PublisherCore {
         };
         *loans -= 1;
         writer
-            .publish(block, &message, &mut |block| memory.free(block))
+            .publish_copied(block, &message, read, copies, &mut |block| {
+                memory.free(block)
+            })
             .map_err(|_| PublishError::LoanLost(self.topic_name.clone()))
             .map(|sequence| sequence - writer.start())
     }
@@ -682,8 +478,8 @@ impl PublisherCore {
         let point = self.point(stream).unwrap_or_else(|error| {
             // Where the context is lost its work has ended. Else all of it is waited for.
             tracing::debug!(%error, "a loan is given back after all work on the GPU");
-            if let Some(cuda) = self.mapping.cuda() {
-                let _ = cuda.context().synchronize();
+            if let Some(context) = self.mapping.context() {
+                let _ = context.synchronize();
             }
             Point::NONE
         });
@@ -722,9 +518,10 @@ impl PublisherCore {
 
     fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.guard.check()?;
-        let ranges = self.lock().take_free(keep_bytes);
+        let ranges = self.lock().take_free(self.own.arena, keep_bytes);
         let bytes = ranges.iter().map(|range| range.bytes).sum();
-        self.conductor.return_ranges(self.member, ranges)?;
+        self.conductor
+            .return_ranges(self.member, self.own.pool.pool, ranges)?;
         Ok(bytes)
     }
 }
@@ -756,8 +553,4 @@ impl Drop for PublisherCore {
             let _ = self.conductor.leave(self.member);
         }
     }
-}
-
-fn is_full(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
 }

@@ -1,0 +1,429 @@
+//! Copies for subscribers that read in other domains: one for each domain, behind the work that writes
+//! the message.
+//!
+//! Nothing here waits for the GPU: a copy is queued on a stream of our own that waits for the message's
+//! point, and is announced with a point of its own.
+
+use super::memory::Place;
+use super::PublisherCore;
+use crate::client::{Conductor, PoolMapping, ZoneView};
+use crate::loan::Filled;
+use crate::{ClientError, LoanError, PublishError};
+use rgaps_cuda::{CudaError, CudaStream, PinnedBuffer};
+use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_POOLS, MAX_REPLICAS};
+use rgaps_pool::{Access, Mapping, PoolError, Stream};
+use rgaps_session::PeerUse;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{Copied, Point};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that are staged at a time between GPUs that are no peers.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// What a publisher knows of the subscribers that read elsewhere.
+#[derive(Default)]
+pub(super) struct Elsewhere {
+    /// `membership_epoch` and `elsewhere` of the topic when the rest was made.
+    seen: Option<(u32, u64)>,
+    wanted: Vec<Wanted>,
+    /// Every pool that was ever copied to, or cannot be.
+    targets: Vec<(u32, Option<Arc<Target>>)>,
+}
+
+/// A pool that subscribers read in.
+#[derive(Clone)]
+struct Wanted {
+    target: Arc<Target>,
+    readers: u64,
+}
+
+/// A pool that is copied to.
+pub(super) struct Target {
+    place: Place,
+    way: Way,
+}
+
+enum Way {
+    /// One copy on a stream of a GPU that reaches both ends.
+    Direct {
+        stream: CudaStream,
+        from: Arc<PoolMapping>,
+        /// GPU to GPU, so that subscribers can read the message where it is.
+        peers: bool,
+    },
+    /// Over pinned host memory, between GPUs that do not reach each other.
+    Staged(Staged),
+}
+
+struct Staged {
+    near: CudaStream,
+    far: CudaStream,
+    buffer: PinnedBuffer,
+    /// When each half of the buffer is free.
+    free: Mutex<[Point; 2]>,
+}
+
+/// A block that waits for its copy.
+pub(super) struct Provided {
+    target: Arc<Target>,
+    loan: rgaps_topic::Loan,
+    offset: u64,
+}
+
+impl PublisherCore {
+    /// Blocks for the copies that a message of `bytes` bytes needs. Nothing is queued yet.
+    pub(super) fn provide(&self, bytes: u64) -> Result<Vec<Provided>, PublishError> {
+        if self.topic.elsewhere().load(Ordering::Acquire) == 0 {
+            return Ok(Vec::new());
+        }
+        let mut provided = Vec::new();
+        for Wanted { target, readers } in self.wanted() {
+            if target.is_read_in_place(&self.conductor, bytes, readers) {
+                continue;
+            }
+            match self.block(&target.place, bytes, BLOCK_ALIGN) {
+                Ok((loan, offset)) => provided.push(Provided {
+                    target,
+                    loan,
+                    offset,
+                }),
+                Err(error) => {
+                    for Provided { loan, .. } in provided {
+                        self.give_back(loan, Point::NONE);
+                    }
+                    return Err(match error {
+                        LoanError::Client(error) => PublishError::Client(error),
+                        error => PublishError::Elsewhere(Box::new(error)),
+                    });
+                }
+            }
+        }
+        Ok(provided)
+    }
+
+    /// Queues the copies of a message whose bytes are there at `point`. Returns when the message is not
+    /// read for them any more, and the copies.
+    pub(super) fn copy(
+        &self,
+        provided: Vec<Provided>,
+        filled: &Filled,
+        point: Point,
+    ) -> (Point, Vec<Copied>) {
+        let mut copies = Vec::new();
+        let mut read = point;
+        for Provided {
+            target,
+            loan,
+            offset,
+        } in provided
+        {
+            let copied = target.copy(self, filled, offset, point, read);
+            match copied {
+                Ok(copied) => {
+                    read = copied.read;
+                    copies.push(Copied {
+                        loan,
+                        point: copied.written,
+                    });
+                }
+                Err(error) => {
+                    // Who reads there reads the message itself, as well as he can.
+                    tracing::warn!(%error, topic = self.topic_name, "a message was not copied to another domain");
+                    target.settle();
+                    self.give_back(loan, Point::NONE);
+                }
+            }
+        }
+        (read, copies)
+    }
+
+    fn give_back(&self, loan: rgaps_topic::Loan, point: Point) {
+        let mut state = self.lock();
+        let super::State { writer, memory, .. } = &mut *state;
+        writer.abandon(loan, point, &mut |block| memory.free(block));
+    }
+
+    /// The pools that subscribers read in now.
+    fn wanted(&self) -> Vec<Wanted> {
+        let mut elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = (
+            self.topic.membership_epoch().load(Ordering::Acquire),
+            self.topic.elsewhere().load(Ordering::Acquire),
+        );
+        if elsewhere.seen == Some(now) {
+            return elsewhere.wanted.clone();
+        }
+        let mut readers = [0u64; MAX_POOLS];
+        let mut slots = now.1;
+        while slots != 0 {
+            let slot = slots.trailing_zeros() as usize;
+            slots &= slots - 1;
+            if slot >= rgaps_layout::MAX_SUBSCRIBERS {
+                break;
+            }
+            let pool = self.topic.subscriber(slot).pool().load(Ordering::Acquire);
+            if let Some(count) = readers.get_mut((pool as usize).wrapping_sub(1)) {
+                *count += 1;
+            }
+        }
+        let mut wanted = Vec::new();
+        for (pool, readers) in (0u32..).zip(readers) {
+            if readers == 0 || pool == self.own.pool.pool || wanted.len() == MAX_REPLICAS {
+                continue;
+            }
+            if let Some(target) = self.target(&mut elsewhere, pool) {
+                wanted.push(Wanted { target, readers });
+            }
+        }
+        elsewhere.seen = Some(now);
+        elsewhere.wanted.clone_from(&wanted);
+        wanted
+    }
+
+    /// How to copy to a pool. None: it cannot be done, which was said.
+    fn target(&self, elsewhere: &mut Elsewhere, pool: u32) -> Option<Arc<Target>> {
+        if let Some((_, known)) = elsewhere.targets.iter().find(|(known, _)| *known == pool) {
+            return known.clone();
+        }
+        let target = match self.open(pool) {
+            Ok(target) => Some(Arc::new(target)),
+            Err(error) => {
+                tracing::warn!(%error, topic = self.topic_name, pool,
+                    "messages cannot be copied to the domain of some subscribers, who read them where they are");
+                None
+            }
+        };
+        elsewhere.targets.push((pool, target.clone()));
+        target
+    }
+
+    fn open(&self, pool: u32) -> Result<Target, ClientError> {
+        let (conductor, zone) = (&self.conductor, self.member.zone);
+        let pool = conductor.pool_grant(zone, pool)?;
+        conductor.write_in(self.member, pool.pool)?;
+        let map = |pool, at| conductor.pool_mapping(zone, pool, Access::ReadWrite, at);
+        let stream = |mapping: &Arc<PoolMapping>| -> Result<CudaStream, ClientError> {
+            let Some(context) = mapping.context() else {
+                return Err(crate::client::broken("a copy without a GPU"));
+            };
+            Ok(CudaStream::new(context.clone()).map_err(|error| mapping.fail(error))?)
+        };
+        let own = self.own.pool;
+        let (mapping, way) = match (own.domain, pool.domain) {
+            (Domain::Host, _) => {
+                // The GPU that the copies go to makes them.
+                let mapping = map(pool, pool.domain)?;
+                let from = map(own, pool.domain)?;
+                let stream = stream(&from)?;
+                let peers = false;
+                (
+                    mapping,
+                    Way::Direct {
+                        stream,
+                        from,
+                        peers,
+                    },
+                )
+            }
+            (Domain::Cuda(_), Domain::Cuda(_)) if !self.reaches(&pool)? => {
+                let mapping = map(pool, pool.domain)?;
+                let near = stream(&self.mapping)?;
+                let far = stream(&mapping)?;
+                let buffer = PinnedBuffer::new(near.context().clone(), 2 * CHUNK_BYTES)
+                    .map_err(|error| self.mapping.fail(error))?;
+                let free = Mutex::default();
+                let staged = Staged {
+                    near,
+                    far,
+                    buffer,
+                    free,
+                };
+                (mapping, Way::Staged(staged))
+            }
+            (Domain::Cuda(_), domain) => {
+                let mapping = map(pool, own.domain)?;
+                let from = self.mapping.clone();
+                let stream = stream(&from)?;
+                let peers = domain != Domain::Host;
+                (
+                    mapping,
+                    Way::Direct {
+                        stream,
+                        from,
+                        peers,
+                    },
+                )
+            }
+        };
+        mapping.prepare(&self.zone);
+        let arena = self.lock().memory.arena_of(pool.pool);
+        Ok(Target {
+            place: Place {
+                arena,
+                pool,
+                mapping,
+            },
+            way,
+        })
+    }
+
+    /// Whether the publisher's GPU reaches the memory of the pool's.
+    fn reaches(&self, pool: &rgaps_session::PoolGrant) -> Result<bool, PoolError> {
+        let (Some(context), Domain::Cuda(peer)) = (self.mapping.context(), pool.domain) else {
+            return Ok(false);
+        };
+        let driver = context.driver();
+        let can = driver
+            .device(peer)
+            .and_then(|peer| driver.can_access_peer(context.device(), &peer));
+        can.map_err(|error| error.into_pool(peer))
+    }
+}
+
+/// What a copy was queued as.
+struct Queued {
+    /// When the message is read.
+    read: Point,
+    /// When the copy is there.
+    written: Point,
+}
+
+impl Target {
+    /// Whether the subscribers there read a message of `bytes` bytes where it is.
+    fn is_read_in_place(&self, conductor: &Conductor, bytes: u64, readers: u64) -> bool {
+        let Way::Direct { peers: true, .. } = self.way else {
+            return false;
+        };
+        let cuda = &conductor.config().pool.cuda;
+        match cuda.peer {
+            PeerUse::Copy => false,
+            PeerUse::Map => true,
+            PeerUse::Auto => bytes.saturating_mul(readers) <= cuda.map_max.0,
+        }
+    }
+
+    /// Queues the copy of a message that is there at `point`. `read` is when it is not read any more for
+    /// the copies before this one, which is waited for last.
+    fn copy(
+        &self,
+        core: &PublisherCore,
+        filled: &Filled,
+        offset: u64,
+        point: Point,
+        read: Point,
+    ) -> Result<Queued, CudaError> {
+        let (zone, conductor) = (&*core.zone, &*core.conductor);
+        let to = self.place.mapping.base() + offset;
+        match &self.way {
+            Way::Direct { stream, from, .. } => {
+                let lane = Lane {
+                    mapping: from,
+                    stream: stream.handle(),
+                };
+                lane.wait(zone, conductor, point)?;
+                lane.copy(to, from.base() + filled.offset, filled.bytes)?;
+                let written = lane.point(zone, conductor)?;
+                if read == point || written.timeline == read.timeline {
+                    return Ok(Queued {
+                        read: written_or(written, read, point),
+                        written,
+                    });
+                }
+                // Copies before this one run on another stream: theirs, and ours.
+                lane.wait(zone, conductor, read)?;
+                let both = lane.point(zone, conductor)?;
+                Ok(Queued {
+                    read: both,
+                    written,
+                })
+            }
+            Way::Staged(staged) => {
+                let near = Lane {
+                    mapping: &core.mapping,
+                    stream: staged.near.handle(),
+                };
+                let far = Lane {
+                    mapping: &self.place.mapping,
+                    stream: staged.far.handle(),
+                };
+                near.wait(zone, conductor, point)?;
+                let mut free = staged.free.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut at = 0;
+                let mut written = Point::NONE;
+                while at < filled.bytes {
+                    let half = (at / CHUNK_BYTES % 2) as usize;
+                    let bytes = (filled.bytes - at).min(CHUNK_BYTES);
+                    let buffer = staged.buffer.address() + half as u64 * CHUNK_BYTES;
+                    near.wait(zone, conductor, free[half])?;
+                    near.copy(buffer, core.mapping.base() + filled.offset + at, bytes)?;
+                    let there = near.point(zone, conductor)?;
+                    far.wait(zone, conductor, there)?;
+                    far.copy(to + at, buffer, bytes)?;
+                    written = far.point(zone, conductor)?;
+                    free[half] = written;
+                    at += bytes;
+                }
+                near.wait(zone, conductor, read)?;
+                let read = near.point(zone, conductor)?;
+                Ok(Queued { read, written })
+            }
+        }
+    }
+
+    /// Waits on the CPU for what was queued before something failed.
+    fn settle(&self) {
+        let streams = match &self.way {
+            Way::Direct { stream, .. } => [Some(stream), None],
+            Way::Staged(staged) => [Some(&staged.near), Some(&staged.far)],
+        };
+        for stream in streams.into_iter().flatten() {
+            if let Err(error) = stream.synchronize() {
+                tracing::debug!(%error, "a stream that failed was not waited for");
+            }
+        }
+    }
+}
+
+/// When a message is read: with the last copy that is still queued.
+fn written_or(written: Point, read: Point, point: Point) -> Point {
+    match written.is_none() {
+        // The copy has been made, and so has what it waited for.
+        true if read == point => Point::NONE,
+        true => read,
+        false => written,
+    }
+}
+
+/// A stream of our own that copies.
+struct Lane<'a> {
+    mapping: &'a Arc<PoolMapping>,
+    stream: Stream,
+}
+
+impl Lane<'_> {
+    fn wait(&self, zone: &ZoneView, conductor: &Conductor, point: Point) -> Result<(), CudaError> {
+        // Without order on the GPU every point that we made ourselves has passed.
+        self.mapping
+            .wait_on(zone, conductor, self.stream, point, || {})
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let Some(on) = self.mapping.on_stream(self.stream) else {
+            return Ok(());
+        };
+        // SAFETY: the source is the message's block and the target a block of ours, or halves of the
+        // staging buffer; the publisher holds both until the work has passed, and nobody else writes
+        // them.
+        unsafe { on?.copy(to, from, bytes) }
+    }
+
+    fn point(&self, zone: &ZoneView, conductor: &Conductor) -> Result<Point, CudaError> {
+        self.mapping.point(zone, conductor, self.stream)
+    }
+}

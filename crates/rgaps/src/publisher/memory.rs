@@ -1,0 +1,163 @@
+//! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
+
+use crate::client::{Arena, PoolMapping};
+use rgaps_layout::GRANULE_BYTES;
+use rgaps_pool::{Allocation, Mapping, Tlsf};
+use rgaps_session::{PoolGrant, Range};
+use rgaps_topic::{Shared, Writer};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What changes with every message.
+pub(super) struct State {
+    pub(super) writer: Writer<Shared>,
+    pub(super) memory: Memory,
+    pub(super) loans: u32,
+}
+
+/// Arenas by pool, and where each block is.
+pub(super) struct Memory {
+    /// The publisher's own pool first.
+    arenas: Vec<Leased>,
+    /// Per block: its arena, and the allocator's handle.
+    places: Vec<(usize, u32)>,
+}
+
+/// What is leased in one pool.
+struct Leased {
+    pool: u32,
+    tlsf: Tlsf,
+    bytes: u64,
+}
+
+impl Memory {
+    pub(super) fn new(own_pool: u32, blocks: u32) -> Memory {
+        let mut memory = Memory {
+            arenas: Vec::new(),
+            places: vec![(0, u32::MAX); blocks as usize],
+        };
+        memory.arena_of(own_pool);
+        memory
+    }
+
+    /// Number of the arena in a pool; it is made if need be.
+    pub(super) fn arena_of(&mut self, pool: u32) -> usize {
+        if let Some(known) = self.arenas.iter().position(|arena| arena.pool == pool) {
+            return known;
+        }
+        self.arenas.push(Leased {
+            pool,
+            tlsf: Tlsf::with_blocks(self.places.len() as u32),
+            bytes: 0,
+        });
+        self.arenas.len() - 1
+    }
+
+    pub(super) fn blocks(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    pub(super) fn leased_bytes(&self, arena: usize) -> u64 {
+        self.arenas[arena].bytes
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        let used = self
+            .arenas
+            .iter()
+            .map(|arena| arena.tlsf.stats().used_bytes);
+        used.sum()
+    }
+
+    pub(super) fn allocate(&mut self, arena: usize, bytes: u64, align: u64) -> Option<Allocation> {
+        self.arenas[arena].tlsf.allocate(bytes, align)
+    }
+
+    /// Remembers where a block is.
+    pub(super) fn place(&mut self, block: u32, arena: usize, handle: u32) {
+        self.places[block as usize] = (arena, handle);
+    }
+
+    /// Takes back what no block came of.
+    pub(super) fn undo(&mut self, arena: usize, allocation: &Allocation) {
+        let freed = self.arenas[arena].tlsf.free(allocation.handle);
+        debug_assert!(freed.is_ok());
+    }
+
+    pub(super) fn free(&mut self, block: u32) {
+        let (arena, handle) = self.places[block as usize];
+        let freed = self.arenas[arena].tlsf.free(handle);
+        debug_assert!(freed.is_ok(), "block {block} was freed twice");
+    }
+
+    /// Adds a leased range; an error says what is wrong with it.
+    pub(super) fn add(
+        &mut self,
+        arena: usize,
+        range: &Range,
+        mapping: &PoolMapping,
+    ) -> Result<(), String> {
+        let end = range.offset.checked_add(range.bytes);
+        if end.is_none_or(|end| end > mapping.mapped()) {
+            return Err("a lease beyond what is mapped".to_owned());
+        }
+        let leased = &mut self.arenas[arena];
+        leased
+            .tlsf
+            .add_region(range.offset, range.bytes)
+            .map_err(|error| format!("a lease that cannot be: {error}"))?;
+        leased.bytes += range.bytes;
+        Ok(())
+    }
+}
+
+impl State {
+    /// Frees what others, or our own work, are done with.
+    pub(super) fn collect(&mut self) {
+        let State { writer, memory, .. } = self;
+        writer.collect_returned(&mut |block| memory.free(block));
+        writer.collect_queued(&mut |block| memory.free(block));
+    }
+
+    /// Frees what subscribers have let go of behind work that has passed it.
+    pub(super) fn collect_let_go(&mut self) {
+        let State { writer, memory, .. } = self;
+        writer.collect_let_go(&mut |block| memory.free(block));
+    }
+
+    /// Takes leased memory of one arena that no message needs out of the allocator, but for
+    /// `keep_bytes`.
+    pub(super) fn take_free(&mut self, arena: usize, keep_bytes: u64) -> Vec<Range> {
+        self.collect();
+        self.collect_let_go();
+        let Some(leased) = self.memory.arenas.get_mut(arena) else {
+            return Vec::new();
+        };
+        let free = leased.tlsf.take_free(GRANULE_BYTES, keep_bytes);
+        let ranges: Vec<Range> = free
+            .into_iter()
+            .map(|range| Range {
+                offset: range.start,
+                bytes: range.end - range.start,
+            })
+            .collect();
+        leased.bytes -= ranges.iter().map(|range| range.bytes).sum::<u64>();
+        ranges
+    }
+}
+
+impl Arena for Mutex<State> {
+    fn take_free(&self, pool: u32) -> Vec<Range> {
+        // Nothing in there panics half-way through a change.
+        let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let arena = state.memory.arenas.iter().position(|a| a.pool == pool);
+        arena.map_or_else(Vec::new, |arena| state.take_free(arena, 0))
+    }
+}
+
+/// An arena, and its pool as it is mapped for filling it.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) arena: usize,
+    pub(super) pool: PoolGrant,
+    pub(super) mapping: Arc<PoolMapping>,
+}

@@ -1,0 +1,202 @@
+//! Finding memory for a block, and waiting for it.
+
+use super::memory::{Place, State};
+use super::PublisherCore;
+use crate::client::broken;
+use crate::pending::Deadline;
+use crate::{ClientError, LoanError};
+use rgaps_layout::Domain;
+use rgaps_pool::Tlsf;
+use rgaps_session::RefusalCode;
+use rgaps_topic::Sleeper;
+
+/// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
+/// other publishers give back rings no doorbell.
+const POOL_RETRY_NS: u64 = 20_000_000;
+/// How long it sleeps between two looks while GPU work may still use blocks, which rings none either.
+const GPU_LOOK_NS: u64 = 100_000;
+/// A lease is at least this large, so that small messages do not ask the daemon often.
+const LEASE_BYTES_MIN: u64 = 8 << 20;
+
+/// Why a block has to wait.
+enum Shortage {
+    Memory,
+    Blocks,
+    Loans,
+}
+
+impl PublisherCore {
+    /// A block of `bytes` bytes in `place`, waited for as long as a loan may be. In the publisher's own
+    /// pool it counts as a loan.
+    pub(super) fn block(
+        &self,
+        place: &Place,
+        bytes: u64,
+        align: u64,
+    ) -> Result<(rgaps_topic::Loan, u64), LoanError> {
+        let mut deadline = None;
+        let mut sleeper = None;
+        let block = loop {
+            let shortage = match self.try_block(place, bytes, align) {
+                Ok(block) => break Ok(block),
+                Err(shortage) => shortage,
+            };
+            let error = match self.relieve(place, &shortage, bytes, align) {
+                Ok(()) => continue,
+                Err(error) => error,
+            };
+            if !matches!(
+                error,
+                LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
+            ) {
+                break Err(error);
+            }
+            let deadline = *deadline.get_or_insert_with(|| Deadline::after(self.qos.loan_timeout));
+            let Some(left_ns) = deadline.left_ns() else {
+                break Err(error);
+            };
+            // The first time only says that it waits. Each time the doorbell's count is taken
+            // before the loop looks again, and slept on after it has.
+            match sleeper.take() {
+                None => self.lock().writer.announce_wants_blocks(true),
+                Some(sleeper) => {
+                    let slice_ns = self.retry_ns();
+                    let _: rgaps_sync::Wake = Sleeper::sleep(&sleeper, left_ns.min(slice_ns));
+                }
+            }
+            sleeper = Some(self.sleeper()?);
+        };
+        if sleeper.is_some() {
+            self.lock().writer.announce_wants_blocks(false);
+        }
+        block
+    }
+
+    /// How long to wait for memory before another look.
+    fn retry_ns(&self) -> u64 {
+        let state = self.lock();
+        match state.writer.has_queued() || state.writer.is_let_go() {
+            true => GPU_LOOK_NS,
+            false => POOL_RETRY_NS,
+        }
+    }
+
+    fn try_block(
+        &self,
+        place: &Place,
+        bytes: u64,
+        align: u64,
+    ) -> Result<(rgaps_topic::Loan, u64), Shortage> {
+        let mut state = self.lock();
+        let is_loan = place.arena == self.own.arena;
+        if is_loan && state.loans >= self.qos.max_loans {
+            return Err(Shortage::Loans);
+        }
+        state.collect();
+        let mut allocation = state.memory.allocate(place.arena, bytes, align);
+        if allocation.is_none() && state.writer.is_let_go() {
+            state.collect_let_go();
+            allocation = state.memory.allocate(place.arena, bytes, align);
+        }
+        let allocation = allocation.ok_or(Shortage::Memory)?;
+        let State {
+            writer,
+            memory,
+            loans,
+        } = &mut *state;
+        let block = match is_loan {
+            true => writer.loan(allocation.offset, allocation.bytes),
+            false => writer.loan_in(place.pool.pool as u16, allocation.offset, allocation.bytes),
+        };
+        match block {
+            Ok(block) => {
+                memory.place(block.block(), place.arena, allocation.handle);
+                *loans += u32::from(is_loan);
+                Ok((block, allocation.offset))
+            }
+            Err(rgaps_topic::LoanError::NoBlocks) => {
+                memory.undo(place.arena, &allocation);
+                state.collect_let_go();
+                Err(Shortage::Blocks)
+            }
+        }
+    }
+
+    /// Does what can be done about a shortage. An error: nothing.
+    fn relieve(
+        &self,
+        place: &Place,
+        shortage: &Shortage,
+        bytes: u64,
+        align: u64,
+    ) -> Result<(), LoanError> {
+        match shortage {
+            Shortage::Loans => Err(LoanError::TooManyLoans {
+                topic: self.topic_name.clone(),
+                limit: self.qos.max_loans,
+            }),
+            Shortage::Blocks if self.evict_consumed() => Ok(()),
+            Shortage::Blocks => Err(LoanError::NoBlocks {
+                topic: self.topic_name.clone(),
+                limit: self.lock().memory.blocks(),
+            }),
+            Shortage::Memory => match self.grow(place, bytes, align) {
+                // Messages that everyone has read may go before their time.
+                Err(LoanError::PoolFull { .. }) if self.evict_consumed() => Ok(()),
+                outcome => outcome,
+            },
+        }
+    }
+
+    fn evict_consumed(&self) -> bool {
+        if self.qos.transient_local {
+            return false;
+        }
+        let mut state = self.lock();
+        let State { writer, memory, .. } = &mut *state;
+        writer.evict_consumed(&mut |block| memory.free(block)) > 0
+    }
+
+    /// Leases memory for a block.
+    fn grow(&self, place: &Place, bytes: u64, align: u64) -> Result<(), LoanError> {
+        let full = |reason: String| LoanError::PoolFull {
+            topic: self.topic_name.clone(),
+            bytes,
+            domain: match place.pool.domain {
+                Domain::Host => "host",
+                Domain::Cuda(_) => "cuda",
+            },
+            reason,
+        };
+        let needed = Tlsf::lease_bytes(bytes, align)
+            .ok_or_else(|| full("no pool can be that large".to_owned()))?;
+        // Half as much again as there is, so that the number of leases grows with the logarithm.
+        let wanted = needed
+            .max(self.lock().memory.leased_bytes(place.arena) / 2)
+            .max(LEASE_BYTES_MIN);
+        let mut outcome = self.lease(place, wanted);
+        if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
+            outcome = self.lease(place, needed);
+        }
+        match outcome {
+            Err(error) if is_full(&error) => Err(full(error.to_string())),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
+        let ranges = self.conductor.lease(self.member, place.pool.pool, bytes)?;
+        let mut state = self.lock();
+        for range in ranges {
+            state
+                .memory
+                .add(place.arena, &range, &place.mapping)
+                .map_err(|reason| broken(&reason))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_full(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
+}

@@ -1,0 +1,125 @@
+//! Messages of other domains, for a subscriber that reads in one of its own.
+//!
+//! Most come as copies that their publisher made there. What has none (small messages of a peer GPU,
+//! history that was published before anyone read elsewhere) is read where it is, if the GPU reaches
+//! it, or else copied by the subscriber, for itself.
+
+use crate::client::PoolMapping;
+use rgaps_cuda::{Context, DeviceBuffer};
+use rgaps_layout::{Domain, BLOCK_ALIGN};
+use rgaps_pool::{Mapping, PoolError};
+use rgaps_session::PoolGrant;
+use std::sync::Arc;
+
+/// A message's bytes in memory of this process's own.
+#[derive(Debug)]
+pub(crate) enum Private {
+    Host(Vec<Line>),
+    Cuda(DeviceBuffer),
+}
+
+/// As much of a copy as is aligned alike.
+#[repr(C, align(256))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line([u8; BLOCK_ALIGN as usize]);
+
+impl Private {
+    /// Copies the bytes at `offset` of a pool, which are there, to the subscriber's domain.
+    pub(crate) fn copy(
+        from: &PoolMapping,
+        offset: u64,
+        bytes: u64,
+        to: Option<&Arc<Context>>,
+    ) -> Result<Private, PoolError> {
+        let lines = bytes.div_ceil(BLOCK_ALIGN) as usize;
+        let mut host = vec![Line([0; BLOCK_ALIGN as usize]); lines];
+        let whole = as_bytes_mut(&mut host);
+        from.read(offset, &mut whole[..bytes as usize])?;
+        match to {
+            None => Ok(Private::Host(host)),
+            Some(context) => {
+                let uuid = context.device().uuid;
+                // SAFETY: the bytes are ours, and not touched before the call returns.
+                let copy = unsafe {
+                    DeviceBuffer::copy_of(context.clone(), host.as_ptr().addr() as u64, bytes)
+                };
+                Ok(Private::Cuda(copy.map_err(|error| error.into_pool(uuid))?))
+            }
+        }
+    }
+
+    pub(crate) fn domain(&self) -> Domain {
+        match self {
+            Private::Host(_) => Domain::Host,
+            Private::Cuda(buffer) => Domain::Cuda(buffer.context().device().uuid),
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            Private::Host(lines) => lines.as_ptr().addr() as u64,
+            Private::Cuda(buffer) => buffer.address(),
+        }
+    }
+
+    /// Copies bytes from `at` on to the host. The range lies in the message.
+    pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
+        match self {
+            Private::Host(lines) => {
+                bytes.copy_from_slice(&as_bytes(lines)[at as usize..][..bytes.len()]);
+                Ok(())
+            }
+            Private::Cuda(buffer) => {
+                let uuid = buffer.context().device().uuid;
+                let read = buffer.read_at(at, bytes);
+                read.map_err(|error| error.into_pool(uuid))
+            }
+        }
+    }
+
+    /// The bytes, of a copy in host memory.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Private::Host(lines) => as_bytes(lines),
+            Private::Cuda(_) => &[],
+        }
+    }
+}
+
+fn as_bytes(lines: &[Line]) -> &[u8] {
+    // SAFETY: lines are arrays of bytes without padding: their size is their alignment.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+}
+
+fn as_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: as above, and borrowed exclusively.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+/// How a subscriber gets at a pool that is not its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// Its CPU or GPU reads there.
+    Mapped,
+    /// It has to be copied.
+    Copied,
+}
+
+/// Whether what is in `pool` can be read by a GPU, or the CPU, without a copy.
+pub(crate) fn reach(context: Option<&Arc<Context>>, pool: &PoolGrant) -> Reach {
+    match (pool.domain, context) {
+        (Domain::Host, None) => Reach::Mapped,
+        (Domain::Cuda(uuid), Some(context)) => {
+            let driver = context.driver();
+            let own = context.device();
+            let peer = driver
+                .device(uuid)
+                .and_then(|peer| driver.can_access_peer(own, &peer));
+            match own.uuid == uuid || peer.unwrap_or(false) {
+                true => Reach::Mapped,
+                false => Reach::Copied,
+            }
+        }
+        _ => Reach::Copied,
+    }
+}
