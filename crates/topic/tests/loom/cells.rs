@@ -105,6 +105,11 @@ impl Cells {
             let base = region_offset(index);
             region_words64(shape).for_each(|at| drop(add64(base + at)));
         }
+        let mut add32 = |at| cells.insert(at, Cell::Word32(AtomicU32::new(0)));
+        for index in 0..shape.publishers {
+            let base = region_offset(index);
+            region_words32(shape).for_each(|at| drop(add32(base + at)));
+        }
         for index in 0..shape.publishers {
             for block in 0..shape.blocks {
                 let at = region_offset(index) + block_at(block);
@@ -225,6 +230,7 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(TopicRegion, publishers),
         offset_of!(TopicRegion, subscribers),
         offset_of!(TopicRegion, reliable),
+        offset_of!(TopicRegion, elsewhere),
         offset_of!(TopicRegion, sleepers),
         offset_of!(TopicRegion, blocked),
         offset_of!(TopicRegion, letting),
@@ -253,16 +259,26 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
         .chain(cursors)
 }
 
-/// The words of a region but its holder words.
+fn region_words32(shape: Shape) -> impl Iterator<Item = u64> {
+    let replica = [
+        offset_of!(BlockEntry, pool),
+        offset_of!(BlockEntry, timeline),
+    ];
+    (0..shape.blocks).flat_map(move |block| replica.map(|at| block_at(block) + at as u64))
+}
+
+/// The words of a region but its holder words and those of 32 bits.
 fn region_words64(shape: Shape) -> impl Iterator<Item = u64> {
-    // Of a descriptor: the untyped part, a point, and a tensor of one dimension.
-    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 20];
+    // Of a descriptor: the untyped part, a point, a tensor of one dimension, and copies.
+    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 20, 28, 29, 30, 31];
     let ring =
         (0..u64::from(RING)).flat_map(move |slot| descriptor.map(|word| slot * 256 + word * 8));
     let blocks = (0..shape.blocks).flat_map(|block| {
         [
             offset_of!(BlockEntry, offset),
             offset_of!(BlockEntry, bytes),
+            offset_of!(BlockEntry, point),
+            offset_of!(BlockEntry, replica_of),
         ]
         .map(|at| block_at(block) + at as u64)
     });

@@ -71,7 +71,7 @@ fn a_block_that_is_let_go_of_is_not_reused_before_its_reader_has_passed() {
 /// one's reader has not passed.
 #[test]
 fn an_entry_that_is_used_again_is_not_taken_for_what_it_was() {
-    check(3, || {
+    check(2, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
