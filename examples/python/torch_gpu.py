@@ -11,10 +11,10 @@ import rgaps
 def main() -> None:
     domain = rgaps.domains()[-1] if torch.cuda.is_available() else "host"
     with rgaps.subscriber("features") as sub, rgaps.publisher("features", domain=domain) as pub:
-        with pub.loan((4, 1024), torch.float32) as loan:
-            # torch's current stream is waited for before the message is published. No tensor over
-            # the loan is kept, so that nobody can change what others read.
-            torch.from_dlpack(loan).normal_()
+        with pub.loan((4, 1024), torch.float32) as t:
+            # In place, in the memory that subscribers read. The message is published when the block
+            # ends, behind torch's current stream; the tensor is empty then.
+            t.normal_()
         tensor = torch.from_dlpack(sub.recv(timeout=1.0))
         print(tensor.device, tuple(tensor.shape), float(tensor.mean()))
 

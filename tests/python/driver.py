@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import time
 
 
 class Driver:
@@ -30,6 +31,31 @@ class Driver:
 
     def synchronize(self, stream):
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def is_idle(self, stream):
+        code = self._library.cuStreamQuery(ctypes.c_void_p(stream))
+        NOT_READY = 600
+        assert code in (0, NOT_READY), code
+        return code == 0
+
+    def stays_busy(self, stream, seconds=0.1):
+        """Whether what is queued does not finish within that time, since it waits for something."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.is_idle(stream):
+                return False
+            time.sleep(0.005)
+        return True
+
+    @contextlib.contextmanager
+    def delay(self, milliseconds):
+        """Each operation takes that long. Counts begin anew."""
+        configure = self._library.rgaps_test_driver_configure
+        assert configure(f"delay_us={milliseconds * 1000}".encode()) == 0
+        try:
+            yield
+        finally:
+            assert configure(b"delay_us=0") == 0
 
     def allocate(self, count):
         address = ctypes.c_uint64()

@@ -3,6 +3,7 @@ read and for who still reads. A stream is held where a missing wait is to be see
 
 import ctypes
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -60,6 +61,7 @@ def test_a_consumers_stream_comes_behind_the_publishers(cuda, driver, consumer):
         sample = sub.recv(10)
         capsule = Capsule(sample.__dlpack__(stream=named, max_version=(1, 1)))
         driver.copy(scratch, capsule.data, SIZE, reads)
+        assert driver.stays_busy(reads)
     driver.synchronize(reads)
     assert ctypes.string_at(scratch, SIZE) == b"\7" * SIZE
     capsule.delete()
@@ -162,6 +164,40 @@ def test_a_loan_that_is_given_up_is_not_used_again_too_early(cuda, driver):
         second.synchronize()
 
 
+DIES = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import rgaps
+    from driver import Driver
+
+    with rgaps.Node() as node, node.publisher("t", domain="cuda", history=2) as pub:
+        stream = Driver().stream()
+        assert pub.wait_for_subscribers(1, 20)
+        pub.put(b"whole")
+        loan = pub.loan(5)
+        with stream.held():
+            stream.fill(loan.address, 7, 5)
+            loan.publish(stream=stream)
+            print("published")
+            sys.stdin.readline()
+"""
+
+
+def test_a_publisher_that_dies_leaves_no_one_waiting(node, program):
+    with node.subscriber("t") as sub:
+        run = program(DIES, os.path.dirname(__file__))
+        assert run.line() == "published"
+        whole, unfinished = sub.recv(10), sub.recv(10)
+        assert not unfinished.is_ready()
+        run.process.kill()
+        with pytest.raises(rgaps.Aborted, match="never finished"):
+            unfinished.synchronize(20)
+        for view in (unfinished.tobytes, lambda: unfinished.__dlpack__(stream=1)):
+            with pytest.raises(rgaps.Aborted):
+                view()
+        assert whole.tobytes() == b"whole"
+
+
 def test_a_copy_in_place_of_a_live_view_comes_behind_too(cuda, driver):
     pub, sub = cuda
     stream = driver.stream()
@@ -183,6 +219,7 @@ def test_the_array_interface_names_a_stream_to_wait_for(cuda, driver):
         interface = sample.__cuda_array_interface__
         assert (interface["stream"], interface["version"]) == (1, 3)
         driver.copy(scratch, interface["data"][0], SIZE, interface["stream"])
+        assert driver.stays_busy(interface["stream"])
     driver.synchronize(1)
     assert ctypes.string_at(scratch, SIZE) == b"\6" * SIZE
     assert sample.synchronize(10) and sample.__cuda_array_interface__["stream"] is None
@@ -223,6 +260,38 @@ def test_put_comes_behind_the_work_on_its_source(cuda, driver, node):
         given = {"address": source, "shape": (10, 25), "typestr": "<f4", **wrong}
         with pytest.raises(rgaps.InvalidArgument):
             pub.put(Interface(**given))
+
+
+@pytest.mark.parametrize("domain", ["cuda", "host"])
+@pytest.mark.parametrize("named", [False, True])
+def test_put_waits_for_the_work_on_its_source(node, driver, domain, named):
+    with node.publisher("t", domain=domain) as pub, node.subscriber("t") as sub:
+        stream, source = driver.stream(), driver.allocate(SIZE)
+        array = Interface(source, (SIZE,), "|u1", None if named else stream.cuda_stream)
+        putting = threading.Thread(target=pub.put, args=(array,), daemon=True)
+        if named:
+            putting = threading.Thread(
+                target=pub.put, args=(array,), kwargs={"stream": stream}, daemon=True
+            )
+        with stream.held():
+            stream.fill(source, 4, SIZE)
+            putting.start()
+            putting.join(0.1)
+            assert putting.is_alive() and sub.try_recv() is None
+        putting.join(20)
+        assert not putting.is_alive()
+        assert sub.recv(10).tobytes() == b"\4" * SIZE
+
+
+def test_put_is_done_with_its_source_when_it_returns(cuda, driver):
+    """The source may be freed by whoever knows nothing of the stream."""
+    pub, sub = cuda
+    stream, source = driver.stream(), driver.allocate(SIZE)
+    with driver.delay(20):
+        pub.put(Interface(source, (SIZE,), "|u1"), stream=stream)
+        assert driver.is_idle(stream.cuda_stream)
+        pub.put(sub.recv(10))
+        assert driver.is_idle(1)
 
 
 def test_a_copy_on_the_gpu(cuda, driver):
