@@ -323,8 +323,12 @@ impl Zone {
         if self.clients.values().any(waiting) {
             return;
         }
-        for pool in self.pools.iter_mut().filter(|pool| pool.is_incomplete()) {
-            pool.drop_missing(&self.registry);
+        let incomplete = self.pools.iter_mut().filter(|pool| pool.is_incomplete());
+        let left: Vec<(u32, u64)> = incomplete
+            .map(|pool| (pool.index, pool.drop_missing(&self.registry)))
+            .collect();
+        for (pool, bytes) in left {
+            self.evict_lost(pool, bytes);
         }
         // What the dead of quarantine had may be among them.
         if !self.has_quarantined() {

@@ -10,8 +10,8 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::Side;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_through,
-    live_blocks, ring_publishers, Shared, TopicView,
+    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
+    evict_through, live_blocks, ring_publishers, Shared, TopicView,
 };
 
 /// What orphans are to make room for.
@@ -210,6 +210,33 @@ impl Zone {
             });
         }
         true
+    }
+
+    /// Evicts of orphans what was in memory that is lost: that of `pool` from byte `left` on.
+    pub(crate) fn evict_lost(&mut self, pool: u32, left: u64) {
+        for index in &self.orphaned {
+            let Some(topic) = self.topics.get_mut(index) else {
+                continue;
+            };
+            let view = self.control.topic(topic.region);
+            for publisher in &mut topic.publishers {
+                let geometry = publisher.geometry();
+                let Owner::Orphan(orphan) = &mut publisher.owner else {
+                    continue;
+                };
+                let own = publisher.pool;
+                let region = self.control.region(publisher.ring.region_offset, geometry);
+                orphan.tail = evict_lost(
+                    &view.publisher(publisher.slot as usize),
+                    &region,
+                    publisher.incarnation,
+                    orphan.tail..orphan.head,
+                    |at, offset, bytes| {
+                        at.unwrap_or(own) == pool && offset.saturating_add(bytes) > left
+                    },
+                );
+            }
+        }
     }
 
     /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing

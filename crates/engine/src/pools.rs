@@ -361,10 +361,11 @@ impl Pool {
     }
 
     /// Gives up the segments that nobody who still lives has: the first missing one and all
-    /// behind it. Nothing live is in them, for clients map segments in order.
-    pub(crate) fn drop_missing(&mut self, registry: &Registry) {
+    /// behind it. Nothing live is in them, for clients map segments in order. Returns how many bytes of
+    /// the pool are left.
+    pub(crate) fn drop_missing(&mut self, registry: &Registry) -> u64 {
         let Some(first) = self.segments.iter().position(Option::is_none) else {
-            return;
+            return self.mapped_bytes();
         };
         let kept: u64 = self.expected[..first]
             .iter()
@@ -386,6 +387,7 @@ impl Pool {
         self.segments.truncate(first);
         self.expected.truncate(first);
         self.granules.truncate(kept);
+        self.mapped_bytes()
     }
 }
 

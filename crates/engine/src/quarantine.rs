@@ -12,7 +12,7 @@ use rgaps_layout::Domain;
 use rgaps_session::{Answer, MpsInfo, MpsState, Refusal, Side, ZoneId};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::ring_publishers;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -336,14 +336,32 @@ impl Zone {
         if timelines.unclaimed || !timelines.of(client).is_empty() {
             return true;
         }
-        self.members_of(client).into_iter().any(|(topic, _, _)| {
-            let pool = self.topics.get(&topic).and_then(|topic| topic.pool);
-            let pool = pool.and_then(|pool| self.pools.get(pool as usize));
+        let members = self.members_of(client).into_iter();
+        let mut pools = members.flat_map(|(topic, side, slot)| self.pools_of(topic, side, slot));
+        pools.any(|pool| {
+            let pool = self.pools.get(pool as usize);
             pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
         })
     }
 
-    /// A client is dead, but what it held stays: no publisher waits for it to read on.
+    /// Pools in which a member may read, or write messages and copies of them.
+    fn pools_of(&self, topic: u32, side: Side, slot: u32) -> BTreeSet<u32> {
+        let Some(topic) = self.topics.get(&topic) else {
+            return BTreeSet::new();
+        };
+        let mut pools: BTreeSet<u32> = topic.pool.into_iter().collect();
+        match side {
+            Side::Subscriber => pools.extend(topic.subscriber(slot).and_then(|s| s.pool)),
+            Side::Publisher => {
+                pools.extend(topic.foreign_pools());
+                let all = self.pools.iter().map(|pool| pool.index);
+                pools.extend(all.filter(|pool| self.leased(topic, slot, *pool) > 0));
+            }
+        }
+        pools
+    }
+
+    /// A client is dead, but what it held stays: no publisher waits for it to read on, or copies for it.
     fn hold_dead(&mut self, client: u32) {
         for (topic, side, slot) in self.members_of(client) {
             let topic = self
@@ -354,8 +372,11 @@ impl Zone {
             let subscriber = topic.subscribers.iter_mut().find(|s| s.slot == slot);
             if let Some(subscriber) = subscriber {
                 subscriber.demand.reliable = false;
+                subscriber.pool = None;
             }
             let view = self.control.topic(topic.region);
+            view.elsewhere()
+                .store(topic.elsewhere_bits(), Ordering::Release);
             view.reliable()
                 .store(topic.reliable_bits(), Ordering::Release);
             ring_publishers(&view, u64::MAX);

@@ -20,6 +20,7 @@ mod shared;
 mod step;
 mod storage;
 mod timeline;
+mod verdict;
 mod view;
 mod wake;
 mod writer;
@@ -28,8 +29,8 @@ pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
 pub use letting_go::{collect_let_go, end_letting_go, LettingGo};
 pub use orphan::{
-    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_through,
-    live_blocks, queued_points, ring_range, settle_points, Abandoned,
+    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
+    evict_through, live_blocks, ring_range, Abandoned,
 };
 pub use point::{progress, Point, Progress};
 pub use reader::{Held, Reader, Start, Taken};
@@ -40,6 +41,7 @@ pub use shared::Shared;
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
 pub use timeline::{timeline, TimelineView};
+pub use verdict::{queued_points, settle_points, Place};
 pub use view::{LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView};
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};

@@ -7,12 +7,9 @@
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
 use crate::letting_go::{claim_passed, KIND};
 use crate::step::step;
-use crate::{progress, Point, Progress, PublisherView, RegionView, Storage, TopicView};
-use rgaps_layout::{
-    DESCRIPTOR_QUEUED, LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, POINT_ABORTED,
-    POINT_NONE, SEQUENCE_END,
-};
-use rgaps_sync::atomic::{fence, Ordering};
+use crate::{replicas, PublisherView, RegionView, Storage, TopicView};
+use rgaps_layout::{LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, SEQUENCE_END};
+use rgaps_sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -169,13 +166,24 @@ pub struct Abandoned {
 }
 
 /// Block and generation that the descriptor of `sequence` names, if it is committed.
-fn announced<S: Storage>(
+pub(crate) fn announced<S: Storage>(
     region: &RegionView<S>,
     incarnation: u64,
     sequence: u64,
 ) -> Option<(u32, u64)> {
     let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
     (get(0) == sequence + 1 && get(2) == incarnation).then(|| (get(3) as u32, get(1)))
+}
+
+/// The same with the copies of the message.
+fn all_announced<'a, S: Storage>(
+    region: &'a RegionView<S>,
+    incarnation: u64,
+    sequence: u64,
+) -> impl Iterator<Item = (u32, u64)> + 'a {
+    let message = announced(region, incarnation, sequence);
+    let copies = message.map(|_| replicas(region, sequence));
+    message.into_iter().chain(copies.into_iter().flatten())
 }
 
 /// Puts the region of a publisher that is gone in order: its loans end, blocks that it was about
@@ -198,7 +206,7 @@ pub fn abandon<S: Storage>(
         head += 1;
     }
     let kept: HashMap<u32, u64> = (tail..head)
-        .filter_map(|sequence| announced(region, incarnation, sequence))
+        .flat_map(|sequence| all_announced(region, incarnation, sequence))
         .collect();
     let mut freed = 0;
     for block in used(slot, region) {
@@ -222,16 +230,47 @@ pub fn evict_through<S: Storage>(
     range: Range<u64>,
 ) {
     for sequence in range {
-        let named = announced(region, incarnation, sequence);
         slot.tail().store(sequence + 1, Ordering::Release);
-        let Some((block, generation)) = named else {
-            continue;
-        };
-        let Some(word) = region.holders(block) else {
-            continue;
-        };
-        holder::release(word, generation, RING);
+        step!("orphan.tail");
+        for (block, generation) in all_announced(region, incarnation, sequence) {
+            if let Some(word) = region.holders(block) {
+                holder::release(word, generation, RING);
+            }
+            step!("orphan.released");
+        }
     }
+}
+
+/// Takes what is `lost` (by pool, or none for the publisher's own, offset and bytes) out of the ring of a
+/// publisher that is gone, because its memory is: messages up to the newest one that is, and copies.
+/// Returns the oldest message that is left of `range`.
+pub fn evict_lost<S: Storage>(
+    slot: &PublisherView<S>,
+    region: &RegionView<S>,
+    incarnation: u64,
+    range: Range<u64>,
+    lost: impl Fn(Option<u32>, u64, u64) -> bool,
+) -> u64 {
+    let is_lost =
+        |block| place(region, block).is_some_and(|(pool, offset, bytes)| lost(pool, offset, bytes));
+    let newest = range.clone().rev().find(|sequence| {
+        announced(region, incarnation, *sequence).is_some_and(|(block, _)| is_lost(block))
+    });
+    let tail = newest.map_or(range.start, |newest| newest + 1);
+    evict_through(slot, region, incarnation, range.start..tail);
+    for sequence in tail..range.end {
+        let copies = announced(region, incarnation, sequence).map(|_| replicas(region, sequence));
+        let copies = copies.into_iter().flatten();
+        for (block, generation) in copies.filter(|(block, _)| is_lost(*block)) {
+            let (Some(word), Some(entry)) = (region.holders(block), region.replica(block)) else {
+                continue;
+            };
+            // First: nobody finds it any more.
+            entry.replica_of().store(0, Ordering::Release);
+            holder::release(word, generation, RING);
+        }
+    }
+    tail
 }
 
 /// Sequence numbers of the messages that a publisher's ring holds, by its own words: at most as many
@@ -243,62 +282,6 @@ pub fn ring_range<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -
     slot.tail().load(Ordering::Acquire).clamp(first, end)..end
 }
 
-/// The points of the messages `range` of a publisher's ring that wait for one, by sequence number.
-pub fn queued_points<'a, S: Storage>(
-    region: &'a RegionView<S>,
-    incarnation: u64,
-    range: Range<u64>,
-) -> impl Iterator<Item = (u64, Point)> + 'a {
-    range.filter_map(move |sequence| {
-        announced(region, incarnation, sequence)?;
-        let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
-        let queued = (get(3) >> 56) as u8 & DESCRIPTOR_QUEUED != 0;
-        let point = Point {
-            timeline: (get(8) >> 32) as u32,
-            value: get(9),
-        };
-        // Its publisher may be writing there (SYNC: descriptor).
-        fence(Ordering::Acquire);
-        let settled = matches!(point.value, POINT_NONE | POINT_ABORTED);
-        (queued && !settled && get(0) == sequence + 1).then_some((sequence, point))
-    })
-}
-
-/// Writes into the descriptors of the messages `range` what has become of their points, so that it
-/// is known when their timelines have other owners. A point that is not reached on a timeline that
-/// nobody has, as `is_owned` says, never is. Returns how many are still to be reached.
-///
-/// Of a publisher that lives, too: should it write the descriptor anew, it writes another point,
-/// which stays.
-pub fn settle_points<S: Storage>(
-    region: &RegionView<S>,
-    incarnation: u64,
-    range: Range<u64>,
-    is_owned: impl Fn(u32) -> bool,
-) -> u64 {
-    let mut pending = 0;
-    for (sequence, point) in queued_points(region, incarnation, range) {
-        let verdict = match progress(&region.storage, point) {
-            Progress::Passed => POINT_NONE,
-            Progress::Aborted => POINT_ABORTED,
-            Progress::Pending if is_owned(point.timeline) => {
-                pending += 1;
-                continue;
-            }
-            Progress::Pending => POINT_ABORTED,
-        };
-        // Release: whoever sees that the bytes are there sees them, as we have (SYNC: point).
-        let _ = region.descriptor(sequence, 9).compare_exchange(
-            point.value,
-            verdict,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        step!("settle.point");
-    }
-    pending
-}
-
 /// Blocks of a region that somebody holds: pool (none: the publisher's own), offset and bytes in it, as
 /// their publisher wrote them.
 pub fn live_blocks<'a, S: Storage>(
@@ -307,14 +290,17 @@ pub fn live_blocks<'a, S: Storage>(
 ) -> impl Iterator<Item = (Option<u32>, u64, u64)> + 'a {
     used(slot, region).filter_map(|block| {
         let held = Holders::load(region.holders(block)?).mask != 0;
-        let pool = region.replica(block)?.pool().load(Ordering::Acquire);
-        let (offset, bytes) = region.extent(block)?;
-        held.then(|| {
-            (
-                pool.checked_sub(1),
-                offset.load(Ordering::Acquire),
-                bytes.load(Ordering::Acquire),
-            )
-        })
+        held.then(|| place(region, block)).flatten()
     })
+}
+
+/// Pool, offset and bytes of a block.
+fn place<S: Storage>(region: &RegionView<S>, block: u32) -> Option<(Option<u32>, u64, u64)> {
+    let pool = region.replica(block)?.pool().load(Ordering::Acquire);
+    let (offset, bytes) = region.extent(block)?;
+    Some((
+        pool.checked_sub(1),
+        offset.load(Ordering::Acquire),
+        bytes.load(Ordering::Acquire),
+    ))
 }

@@ -45,6 +45,8 @@ pub const DAEMON: &[&str] = &[
     "orphan.abandoned",
     "orphan.settled",
     "orphan.let_go",
+    "orphan.tail",
+    "orphan.released",
     "orphan.evicted",
     "end.emptied",
     "end.recorded",

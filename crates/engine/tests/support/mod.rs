@@ -347,19 +347,24 @@ impl World {
     }
 
     pub fn lease(&mut self, sim: &Sim, seat: &Seat, granules: u64) -> Range {
-        let bytes = granules * GRANULE_BYTES;
-        match self
-            .ask(
-                sim,
-                Request::Lease {
-                    publisher: seat.member,
-                    pool: 0,
-                    bytes,
-                },
-            )
-            .unwrap()
-        {
-            Answer::Leased { ranges } => ranges[0],
+        let pool = seat.pool.expect("a publisher's").pool;
+        self.lease_in(sim, seat, pool, granules).unwrap()
+    }
+
+    pub fn lease_in(
+        &mut self,
+        sim: &Sim,
+        seat: &Seat,
+        pool: u32,
+        granules: u64,
+    ) -> Result<Range, Refusal> {
+        let request = Request::Lease {
+            publisher: seat.member,
+            pool,
+            bytes: granules * GRANULE_BYTES,
+        };
+        match self.ask(sim, request)? {
+            Answer::Leased { ranges } => Ok(ranges[0]),
             other => panic!("{other:?}"),
         }
     }

@@ -1,0 +1,103 @@
+//! What has become of the work that messages wait for, written down where they say what they wait for: in
+//! descriptors, and in the blocks of copies.
+
+use crate::orphan::announced;
+use crate::replica::replicas;
+use crate::step::step;
+use crate::{progress, Point, Progress, RegionView, Storage};
+use rgaps_layout::{DESCRIPTOR_QUEUED, POINT_ABORTED, POINT_NONE};
+use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
+use std::ops::Range;
+
+/// Where a point stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the descriptor of the message of this number.
+    Descriptor(u64),
+    /// In the entry of this block, which is a copy.
+    Copy(u32),
+}
+
+/// The points that the messages `range` of a publisher's ring, and their copies, wait for.
+pub fn queued_points<'a, S: Storage>(
+    region: &'a RegionView<S>,
+    incarnation: u64,
+    range: Range<u64>,
+) -> impl Iterator<Item = (Place, Point)> + 'a {
+    let there = move |sequence: &u64| announced(region, incarnation, *sequence).is_some();
+    let found = range.filter(there).flat_map(move |sequence| {
+        let own = of_descriptor(region, sequence);
+        let copies = replicas(region, sequence);
+        let copies = copies.filter_map(move |(block, _)| of_copy(region, block, sequence));
+        own.into_iter().chain(copies)
+    });
+    found.filter(|(_, point)| !matches!(point.value, POINT_NONE | POINT_ABORTED))
+}
+
+fn of_descriptor<S: Storage>(region: &RegionView<S>, sequence: u64) -> Option<(Place, Point)> {
+    let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
+    let queued = (get(3) >> 56) as u8 & DESCRIPTOR_QUEUED != 0;
+    let point = Point {
+        timeline: (get(8) >> 32) as u32,
+        value: get(9),
+    };
+    // Its publisher may be writing there (SYNC: descriptor).
+    fence(Ordering::Acquire);
+    (queued && get(0) == sequence + 1).then_some((Place::Descriptor(sequence), point))
+}
+
+fn of_copy<S: Storage>(
+    region: &RegionView<S>,
+    block: u32,
+    sequence: u64,
+) -> Option<(Place, Point)> {
+    let entry = region.replica(block)?;
+    let point = Point {
+        timeline: entry.timeline().load(Ordering::Acquire),
+        value: entry.point().load(Ordering::Acquire),
+    };
+    // Its publisher may have begun another copy there: then it is not of this message any more.
+    let still = entry.replica_of().load(Ordering::Acquire) == sequence + 1;
+    still.then_some((Place::Copy(block), point))
+}
+
+/// Writes what has become of their points to where the messages `range` and their copies say them, so
+/// that it is known when their timelines have other owners. A point that is not reached on a timeline that
+/// nobody has, as `is_owned` says, never is. Returns how many are still to be reached.
+///
+/// Of a publisher that lives, too: should it write the descriptor or the block's entry anew, it writes
+/// another point, which stays.
+pub fn settle_points<S: Storage>(
+    region: &RegionView<S>,
+    incarnation: u64,
+    range: Range<u64>,
+    is_owned: impl Fn(u32) -> bool,
+) -> u64 {
+    let mut pending = 0;
+    for (place, point) in queued_points(region, incarnation, range) {
+        let verdict = match progress(&region.storage, point) {
+            Progress::Passed => POINT_NONE,
+            Progress::Aborted => POINT_ABORTED,
+            Progress::Pending if is_owned(point.timeline) => {
+                pending += 1;
+                continue;
+            }
+            Progress::Pending => POINT_ABORTED,
+        };
+        let write = |word: &AtomicU64| {
+            // Release: whoever sees that the bytes are there sees them, as we have (SYNC: point).
+            let _ =
+                word.compare_exchange(point.value, verdict, Ordering::AcqRel, Ordering::Relaxed);
+        };
+        match place {
+            Place::Descriptor(sequence) => write(region.descriptor(sequence, 9)),
+            Place::Copy(block) => {
+                if let Some(entry) = region.replica(block) {
+                    write(entry.point());
+                }
+            }
+        }
+        step!("settle.point");
+    }
+    pending
+}
