@@ -585,7 +585,11 @@ fn arbitrary_requests_are_answered() {
     let (mut a, mut b) = (world.client("a"), world.client("b"));
     let seat = world.join(&mut a, "t", volatile());
     world.join(&mut b, "t", best_effort());
+    world
+        .try_join(&mut b, wish_in("t", best_effort(), gpu(1)))
+        .unwrap();
     world.lease(&a, &seat, 3);
+    world.lease_in(&a, &seat, 1, 3).unwrap();
     let mut dice = Dice(42);
     for _ in 0..3000 {
         let zone = if dice.roll() % 4 == 0 {
@@ -607,16 +611,16 @@ fn arbitrary_requests_are_answered() {
                 bytes: dice.odd(),
             })
             .collect();
-        let request = match dice.roll() % 15 {
+        let request = match dice.roll() % 17 {
             0 => Request::Leave(member),
             1 => Request::Lease {
                 publisher: member,
-                pool: 0,
+                pool: [0, 1, number][dice.roll() as usize % 3],
                 bytes: dice.odd(),
             },
             2 => Request::Return {
                 publisher: member,
-                pool: 0,
+                pool: [0, 1, number][dice.roll() as usize % 3],
                 ranges,
             },
             3 => Request::Segments {
@@ -642,7 +646,7 @@ fn arbitrary_requests_are_answered() {
             },
             8 => Request::Claim {
                 member,
-                pool: 0,
+                pool: [0, 1, number][dice.roll() as usize % 3],
                 ranges,
             },
             9 => Request::HandedBack {
@@ -657,6 +661,11 @@ fn arbitrary_requests_are_answered() {
                 timeline: number,
             },
             13 => Request::GpuLost { zone },
+            14 => Request::Pin { zone, pool: number },
+            15 => Request::Path {
+                member,
+                path: "?".repeat(dice.roll() as usize % 400),
+            },
             _ => Request::Clients { from: number },
         };
         let fds = match request {
@@ -668,6 +677,6 @@ fn arbitrary_requests_are_answered() {
             .collect();
         let _ = world.ask_with(&b, request, fds);
     }
-    assert_eq!(world.leased_granules(&a), 3, "nothing of a's was touched");
+    assert_eq!(world.leased_granules(&a), 6, "nothing of a's was touched");
     assert_eq!(world.info(&a, "t").publishers.len(), 1);
 }

@@ -130,6 +130,39 @@ fn what_the_dead_held_stays_until_the_proof_but_nobody_waits_for_them_to_read() 
 }
 
 #[test]
+fn who_reads_or_copies_on_a_gpu_is_waited_for_and_copied_for_no_more() {
+    let (mut world, mps) = world();
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| world.client(name));
+    let watcher = world.client("watcher");
+    let publishing = world.join(&mut a, "t", volatile());
+    world.join(&mut b, "t", best_effort());
+    let reading = world
+        .try_join(&mut c, wish_in("t", best_effort(), gpu(1)))
+        .unwrap();
+    let topic = world.topic(&a, &publishing);
+    let pool = reading.reads.unwrap().pool;
+    world.lease_in(&a, &publishing, pool, 1).unwrap();
+    assert_ne!(topic.elsewhere().load(Ordering::Acquire), 0);
+
+    world.kill(b);
+    assert!(mps.asked().is_empty(), "it read on the host");
+    world.kill(c);
+    assert_eq!(mps.asked().len(), 1);
+    assert_eq!(topic.elsewhere().load(Ordering::Acquire), 0);
+    assert_eq!(world.info(&a, "t").subscribers.len(), 1);
+    mps.prove_all();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.info(&a, "t").subscribers.len(), 0);
+    // Nobody reads there any more, but its copies are being made.
+    world.kill(a);
+    assert_eq!(mps.asked().len(), 2);
+    assert_eq!(world.leased_granules(&watcher), 1);
+    mps.prove_all();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.leased_granules(&watcher), 0);
+}
+
+#[test]
 fn the_daemon_is_not_idle_while_it_waits_for_proof() {
     let (mut world, mps) = world();
     let mut a = world.client("a");

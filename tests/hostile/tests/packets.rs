@@ -194,7 +194,9 @@ fn lies_about_members_and_memory_are_refused() {
             continue;
         }
         let is_others = match &request {
-            Request::Leave(of) | Request::Claim { member: of, .. } => *of != own.member,
+            Request::Leave(of)
+            | Request::Claim { member: of, .. }
+            | Request::Path { member: of, .. } => *of != own.member,
             Request::Lease { publisher, .. } | Request::Return { publisher, .. } => {
                 *publisher != own.member
             }
@@ -230,21 +232,21 @@ fn lie(member: Member, random: &mut Random) -> Request {
             bytes: random.nasty().wrapping_mul(granule),
         });
     }
-    match random.below(15) {
+    match random.below(17) {
         0 => Request::Leave(member),
         1 => Request::Lease {
             publisher: member,
-            pool: 0,
+            pool: odd_pool(random),
             bytes: (64 << 20) + random.nasty() / 2,
         },
         2 | 3 => Request::Return {
             publisher: member,
-            pool: 0,
+            pool: odd_pool(random),
             ranges,
         },
         4 => Request::Claim {
             member,
-            pool: 0,
+            pool: odd_pool(random),
             ranges,
         },
         5 => Request::HandBack {
@@ -276,6 +278,14 @@ fn lie(member: Member, random: &mut Random) -> Request {
             timeline: random.below(40) as u32,
         },
         14 => Request::GpuLost { zone },
+        15 => Request::Pin {
+            zone,
+            pool: odd_pool(random),
+        },
+        16 => Request::Path {
+            member,
+            path: String::from_utf8_lossy(&random_bytes(random, 300)).into_owned(),
+        },
         9 => Request::Segments {
             zone,
             pool: random.nasty() as u32,
@@ -293,6 +303,14 @@ fn lie(member: Member, random: &mut Random) -> Request {
         _ => Request::Topics {
             from: random.nasty() as u32,
         },
+    }
+}
+
+/// The zone's only pool, or one that is not there.
+fn odd_pool(random: &mut Random) -> u32 {
+    match random.below(2) {
+        0 => 0,
+        _ => random.nasty() as u32,
     }
 }
 
