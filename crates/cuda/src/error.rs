@@ -143,6 +143,11 @@ impl CudaError {
         }
     }
 
+    /// Whether that is also what the driver says of a stream that was destroyed.
+    pub fn is_lost_stream(&self) -> bool {
+        self.code() == Some(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    }
+
     /// Whether the context is lost: every further call in it fails, and only a new process helps.
     pub fn is_lost(&self) -> bool {
         match self {

@@ -21,21 +21,25 @@ const AWAITED: u64 = 4 << 32 | 1;
 /// Registers a page of shared memory, lets a stream write to it and wait for it, and says what of
 /// that does not work. What the driver says it supports is not enough: containers, MPS and limits
 /// on locked memory have a say in it.
+///
+/// Waits for no work but its own, and so leaves the page registered until the context ends.
 pub fn memory_operations_work(context: &Arc<Context>) -> Result<(), CudaError> {
     let page = Page::new().ok_or(CudaError::MemoryOperations("there is no memory for a page"))?;
-    // SAFETY: the page is ours and outlives the registration, which is dropped before it.
+    // SAFETY: the page is ours and is never unmapped once it is registered.
     let registered =
         unsafe { Registered::new(context.clone(), page.start.as_ptr().cast(), page.bytes)? };
+    let page = std::mem::ManuallyDrop::new(page);
+    let at = registered.device_address();
+    registered.leave();
     let stream = CudaStream::new(context.clone())?;
     let streams = ForeignStreams::default();
     let on = streams.enter(context, stream.handle())?;
     on.id()?;
     let (written, awaited) = (page.word(0), page.word(1));
-    let (at_written, at_awaited) = (registered.device_address(), registered.device_address() + 8);
+    let (at_written, at_awaited) = (at, at + 8);
 
     let outcome = (|| {
-        // SAFETY: both addresses are of the registered page, whose words are atomic; it outlives
-        // the work, which is waited for below and, should that fail, by the driver.
+        // SAFETY: both addresses are of the registered page, whose words are atomic; it stays.
         unsafe {
             on.write_value(at_written, WRITTEN)?;
             on.wait_value(at_written, WRITTEN)?;
@@ -59,8 +63,8 @@ pub fn memory_operations_work(context: &Arc<Context>) -> Result<(), CudaError> {
     let ended = within_patience(|| on.is_idle());
     drop(on);
     if !matches!(ended, Ok(true)) {
-        // Work that hangs would be waited for by whoever gives the page back.
-        std::mem::forget((page, registered, stream));
+        // Work that hangs might be waited for where the stream is destroyed.
+        std::mem::forget(stream);
     }
     outcome?;
     match ended? {

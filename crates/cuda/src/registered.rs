@@ -15,6 +15,8 @@ pub struct Registered {
     host: *mut c_void,
     bytes: usize,
     device: CUdeviceptr,
+    /// Not taken back: see [`leave`](Self::leave).
+    is_left: bool,
 }
 
 // SAFETY: the pointer is only ever passed to the driver, which may be called from any thread.
@@ -44,6 +46,7 @@ impl Registered {
             host,
             bytes,
             device: 0,
+            is_left: false,
         };
         let mut device: CUdeviceptr = 0;
         {
@@ -70,6 +73,12 @@ impl Registered {
         self.bytes
     }
 
+    /// Leaves the range registered until its context ends, since taking it back waits for all work in
+    /// the context. It must stay mapped until then.
+    pub(crate) fn leave(mut self) {
+        self.is_left = true;
+    }
+
     /// The context in which it was registered.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
@@ -78,6 +87,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         // A context that cannot be entered is lost; it is tried all the same.
         let _entered = self.context.enter();
         // SAFETY: registered in `new`, and taken back here only.

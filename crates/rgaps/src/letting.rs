@@ -1,12 +1,12 @@
 //! Letting go of samples behind the work that still reads them.
 
-use crate::client::{Conductor, PoolMapping, ZoneView};
+use crate::client::{add_chore, Asked, Conductor, PoolMapping, ZoneView};
 use crate::pending::Pause;
-use rgaps_cuda::CudaError;
 use rgaps_pool::Stream;
 use rgaps_topic::{progress, Held, LettingGo, Point, Progress, Shared};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// The holds that a subscriber lets go of.
 pub(crate) struct Letting {
@@ -20,6 +20,8 @@ struct State {
     list: LettingGo<Shared>,
     /// What cannot go to the list yet: it waits for several streams, or for one that captures a graph.
     gathering: Vec<Gathering>,
+    /// Somebody looks after those.
+    is_watched: bool,
 }
 
 /// A hold that several streams have to pass.
@@ -28,16 +30,62 @@ struct Gathering {
     mapping: Arc<PoolMapping>,
     points: Vec<Point>,
     /// Streams that cannot be asked now.
-    unasked: Vec<Stream>,
+    unasked: Vec<Recorded>,
 }
 
-/// What came of asking a stream.
-enum Asked {
-    /// It has passed, or never will.
-    Done,
-    At(Point),
-    /// It captures a graph: ask later.
-    Later,
+/// A stream whose work may use a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Recorded {
+    stream: Stream,
+    /// The thread whose stream it is, of the handle that means each thread's own.
+    thread: Option<ThreadId>,
+}
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: Stream = Stream(2);
+
+impl Recorded {
+    /// The default stream.
+    pub(crate) const DEFAULT: Recorded = Recorded {
+        stream: Stream(0),
+        thread: None,
+    };
+
+    /// What the handle means to this thread.
+    pub(crate) fn here(stream: Stream) -> Recorded {
+        Recorded {
+            stream,
+            thread: (stream == PER_THREAD).then(|| std::thread::current().id()),
+        }
+    }
+
+    fn is_ours(self) -> bool {
+        self.thread
+            .is_none_or(|thread| thread == std::thread::current().id())
+    }
+
+    /// When its work so far ends. Another thread's own stream cannot be asked: all work is waited for.
+    fn ask(self, mapping: &PoolMapping, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) -> Asked {
+        match self.is_ours() {
+            true => mapping.ask(zone, conductor, self.stream),
+            false => mapping.ask_all(zone),
+        }
+    }
+
+    /// The same for one that could not be asked before, because it captures a graph.
+    pub(crate) fn ask_again(
+        self,
+        mapping: &PoolMapping,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+    ) -> Asked {
+        match self.is_ours() {
+            true => mapping.ask(zone, conductor, self.stream),
+            // Its thread does.
+            false if !zone.is_gpu_lost() => Asked::Later,
+            false => Asked::Done,
+        }
+    }
 }
 
 impl Letting {
@@ -47,6 +95,7 @@ impl Letting {
             state: Mutex::new(State {
                 list,
                 gathering: Vec::new(),
+                is_watched: false,
             }),
             storage,
         }
@@ -59,17 +108,17 @@ impl Letting {
 
     /// Lets go of a hold when all work queued on `streams` so far has finished.
     pub(crate) fn let_go(
-        &self,
-        zone: &ZoneView,
-        conductor: &Conductor,
+        self: &Arc<Self>,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
         held: Held<Shared>,
         mapping: &Arc<PoolMapping>,
-        streams: &[Stream],
+        streams: &[Recorded],
     ) {
         if let [stream] = streams {
-            match ask(zone, conductor, mapping, *stream) {
+            match stream.ask(mapping, zone, conductor) {
                 Asked::Done => return held.release(),
-                Asked::At(point) => return self.push(held, point),
+                Asked::At(point) => return self.push(zone, conductor, mapping, held, point),
                 Asked::Later => {}
             }
         }
@@ -79,26 +128,42 @@ impl Letting {
             points: Vec::new(),
             unasked: streams.to_vec(),
         };
-        gathering.ask(zone, conductor);
+        gathering.ask(zone, conductor, Recorded::ask);
         if let Err(gathering) = self.try_push(gathering) {
             let mut state = self.lock();
             state.gathering.push(gathering);
             self.count(&state);
+            if !std::mem::replace(&mut state.is_watched, true) {
+                drop(state);
+                self.watch(zone, conductor);
+            }
         }
     }
 
-    /// Does what can be done now. Call it now and then: a publisher clears what is on the list, but
-    /// not what is being gathered.
+    /// Has what is gathered looked after: its publisher cannot.
+    fn watch(self: &Arc<Self>, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
+        let letting = Arc::downgrade(self);
+        let (zone, conductor) = (Arc::downgrade(zone), Arc::downgrade(conductor));
+        add_chore(Box::new(move || {
+            // Whoever drops these waits for what is gathered himself.
+            let (Some(zone), Some(conductor)) = (zone.upgrade(), conductor.upgrade()) else {
+                return true;
+            };
+            letting.upgrade().is_none_or(|letting| {
+                letting.tidy_now(&zone, &conductor);
+                let mut state = letting.lock();
+                state.is_watched = !state.gathering.is_empty();
+                !state.is_watched
+            })
+        }));
+    }
+
+    /// Does what can be done now.
     #[inline]
-    pub(crate) fn tidy(&self, zone: &ZoneView, conductor: &Conductor) {
+    pub(crate) fn tidy(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
         if self.waiting.load(Ordering::Relaxed) != 0 {
             self.tidy_now(zone, conductor);
         }
-    }
-
-    /// Whether holds wait that only this process can let go of.
-    pub(crate) fn is_gathering(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) != 0 && !self.lock().gathering.is_empty()
     }
 
     /// Whether nothing is left.
@@ -107,11 +172,11 @@ impl Letting {
     }
 
     #[cold]
-    fn tidy_now(&self, zone: &ZoneView, conductor: &Conductor) {
+    fn tidy_now(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
         let mut state = self.lock();
         state.list.tidy();
         for mut gathering in std::mem::take(&mut state.gathering) {
-            gathering.ask(zone, conductor);
+            gathering.ask(zone, conductor, Recorded::ask_again);
             gathering
                 .points
                 .retain(|point| progress(&self.storage, *point) == Progress::Pending);
@@ -135,7 +200,14 @@ impl Letting {
     }
 
     /// Puts a hold on the list; where that is full, waits for the oldest on it.
-    fn push(&self, mut held: Held<Shared>, point: Point) {
+    fn push(
+        &self,
+        zone: &ZoneView,
+        conductor: &Conductor,
+        mapping: &PoolMapping,
+        mut held: Held<Shared>,
+        point: Point,
+    ) {
         let mut pause = Pause::default();
         loop {
             let mut state = self.lock();
@@ -147,6 +219,9 @@ impl Letting {
             }
             state.list.tidy();
             drop(state);
+            if pause.is_long() {
+                mapping.notice_loss(zone, conductor);
+            }
             pause.pause();
         }
     }
@@ -177,14 +252,19 @@ fn push_gathered(list: &mut LettingGo<Shared>, gathering: Gathering) -> Result<(
 }
 
 impl Gathering {
-    fn ask(&mut self, zone: &ZoneView, conductor: &Conductor) {
+    fn ask(
+        &mut self,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+        ask: impl Fn(Recorded, &PoolMapping, &Arc<ZoneView>, &Arc<Conductor>) -> Asked,
+    ) {
         let Gathering {
             mapping,
             points,
             unasked,
             ..
         } = self;
-        unasked.retain(|stream| match ask(zone, conductor, mapping, *stream) {
+        unasked.retain(|stream| match ask(*stream, mapping, zone, conductor) {
             Asked::Done => false,
             Asked::At(point) => {
                 points.push(point);
@@ -192,25 +272,5 @@ impl Gathering {
             }
             Asked::Later => true,
         });
-    }
-}
-
-/// Queues a point on a stream.
-fn ask(zone: &ZoneView, conductor: &Conductor, mapping: &PoolMapping, stream: Stream) -> Asked {
-    match mapping.point(zone, conductor, stream) {
-        Ok(point) if point.is_none() => Asked::Done,
-        Ok(point) => Asked::At(point),
-        Err(CudaError::Capturing) => Asked::Later,
-        // The context is lost, and its work has ended.
-        Err(error) if error.is_lost() => Asked::Done,
-        Err(error) => {
-            // A stream that was destroyed with work queued: the context knows of that work.
-            tracing::warn!(%error, "letting go of a sample waits for all work on the GPU");
-            let all = mapping.context().map(|context| context.synchronize());
-            match all {
-                Some(Err(CudaError::Call { .. })) if !zone.is_gpu_lost() => Asked::Later,
-                _ => Asked::Done,
-            }
-        }
     }
 }

@@ -44,7 +44,7 @@ pub use node::{Node, NodeBuilder};
 pub use publisher::{Publisher, PublisherBuilder};
 pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
-pub use rgaps_pool::Stream;
+pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     ClientRow, Config, History, MpsInfo, MpsState, PoolRow, PublisherRow, Status, SubscriberRow,
     TopicInfo, TopicRow,

@@ -20,6 +20,8 @@ pub struct Loan {
     pub(crate) tensor: Option<Tensor>,
     /// Where work on the bytes was queued last, as far as we know.
     pub(crate) stream: Stream,
+    /// Where publishing failed last, so that work on that stream may write the bytes.
+    pub(crate) failed: Option<Stream>,
 }
 
 impl fmt::Debug for Loan {
@@ -213,6 +215,7 @@ impl Loan {
             Ok(sequence) => Ok(sequence),
             Err(error) => {
                 let lost = matches!(error, PublishError::LoanLost(_));
+                self.failed = Some(stream);
                 Err(Unpublished {
                     error,
                     loan: (!lost).then(|| Box::new(self)),
@@ -224,10 +227,11 @@ impl Loan {
 
 impl Loan {
     /// Gives the loan back unpublished, when the work queued on `stream` so far, which may write it,
-    /// has finished; nothing waits for it here. Dropping a loan does that for the stream that was copied
-    /// on last, or else the default stream.
+    /// has finished; nothing waits for it here. Dropping a loan does that for the stream on which
+    /// publishing failed, or that was copied on last, or else the default stream.
     pub fn discard_on(mut self, stream: Stream) {
         self.stream = stream;
+        self.failed = None;
     }
 }
 
@@ -251,7 +255,8 @@ impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             // Work on the stream may still write the block.
-            self.publisher.abandon(block, self.stream);
+            let stream = self.failed.unwrap_or(self.stream);
+            self.publisher.abandon(block, stream);
         }
     }
 }

@@ -17,6 +17,11 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
+    /// Whether what is waited for takes longer than work that runs without hindrance mostly does.
+    pub(crate) fn is_long(&self) -> bool {
+        self.looks > SPINS + 8
+    }
+
     pub(crate) fn pause(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks <= SPINS {
@@ -25,6 +30,22 @@ impl Pause {
         let doublings = (self.looks - SPINS).min(8);
         std::thread::sleep((PAUSE_MIN * 2u32.pow(doublings)).min(PAUSE_MAX));
     }
+}
+
+/// How long closing waits for work that is queued before it leaves the rest to the background.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Waits for a short while until something is over. False: it is not yet.
+pub(crate) fn drain(mut is_over: impl FnMut() -> bool) -> bool {
+    let deadline = Deadline::after(CLOSE_PATIENCE);
+    let mut pause = Pause::default();
+    while !is_over() {
+        if deadline.left_ns().is_none() {
+            return false;
+        }
+        pause.pause();
+    }
+    true
 }
 
 /// A point in time until which something is waited for.

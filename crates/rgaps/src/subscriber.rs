@@ -1,10 +1,10 @@
 //! Subscribers: taking messages, waiting for them.
 
 use crate::client::broken;
-use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
-use crate::letting::Letting;
+use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::letting::{Letting, Recorded};
 use crate::listener::Listener;
-use crate::pending::{Deadline, Pause};
+use crate::pending::Deadline;
 use crate::readiness::Readiness;
 use crate::reading::{reach, Private, Reach};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
@@ -19,13 +19,12 @@ use rgaps_topic::{
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often a subscriber that sleeps looks at holds that wait for several streams: nobody else can
-/// let go of those.
-const GATHERING_SLICE_NS: u64 = 1_000_000;
+/// How often a subscriber that waits for a message's work to be copied looks whether it has finished.
+const COPY_SLICE_NS: u64 = 1_000_000;
 
 /// How messages reach a subscriber that reads in a domain of its own.
 const PATH_UNKNOWN: u32 = 0;
@@ -183,7 +182,7 @@ impl Subscriber {
             let Some(left_ns) = deadline.left_ns() else {
                 return Err(RecvError::TimedOut(core.topic_name.clone()));
             };
-            sleeper.sleep(left_ns.min(core.slice_ns()));
+            sleeper.sleep(left_ns.min(self.core.slice_ns()));
         }
     }
 
@@ -271,7 +270,7 @@ pub(crate) struct SubscriberCore {
     own_doorbell: u32,
     qos: SubscriberQos,
     pub(crate) holds: Holds,
-    letting: Letting,
+    letting: Arc<Letting>,
     /// The pools' mappings, each from the first message in it on.
     pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
     /// The pool of the domain that this subscriber reads in, where it named one.
@@ -360,7 +359,7 @@ impl SubscriberCore {
             own_doorbell: doorbell,
             qos,
             holds: Holds::new(qos.max_held),
-            letting: Letting::new(LettingGo::new(topic, member.slot), storage),
+            letting: Arc::new(Letting::new(LettingGo::new(topic, member.slot), storage)),
             pools,
             own,
             copied: AtomicU32::new(0),
@@ -378,7 +377,7 @@ impl SubscriberCore {
         &self.topic_name
     }
 
-    pub(crate) fn conductor(&self) -> &Conductor {
+    pub(crate) fn conductor(&self) -> &Arc<Conductor> {
         &self.conductor
     }
 
@@ -431,7 +430,6 @@ impl SubscriberCore {
             }
             Ok(Some(private)) => Ok(Some(Sample {
                 private,
-                whole: AtomicBool::new(false),
                 subscriber: core.clone(),
                 held: ManuallyDrop::new(taken.held),
                 hold,
@@ -645,7 +643,7 @@ impl SubscriberCore {
             let mut recorded = self.holds.streams(hold);
             let streams = match &recorded[..] {
                 // Work on the default stream may read the block, and nobody has said otherwise.
-                [] => &[Stream(0)],
+                [] => &[Recorded::DEFAULT],
                 streams => streams,
             };
             let letting = &self.letting;
@@ -670,27 +668,11 @@ impl SubscriberCore {
 }
 
 impl SubscriberCore {
-    /// How long a sleep may be before the next look: holds may wait for work that rings no doorbell.
+    /// How long a sleep may be before the next look: work that a message waits for rings no doorbell.
     fn slice_ns(&self) -> u64 {
-        match self.letting.is_gathering() || self.lock().unlocated.is_some() {
-            true => GATHERING_SLICE_NS,
+        match self.lock().unlocated.is_some() {
+            true => COPY_SLICE_NS,
             false => WAIT_SLICE_NS,
-        }
-    }
-
-    /// Waits on the CPU until no work of our own may still read a block.
-    fn drain(&self) {
-        let mut pause = Pause::default();
-        loop {
-            self.letting.tidy(&self.zone, &self.conductor);
-            // With a context that is lost its work has ended; the daemon clears what is left.
-            if self.letting.is_empty() || self.zone.is_gpu_lost() {
-                return;
-            }
-            for mapping in self.pools.iter().filter_map(OnceLock::get) {
-                mapping.notice_loss(&self.zone, &self.conductor);
-            }
-            pause.pause();
         }
     }
 }
@@ -705,9 +687,19 @@ impl Drop for SubscriberCore {
         if let Some((_, taken)) = unlocated {
             taken.held.release();
         }
-        self.drain();
-        // Without a daemon the next one sees that we are gone.
-        let _ = self.conductor.leave(self.member);
+        let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
+        let letting = self.letting.clone();
+        // Whether no work of our own may still read a block.
+        let is_over = move || {
+            letting.tidy(&zone, &conductor);
+            // With a context that is lost its work has ended; the daemon clears what is left.
+            letting.is_empty() || zone.is_gpu_lost()
+        };
+        let (conductor, member) = (self.conductor.clone(), self.member);
+        once_over(is_over, move || {
+            // Without a daemon the next one sees that we are gone.
+            let _ = conductor.leave(member);
+        });
     }
 }
 
@@ -716,7 +708,7 @@ impl Drop for SubscriberCore {
 pub(crate) struct Holds {
     clones: Box<[AtomicU32]>,
     /// Per sample, streams whose work may read it.
-    streams: Box<[Mutex<Vec<Stream>>]>,
+    streams: Box<[Mutex<Vec<Recorded>>]>,
     unused: Mutex<Vec<u32>>,
     held: AtomicU32,
 }
@@ -753,13 +745,14 @@ impl Holds {
         held
     }
 
-    fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Stream>> {
+    fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Recorded>> {
         let streams = self.streams[hold as usize].lock();
         streams.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers that work on a stream reads the sample.
     pub(crate) fn record(&self, hold: u32, stream: Stream) {
+        let stream = Recorded::here(stream);
         let mut streams = self.streams(hold);
         if !streams.contains(&stream) {
             streams.push(stream);

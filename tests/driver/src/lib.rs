@@ -53,4 +53,4 @@ mod queue;
 mod stream;
 mod transfer;
 
-pub use control::{library, TestDriver};
+pub use control::{library, Held, TestDriver};

@@ -115,12 +115,11 @@ fn look(
         seen.insert(control.clone());
     }
     let asked = control.servers(ASK_LIMIT);
+    let visible = servers_of(control.directory());
     match asked {
         Ok(servers) => {
             let listed = |pid: &u32| servers.iter().any(|server| server.pid == *pid);
-            // Other users' servers are, as far as we see, of another directory.
-            let mut visible = servers_of(control.directory(), false).into_iter();
-            match visible.find(|pid| !listed(pid)) {
+            match visible.into_iter().find(|pid| !listed(pid)) {
                 // Its clients are in no list.
                 Some(stray) if here.is_some() => Err(stray_server(stray)),
                 _ => Ok(View::Servers {
@@ -138,8 +137,7 @@ fn look(
                 MpsError::Refused { .. } => !lives && seen.contains(control),
                 _ => false,
             };
-            // Ours run as this user, so that we see whose they are.
-            match servers_of(control.directory(), !is_own).first() {
+            match visible.first() {
                 Some(stray) if ended => Err(stray_server(*stray)),
                 None if ended => Ok(View::Nobody),
                 _ => Err(error.to_string()),

@@ -356,7 +356,7 @@ impl Drop for Conductor {
 }
 
 /// Leaves the process's signals to its other threads, where their handlers are expected to run.
-fn block_signals() {
+pub(super) fn block_signals() {
     // SAFETY: `set` is initialised by sigfillset before it is used, and only this thread's mask
     // is changed.
     unsafe {

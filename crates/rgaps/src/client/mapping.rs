@@ -37,6 +37,16 @@ impl fmt::Debug for PoolMapping {
     }
 }
 
+/// What came of asking when a stream's work ends.
+pub(crate) enum Asked {
+    /// It has, or its context is lost.
+    Done,
+    /// When this point has passed.
+    At(Point),
+    /// It captures a graph: ask later.
+    Later,
+}
+
 /// The CUDA driver of this process, loaded when a topic first needs it.
 #[derive(Default)]
 pub(super) struct LazyDriver(Option<Arc<Driver>>);
@@ -132,8 +142,8 @@ impl PoolMapping {
     /// be waited for on the CPU. Host memory has no streams.
     pub(crate) fn point(
         &self,
-        zone: &ZoneView,
-        conductor: &Conductor,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
         stream: Stream,
     ) -> Result<Point, CudaError> {
         let (Some(on), Some(context)) = (self.on_stream(stream), self.context()) else {
@@ -142,15 +152,49 @@ impl PoolMapping {
         let point = || {
             let on = on?;
             match zone.order(context) {
-                Some(order) => order.point(conductor, &on),
+                Some(order) => order.point(zone, conductor, &on),
                 None => on.synchronize().map(|()| Point::NONE),
             }
         };
-        point().inspect_err(|error| {
-            if error.is_lost() {
-                zone.gpu_is_lost(conductor);
+        point().inspect_err(|error| self.note(zone, conductor, error))
+    }
+
+    /// Tells where an error means that a context is lost.
+    fn note(&self, zone: &ZoneView, conductor: &Conductor, error: &CudaError) {
+        if error.is_lost_stream() {
+            // Maybe it is only the stream that is gone.
+            self.notice_loss(zone, conductor);
+        } else if error.is_lost() {
+            zone.gpu_is_lost(conductor);
+        }
+    }
+
+    /// For who has to know when the work queued on a stream so far has ended, and whom no error helps.
+    pub(crate) fn ask(
+        &self,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+        stream: Stream,
+    ) -> Asked {
+        match self.point(zone, conductor, stream) {
+            Ok(point) if point.is_none() => Asked::Done,
+            Ok(point) => Asked::At(point),
+            Err(CudaError::Capturing) => Asked::Later,
+            Err(_) if zone.is_gpu_lost() => Asked::Done,
+            Err(error) => {
+                // A stream that was destroyed with work queued: the context knows of that work.
+                tracing::warn!(%error, "a block is kept until all work on the GPU has finished");
+                self.ask_all(zone)
             }
-        })
+        }
+    }
+
+    /// Waits on the CPU for all work of this process on the GPU.
+    pub(crate) fn ask_all(&self, zone: &ZoneView) -> Asked {
+        match self.context().map(|context| context.synchronize()) {
+            Some(Err(_)) if !zone.is_gpu_lost() => Asked::Later,
+            _ => Asked::Done,
+        }
     }
 
     /// As an error of this pool.
@@ -194,11 +238,7 @@ impl PoolMapping {
                 }
             }
         };
-        queue().inspect_err(|error| {
-            if error.is_lost() {
-                zone.gpu_is_lost(conductor);
-            }
-        })
+        queue().inspect_err(|error| self.note(zone, conductor, error))
     }
 
     #[inline]

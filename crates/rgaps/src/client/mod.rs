@@ -17,6 +17,7 @@ mod memory;
 mod order;
 mod recovery;
 mod session;
+mod watch;
 mod worker;
 mod zone;
 
@@ -32,5 +33,6 @@ pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
-pub(crate) use mapping::PoolMapping;
+pub(crate) use mapping::{Asked, PoolMapping};
+pub(crate) use watch::{add_chore, once_over};
 pub(crate) use zone::ZoneView;

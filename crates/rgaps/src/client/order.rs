@@ -3,14 +3,16 @@
 //! See `docs/decisions/0009-streams.md`.
 
 use super::conductor::Conductor;
+use super::watch::add_zone;
 use super::ZoneView;
 use rgaps_cuda::{memory_operations_work, Context, CudaError, OnStream, Registered};
 use rgaps_layout::{GpuUuid, Timeline, CONTROL_BYTES, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET};
 use rgaps_session::ZoneId;
-use rgaps_sync::atomic::Ordering;
+use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{progress, timeline, Point, Progress, Shared};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Streams of a zone that have a timeline at once. One more takes over that of a stream whose points
 /// have all passed.
@@ -25,15 +27,28 @@ pub(crate) struct Order {
     storage: Shared,
     zone: ZoneId,
     lines: Mutex<HashMap<u64, Arc<Mutex<Line>>>>,
-    /// GPUs whose streams can write and wait for numbers, or why they cannot.
-    able: Mutex<HashMap<GpuUuid, bool>>,
+    /// GPUs that are used, with their contexts, and whether streams there can write and wait for
+    /// numbers.
+    able: Mutex<HashMap<GpuUuid, (Arc<Context>, bool)>>,
+    /// Whether somebody looks whether a context is lost that has points queued.
+    is_watched: AtomicBool,
 }
 
 /// A stream's timeline.
+#[derive(Clone, Copy)]
 struct Line {
     timeline: u32,
     /// The last point that was queued.
     last: u64,
+}
+
+impl Line {
+    fn point(self) -> Point {
+        Point {
+            timeline: self.timeline,
+            value: self.last,
+        }
+    }
 }
 
 impl Order {
@@ -59,27 +74,33 @@ impl Order {
             storage: unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) },
             zone: zone.id(),
             lines: Mutex::default(),
-            able: Mutex::new(HashMap::from([(context.device().uuid, true)])),
+            able: Mutex::new(HashMap::from([(
+                context.device().uuid,
+                (context.clone(), true),
+            )])),
+            is_watched: AtomicBool::new(false),
         })
     }
 
     /// Whether streams of this GPU can be ordered, found out by doing it once.
     pub(super) fn is_able(&self, context: &Arc<Context>) -> bool {
         let mut able = self.able.lock().unwrap_or_else(PoisonError::into_inner);
-        *able.entry(context.device().uuid).or_insert_with(|| {
+        let entry = able.entry(context.device().uuid).or_insert_with(|| {
             let works = memory_operations_work(context);
             if let Err(error) = &works {
                 warn_of(error);
             }
-            works.is_ok()
-        })
+            (context.clone(), works.is_ok())
+        });
+        entry.1
     }
 
     /// A point behind all work queued on a stream so far; none if there is none, or if it had to be
     /// waited for.
-    pub(crate) fn point(
+    pub(super) fn point(
         &self,
-        conductor: &Conductor,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
         on: &OnStream<'_>,
     ) -> Result<Point, CudaError> {
         if on.is_idle()? {
@@ -103,7 +124,56 @@ impl Order {
         // drops that has waited for the points. All who read it do so atomically.
         unsafe { on.write_value(self.address(point.timeline), point.value)? };
         line.last = point.value;
+        drop(line);
+        // A load where somebody watches already. Whoever stops watching looks at the lines after he
+        // said so, and so sees this point, or we see that he stopped.
+        fence(Ordering::SeqCst);
+        if !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::SeqCst)
+        {
+            add_zone(zone, conductor);
+        }
         Ok(point)
+    }
+
+    /// Whether points are queued, so that their contexts have to be looked at further.
+    pub(super) fn is_watched_still(&self) -> bool {
+        if self.is_pending() {
+            return true;
+        }
+        self.is_watched.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.is_pending() && !self.is_watched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether a stream has still to reach its last point.
+    fn is_pending(&self) -> bool {
+        self.lines().values().any(|line| match line.try_lock() {
+            Ok(line) => progress(&self.storage, line.point()) == Progress::Pending,
+            // Somebody queues a point on it just now.
+            Err(_) => true,
+        })
+    }
+
+    /// Asks the driver whether a context of a GPU that is used is lost.
+    pub(super) fn is_a_context_lost(&self) -> bool {
+        self.contexts().iter().any(|context| context.is_lost())
+    }
+
+    /// Waits for the work of those contexts that are not lost.
+    pub(super) fn finish_others(&self) {
+        for context in self.contexts() {
+            // An error is of a context that is lost, too.
+            let _ = context.synchronize();
+        }
+    }
+
+    fn contexts(&self) -> Vec<Arc<Context>> {
+        let able = self.able.lock().unwrap_or_else(PoisonError::into_inner);
+        able.values().map(|(context, _)| context.clone()).collect()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Mutex<Line>>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a stream wait until a point has passed, or is aborted. Nothing is queued if it has.
@@ -122,15 +192,12 @@ impl Order {
 
     /// Forgets all timelines of this process: the daemon has ended them.
     pub(crate) fn forget(&self) {
-        self.lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.lines().clear();
     }
 
     /// The stream's timeline. None: there is none to be had now.
     fn line(&self, conductor: &Conductor, id: u64) -> Option<Arc<Mutex<Line>>> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines();
         if let Some(line) = lines.get(&id) {
             return Some(line.clone());
         }
@@ -141,15 +208,18 @@ impl Order {
         } else {
             drop(lines);
             let line = self.take_line(conductor)?;
-            lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines = self.lines();
+            if let Some(faster) = lines.get(&id).cloned() {
+                // Another thread has taken one for the same stream.
+                drop(lines);
+                self.give_line(conductor, line.timeline);
+                return Some(faster);
+            }
             line
         };
-        Some(
-            lines
-                .entry(id)
-                .or_insert_with(|| Arc::new(Mutex::new(line)))
-                .clone(),
-        )
+        let line = Arc::new(Mutex::new(line));
+        lines.insert(id, line.clone());
+        Some(line)
     }
 
     /// The timeline of a stream whose points have passed and that nobody queues one on now.
@@ -157,13 +227,8 @@ impl Order {
         if Arc::strong_count(line) > 1 {
             return None;
         }
-        let Line { timeline, last } = *line.lock().unwrap_or_else(PoisonError::into_inner);
-        let point = Point {
-            timeline,
-            value: last,
-        };
-        (progress(&self.storage, point) == Progress::Passed)
-            .then_some((id, Line { timeline, last }))
+        let line = *line.lock().unwrap_or_else(PoisonError::into_inner);
+        (progress(&self.storage, line.point()) == Progress::Passed).then_some((id, line))
     }
 
     fn take_line(&self, conductor: &Conductor) -> Option<Line> {
@@ -192,14 +257,15 @@ impl Order {
         on: &OnStream<'_>,
     ) -> Result<(), CudaError> {
         on.synchronize()?;
-        self.lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&id);
-        if let Err(error) = conductor.return_timeline(self.zone, line.timeline) {
+        self.lines().remove(&id);
+        self.give_line(conductor, line.timeline);
+        Ok(())
+    }
+
+    fn give_line(&self, conductor: &Conductor, timeline: u32) {
+        if let Err(error) = conductor.return_timeline(self.zone, timeline) {
             tracing::debug!(%error, "a timeline is kept to no use");
         }
-        Ok(())
     }
 }
 

@@ -208,6 +208,20 @@ impl Worker {
                 tracing::debug!(%error, doorbell, "returning a doorbell failed");
             }
         }
+        // Members have waited for their points before they left.
+        let taken = |(zone, book): (&ZoneId, &ZoneBook)| {
+            let zone = *zone;
+            let timelines = book.timelines.iter();
+            timelines
+                .map(move |timeline| (zone, *timeline))
+                .collect::<Vec<_>>()
+        };
+        let timelines: Vec<(ZoneId, u32)> = self.zones.iter().flat_map(taken).collect();
+        for (zone, timeline) in timelines {
+            if let Err(error) = self.return_timeline(zone, timeline) {
+                tracing::debug!(%error, timeline, "returning a timeline failed");
+            }
+        }
     }
 
     /// Asks the daemon; if it dies over the question, asks the next one, which knows nothing of

@@ -107,6 +107,10 @@ impl ZoneView {
             return;
         }
         tracing::error!("this process's CUDA context is lost; its unfinished messages are aborted");
+        // On other GPUs work may still use blocks that others are about to be given.
+        if let Some(order) = self.known_order() {
+            order.finish_others();
+        }
         if let Err(error) = conductor.gpu_lost(self.id) {
             tracing::warn!(%error, "the daemon was not told of the lost context");
         }

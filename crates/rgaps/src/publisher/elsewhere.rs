@@ -315,7 +315,7 @@ impl Target {
         point: Point,
         read: Point,
     ) -> Result<Queued, CudaError> {
-        let (zone, conductor) = (&*core.zone, &*core.conductor);
+        let (zone, conductor) = (&core.zone, &core.conductor);
         let to = self.place.mapping.base() + offset;
         match &self.way {
             Way::Direct { stream, from, .. } => {
@@ -404,7 +404,12 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    fn wait(&self, zone: &ZoneView, conductor: &Conductor, point: Point) -> Result<(), CudaError> {
+    fn wait(
+        &self,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+        point: Point,
+    ) -> Result<(), CudaError> {
         // Without order on the GPU every point that we made ourselves has passed.
         self.mapping
             .wait_on(zone, conductor, self.stream, point, || {})
@@ -423,7 +428,7 @@ impl Lane<'_> {
         unsafe { on?.copy(to, from, bytes) }
     }
 
-    fn point(&self, zone: &ZoneView, conductor: &Conductor) -> Result<Point, CudaError> {
+    fn point(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) -> Result<Point, CudaError> {
         self.mapping.point(zone, conductor, self.stream)
     }
 }

@@ -1,10 +1,11 @@
 //! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
 
-use crate::client::{Arena, PoolMapping};
+use crate::client::{Arena, Asked, Conductor, PoolMapping, ZoneView};
+use crate::letting::Recorded;
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Allocation, Mapping, Tlsf};
 use rgaps_session::{PoolGrant, Range};
-use rgaps_topic::{Shared, Writer};
+use rgaps_topic::{Loan, Point, Shared, Writer};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What changes with every message.
@@ -12,6 +13,9 @@ pub(super) struct State {
     pub(super) writer: Writer<Shared>,
     pub(super) memory: Memory,
     pub(super) loans: u32,
+    /// Blocks of loans that were dropped, with streams that capture a graph and cannot be asked when
+    /// their work ends.
+    pub(super) unasked: Vec<(Loan, Recorded)>,
 }
 
 /// Arenas by pool, and where each block is.
@@ -116,6 +120,35 @@ impl State {
         let State { writer, memory, .. } = self;
         writer.collect_returned(&mut |block| memory.free(block));
         writer.collect_queued(&mut |block| memory.free(block));
+    }
+
+    /// Keeps a loan's block for as long as work on a stream may write it.
+    pub(super) fn give_back(&mut self, block: Loan, asked: Asked, stream: Recorded) {
+        let State { writer, memory, .. } = self;
+        let mut free = |block| memory.free(block);
+        match asked {
+            Asked::Done => writer.abandon(block, Point::NONE, &mut free),
+            Asked::At(point) => writer.abandon(block, point, &mut free),
+            Asked::Later => self.unasked.push((block, stream)),
+        }
+    }
+
+    /// Asks again the streams that could not be asked when loans were dropped.
+    pub(super) fn ask_again(
+        &mut self,
+        mapping: &PoolMapping,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+    ) {
+        for (block, stream) in std::mem::take(&mut self.unasked) {
+            let asked = stream.ask_again(mapping, zone, conductor);
+            self.give_back(block, asked, stream);
+        }
+    }
+
+    /// Whether work of our own may still write blocks, as of the last look.
+    pub(super) fn is_written(&self) -> bool {
+        self.writer.has_queued() || !self.unasked.is_empty()
     }
 
     /// Frees what subscribers have let go of behind work that has passed it.

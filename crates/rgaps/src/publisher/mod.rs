@@ -7,9 +7,10 @@ mod room;
 use self::elsewhere::Elsewhere;
 use self::memory::{Memory, Place, State};
 use crate::client::broken;
-use crate::client::{Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::letting::Recorded;
 use crate::loan::Filled;
-use crate::pending::{Deadline, Pause};
+use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
     ClientError, DType, Loan, LoanError, Node, OpenError, PublishError, PublisherQos, PutError,
@@ -291,6 +292,7 @@ impl PublisherCore {
             writer,
             memory,
             loans: 0,
+            unasked: Vec::new(),
         }));
         let arena: Weak<Mutex<State>> = Arc::downgrade(&state);
         conductor.set_arena(member, arena)?;
@@ -338,6 +340,7 @@ impl PublisherCore {
             tag: 0,
             tensor: None,
             stream: Stream(0),
+            failed: None,
         })
     }
 
@@ -414,6 +417,7 @@ impl PublisherCore {
             writer,
             memory,
             loans,
+            ..
         } = &mut *state;
         let Some(block) = block.take() else {
             return Err(PublishError::Argument("the loan is used up".to_owned()));
@@ -475,22 +479,10 @@ impl PublisherCore {
         if self.guard.is_child() {
             return;
         }
-        let point = self.point(stream).unwrap_or_else(|error| {
-            // Where the context is lost its work has ended. Else all of it is waited for.
-            tracing::debug!(%error, "a loan is given back after all work on the GPU");
-            if let Some(context) = self.mapping.context() {
-                let _ = context.synchronize();
-            }
-            Point::NONE
-        });
+        let asked = self.mapping.ask(&self.zone, &self.conductor, stream);
         let mut state = self.lock();
-        let State {
-            writer,
-            memory,
-            loans,
-        } = &mut *state;
-        *loans -= 1;
-        writer.abandon(block, point, &mut |block| memory.free(block));
+        state.loans -= 1;
+        state.give_back(block, asked, Recorded::here(stream));
     }
 
     fn subscribers(&self) -> u32 {
@@ -526,31 +518,28 @@ impl PublisherCore {
     }
 }
 
-impl PublisherCore {
-    /// Waits on the CPU until no work of our own may still write a block.
-    fn drain(&self) {
-        let mut pause = Pause::default();
-        loop {
-            let mut state = self.lock();
-            let State { writer, memory, .. } = &mut *state;
-            writer.collect_queued(&mut |block| memory.free(block));
-            // With a context that is lost its work has ended; the daemon clears what is left.
-            if !writer.has_queued() || self.zone.is_gpu_lost() {
-                return;
-            }
-            drop(state);
-            self.mapping.notice_loss(&self.zone, &self.conductor);
-            pause.pause();
-        }
-    }
-}
-
 impl Drop for PublisherCore {
     fn drop(&mut self) {
-        if !self.guard.is_child() {
-            self.drain();
-            // Without a daemon the next one sees that we are gone.
-            let _ = self.conductor.leave(self.member);
+        if self.guard.is_child() {
+            return;
         }
+        let (state, mapping) = (self.state.clone(), self.mapping.clone());
+        let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
+        // Whether no work of our own may still write a block.
+        let is_over = move || {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.ask_again(&mapping, &zone, &conductor);
+            state.collect();
+            // With a context that is lost its work has ended; the daemon clears what is left.
+            !state.is_written() || zone.is_gpu_lost()
+        };
+        let (conductor, member) = (self.conductor.clone(), self.member);
+        // What copies are made with is kept until then.
+        let elsewhere = std::mem::take(&mut self.elsewhere);
+        once_over(is_over, move || {
+            drop(elsewhere);
+            // Without a daemon the next one sees that we are gone.
+            let _ = conductor.leave(member);
+        });
     }
 }

@@ -75,7 +75,7 @@ impl PublisherCore {
     /// How long to wait for memory before another look.
     fn retry_ns(&self) -> u64 {
         let state = self.lock();
-        match state.writer.has_queued() || state.writer.is_let_go() {
+        match state.is_written() || state.writer.is_let_go() {
             true => GPU_LOOK_NS,
             false => POOL_RETRY_NS,
         }
@@ -92,6 +92,9 @@ impl PublisherCore {
         if is_loan && state.loans >= self.qos.max_loans {
             return Err(Shortage::Loans);
         }
+        if !state.unasked.is_empty() {
+            state.ask_again(&self.mapping, &self.zone, &self.conductor);
+        }
         state.collect();
         let mut allocation = state.memory.allocate(place.arena, bytes, align);
         if allocation.is_none() && state.writer.is_let_go() {
@@ -103,6 +106,7 @@ impl PublisherCore {
             writer,
             memory,
             loans,
+            ..
         } = &mut *state;
         let block = match is_loan {
             true => writer.loan(allocation.offset, allocation.bytes),

@@ -1,0 +1,22 @@
+//! Order on streams, over the test driver, or on a real GPU with `RGAPS_TEST_GPU=1`.
+//!
+//! Each test runs in a process of its own (`harness::alone`), since the driver's state is a process's,
+//! and is killed after a limit.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod support;
+
+mod capture;
+mod daemon;
+mod deaths;
+mod errors;
+mod gpu;
+mod harness;
+mod letting;
+mod loans;
+mod lost;
+mod many;
+mod order;
+mod peers;
+mod seeds;
