@@ -6,7 +6,7 @@ mod support;
 
 use fake_mps::FakeMps;
 use serde_json::Value;
-use support::{Realm, Run};
+use support::{wait_for, Realm, Run};
 
 struct MpsRealm {
     realm: Realm,
@@ -122,8 +122,10 @@ fn an_mps_that_does_not_start_is_said_everywhere() {
     }
     let (verdict, found) = check(&realm.json(&["doctor"]));
     assert_eq!(verdict, "lack", "{found}");
-    let warnings = realm.json(&["status"])["warnings"].to_string();
-    assert!(warnings.contains("MPS does not run"), "{warnings}");
+    wait_for("MPS to be given up", || {
+        let warnings = realm.json(&["status"])["warnings"].to_string();
+        warnings.contains("MPS does not run")
+    });
 }
 
 #[test]

@@ -279,13 +279,12 @@ fn memory_operations_are_found_out_by_doing() {
         held.retain(|(what, _)| *what != "registrations");
         held
     };
+    let (mapping, _segment) = set.gpu.pool(Access::ReadWrite);
     let waiting = set.stream();
     let before = held();
     let held_up = set.gpu.control.hold(waiting.handle().0);
-    let buffer = [0u8; 8];
-    let pinned = buffer.as_ptr() as u64;
-    // SAFETY: a copy of our own bytes over themselves.
-    unsafe { waiting.copy(pinned, pinned, 8) }.unwrap();
+    // SAFETY: mapped memory of our own.
+    unsafe { waiting.fill(mapping.base(), 1, 8) }.unwrap();
     memory_operations_work(&set.context).unwrap();
     drop(held_up);
     assert_eq!(held(), before, "the probe leaves something behind");

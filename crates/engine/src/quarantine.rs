@@ -166,6 +166,7 @@ impl Engine {
         let dead = DeadClient {
             name: known.name.clone(),
             pid: known.pid,
+            uid: known.uid,
             ..DeadClient::default()
         };
         self.quarantine(dead, BTreeMap::from([(zone, client)]))
@@ -211,7 +212,7 @@ impl Engine {
         let mps = self.quarantine.mps.as_ref()?;
         let realms = mps.info().pipe_directory.map(PathBuf::from);
         dead.pipes.extend(realms);
-        dead.pipes.extend(mps.default_directory());
+        dead.pipes.extend(mps.default_directory(dead.uid));
         dead.pipes.sort_unstable();
         dead.pipes.dedup();
         (!dead.pipes.is_empty()).then_some(dead)
@@ -313,6 +314,7 @@ impl Session {
         DeadClient {
             name: self.name.clone(),
             pid: self.peer.credentials.pid.unwrap_or(0),
+            uid: self.peer.credentials.uid,
             numbers: self.mps.numbers.clone(),
             pipes: self.mps.pipes.iter().cloned().collect(),
             lives: false,

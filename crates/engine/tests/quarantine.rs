@@ -48,7 +48,7 @@ impl Mps for TestMps {
         Some(format!("doubt {number}"))
     }
 
-    fn default_directory(&self) -> Option<PathBuf> {
+    fn default_directory(&self, _uid: u32) -> Option<PathBuf> {
         self.0.lock().unwrap().default.clone()
     }
 

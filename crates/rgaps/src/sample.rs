@@ -11,6 +11,7 @@ use rgaps_pool::{Mapping, Stream};
 use rgaps_topic::{progress, Held, Message, Progress, Shared, Tensor};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use std::time::Duration;
 pub struct Sample {
     /// A copy of our own, of a message that cannot be read where it is.
     pub(crate) private: Option<Arc<Private>>,
+    /// Whether the work that writes the bytes was seen to have finished.
+    pub(crate) whole: AtomicBool,
     pub(crate) subscriber: Arc<SubscriberCore>,
     /// The same hold in all clones; the last of them lets go.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
@@ -225,7 +228,16 @@ impl Sample {
     }
 
     fn progress(&self) -> Progress {
-        progress(&self.subscriber.storage, self.message.point)
+        if self.whole.load(Ordering::Relaxed) {
+            return Progress::Passed;
+        }
+        let now = progress(&self.subscriber.storage, self.message.point);
+        if now == Progress::Passed {
+            // Once seen it stays so, also when the timeline has gone through other hands since.
+            // Relaxed: who clones or lends the sample orders what he saw by himself.
+            self.whole.store(true, Ordering::Relaxed);
+        }
+        now
     }
 
     fn wait(&self, deadline: Deadline) -> Result<(), RecvError> {
@@ -255,6 +267,7 @@ impl Clone for Sample {
         self.subscriber.holds.add(self.hold);
         Sample {
             private: self.private.clone(),
+            whole: AtomicBool::new(self.whole.load(Ordering::Relaxed)),
             subscriber: self.subscriber.clone(),
             held: ManuallyDrop::new(self.held.duplicate()),
             ..*self

@@ -19,7 +19,7 @@ use rgaps_topic::{
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -430,6 +430,7 @@ impl SubscriberCore {
             }
             Ok(Some(private)) => Ok(Some(Sample {
                 private,
+                whole: AtomicBool::new(false),
                 subscriber: core.clone(),
                 held: ManuallyDrop::new(taken.held),
                 hold,

@@ -496,3 +496,33 @@ fn a_control_that_hangs_is_ended_with_the_daemon() {
     daemon.wait();
     assert!(!lives(control));
 }
+
+#[test]
+fn one_that_was_given_up_may_have_left_servers() {
+    let fake = FakeMps::new();
+    let daemon = started(&fake);
+    let mut client = daemon.client("looker");
+    let control = ours(&mut client);
+    let mut publisher = publisher_process(&daemon, GPU);
+    fake.clients(&[publisher.0.id()]);
+    client.join("other", subscriber());
+    // The fake starts its server when somebody asks for it, here the quarantine of somebody else.
+    let mut other = publisher_process(&daemon, GPU);
+    other.0.kill().unwrap();
+    wait_for("the other's proof", || leased(&mut client) == GRANULE_BYTES);
+    fake.behave("refuse");
+    kill(control);
+    wait_for("MPS to be given up", || {
+        mps(&mut client).state == MpsState::Failed
+    });
+    publisher.0.kill().unwrap();
+    publisher.0.wait().unwrap();
+    wait_for("the quarantine", || mps(&mut client).quarantined == 1);
+    wait_for("the log of the time limit", || {
+        daemon.log().contains("without its control daemon")
+    });
+    assert_eq!(leased(&mut client), GRANULE_BYTES);
+    fake.stop_servers();
+    wait_for("the proof", || mps(&mut client).quarantined == 0);
+    assert_eq!(leased(&mut client), 0);
+}

@@ -17,6 +17,7 @@ pub(crate) use process::numbers;
 use prover::Prover;
 use rgaps_session::{MpsInfo, MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ use supervisor::Supervisor;
 /// How often the control daemon is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a daemon that leaves waits for its MPS to have ended.
-const STOP_LIMIT: Duration = Duration::from_secs(12);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// A directory that is not there: a driver that looks for MPS in it finds none.
 const NOWHERE: &str = "/nonexistent/rgapsd-stays-outside-mps";
 
@@ -37,6 +38,8 @@ pub struct DeadClient {
     pub name: String,
     /// Its process in this one's PID namespace; 0 if that was not known.
     pub pid: u32,
+    /// Its user.
+    pub uid: u32,
     /// Its numbers in all PID namespaces that it was in, as far as they are known.
     pub numbers: Vec<u32>,
     /// The pipe directories of every MPS that it may have been under.
@@ -55,8 +58,9 @@ pub trait Mps: Send {
     fn proven(&mut self) -> Vec<u64>;
     /// Why another one is not proven to be gone yet.
     fn doubt(&self, number: u64) -> Option<String>;
-    /// The directory that processes use that name none, if there is a control's socket.
-    fn default_directory(&self) -> Option<PathBuf>;
+    /// The directory that processes of a user use that name none, if a control that serves them has its
+    /// socket there.
+    fn default_directory(&self, uid: u32) -> Option<PathBuf>;
     /// Ends what was started. What is asked afterwards is not answered.
     fn stop(&mut self);
 }
@@ -171,9 +175,12 @@ impl Mps for Keeper {
         self.board().doubts.get(&number).cloned()
     }
 
-    fn default_directory(&self) -> Option<PathBuf> {
-        let control = rgaps_session::MpsControl::at(MPS_DEFAULT_PIPE_DIRECTORY);
-        control.has_socket().then(|| control.directory().to_owned())
+    fn default_directory(&self, uid: u32) -> Option<PathBuf> {
+        let directory = PathBuf::from(MPS_DEFAULT_PIPE_DIRECTORY);
+        let owner = std::fs::metadata(directory.join("control")).ok()?.uid();
+        // Anyone can make that directory; whom it does not serve, it does not concern.
+        let serves = [0, rustix::process::geteuid().as_raw(), uid].contains(&owner);
+        serves.then_some(directory)
     }
 
     fn stop(&mut self) {

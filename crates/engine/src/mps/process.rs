@@ -47,9 +47,9 @@ fn runs(pid: u32, program: &str) -> bool {
     })
 }
 
-/// Servers of MPS that can be seen and may belong to a pipe directory: whose environment names it, or
-/// cannot be read.
-pub(super) fn servers_of(directory: &Path) -> Vec<u32> {
+/// Servers of MPS that can be seen and belong to a pipe directory, as their environment says.
+/// `perhaps`: also those whose environment cannot be read, for they are other users'.
+pub(super) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -57,19 +57,19 @@ pub(super) fn servers_of(directory: &Path) -> Vec<u32> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| runs(*pid, SERVER_PROGRAM) && start_time(*pid).is_some())
-        .filter(|pid| belongs_to(*pid, directory))
+        .filter(|pid| belongs_to(*pid, directory).unwrap_or(perhaps))
         .collect()
 }
 
-fn belongs_to(pid: u32, directory: &Path) -> bool {
-    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else {
-        return true;
-    };
+/// None: that cannot be seen.
+fn belongs_to(pid: u32, directory: &Path) -> Option<bool> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = format!("{MPS_PIPE_VARIABLE}=");
     let named = environment
         .split(|byte| *byte == 0)
         .find_map(|entry| entry.strip_prefix(prefix.as_bytes()));
-    named.unwrap_or(MPS_DEFAULT_PIPE_DIRECTORY.as_bytes()) == directory.as_os_str().as_bytes()
+    let named = named.unwrap_or(MPS_DEFAULT_PIPE_DIRECTORY.as_bytes());
+    Some(named == directory.as_os_str().as_bytes())
 }
 
 #[cfg(test)]

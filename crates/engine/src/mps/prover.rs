@@ -115,11 +115,12 @@ fn look(
         seen.insert(control.clone());
     }
     let asked = control.servers(ASK_LIMIT);
-    let visible = servers_of(control.directory());
     match asked {
         Ok(servers) => {
             let listed = |pid: &u32| servers.iter().any(|server| server.pid == *pid);
-            match visible.into_iter().find(|pid| !listed(pid)) {
+            // Other users' servers are, as far as we see, of another directory.
+            let mut visible = servers_of(control.directory(), false).into_iter();
+            match visible.find(|pid| !listed(pid)) {
                 // Its clients are in no list.
                 Some(stray) if here.is_some() => Err(stray_server(stray)),
                 _ => Ok(View::Servers {
@@ -137,7 +138,8 @@ fn look(
                 MpsError::Refused { .. } => !lives && seen.contains(control),
                 _ => false,
             };
-            match visible.first() {
+            // Ours run as this user, so that we see whose they are.
+            match servers_of(control.directory(), !is_own).first() {
                 Some(stray) if ended => Err(stray_server(*stray)),
                 None if ended => Ok(View::Nobody),
                 _ => Err(error.to_string()),

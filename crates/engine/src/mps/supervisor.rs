@@ -26,7 +26,9 @@ const MAX_RESTARTS: u32 = 5;
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 /// After running so long, what was before is forgotten.
 const RUNS_WELL: Duration = Duration::from_secs(60);
-/// How long it may take to end after `quit`, and after SIGTERM.
+/// How long `quit` may take: servers give back what they have on the GPUs.
+const QUIT_LIMIT: Duration = Duration::from_secs(8);
+/// How long it may take to end afterwards, and after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(3);
 /// What is quoted of what it printed.
 const TAIL_BYTES: usize = 600;
@@ -62,6 +64,8 @@ pub(super) struct Supervisor {
     children: Vec<Child>,
     failures: u32,
     restarts: u32,
+    /// A control daemon has run, now or under a predecessor.
+    has_run: bool,
     reason: Option<String>,
     begun: bool,
 }
@@ -70,6 +74,7 @@ impl Supervisor {
     pub(super) fn new(place: Place, wanted: bool, inherited: Option<PathBuf>) -> Supervisor {
         // A shell with the environment of this realm's own MPS started us.
         let inherited = inherited.filter(|directory| *directory != place.pipes());
+        let has_run = place.has_record();
         Supervisor {
             place,
             wanted,
@@ -78,6 +83,7 @@ impl Supervisor {
             children: Vec::new(),
             failures: 0,
             restarts: 0,
+            has_run,
             reason: None,
             begun: false,
         }
@@ -102,6 +108,8 @@ impl Supervisor {
         let pipe_directory = match &self.state {
             State::Foreign { directory } => text(directory),
             _ if own => text(self.place.pipes()),
+            // Its servers may live on, with their clients.
+            State::Failed if self.has_run => text(self.place.pipes()),
             _ => None,
         };
         MpsInfo {
@@ -239,6 +247,7 @@ impl Supervisor {
     }
 
     fn ran(&mut self, process: Process) {
+        self.has_run = true;
         self.reason = None;
         self.state = State::Ours {
             process,
@@ -414,7 +423,7 @@ impl Supervisor {
                 return self.drain(process);
             }
             Ok(_) => {
-                if let Err(error) = control.ask("quit", END_LIMIT) {
+                if let Err(error) = control.ask("quit", QUIT_LIMIT) {
                     tracing::error!(%error, "MPS does not quit");
                 }
             }
@@ -427,7 +436,7 @@ impl Supervisor {
             signal(process, Signal::KILL);
             self.wait_for_end(process);
         }
-        for server in servers_of(self.place.pipes()) {
+        for server in servers_of(self.place.pipes(), false) {
             tracing::error!(pid = server, "an MPS server outlives its control daemon");
         }
         self.place.remove_record();
