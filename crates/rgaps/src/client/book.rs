@@ -27,6 +27,8 @@ pub(super) struct MemberBook {
     pub(super) leases: BTreeMap<u32, Vec<Range>>,
     /// The pool that a subscriber reads in, if it is one of its own.
     pub(super) reads: Option<u32>,
+    /// How a subscriber's messages reach it, for listings.
+    pub(super) path: Option<String>,
     /// The allocator over it.
     pub(super) arena: Option<Weak<dyn Arena>>,
 }

@@ -211,7 +211,7 @@ impl Conductor {
     /// Tells the daemon how a subscriber's messages reach it. Does not wait for a daemon to come.
     pub(crate) fn tell_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
         let path = path.to_owned();
-        self.run(move |worker| worker.give_up(&Request::Path { member, path }))
+        self.run(move |worker| worker.tell_path(member, path))
     }
 
     /// A pool that a descriptor names.

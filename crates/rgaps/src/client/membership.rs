@@ -48,6 +48,7 @@ impl Worker {
                     .into_iter()
                     .collect(),
                 reads: reads.map(|pool| pool.pool),
+                path: None,
             },
         );
         Ok(Joined {
@@ -171,6 +172,13 @@ impl Worker {
             return Ok(());
         }
         self.give_up(&Request::ReturnTimeline { zone, timeline })
+    }
+
+    pub(super) fn tell_path(&mut self, member: Member, path: String) -> Result<(), ClientError> {
+        if let Some(book) = self.zone(member.zone)?.members.get_mut(&member) {
+            book.path = Some(path.clone());
+        }
+        self.give_up(&Request::Path { member, path })
     }
 
     pub(super) fn gpu_lost(&mut self, zone: ZoneId) -> Result<(), ClientError> {

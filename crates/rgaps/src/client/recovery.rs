@@ -67,7 +67,19 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
         doorbells,
         timelines: book.timelines.iter().copied().collect(),
     };
-    session.call(&request, &[]).map(drop)
+    session.call(&request, &[])?;
+    for (member, kept) in &book.members {
+        if let Some(path) = kept.path.clone() {
+            session.call(
+                &Request::Path {
+                    member: *member,
+                    path,
+                },
+                &[],
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), CallError> {
