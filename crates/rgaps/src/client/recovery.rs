@@ -70,13 +70,12 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
     session.call(&request, &[])?;
     for (member, kept) in &book.members {
         if let Some(path) = kept.path.clone() {
-            session.call(
-                &Request::Path {
-                    member: *member,
-                    path,
-                },
-                &[],
-            )?;
+            let member = *member;
+            match session.call(&Request::Path { member, path }, &[]) {
+                // It is for listings only.
+                Ok(_) | Err(CallError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(())
