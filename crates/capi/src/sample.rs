@@ -9,6 +9,9 @@ use rgaps_rs::Sample;
 use std::ffi::{c_char, c_void, CString};
 use std::sync::OnceLock;
 
+/// How long `rgaps_sample_data` waits for a message to be finished.
+const FINISH_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// `rgaps_sample_t`.
 pub struct rgaps_sample_t {
     birth: Birth,
@@ -55,7 +58,7 @@ macro_rules! accessors {
 accessors! {
     /// Address of the first byte, once the work that writes the bytes has finished.
     rgaps_sample_data -> *const c_void = std::ptr::null(), |sample| {
-        sample.synchronize(std::time::Duration::MAX)?;
+        sample.synchronize(FINISH_WAIT)?;
         sample.address() as *const c_void
     };
     /// Bytes of payload.

@@ -173,7 +173,7 @@ pub enum RecvError {
         sequence: u64,
     },
     /// The work that writes the message did not finish in time.
-    #[error("message {sequence} on topic '{topic}' was not finished within the time-out")]
+    #[error("message {sequence} on topic '{topic}' was not finished in time: work on its publisher's GPU still runs; synchronize() with a longer time-out waits for it")]
     Unfinished {
         /// Topic.
         topic: String,

@@ -15,6 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long the CPU waits for a message to be finished where nobody says how long: a member that lies
+/// about its work must not hold others for ever.
+const FINISH_WAIT: Duration = Duration::from_secs(10);
+
 /// A message that this process holds: its bytes are not changed or reused before the last clone
 /// is dropped.
 pub struct Sample {
@@ -77,7 +81,8 @@ impl Sample {
         self.mapping().base() + self.message.offset
     }
 
-    /// The bytes, of a sample in host memory. Waits on the CPU for work that still writes them.
+    /// The bytes, of a sample in host memory. Waits on the CPU for work that still writes them, for 10 s at
+    /// most; [`synchronize`](Self::synchronize) waits for longer.
     pub fn as_slice(&self) -> Result<&[u8], RecvError> {
         self.subscriber.guard.check()?;
         if self.domain() != Domain::Host {
@@ -89,7 +94,7 @@ impl Sample {
                 ),
             });
         }
-        self.wait(Deadline::NEVER)?;
+        self.synchronize(FINISH_WAIT)?;
         if let Some(copy) = &self.private {
             return Ok(&copy.bytes()[..self.message.bytes as usize]);
         }
@@ -101,8 +106,8 @@ impl Sample {
         })
     }
 
-    /// Copies bytes from `at` on to the host, after the work that writes them; returns when they are
-    /// there.
+    /// Copies bytes from `at` on to the host, after the work that writes them, which is waited for as in
+    /// [`as_slice`](Self::as_slice); returns when they are there.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         let end = at.checked_add(bytes.len() as u64);
@@ -113,7 +118,7 @@ impl Sample {
                 mapped: self.message.bytes,
             }));
         }
-        self.wait(Deadline::NEVER)?;
+        self.synchronize(FINISH_WAIT)?;
         if let Some(copy) = &self.private {
             return Ok(copy.read(at, bytes)?);
         }
@@ -187,7 +192,7 @@ impl Sample {
             Progress::Pending => {
                 let core = &self.subscriber;
                 let mut waited = Ok(());
-                let wait = || waited = self.wait(Deadline::NEVER);
+                let wait = || waited = self.synchronize(FINISH_WAIT);
                 let point = self.message.point;
                 self.mapping()
                     .wait_on(core.zone(), core.conductor(), stream, point, wait)
