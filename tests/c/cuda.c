@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 
 enum { BYTES = 300000, MESSAGES = 20 };
 
@@ -22,6 +23,11 @@ static struct {
     int (*create_stream)(void **, unsigned);
     int (*synchronize)(void *);
     int (*attribute)(void *, int, address_t);
+    int (*copy_async)(address_t, address_t, size_t, void *);
+    int (*query)(void *);
+    int (*register_host)(void *, size_t, unsigned);
+    int (*device_pointer)(address_t *, void *, unsigned);
+    int (*wait_value)(void *, address_t, uint64_t, unsigned);
 } cu;
 
 #define CU(call)                                                                     \
@@ -62,6 +68,11 @@ static void start_cuda(void)
     find(&cu.create_stream, "cuStreamCreate");
     find(&cu.synchronize, "cuStreamSynchronize");
     find(&cu.attribute, "cuPointerGetAttribute");
+    find(&cu.copy_async, "cuMemcpyAsync");
+    find(&cu.query, "cuStreamQuery");
+    find(&cu.register_host, "cuMemHostRegister_v2");
+    find(&cu.device_pointer, "cuMemHostGetDevicePointer_v2");
+    find(&cu.wait_value, "cuStreamWaitValue64_v2");
     CU(cu.init(0));
     CU(cu.primary(&context, 0));
     CU(cu.set_current(context));
@@ -227,6 +238,150 @@ static void loans(const char *name)
     rgaps_publisher_destroy(publisher);
 }
 
+/* Numbers that streams wait for. */
+static volatile uint64_t *gates;
+static address_t gates_address;
+
+static void make_gates(void)
+{
+    void *page = NULL;
+
+    CHECK(posix_memalign(&page, 4096, 4096) == 0);
+    memset(page, 0, 4096);
+    CU(cu.register_host(page, 4096, 3 /* portable, mapped */));
+    CU(cu.device_pointer(&gates_address, page, 0));
+    gates = page;
+}
+
+/* Holds a stream up until gates[gate] is 1. */
+static void close_gate(void *stream, int gate)
+{
+    CU(cu.wait_value(stream, gates_address + 8 * gate, 1, 0 /* CU_STREAM_WAIT_VALUE_GEQ */));
+}
+
+/* Publishes a message whose work is held up, and is killed. */
+static void die(const char *name, int begin)
+{
+    rgaps_publisher_options_t options = {.size = sizeof options, .domain = "cuda:0"};
+    rgaps_publisher_t *publisher;
+    rgaps_loan_t *loan;
+    void *stream;
+    char byte;
+
+    if (read(begin, &byte, 1) != 1) {
+        _exit(0);
+    }
+    start_cuda();
+    make_gates();
+    CU(cu.create_stream(&stream, 1));
+    OK(rgaps_publisher_create(name, &options, &publisher));
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    close_gate(stream, 0);
+    CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 1, BYTES, stream));
+    OK(rgaps_loan_publish_on(loan, stream, NULL));
+    /* Until we are killed. */
+    while (read(begin, &byte, 1) == 1) {
+    }
+    _exit(0);
+}
+
+/* Its reader's stream goes on, and the sample says what became of it. */
+static void aborted(const char *name, pid_t child, int begin)
+{
+    rgaps_subscriber_t *subscriber;
+    rgaps_sample_t *sample, *again;
+    const void *data;
+    void *stream;
+    uint32_t ready;
+
+    CU(cu.create_stream(&stream, 1));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    CHECK(write(begin, "b", 1) == 1);
+    OK(rgaps_subscriber_recv(subscriber, SOON, &sample));
+    OK(rgaps_sample_is_ready(sample, &ready));
+    CHECK(ready == 0);
+    OK(rgaps_sample_wait_on(sample, stream));
+    CHECK(cu.query(stream) == 600 /* CUDA_ERROR_NOT_READY */);
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, NULL, 0) == child);
+    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_synchronize(sample, SOON));
+    CU(cu.synchronize(stream));
+    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_is_ready(sample, &ready));
+    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_wait_on(sample, stream));
+    CHECK(rgaps_sample_data(sample) == NULL && rgaps_sample_data_on(sample, stream) == NULL);
+    OK(rgaps_sample_clone(sample, &again));
+    OK(rgaps_sample_release(again));
+    OK(rgaps_sample_release_on(sample, stream));
+    CHECK(rgaps_subscriber_pull(subscriber, 0, &data, NULL) == RGAPS_ERROR_TIMED_OUT);
+    rgaps_subscriber_destroy(subscriber);
+}
+
+/* Messages are received while their work is queued, and waited for on the CPU or on a stream. */
+static void streams(const char *name)
+{
+    rgaps_publisher_options_t options = {.size = sizeof options, .domain = "cuda:0"};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+    rgaps_sample_t *sample;
+    rgaps_loan_t *loan;
+    address_t copy;
+    const void *data, *pulled;
+    void *writes, *reads, *none = (void *)(uintptr_t)12345;
+    uint64_t address, point;
+    uint32_t ready;
+    size_t bytes;
+
+    CU(cu.allocate(&copy, BYTES));
+    CU(cu.create_stream(&writes, 1));
+    CU(cu.create_stream(&reads, 1));
+    OK(rgaps_publisher_create(name, &options, &publisher));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    close_gate(writes, 1);
+    CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 44, BYTES, writes));
+    OK(rgaps_loan_publish_on(loan, writes, NULL));
+    OK(rgaps_subscriber_recv(subscriber, SOON, &sample));
+    OK(rgaps_sample_is_ready(sample, &ready));
+    CHECK(ready == 0);
+    FAILS(RGAPS_ERROR_UNFINISHED, "time-out", rgaps_sample_synchronize(sample, 1000000));
+    OK(rgaps_sample_gpu_point(sample, &address, &point));
+    CHECK(address != 0 && point != 0);
+    FAILS(RGAPS_ERROR_CUDA, "stream", rgaps_sample_wait_on(sample, none));
+    FAILS(RGAPS_ERROR_CUDA, "stream", rgaps_sample_record_stream(sample, none));
+    CHECK(rgaps_sample_data_on(sample, none) == NULL);
+    data = rgaps_sample_data_on(sample, reads);
+    CHECK(data != NULL);
+    CU(cu.copy_async(copy, (uintptr_t)data, BYTES, reads));
+    CHECK(cu.query(reads) == 600);
+    gates[1] = 1;
+    OK(rgaps_sample_synchronize(sample, RGAPS_FOREVER));
+    OK(rgaps_sample_is_ready(sample, &ready));
+    CHECK(ready == 1 && rgaps_sample_data(sample) == data);
+    OK(rgaps_sample_record_stream(sample, writes));
+    OK(rgaps_sample_release(sample));
+    CU(cu.synchronize(reads));
+    CHECK(is_all((void *)(uintptr_t)copy, BYTES, 44));
+
+    /* A message that is pulled too early is the next to be pulled. */
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    close_gate(writes, 2);
+    CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 55, BYTES, writes));
+    OK(rgaps_loan_publish_on(loan, writes, NULL));
+    CHECK(rgaps_subscriber_pull(subscriber, 1000000, &pulled, &bytes) == RGAPS_ERROR_TIMED_OUT);
+    CHECK(rgaps_subscriber_pull(subscriber, 0, &pulled, &bytes) == RGAPS_ERROR_TIMED_OUT);
+    gates[2] = 1;
+    OK(rgaps_subscriber_pull(subscriber, SOON, &pulled, &bytes));
+    CHECK(bytes == BYTES && is_all(pulled, BYTES, 55));
+    OK(rgaps_subscriber_release(subscriber, NULL));
+
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    OK(rgaps_loan_drop_on(loan, writes));
+    OK(rgaps_loan_drop_on(NULL, writes));
+    rgaps_subscriber_destroy(subscriber);
+    rgaps_publisher_destroy(publisher);
+    CU(cu.release(copy));
+}
+
 static void domains(const char *name)
 {
     rgaps_publisher_options_t absent = {.size = sizeof absent, .domain = "cuda:9"};
@@ -250,8 +405,9 @@ static void domains(const char *name)
 int main(void)
 {
     struct turns turns;
-    char name[128];
-    pid_t child;
+    char name[128], dying[128];
+    pid_t child, mortal;
+    int begin[2];
 
     snprintf(name, sizeof name, "%s", topic("cuda"));
     turns_init(&turns);
@@ -261,11 +417,22 @@ int main(void)
         subscribe(name, &turns);
         return 0;
     }
+    snprintf(dying, sizeof dying, "%s", topic("dying"));
+    CHECK(pipe(begin) == 0);
+    mortal = fork();
+    CHECK(mortal >= 0);
+    if (mortal == 0) {
+        close(begin[1]);
+        die(dying, begin[0]);
+    }
     publish(name, &turns);
     join(child);
     ordering(topic("on device"), "cuda");
     ordering(topic("on host"), "host");
     loans(topic("device loans"));
+    make_gates();
+    streams(topic("streams"));
+    aborted(dying, mortal, begin[1]);
     domains(topic("domains"));
     return 0;
 }

@@ -36,8 +36,14 @@
  *               is destroyed.
  *   Addresses   of messages in the memory of a GPU are device pointers (CUdeviceptr).
  *   Streams     A stream (CUstream, cudaStream_t) orders publishing and releasing after the work
- *               that was queued on it; NULL is the default stream. These functions wait for that
- *               work on the CPU. In host memory streams are not used.
+ *               that was queued on it; NULL is the default stream. Nothing waits for that work on
+ *               the CPU, but where this GPU's driver cannot order streams ('rgaps doctor' says so):
+ *               a message may be received while the work that writes it is still queued. What gives
+ *               its bytes waits for them: on the CPU (rgaps_subscriber_pull(), rgaps_sample_data(),
+ *               rgaps_sample_read(), rgaps_sample_synchronize()), or on a stream of the reader's
+ *               (rgaps_sample_data_on(), rgaps_sample_wait_on()). A message whose publisher died
+ *               before the work had finished is RGAPS_ERROR_ABORTED. A stream that captures a graph
+ *               is refused. In host memory streams are not used.
  *   Options     A structure of options starts with its size, so that programs that were compiled
  *               with an older header go on working. Set it, and leave 0 in every field that is to
  *               have its default value:
@@ -120,7 +126,12 @@ enum rgaps_status {
     /* A call of the CUDA driver failed. */
     RGAPS_ERROR_CUDA = -25,
     /* A fault of the library; please report it. */
-    RGAPS_ERROR_INTERNAL = -26
+    RGAPS_ERROR_INTERNAL = -26,
+    /* The work that was to write the message never finished: its publisher died, or lost its CUDA
+     * context. What its bytes hold is anything. */
+    RGAPS_ERROR_ABORTED = -27,
+    /* The work that writes the message did not finish in time. */
+    RGAPS_ERROR_UNFINISHED = -28
 };
 
 typedef struct rgaps_node rgaps_node_t;
@@ -230,7 +241,8 @@ void rgaps_publisher_destroy(rgaps_publisher_t *publisher);
  * again. */
 rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *data, size_t bytes);
 
-/* The same, after the work queued on `stream`. */
+/* The same behind the work queued on `stream`, without waiting for it: `data` in the memory of a GPU, or
+ * pinned, may be changed by what is queued on `stream` later, or once `stream` has passed the copy. */
 rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
                                        rgaps_stream_t stream);
 
@@ -277,16 +289,21 @@ rgaps_status_t rgaps_loan_set_tag(rgaps_loan_t *loan, uint64_t tag);
 /* Says that the message is a tensor, which has to lie within its bytes. */
 rgaps_status_t rgaps_loan_set_tensor(rgaps_loan_t *loan, const rgaps_tensor_t *tensor);
 
-/* Publishes the loan after the work queued on the default stream. Where it succeeds the handle is
+/* Publishes the loan behind the work queued on the default stream. Where it succeeds the handle is
  * gone; where it fails the handle remains, to be published again or dropped. `sequence`, the
  * message's number among the publisher's, may be NULL. */
 rgaps_status_t rgaps_loan_publish(rgaps_loan_t *loan, uint64_t *sequence);
 
-/* The same after the work queued on `stream`. */
+/* The same behind the work queued on `stream`. Reliable subscribers are waited for before anything is
+ * queued there. */
 rgaps_status_t rgaps_loan_publish_on(rgaps_loan_t *loan, rgaps_stream_t stream, uint64_t *sequence);
 
-/* Gives the block back without publishing it. */
+/* Gives the block back without publishing it. Where publishing on a stream failed, work queued there
+ * may still write it, and else work on the default stream: it is kept until that has finished. */
 void rgaps_loan_drop(rgaps_loan_t *loan);
+
+/* The same, kept until the work queued on `stream` so far has finished. */
+rgaps_status_t rgaps_loan_drop_on(rgaps_loan_t *loan, rgaps_stream_t stream);
 
 /* ---- Subscribers ------------------------------------------------------------------------------ */
 
@@ -320,8 +337,8 @@ rgaps_status_t rgaps_subscriber_create(const char *topic, const rgaps_subscriber
 /* Leaves the topic and releases all pulled pointers; samples that were received stay valid. */
 void rgaps_subscriber_destroy(rgaps_subscriber_t *subscriber);
 
-/* Takes the next message, waiting for it if there is none, or RGAPS_ERROR_TIMED_OUT. `*data` is its
- * first byte, a device pointer where the topic lives on a GPU, and stays readable and unchanged
+/* Takes the next message, waiting for it and for the work that writes it, or RGAPS_ERROR_TIMED_OUT;
+ * then the next call gives it. After RGAPS_ERROR_ABORTED it gives the one behind. `*data` is its first byte, a device pointer where the topic lives on a GPU, and stays readable and unchanged
  * until it is released. `bytes` may be NULL. */
 rgaps_status_t rgaps_subscriber_pull(rgaps_subscriber_t *subscriber, uint64_t timeout_ns,
                                      const void **data, size_t *bytes);
@@ -357,8 +374,35 @@ uint32_t rgaps_subscriber_held(const rgaps_subscriber_t *subscriber);
 /* ---- Samples: messages with what is known of them ---------------------------------------------
  * The functions without a code give 0 or NULL for NULL. */
 
-/* The first byte: readable and unchanged until the sample and its clones are released. */
+/* The first byte: readable and unchanged until the sample and its clones are released. Waits on the CPU
+ * for the work that writes the bytes, for 10 s at most; NULL where it does not finish. */
 const void *rgaps_sample_data(const rgaps_sample_t *sample);
+
+/* The same for work that is queued on `stream` from here on, without waiting: see
+ * rgaps_sample_wait_on(). NULL where that fails. */
+const void *rgaps_sample_data_on(const rgaps_sample_t *sample, rgaps_stream_t stream);
+
+/* Whether the work that writes the bytes has finished (1), or not yet (0), or RGAPS_ERROR_ABORTED. */
+rgaps_status_t rgaps_sample_is_ready(const rgaps_sample_t *sample, uint32_t *ready);
+
+/* Waits on the CPU until it has, or RGAPS_ERROR_UNFINISHED in time, or RGAPS_ERROR_ABORTED. */
+rgaps_status_t rgaps_sample_synchronize(const rgaps_sample_t *sample, uint64_t timeout_ns);
+
+/* Has the work that is queued on `stream` from here on wait for the work that writes the bytes, and keeps
+ * the message until `stream` has passed the point where it is released. If the publisher dies
+ * before, `stream` goes on, reads anything, and rgaps_sample_is_ready() says so afterwards. */
+rgaps_status_t rgaps_sample_wait_on(const rgaps_sample_t *sample, rgaps_stream_t stream);
+
+/* Keeps the message, after it and its clones are released, until the work queued on `stream` by then has
+ * finished. The stream lives at least as long as they. */
+rgaps_status_t rgaps_sample_record_stream(const rgaps_sample_t *sample, rgaps_stream_t stream);
+
+/* Where kernels find how far the message is: the device address of two 64-bit numbers, and a point. The
+ * message is whole if the first number is at least the point and has the same upper 32 bits, or else if
+ * the second is and has. 0 and 0: there is nothing to look at, rgaps_sample_is_ready() says all. */
+rgaps_status_t rgaps_sample_gpu_point(const rgaps_sample_t *sample, uint64_t *address,
+                                      uint64_t *point);
+
 size_t rgaps_sample_bytes(const rgaps_sample_t *sample);
 
 /* Copies bytes from byte `at` on to host memory, from whichever domain. */
@@ -388,10 +432,11 @@ const char *rgaps_sample_domain(const rgaps_sample_t *sample);
 /* Another handle of the same message, released by itself. */
 rgaps_status_t rgaps_sample_clone(const rgaps_sample_t *sample, rgaps_sample_t **clone);
 
-/* Lets go, after the work queued on the default stream. */
+/* Lets go: the message is kept until work on the streams that were recorded (rgaps_sample_wait_on(),
+ * rgaps_sample_record_stream()) has finished; where there are none, that on the default stream. */
 rgaps_status_t rgaps_sample_release(rgaps_sample_t *sample);
 
-/* Lets go after the work queued on `stream`. Where waiting for it fails, the sample is still held. */
+/* The same, and that on `stream`. Where `stream` is none the sample is still held. */
 rgaps_status_t rgaps_sample_release_on(rgaps_sample_t *sample, rgaps_stream_t stream);
 
 /* ---- Wait sets: many subscribers at once ------------------------------------------------------- */

@@ -203,6 +203,30 @@ pub unsafe extern "C" fn rgaps_loan_publish_on(
     })
 }
 
+/// Gives the block back after the work queued on a stream.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_loan_drop_on(
+    loan: *mut rgaps_loan_t,
+    stream: rgaps_stream_t,
+) -> rgaps_status_t {
+    guard(|| {
+        if loan.is_null() {
+            return Ok(());
+        }
+        // SAFETY: C's promise, in rgaps.h.
+        let held = unsafe { borrow(loan) }?.lock()?.take();
+        if let Some(held) = held {
+            held.discard_on(Stream(stream as u64));
+        }
+        // SAFETY: as above; the borrow has ended.
+        drop(unsafe { take(loan) }?);
+        Ok(())
+    })
+}
+
 /// Gives the block back.
 ///
 /// # Safety

@@ -6,7 +6,7 @@ use crate::handle::{borrow, give, take, Birth, Object};
 use crate::loan::rgaps_loan_t;
 use crate::node::{node_or_default, rgaps_node_t};
 use crate::options::{read_options, Plain};
-use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure};
+use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use rgaps_layout::{BLOCK_ALIGN, MAX_DEPTH};
 use rgaps_pool::Stream;
 use rgaps_rs::{Loan, Node, Publisher, PublisherQos};
@@ -151,8 +151,39 @@ pub unsafe extern "C" fn rgaps_publisher_push(
     data: *const c_void,
     bytes: usize,
 ) -> rgaps_status_t {
+    let stream = Stream(0);
     // SAFETY: passed on from C.
-    unsafe { rgaps_publisher_push_on(publisher, data, bytes, std::ptr::null_mut()) }
+    guard(|| unsafe { push(publisher, data, bytes, stream, true) })
+}
+
+/// Copies and publishes behind the work queued on a stream. `waits`: returns when the copy is made.
+///
+/// # Safety
+/// As `rgaps.h` says of the publisher and the data.
+unsafe fn push(
+    publisher: *mut rgaps_publisher_t,
+    data: *const c_void,
+    bytes: usize,
+    stream: Stream,
+    waits: bool,
+) -> Outcome {
+    // SAFETY: C's promise, in rgaps.h.
+    let publisher = unsafe { borrow(publisher) }?;
+    if data.is_null() && bytes > 0 {
+        return Err(Failure::argument(format!(
+            "data is NULL, for {bytes} bytes"
+        )));
+    }
+    let mut loan = publisher.publisher.loan(bytes as u64)?;
+    // SAFETY: C promises that `data` is readable for `bytes` bytes until we return, or until the stream
+    // has passed.
+    unsafe { loan.copy_from_on(0, data as u64, bytes as u64, stream) }?;
+    if waits {
+        loan.wait_for(stream)?;
+    }
+    loan.publish_on(stream)
+        .map_err(|unpublished| unpublished.error)?;
+    Ok(())
 }
 
 /// Publishes a copy, after the work queued on a stream.
@@ -166,22 +197,9 @@ pub unsafe extern "C" fn rgaps_publisher_push_on(
     bytes: usize,
     stream: rgaps_stream_t,
 ) -> rgaps_status_t {
-    guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
-        let publisher = unsafe { borrow(publisher) }?;
-        if data.is_null() && bytes > 0 {
-            return Err(Failure::argument(format!(
-                "data is NULL, for {bytes} bytes"
-            )));
-        }
-        let stream = Stream(stream as u64);
-        let mut loan = publisher.publisher.loan(bytes as u64)?;
-        // SAFETY: C promises that `data` is readable for `bytes` bytes until we return.
-        unsafe { loan.copy_from_on(0, data as u64, bytes as u64, stream) }?;
-        loan.publish_on(stream)
-            .map_err(|unpublished| unpublished.error)?;
-        Ok(())
-    })
+    let stream = Stream(stream as u64);
+    // SAFETY: passed on from C.
+    guard(|| unsafe { push(publisher, data, bytes, stream, false) })
 }
 
 /// Waits for subscribers.

@@ -1,16 +1,17 @@
 //! Samples.
 
-use crate::boundary::{guard, guard_value, Out};
+use crate::boundary::{guard, guard_value, timeout, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
-use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure};
+use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use crate::tensor::rgaps_tensor_t;
 use rgaps_pool::Stream;
 use rgaps_rs::Sample;
 use std::ffi::{c_char, c_void, CString};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// How long `rgaps_sample_data` waits for a message to be finished.
-const FINISH_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+const FINISH_WAIT: Duration = Duration::from_secs(10);
 
 /// `rgaps_sample_t`.
 pub struct rgaps_sample_t {
@@ -73,6 +74,122 @@ accessors! {
     rgaps_sample_publish_ns -> u64 = 0, |sample| sample.publish_ns();
     /// Which publisher it is from.
     rgaps_sample_publisher_id -> u64 = 0, |sample| sample.publisher_id();
+}
+
+/// Address of the first byte, for work that is queued on a stream from here on.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_data_on(
+    sample: *const rgaps_sample_t,
+    stream: rgaps_stream_t,
+) -> *const c_void {
+    guard_value(std::ptr::null(), || {
+        // SAFETY: C's promise, in rgaps.h.
+        let sample = &unsafe { borrow(sample) }?.sample;
+        order(sample, stream)?;
+        Ok(sample.address() as *const c_void)
+    })
+}
+
+/// Has a stream wait for the work that writes the bytes, and the block for the stream. Where nothing has
+/// to be waited for, a handle that is no stream is refused all the same.
+fn order(sample: &Sample, stream: rgaps_stream_t) -> Outcome {
+    let stream = Stream(stream as u64);
+    sample.check_stream(stream)?;
+    Ok(sample.wait_on(stream)?)
+}
+
+/// Whether the work that writes the bytes has finished.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_is_ready(
+    sample: *const rgaps_sample_t,
+    ready: *mut u32,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, sample) = unsafe { (Out::new("ready", ready, 0)?, borrow(sample)?) };
+        out.set(sample.sample.is_ready()?.into());
+        Ok(())
+    })
+}
+
+/// Waits on the CPU until it has.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_synchronize(
+    sample: *const rgaps_sample_t,
+    timeout_ns: u64,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        let sample = &unsafe { borrow(sample) }?.sample;
+        Ok(sample.synchronize(timeout(timeout_ns).unwrap_or(Duration::MAX))?)
+    })
+}
+
+/// Has a stream wait until it has.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_wait_on(
+    sample: *const rgaps_sample_t,
+    stream: rgaps_stream_t,
+) -> rgaps_status_t {
+    // SAFETY: C's promise, in rgaps.h.
+    guard(|| order(&unsafe { borrow(sample) }?.sample, stream))
+}
+
+/// Keeps the block until work on a stream has passed.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_record_stream(
+    sample: *const rgaps_sample_t,
+    stream: rgaps_stream_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promise, in rgaps.h.
+        record(&unsafe { borrow(sample) }?.sample, stream)
+    })
+}
+
+fn record(sample: &Sample, stream: rgaps_stream_t) -> Outcome {
+    let stream = Stream(stream as u64);
+    sample.check_stream(stream)?;
+    sample.record_stream(stream);
+    Ok(())
+}
+
+/// Where work on a GPU finds how far the message is.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_sample_gpu_point(
+    sample: *const rgaps_sample_t,
+    address: *mut u64,
+    point: *mut u64,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out_address, out_point, sample) = unsafe {
+            let out_address = Out::new("address", address, 0)?;
+            (out_address, Out::new("point", point, 0)?, borrow(sample)?)
+        };
+        let (address, point) = sample.sample.gpu_point().unwrap_or_default();
+        out_address.set(address);
+        out_point.set(point);
+        Ok(())
+    })
 }
 
 /// Copies bytes to the host.
@@ -189,9 +306,7 @@ pub unsafe extern "C" fn rgaps_sample_release_on(
             return Ok(());
         }
         // SAFETY: C's promise, in rgaps.h.
-        unsafe { borrow(sample) }?
-            .sample
-            .record_stream(Stream(stream as u64));
+        record(&unsafe { borrow(sample) }?.sample, stream)?;
         // SAFETY: as above; the borrow has ended.
         drop(unsafe { take(sample) }?);
         Ok(())

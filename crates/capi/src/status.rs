@@ -55,6 +55,8 @@ codes! {
     System = -24, c"RGAPS_ERROR_SYSTEM";
     Cuda = -25, c"RGAPS_ERROR_CUDA";
     Internal = -26, c"RGAPS_ERROR_INTERNAL";
+    Aborted = -27, c"RGAPS_ERROR_ABORTED";
+    Unfinished = -28, c"RGAPS_ERROR_UNFINISHED";
 }
 
 #[cfg(test)]
@@ -210,6 +212,8 @@ impl Coded for RecvError {
             RecvError::TimedOut(_) => Code::TimedOut,
             RecvError::TooManyHeld { .. } => Code::TooManyHeld,
             RecvError::Untrusted { .. } => Code::Protocol,
+            RecvError::Aborted { .. } => Code::Aborted,
+            RecvError::Unfinished { .. } => Code::Unfinished,
             RecvError::Client(error) => error.code(),
             RecvError::Pool(error) => error.code(),
             _ => Code::System,

@@ -12,13 +12,15 @@ use rgaps_rs::{Late, Node, RecvError, Sample, Subscriber, SubscriberQos};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `rgaps_subscriber_t`.
 pub struct rgaps_subscriber_t {
     birth: Birth,
     pub(crate) subscriber: Subscriber,
     pulled: Mutex<Pulled>,
+    /// Taken for a pull that did not wait for its work long enough.
+    late: Mutex<Option<Sample>>,
     /// Keeps the default node for those who come after; wait sets compare it.
     pub(crate) node: Arc<Node>,
 }
@@ -33,6 +35,33 @@ impl Object for rgaps_subscriber_t {
 impl rgaps_subscriber_t {
     fn pulled(&self) -> MutexGuard<'_, Pulled> {
         self.pulled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next message, when the work that writes it has finished. One that has not in time is the
+    /// next to be pulled again.
+    fn pull(&self, timeout_ns: u64) -> Result<Sample, RecvError> {
+        let begun = Instant::now();
+        let late = self.late().take();
+        let sample = match late {
+            Some(sample) => sample,
+            None => self.recv(timeout_ns)?,
+        };
+        let left = match timeout(timeout_ns) {
+            None => Duration::MAX,
+            Some(timeout) => timeout.saturating_sub(begun.elapsed()),
+        };
+        match sample.synchronize(left) {
+            Ok(()) => Ok(sample),
+            Err(RecvError::Unfinished { topic, .. }) => {
+                *self.late() = Some(sample);
+                Err(RecvError::TimedOut(topic))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn late(&self) -> MutexGuard<'_, Option<Sample>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recv(&self, timeout_ns: u64) -> Result<Sample, RecvError> {
@@ -150,6 +179,7 @@ pub unsafe extern "C" fn rgaps_subscriber_create(
             birth: Birth::now(),
             subscriber,
             pulled: Mutex::default(),
+            late: Mutex::default(),
             node,
         }));
         Ok(())
@@ -186,7 +216,7 @@ pub unsafe extern "C" fn rgaps_subscriber_pull(
             let out = Out::new("data", data, std::ptr::null())?;
             (out, Out::optional(bytes, 0), borrow(subscriber)?)
         };
-        let sample = subscriber.recv(timeout_ns)?;
+        let sample = subscriber.pull(timeout_ns)?;
         let (address, bytes) = (sample.address(), sample.len());
         subscriber.pulled().insert(sample);
         out.set(address as *const c_void);
@@ -240,7 +270,7 @@ pub unsafe extern "C" fn rgaps_subscriber_release(
         // SAFETY: C's promise, in rgaps.h.
         let subscriber = unsafe { borrow(subscriber) }?;
         if data.is_null() {
-            // Dropped without the lock: on a GPU that waits for a stream.
+            // Dropped without the lock, which others wait for.
             let samples = subscriber.pulled().take_all();
             drop(samples);
             return Ok(());

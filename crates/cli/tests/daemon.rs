@@ -160,6 +160,32 @@ fn doctor_tries_and_advises() {
     }
 }
 
+/// Where streams are ordered, and why.
+#[test]
+fn doctor_says_where_streams_are_ordered() {
+    const GPU: &str = "GPU-72676170-7320-7465-7374-206770750000";
+    for (lack, verdict, found) in [
+        ("", "ok", "on the GPU"),
+        ("memops", "lack", "cuStreamWriteValue64 failed"),
+        ("register", "lack", "cuMemHostRegister failed"),
+    ] {
+        let realm = Realm::new();
+        let mut command = realm.command(&["doctor", "--json"]);
+        command.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+        command.env("RGAPS_TEST_DRIVER_LACK", lack);
+        let run: support::Run = command.output().unwrap().into();
+        let report: Value = serde_json::from_str(&run.ok()).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let name = format!("streams of {GPU}");
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.unwrap_or_else(|| panic!("no check '{name}' in {report}"));
+        assert_eq!(check["verdict"], verdict, "{check}");
+        assert!(check["found"].as_str().unwrap().contains(found), "{check}");
+        // Either way messages can live there.
+        assert!(report["domains"].to_string().contains(GPU), "{report}");
+    }
+}
+
 #[test]
 fn doctor_fails_where_nothing_can_run() {
     let realm = Realm::new();

@@ -6,6 +6,7 @@ use crate::reading::Private;
 use crate::subscriber::SubscriberCore;
 use crate::tensor::check_extent;
 use crate::RecvError;
+use rgaps_cuda::CudaError;
 use rgaps_layout::{Domain, POINT_ABORTED};
 use rgaps_pool::{Mapping, Stream};
 use rgaps_topic::{progress, Held, Message, Progress, Shared, Tensor};
@@ -213,6 +214,16 @@ impl Sample {
         let order = self.subscriber.zone().known_order()?;
         let on_timeline = !point.is_none() && point.value != POINT_ABORTED;
         on_timeline.then(|| (order.address(point.timeline), point.value))
+    }
+
+    /// Whether a handle can be passed to [`record_stream`](Self::record_stream), as far as can be seen: an
+    /// error where it is no stream.
+    pub fn check_stream(&self, stream: Stream) -> Result<(), RecvError> {
+        self.subscriber.guard.check()?;
+        match self.mapping().on_stream(stream) {
+            None | Some(Ok(_) | Err(CudaError::Capturing)) => Ok(()),
+            Some(Err(error)) => Err(self.mapping().fail(error).into()),
+        }
     }
 
     /// Keeps the block after the last clone is dropped until all work queued on `stream` by then has

@@ -3,7 +3,9 @@
 use super::Check;
 use crate::units;
 use rgaps::{Config, GpuUuid};
-use rgaps_cuda::{CudaMapping, CudaSource, Device, Driver};
+use rgaps_cuda::{
+    memory_operations_work, Context, CudaError, CudaMapping, CudaSource, Device, Driver,
+};
 use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
 use rgaps_session::CudaUse;
 use std::os::fd::AsFd;
@@ -51,6 +53,9 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
             for device in devices {
                 let (check, domain) = gpu(&driver, &device);
                 checks.push(check);
+                if domain.is_some() {
+                    checks.push(order(&driver, &device));
+                }
                 domains.extend(domain);
             }
         }
@@ -81,6 +86,33 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
             let advice = "messages cannot live on this GPU; others, and the host, are not affected";
             (Check::lack(&domain, found, advice), None)
         }
+    }
+}
+
+/// Whether messages on this GPU's streams wait for one another there, or on the CPU.
+fn order(driver: &Arc<Driver>, device: &Device) -> Check {
+    let name = format!("streams of {}", device.uuid);
+    let works = Context::retain(driver.clone(), device.uuid)
+        .and_then(|context| memory_operations_work(&context));
+    match works {
+        Ok(()) => Check::ok(&name, "ordered on the GPU"),
+        Err(error) => Check::lack(
+            &name,
+            format!("ordered on the CPU, which waits where a message is published or let go of: {error}"),
+            advice(&error),
+        ),
+    }
+}
+
+/// What lets streams be ordered on the GPU.
+fn advice(error: &CudaError) -> &'static str {
+    match error {
+        CudaError::Lacks { .. } => "update NVIDIA's driver to one for CUDA 12.0 or later",
+        CudaError::Call {
+            call: "cuMemHostRegister",
+            ..
+        } => "allow more locked memory (ulimit -l; --ulimit memlock=-1 for a container)",
+        _ => "see the driver's release notes on stream memory operations; all else works",
     }
 }
 
