@@ -21,7 +21,7 @@ const MEMBERS: usize = 64;
 /// Line of the first floor slot.
 const SLOTS: usize = 128;
 /// Result areas of a member.
-const AREAS: usize = 4;
+pub const AREAS: usize = 4;
 const PAGE: usize = 4096;
 const LINE_WORDS: usize = 8;
 const BELL_STRIDE: usize = 16;
@@ -115,6 +115,13 @@ impl Board {
     pub fn line_offset(index: usize) -> u64 {
         assert!(index < LINES);
         (PAGE + index * LINE_WORDS * 8) as u64
+    }
+
+    /// Where a member's area begins. The areas of one member lie one behind the other.
+    pub fn data_offset(&self, member: usize, area: usize) -> u64 {
+        assert!(member < self.geometry.members && area < AREAS);
+        let words = LINES * LINE_WORDS + (member * AREAS + area) * self.geometry.samples;
+        (PAGE + words * 8) as u64
     }
 
     /// Futex word `index`.

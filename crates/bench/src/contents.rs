@@ -14,9 +14,8 @@ pub fn seed(publisher: u64, sequence: u64) -> u64 {
 }
 
 fn word(seed: u64, index: u64) -> u64 {
-    (seed ^ index)
-        .wrapping_mul(0xd1b5_4a32_d192_ed03)
-        .rotate_left(29)
+    // What the kernels write and check, so that either side may do either.
+    rgaps_kernels::pattern(seed, index)
 }
 
 /// Writes the bytes of message `seed` from `at`, a multiple of 8, on.

@@ -1,7 +1,7 @@
 //! The other processes of a benchmark: this program again, told what to do.
 
 use crate::board::{Board, Geometry};
-use crate::{alloc, exchange, fanin, handover, path, throughput};
+use crate::{alloc, copied, exchange, fanin, handoff, handover, path, spread, throughput};
 use anyhow::{bail, Context};
 use rgaps::Config;
 use rustix::process::{set_parent_process_death_signal, Signal};
@@ -39,6 +39,9 @@ pub enum Job {
     Release(alloc::Plan),
     Walk(path::Plan),
     HandOver(handover::Plan),
+    HandBack(handoff::Plan),
+    Read(spread::Plan),
+    CopyIn(copied::Plan),
 }
 
 /// What [`COMMAND`] does with its argument.
@@ -56,6 +59,9 @@ pub fn member(orders: &str) -> anyhow::Result<()> {
         Job::Release(plan) => alloc::release(&orders, plan, &board),
         Job::Walk(plan) => path::walk(&orders, plan, &board),
         Job::HandOver(plan) => handover::hand_over(&orders, plan, &board),
+        Job::HandBack(plan) => handoff::hand_back(&orders, plan, &board),
+        Job::Read(plan) => spread::read(&orders, plan, &board),
+        Job::CopyIn(plan) => copied::copy_in(&orders, plan, &board),
     }
 }
 

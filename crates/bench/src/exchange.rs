@@ -6,16 +6,22 @@
 //! messages are large, so some hops and some small messages, which are not timed, come before
 //! those that are; the one message per round that comes right after the washing is reported apart
 //! (`first`).
+//!
+//! On a GPU kernels fill and verify, and a kernel that takes some time may be in flight on the publisher's
+//! stream whenever it publishes.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
 use crate::crew::{Crew, Job, Orders};
+use crate::floor::{self, NAP};
+use crate::gpu::Gpu;
 use crate::stage::{node, Stage};
-use rgaps::{Loan, PublisherQos, RecvError, Sample, Subscriber, SubscriberQos};
-use rgaps_sync::{futex_wait, futex_wake_all, monotonic_ns, spin_hint};
+use rgaps::{Domain, Loan, PublisherQos, RecvError, Sample, Subscriber, SubscriberQos};
+use rgaps_cuda::DeviceBuffer;
+use rgaps_sync::{monotonic_ns, spin_hint};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most messages of a round.
 const BATCH_MAX: u64 = 64;
@@ -29,9 +35,9 @@ const WARM_UP_BYTES: u64 = 64;
 const SETTLE_NS: u64 = 100_000;
 /// How long a subscriber waits for a message, which it then counts as lost.
 const RECV_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the messages' pause is where there are more pollers than cores.
-const NAP: Duration = Duration::from_micros(100);
 
+/// Line of the board with the number of messages that subscribers may let go of.
+const LET_GO: usize = 0;
 /// Result areas of a subscriber.
 const MESSAGES: usize = 0;
 const FIRST: usize = 1;
@@ -56,6 +62,9 @@ pub struct Plan {
     pub messages: usize,
     pub wait: Wait,
     pub subscribers: usize,
+    pub domain: Domain,
+    /// How long the kernel in flight takes when a message is published; 0 is none.
+    pub kernel_ns: u64,
 }
 
 impl Plan {
@@ -71,6 +80,14 @@ impl Plan {
     /// Messages of a round: the first, those that warm up, those that are timed.
     fn messages_per_round(&self) -> usize {
         1 + WARM_UP + self.batch()
+    }
+
+    /// The GPU that fills and verifies; none where the messages are on the host or have no whole words.
+    fn gpu(&self) -> anyhow::Result<Option<Gpu>> {
+        match self.size % 8 {
+            0 => Gpu::of(self.domain),
+            _ => Ok(None),
+        }
     }
 
     /// Bytes of message `index` of a round.
@@ -96,6 +113,10 @@ pub struct Outcome {
     pub floor: Vec<u64>,
     pub lost: u64,
     pub corrupt: u64,
+    /// What the publisher's memory holds while all subscribers hold all messages of a round, and what
+    /// those messages have of bytes.
+    pub used_bytes: u64,
+    pub message_bytes: u64,
 }
 
 /// The publisher's side: starts the subscribers and exchanges.
@@ -128,7 +149,10 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         })
         .keep_last(1)
         .create()?;
+    let gpu = plan.gpu()?;
+    let mut used_bytes = 0;
     let mut sender = Sender {
+        gpu: gpu.as_ref(),
         crew,
         board: &board,
         plan,
@@ -143,9 +167,15 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         let mut loans = Vec::with_capacity(plan.messages_per_round());
         for index in 0..plan.messages_per_round() {
             let mut loan = publisher.loan(plan.bytes(index))?;
-            contents::fill(&mut loan, contents::seed(0, sequence))?;
+            match &gpu {
+                Some(gpu) => gpu.fill(&mut loan, contents::seed(0, sequence))?,
+                None => contents::fill(&mut loan, contents::seed(0, sequence))?,
+            }
             sequence += 1;
             loans.push(loan);
+        }
+        if let Some(gpu) = &gpu {
+            gpu.finish("the messages' bytes")?;
         }
         let hops = WARM_UP + batch;
         for hop in 0..hops {
@@ -154,6 +184,11 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         for (index, loan) in loans.into_iter().enumerate() {
             sender.message(loan, index > WARM_UP)?;
         }
+        if round == 0 {
+            publisher.trim(u64::MAX)?;
+            used_bytes = publisher.used_bytes();
+        }
+        sender.allow(sequence);
         // All bytes are verified.
         sender.done += 1;
         sender.wait()?;
@@ -165,7 +200,9 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         ..
     } = sender;
     crew.finish()?;
-    Ok(outcome(&board, plan, publish, floor_send))
+    let mut outcome = outcome(&board, plan, publish, floor_send);
+    outcome.used_bytes = used_bytes;
+    Ok(outcome)
 }
 
 fn outcome(board: &Board, plan: &Plan, publish: Vec<u64>, floor_send: Vec<u64>) -> Outcome {
@@ -192,10 +229,15 @@ fn outcome(board: &Board, plan: &Plan, publish: Vec<u64>, floor_send: Vec<u64>) 
         floor: members.flat_map(|m| board.results(m, FLOOR, all)).collect(),
         lost,
         corrupt,
+        used_bytes: 0,
+        message_bytes: (0..plan.messages_per_round())
+            .map(|index| plan.bytes(index))
+            .sum(),
     }
 }
 
 struct Sender<'a> {
+    gpu: Option<&'a Gpu>,
     crew: Crew,
     board: &'a Board,
     plan: &'a Plan,
@@ -206,6 +248,11 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
+    /// Lets subscribers verify, and let go of, all messages so far.
+    fn allow(&self, messages: u64) {
+        self.board.line(LET_GO)[0].store(messages, Ordering::Release);
+    }
+
     fn wait(&mut self) -> anyhow::Result<()> {
         let (board, done) = (self.board, self.done);
         let behind = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) < done;
@@ -222,14 +269,14 @@ impl Sender<'_> {
 
     fn hop(&mut self, number: u64, counts: bool) -> anyhow::Result<()> {
         let begun = monotonic_ns();
-        self.board.slot(0).send(number, begun);
-        if self.plan.wait == Wait::Block {
-            for member in 0..self.board.members() {
-                let bell = self.board.bell(member);
-                bell.fetch_add(1, Ordering::Release);
-                futex_wake_all(bell);
-            }
-        }
+        floor::send(
+            self.board,
+            0,
+            number,
+            begun,
+            self.plan.wait,
+            0..self.board.members(),
+        );
         let took = monotonic_ns() - begun;
         if counts {
             self.floor_send.push(took);
@@ -239,8 +286,15 @@ impl Sender<'_> {
     }
 
     fn message(&mut self, loan: Loan, counts: bool) -> anyhow::Result<()> {
+        if let Some(gpu) = self.gpu {
+            gpu.spin(self.plan.kernel_ns)?;
+        }
         let begun = monotonic_ns();
-        loan.publish().map_err(|unpublished| unpublished.error)?;
+        let published = match self.gpu {
+            Some(gpu) => loan.publish_on(gpu.handle()),
+            None => loan.publish(),
+        };
+        published.map_err(|unpublished| unpublished.error)?;
         let took = monotonic_ns() - begun;
         if counts {
             self.publish.push(took);
@@ -262,7 +316,10 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
             ..SubscriberQos::default()
         })
         .create()?;
+    let gpu = plan.gpu()?;
+    let wrong = gpu.as_ref().map(|gpu| gpu.numbers(1)).transpose()?;
     let listener = Listener {
+        gpu: gpu.as_ref().zip(wrong.as_ref()),
         orders,
         plan,
         board,
@@ -273,7 +330,7 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
     for round in 0..rounds {
         let hops = WARM_UP + batch;
         for hop in 0..hops {
-            let took = listener.hop((round * hops + hop) as u64 + 1);
+            let took = listener.hop((round * hops + hop) as u64 + 1)?;
             if hop >= WARM_UP {
                 let index = round * batch + hop - WARM_UP;
                 board.data(orders.member, FLOOR)[index].store(took, Ordering::Relaxed);
@@ -294,20 +351,26 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
             samples.push(sample);
             listener.has_done();
         }
+        listener.wait_to_let_go(sequence + samples.len() as u64)?;
         for (index, sample) in samples.iter().enumerate() {
             listener.verify(sample, sequence, plan.bytes(index))?;
             sequence += 1;
         }
+        if let Some((gpu, _)) = listener.gpu {
+            gpu.finish("a look at the bytes")?;
+        }
         listener.has_done();
     }
+    if let Some((gpu, wrong)) = listener.gpu {
+        listener.count(Field::Corrupt, gpu.read_numbers(wrong)?[0]);
+    }
     let missed = listener.subscriber.missed();
-    board
-        .field(orders.member, Field::Lost)
-        .fetch_add(missed, Ordering::AcqRel);
+    listener.count(Field::Lost, missed);
     Ok(())
 }
 
 struct Listener<'a> {
+    gpu: Option<(&'a Gpu, &'a DeviceBuffer)>,
     orders: &'a Orders,
     plan: &'a Plan,
     board: &'a Board,
@@ -316,28 +379,30 @@ struct Listener<'a> {
 
 impl Listener<'_> {
     fn has_done(&self) {
-        self.board
-            .field(self.orders.member, Field::Done)
-            .fetch_add(1, Ordering::AcqRel);
+        self.count(Field::Done, 1);
+    }
+
+    fn count(&self, field: Field, n: u64) {
+        let word = self.board.field(self.orders.member, field);
+        word.fetch_add(n, Ordering::AcqRel);
+    }
+
+    fn wait_to_let_go(&self, messages: u64) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while self.board.line(LET_GO)[0].load(Ordering::Acquire) < messages {
+            anyhow::ensure!(
+                begun.elapsed() < RECV_TIMEOUT,
+                "the publisher does not go on"
+            );
+            std::thread::sleep(NAP);
+        }
+        Ok(())
     }
 
     /// Waits for the floor's message in the same way as for rgaps's.
-    fn hop(&self, number: u64) -> u64 {
-        let slot = self.board.slot(0);
-        let bell = self.board.bell(self.orders.member);
-        loop {
-            let rings = bell.load(Ordering::Acquire);
-            if let Some(sent_ns) = slot.receive(number) {
-                return monotonic_ns() - sent_ns;
-            }
-            match self.plan.wait {
-                Wait::Poll => spin_hint(),
-                Wait::Nap => std::thread::sleep(NAP),
-                Wait::Block => {
-                    futex_wait(bell, rings, rgaps_layout::WAIT_SLICE_NS);
-                }
-            }
-        }
+    fn hop(&self, number: u64) -> anyhow::Result<u64> {
+        let sent_ns = floor::receive(self.board, 0, number, self.plan.wait, self.orders.member)?;
+        Ok(monotonic_ns() - sent_ns)
     }
 
     fn message(&self) -> anyhow::Result<(Sample, u64)> {
@@ -369,12 +434,15 @@ impl Listener<'_> {
 
     fn verify(&self, sample: &Sample, sequence: u64, bytes: u64) -> anyhow::Result<()> {
         let expected = contents::seed(0, sequence);
-        let in_order = sample.sequence() == sequence;
-        if !in_order || !contents::verify(sample, expected, bytes)? {
-            self.board
-                .field(self.orders.member, Field::Corrupt)
-                .fetch_add(1, Ordering::AcqRel);
+        let mut right = sample.sequence() == sequence && sample.len() == bytes;
+        match self.gpu {
+            Some((gpu, wrong)) => {
+                sample.wait_on(gpu.handle())?;
+                gpu.check(sample, expected, wrong, 0)?;
+            }
+            None => right &= contents::verify(sample, expected, bytes)?,
         }
+        self.count(Field::Corrupt, u64::from(!right));
         Ok(())
     }
 }

@@ -58,8 +58,13 @@ pub struct Way {
     pub publish: Short,
     /// From the publish call to the handler.
     pub latency: Short,
+    /// From the publish call until the last subscriber has the message.
+    pub last: Short,
     /// Slowest minus fastest subscriber, per message.
     pub spread: Short,
+    /// What the publisher's memory holds while all subscribers hold all messages of a round, as a part
+    /// of these messages' bytes: 1 is each once.
+    pub memory: f64,
     pub floor: Floor,
 }
 
@@ -96,6 +101,8 @@ pub fn fanout(
                 messages,
                 wait,
                 subscribers: count,
+                domain,
+                kernel_ns: 0,
             };
             let topic = format!("bench/fanout/{count}/{wait:?}");
             let outcome = exchange::run(&stage, &topic, &plan)?;
@@ -136,14 +143,21 @@ pub fn fanout(
 }
 
 fn way(wait: Wait, outcome: Outcome) -> Way {
-    let spread = (0..outcome.publish.len()).map(|message| {
-        let times = outcome.messages.iter().map(|times| times[message]);
-        let (least, most) = times.fold((u64::MAX, 0), |(a, b), ns| (a.min(ns), b.max(ns)));
-        most - least
-    });
+    let of = |message: usize| outcome.messages.iter().map(move |times| times[message]);
+    let messages = 0..outcome.publish.len();
+    let most = |message| of(message).max().unwrap_or(0);
+    let last = messages.clone().map(most).collect();
+    let spread = messages
+        .map(|message| most(message) - of(message).min().unwrap_or(0))
+        .collect();
     Way {
         wait,
-        spread: Micros::of(spread.collect()).short(),
+        last: Micros::of(last).short(),
+        spread: Micros::of(spread).short(),
+        memory: round(
+            outcome.used_bytes as f64 / outcome.message_bytes.max(1) as f64,
+            4,
+        ),
         publish: Micros::of(outcome.publish).short(),
         latency: Micros::of(outcome.messages.concat()).short(),
         floor: Floor {

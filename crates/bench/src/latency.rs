@@ -1,9 +1,12 @@
 //! `bench latency`: from the publish call to the handler.
 
+use crate::copied::{copied, Copied};
+use crate::enqueue::{enqueue, Enqueue};
 use crate::exchange::{self, Plan, Wait};
+use crate::gpu::{is_under_mps, Gpu};
 use crate::machine::Machine;
 use crate::stage::Stage;
-use crate::summary::{Micros, Short};
+use crate::summary::{round, Micros, Short};
 use rgaps::{Config, Domain};
 use serde::Serialize;
 
@@ -24,10 +27,44 @@ pub struct Latency {
     /// The first message after filling and verifying, which wash the caches; not in the above.
     pub first: Short,
     pub floor: Short,
+    /// How long the publish call took.
+    pub publish: Short,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<OnGpu>,
     pub machine: Machine,
 }
 
-/// Times `messages` messages of `size` bytes.
+/// Of messages in GPU memory.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct OnGpu {
+    /// This process was a client of MPS.
+    pub mps: bool,
+    /// The same with a kernel in flight on the publisher's stream.
+    pub in_flight: InFlight,
+    pub enqueue: Enqueue,
+    /// The bytes copied through pinned host memory, to one subscriber.
+    pub copied: Copied,
+}
+
+/// The CPU's way of a message while the GPU is at work.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct InFlight {
+    pub kernel_us: u64,
+    #[serde(flatten)]
+    pub latency: Micros,
+    pub messages: usize,
+    pub publish: Short,
+    /// The median, and that of the publish call, beyond those without a kernel.
+    pub grew_us: f64,
+    pub publish_grew_us: f64,
+}
+
+/// Most messages that are timed with a kernel in flight: each takes as long as the kernel.
+const IN_FLIGHT_MAX: usize = 2000;
+
+/// Times `messages` messages of `size` bytes; on a GPU also with a kernel of `kernel_us` in flight.
 pub fn latency(
     user: &Config,
     domain: Domain,
@@ -35,6 +72,7 @@ pub fn latency(
     subscribers: usize,
     messages: usize,
     wait: Wait,
+    kernel_us: u64,
 ) -> anyhow::Result<Latency> {
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
@@ -43,19 +81,64 @@ pub fn latency(
         messages,
         wait,
         subscribers,
+        domain,
+        kernel_ns: 0,
     };
     let outcome = exchange::run(&stage, "bench/latency", &plan)?;
+    let (mut lost, mut corrupt) = (outcome.lost, outcome.corrupt);
+    let latency = Micros::of(outcome.messages.concat());
+    let publish = Micros::of(outcome.publish.clone()).short();
+    let gpu = match domain {
+        Domain::Cuda(uuid) if size > 0 && size % 8 == 0 => {
+            let busy = Plan {
+                kernel_ns: kernel_us * 1000,
+                messages: messages.min(IN_FLIGHT_MAX),
+                ..plan
+            };
+            let with = exchange::run(&stage, "bench/latency/in-flight", &busy)?;
+            lost += with.lost;
+            corrupt += with.corrupt;
+            let in_flight = in_flight(kernel_us, with, latency, publish);
+            let gpu = Gpu::open(uuid)?;
+            let enqueue = enqueue(&gpu)?;
+            let copied = copied(&stage, uuid, size, messages, wait)?;
+            corrupt += copied.corrupt;
+            Some(OnGpu {
+                mps: is_under_mps(),
+                in_flight,
+                enqueue,
+                copied,
+            })
+        }
+        _ => None,
+    };
     Ok(Latency {
         domain: domain.to_string(),
         size,
         subscribers,
         wait,
         messages: outcome.publish.len(),
-        latency: Micros::of(outcome.messages.concat()),
-        lost: outcome.lost,
-        corrupt: outcome.corrupt,
+        latency,
+        publish,
+        gpu,
+        lost,
+        corrupt,
         first: Micros::of(outcome.first).short(),
         floor: Micros::of(outcome.floor).short(),
         machine,
     })
+}
+
+fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: Micros, publish: Short) -> InFlight {
+    let latency = Micros::of(outcome.messages.concat());
+    let messages = outcome.publish.len();
+    let with = Micros::of(outcome.publish).short();
+    InFlight {
+        kernel_us,
+        messages,
+        latency,
+        publish: with,
+        grew_us: round(latency.p50_us - idle.p50_us, 3),
+        publish_grew_us: round(with.p50_us - publish.p50_us, 3),
+    }
 }

@@ -22,13 +22,15 @@ impl Stage {
             .prefix("rgaps-bench-")
             .tempdir()
             .context("no temporary folder can be made; set TMPDIR")?;
-        let config = Config {
+        let mut config = Config {
             socket: Some(folder.path().join("r.sock")),
             idle_exit_ms: IDLE_EXIT_MS,
             autostart: true,
             access: Vec::new(),
             ..user.clone()
         };
+        // Whether the processes are under MPS is for their environment to say.
+        config.cuda.mps = false;
         let node = node(&config, "rgaps-bench")?;
         Ok(Stage {
             node,

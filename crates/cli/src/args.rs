@@ -284,6 +284,48 @@ pub enum Bench {
         /// How subscribers wait.
         #[arg(long, value_enum, default_value = "block")]
         wait: BenchWait,
+        /// In GPU memory, also with a kernel in flight that takes so long.
+        #[arg(long, value_name = "US", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        kernel_us: u64,
+    },
+    /// From the end of a publisher's kernel to the begin of a subscriber's, in two processes.
+    Handoff {
+        /// The GPUs of publisher and subscriber as this process counts them; one is both.
+        #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1..=2, default_value = "0")]
+        gpus: Vec<usize>,
+        /// Bytes of a message; may be given several times.
+        #[arg(long, value_name = "BYTES", default_values = ["4KiB", "4MiB"])]
+        size: Vec<ByteSize>,
+        /// How long the publisher's kernel takes before it writes, one length after the other.
+        #[arg(long, value_name = "US,...", value_delimiter = ',', default_value = "0,200", value_parser = clap::value_parser!(u64).range(0..=100_000))]
+        kernel_us: Vec<u64>,
+        /// Messages each way that are timed, of each size and length.
+        #[arg(long, value_name = "M", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        messages: u32,
+        /// How subscribers wait.
+        #[arg(long, value_enum, default_value = "poll")]
+        wait: BenchWait,
+    },
+    /// Messages published in one domain and read in another by several processes, beside a bare copy.
+    Spread {
+        /// Where they are published: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>.
+        #[arg(long, default_value = "cuda:0")]
+        from: String,
+        /// Where they are read.
+        #[arg(long, default_value = "cuda:1")]
+        to: String,
+        /// How they get to another GPU.
+        #[arg(long, value_enum, default_value = "copy")]
+        peer: BenchPeer,
+        /// Processes that read.
+        #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=60))]
+        readers: u32,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+        size: ByteSize,
+        /// Messages that are timed.
+        #[arg(long, value_name = "M", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        messages: u32,
     },
     /// Loan and release by several processes at once, beside one allocator under a lock.
     Alloc {
@@ -364,6 +406,17 @@ pub enum BenchWait {
     Poll,
     /// Asleep.
     Block,
+}
+
+/// How a benchmark's messages get to another GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchPeer {
+    /// By size, as without a benchmark.
+    Auto,
+    /// Copied once for all readers.
+    Copy,
+    /// Read where they are.
+    Map,
 }
 
 fn late(text: &str) -> Result<rgaps::Late, String> {

@@ -1,9 +1,10 @@
 //! `bench`: the arguments of `rgaps-bench`, and its reports.
 
-use crate::args::{Bench, BenchWait, Common};
+use crate::args::{Bench, BenchPeer, BenchWait, Common};
 use crate::output::Output;
 use crate::{domain, session};
 use rgaps_bench::Wait;
+use rgaps_session::PeerUse;
 use serde::Serialize;
 
 /// Bytes arrived that were not those that were sent, or did not arrive: no figure counts then.
@@ -26,11 +27,53 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             subscribers,
             messages,
             wait,
+            kernel_us,
         } => {
             let domain = domain::parse(&domain)?;
             let (subscribers, messages) = (subscribers as usize, messages as usize);
+            let report = rgaps_bench::latency(
+                &config,
+                domain,
+                size.0,
+                subscribers,
+                messages,
+                way(wait),
+                kernel_us,
+            )?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Handoff {
+            gpus,
+            size,
+            kernel_us,
+            messages,
+            wait,
+        } => {
+            let gpus = [gpus[0], *gpus.last().unwrap_or(&gpus[0])];
+            let sizes: Vec<u64> = size.iter().map(|size| size.0).collect();
+            let messages = messages as usize;
             let report =
-                rgaps_bench::latency(&config, domain, size.0, subscribers, messages, way(wait))?;
+                rgaps_bench::handoff(&config, gpus, &sizes, &kernel_us, messages, way(wait))?;
+            put(&report, output)?;
+            whole(report.lost, report.corrupt)
+        }
+        Bench::Spread {
+            from,
+            to,
+            peer,
+            readers,
+            size,
+            messages,
+        } => {
+            let (from, to) = (domain::parse(&from)?, domain::parse(&to)?);
+            let peer = match peer {
+                BenchPeer::Auto => PeerUse::Auto,
+                BenchPeer::Copy => PeerUse::Copy,
+                BenchPeer::Map => PeerUse::Map,
+            };
+            let (readers, messages) = (readers as usize, messages as usize);
+            let report = rgaps_bench::spread(&config, from, to, peer, readers, size.0, messages)?;
             put(&report, output)?;
             whole(report.lost, report.corrupt)
         }

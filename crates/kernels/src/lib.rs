@@ -44,6 +44,7 @@ pub struct Kernels {
     spin_fill: Kernel,
     copy: Kernel,
     scribble: Kernel,
+    stamp: Kernel,
 }
 
 impl Kernels {
@@ -59,6 +60,7 @@ impl Kernels {
             spin_fill: module.kernel(c"rgaps_spin_fill")?,
             copy: module.kernel(c"rgaps_copy")?,
             scribble: module.kernel(c"rgaps_scribble")?,
+            stamp: module.kernel(c"rgaps_stamp")?,
         })
     }
 
@@ -188,6 +190,15 @@ impl Kernels {
                 &[address, words, value],
             )
         }
+    }
+
+    /// Writes the GPU's clock, in nanoseconds, which all processes on the GPU share, to a word.
+    ///
+    /// # Safety
+    /// As [`fill_pattern`](Self::fill_pattern), for one word.
+    pub unsafe fn stamp(&self, stream: Stream, address: u64) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        unsafe { self.launch(&self.stamp, stream, (1, 1), &[address]) }
     }
 
     /// Queues a kernel, with so many blocks and threads in each.

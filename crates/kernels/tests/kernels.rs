@@ -170,3 +170,20 @@ fn the_text_declares_what_the_test_driver_does() {
     assert!(text.contains(".target sm_70") && text.contains(".version 6.3"));
     assert!(!text.contains('\0'));
 }
+
+#[test]
+fn stamps_tell_the_time_in_order() {
+    let set = Set::new();
+    let (stream, base) = (set.stream.handle(), set.memory.base());
+    // SAFETY: mapped words that only this test uses.
+    unsafe {
+        set.kernels.stamp(stream, base).unwrap();
+        set.kernels.spin(stream, 2_000_000).unwrap();
+        set.kernels.stamp(stream, base + 8).unwrap();
+    }
+    let stamps = set.words(0, 2);
+    assert!(
+        stamps[0] > 0 && stamps[1] >= stamps[0] + 2_000_000,
+        "{stamps:?}"
+    );
+}

@@ -22,7 +22,7 @@ struct Known {
     run: fn(&Launch, &[u64]) -> Result<(), Code>,
 }
 
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
     Known {
         name: "rgaps_fill_pattern",
         parameters: 3,
@@ -66,6 +66,16 @@ const KNOWN: [Known; 6] = [
             launch.each(p[1], &[(p[0], true)], |_, at| {
                 // SAFETY: `each` checked the word.
                 unsafe { write(at[0], p[2]) }
+            })
+        },
+    },
+    Known {
+        name: "rgaps_stamp",
+        parameters: 1,
+        run: |launch, p| {
+            launch.each(1, &[(p[0], true)], |_, at| {
+                // SAFETY: `each` checked the word.
+                unsafe { write(at[0], clock_ns()) }
             })
         },
     },
@@ -232,6 +242,17 @@ fn check_pattern(launch: &Launch, parameters: &[u64]) -> Result<(), Code> {
         let sum = unsafe { std::sync::atomic::AtomicU64::from_ptr(at[0] as *mut u64) };
         sum.fetch_add(mismatches, std::sync::atomic::Ordering::Relaxed);
     })
+}
+
+/// The clock of all GPUs here, which all processes share.
+fn clock_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the out pointer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn spin(launch: &Launch, nanoseconds: u64) {

@@ -18,7 +18,7 @@ const UNSAFE_CRATES: [(&str, &str); 8] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 9] = [
+const UNSAFE_FILES: [(&str, &str, &str); 10] = [
     ("session", "socket.rs", "socket options that rustix has not"),
     (
         "session",
@@ -30,6 +30,7 @@ const UNSAFE_FILES: [(&str, &str, &str); 9] = [
     ("engine", "control.rs", "the control segment"),
     ("engine", "hand_back.rs", "asking for a file lock"),
     ("bench", "board.rs", "words in shared memory"),
+    ("bench", "gpu.rs", "kernels and copies on a GPU"),
     ("bench", "handover.rs", "numbers that streams write"),
     ("bench", "locks.rs", "a semaphore in shared memory"),
 ];

@@ -1,0 +1,49 @@
+//! What one operation on a stream costs the CPU that queues it: publishing with work in flight queues
+//! the write of a number, waiting for a message a wait.
+
+use crate::board::{Board, Geometry};
+use crate::gpu::Gpu;
+use crate::summary::{Micros, Short};
+use rgaps_sync::monotonic_ns;
+use serde::Serialize;
+
+/// Operations of each kind; a driver's queue has room for about a thousand.
+const COUNT: u64 = 200;
+/// How long the kernel before them takes.
+const KERNEL_NS: u64 = 20_000_000;
+
+/// Bare calls of the driver on a stream with a kernel in flight.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)] // the names say it
+pub struct Enqueue {
+    /// Whether work is queued.
+    pub query: Short,
+    pub write: Short,
+    pub wait: Short,
+}
+
+/// Times them.
+pub fn enqueue(gpu: &Gpu) -> anyhow::Result<Enqueue> {
+    let board = Board::create(Geometry {
+        members: 1,
+        samples: 1,
+    })?;
+    let words = board.register(gpu.context())?;
+    let time = |operation: &dyn Fn(u64) -> anyhow::Result<()>| {
+        gpu.spin(KERNEL_NS)?;
+        let mut times = Vec::new();
+        for number in 1..=COUNT {
+            let begun = monotonic_ns();
+            operation(number)?;
+            times.push(monotonic_ns() - begun);
+        }
+        gpu.finish("numbers")?;
+        anyhow::Ok(Micros::of(times).short())
+    };
+    Ok(Enqueue {
+        query: time(&|_| gpu.is_idle().map(drop))?,
+        write: time(&|number| gpu.write(&words, 0, number))?,
+        // Of a number that is there: the wait is queued all the same.
+        wait: time(&|_| gpu.wait(&words, 0, COUNT))?,
+    })
+}
