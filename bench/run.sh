@@ -37,6 +37,15 @@ for wait in poll block; do
 done
 figure fanout fanout --domain "$domain" --subscribers "${FANOUT:-1,2,4,8,16,32}" --size 64KiB
 figure fanin fanin --domain "$domain" --publishers "${FANIN:-1,2,4,8,16}" --size 64KiB
+if [ "$domain" != host ]; then
+  figure handoff handoff
+  figure fanout_64MiB fanout --domain "$domain" --subscribers 1,2,4,8,16 --size 64MiB --messages 24
+  figure spread_to_host spread --from "$domain" --to host
+  if [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')" -gt 1 ]; then
+    figure handoff_two_gpus handoff --gpus 0,1
+    figure spread spread
+  fi
+fi
 if [ "$domain" = host ]; then
   figure alloc alloc --processes 1,2,4,8
   figure throughput throughput --size 64

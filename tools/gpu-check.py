@@ -1,41 +1,105 @@
 #!/usr/bin/env python3
 """Runs everything of dist/ that wants a GPU, on a bare machine with CUDA, and prints one JSON document.
 
-Usage: dist/gpu-check [--quick]. Exits 0 only if every test passed, no message was corrupt or lost and
-the crash test leaked nothing. Progress goes to standard error.
+Usage: dist/gpu-check [--quick] [--only SECTION,...]
+
+Sections: tests, python, figures, races, chaos, mps, doctor; without --only all of them. Under $OUT (default:
+gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
+before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
+(`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
+section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
 """
-import json, os, platform, subprocess, sys, tempfile, time
+import argparse, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-QUICK = "--quick" in sys.argv[1:]
-failures = []
+SECTIONS = ["tests", "python", "figures", "races", "chaos", "mps", "doctor"]
+OUTPUT_CHARS = 4000
+
+report = {"finished": False, "failures": [], "skipped": []}
+out_folder = None
+quick = False
 
 
-def run(name, command, timeout, env=None):
-    """The command's standard output, or None where it failed; a failure is remembered."""
-    print(f"gpu-check: {name} ...", file=sys.stderr, flush=True)
+def save(name, value):
+    """Writes a file whole or not at all."""
+    part = out_folder / f".{name}.part"
+    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.replace(out_folder / f"{name}.json")
+
+
+def say(text):
+    print(f"gpu-check: {text}", file=sys.stderr, flush=True)
+
+
+def failed(name, how, output=""):
+    say(f"{name}: FAILED: {how}")
+    report["failures"].append({"name": name, "exit": how, "output": output[-OUTPUT_CHARS:]})
+    save("report", report)
+
+
+def skipped(name, reason):
+    entry = {"name": name, "reason": reason}
+    if entry not in report["skipped"]:
+        say(f"{name}: skipped: {reason}")
+        report["skipped"].append(entry)
+
+
+def run(name, command, timeout, env, accept=(0,)):
+    """The command's standard output, or None where it failed; a failure is remembered. The command and all
+    that it started is ended when it takes too long."""
+    say(f"{name} ...")
     begun = time.monotonic()
     try:
-        done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=timeout, env=env
+        process = subprocess.Popen(
+            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", env=env, start_new_session=True,
         )
-        code, out, err = done.returncode, done.stdout, done.stderr
-    except subprocess.TimeoutExpired as late:
-        code, out, err = "timeout", "", str(late)
-    print(f"gpu-check: {name}: {code} after {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
-    if code != 0:
-        failures.append({"name": name, "exit": code, "output": (out + err)[-2000:]})
+    except OSError as error:
+        failed(name, f"cannot be started: {error}")
         return None
+    try:
+        out, err = process.communicate(timeout=timeout)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            out, err = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            # Somebody outside the group has the pipes.
+            out, err = "", ""
+        code = f"not done in {timeout} s"
+    say(f"{name}: {code} after {time.monotonic() - begun:.1f} s")
+    if code not in accept:
+        failed(name, code, (out or "") + (err or ""))
+        # What it had to say is often on the last line all the same.
+        return out if code == 1 else None
     return out
+
+
+def document(name, out):
+    """The JSON that a command printed: all of it, or its last line."""
+    if not out or not out.strip():
+        return None
+    for text in (out, out.strip().split("\n")[-1]):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    failed(name, "no JSON", out)
+    return None
 
 
 def lines(*command):
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
         return done.stdout.strip().split("\n")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return []
+
+
+def gpus():
+    return [l for l in lines("nvidia-smi", "-L") if l.startswith("GPU ")]
 
 
 def machine():
@@ -45,25 +109,31 @@ def machine():
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "glibc": platform.libc_ver()[1],
-        "gpus": [l.split(" (UUID")[0] for l in lines("nvidia-smi", "-L")],
+        "gpus": [l.split(" (UUID")[0] for l in gpus()],
         "driver": lines("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "topology": lines("nvidia-smi", "topo", "-m"),
     }
 
 
-def tests(env):
+def tests(env, _folder):
     """Test programs over real GPU memory. Those that need the test driver are left out by name."""
     programs = {
         "cuda-conformance": ["--exact", "gpu_memory_conforms"],
         "rgaps-cuda": [],
+        "rgaps-several": [],
         "rgaps-pubsub": [],
         "kernels-kernels": [],
+        "cli-bench_gpu": [],
     }
-    passed = {}
+    env = dict(env, RGAPS_PROGRAM=str(HERE / "bin/rgaps"))
     for name, arguments in programs.items():
         program = HERE / "tests/bin" / name
-        out = run(name, [program, "--test-threads=2", *arguments], 240, env)
-        passed[name] = next((l for l in (out or "").split("\n") if l.startswith("test result")), "failed")
-    return passed
+        if not program.exists():
+            failed(name, "is not in dist/")
+            continue
+        out = run(name, [program, "--test-threads=2", *arguments], 240, env) or ""
+        results = [l for l in out.split("\n") if l.startswith("test result")]
+        yield name, {"result": results[0] if results else "failed"}
 
 
 def python(env, folder):
@@ -71,97 +141,162 @@ def python(env, folder):
     site = Path(folder) / "site"
     wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
-    if run("wheel", pip, 120) is None:
-        return None
-    env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1", PATH=f"{HERE / 'bin'}:{env['PATH']}")
+    if run("wheel", pip, 120, env) is None:
+        return
+    env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
     del env["RGAPS_SOCKET"]
     tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python"]
     out = run("python", tests, 400, env) or ""
-    return {
+    yield "pytest", {
         "summary": out.strip().split("\n")[-1] if out else "failed",
         "skipped": [l for l in out.split("\n") if l.startswith("SKIPPED")],
     }
 
 
-def figure(name, env, *arguments):
-    out = run(name, [HERE / "bin/rgaps", "bench", *arguments, "--json"], 240, env)
-    try:
-        figures = json.loads(out) if out is not None else None
-    except ValueError:
-        failures.append({"name": name, "exit": "no JSON", "output": out[-2000:]})
-        return None
-    if figures and (figures.get("lost") or figures.get("corrupt")):
-        failures.append({"name": name, "exit": "lost or corrupt messages", "output": out[-2000:]})
-    return figures
+def figure(name, env, *arguments, timeout=240, prefix=()):
+    """A document of `rgaps bench`. It fails by itself where messages were lost or wrong."""
+    out = run(name, [*prefix, HERE / "bin/rgaps", "bench", *arguments, "--json"], timeout, env)
+    return document(name, out)
 
 
-def figures(env):
-    few, many = (500, 2000) if QUICK else (5000, 20000)
-    cuda = ["latency", "--domain", "cuda"]
-    plans = {
-        "cuda-4KiB-poll": [*cuda, "--size", 4096, "--messages", few, "--wait", "poll"],
-        "cuda-4KiB-block": [*cuda, "--size", 4096, "--messages", few, "--wait", "block"],
-        "cuda-4MiB-poll": [*cuda, "--size", 4 << 20, "--messages", few // 10, "--wait", "poll"],
-        "cuda-4MiB-block": [*cuda, "--size", 4 << 20, "--messages", few // 10, "--wait", "block"],
-        "cuda-1GiB-poll": [*cuda, "--size", 1 << 30, "--messages", 20, "--wait", "poll"],
-        "cuda-1GiB-block": [*cuda, "--size", 1 << 30, "--messages", 20, "--wait", "block"],
-        "cuda-4KiB-8-subscribers": [*cuda, "--size", 4096, "--subscribers", 8, "--messages", few, "--wait", "poll"],
-        "host-4KiB-poll": ["latency", "--size", 4096, "--messages", many, "--wait", "poll"],
-        "host-4KiB-block": ["latency", "--size", 4096, "--messages", many, "--wait", "block"],
-        "host-1GiB-poll": ["latency", "--size", 1 << 30, "--messages", 20, "--wait", "poll"],
-        "host-throughput": ["throughput", "--size", 64],
-        "host-alloc": ["alloc", "--processes", "1,2,4,8"],
-        "host-fanout": ["fanout", "--subscribers", "1,2,4,8", "--size", 65536],
-        "host-fanin": ["fanin", "--publishers", "1,2,4,8", "--size", 65536],
-    }
-    return {name: figure(name, env, *arguments) for name, arguments in plans.items()}
+def plans():
+    few, many = (500, 2000) if quick else (5000, 20000)
+    some, rounds = (100, 100) if quick else (500, 1000)
+    latency = ["latency", "--domain", "cuda"]
+    for wait in ("poll", "block"):
+        yield f"handoff-{wait}", ["handoff", "--messages", rounds, "--wait", wait]
+        yield f"cuda-4KiB-{wait}", [*latency, "--size", "4KiB", "--messages", few, "--wait", wait]
+        yield f"cuda-4MiB-{wait}", [*latency, "--size", "4MiB", "--messages", some, "--wait", wait]
+        yield f"cuda-1GiB-{wait}", [*latency, "--size", "1GiB", "--messages", 20, "--wait", wait]
+    yield "cuda-4KiB-8-subscribers", [*latency, "--size", "4KiB", "--subscribers", 8, "--messages", few, "--wait", "poll"]
+    yield "cuda-fanout-64MiB", ["fanout", "--domain", "cuda", "--size", "64MiB", "--subscribers", "1,2,4,8,16", "--messages", 24]
+    spread = ["spread", "--messages", 30 if quick else 200]
+    if len(gpus()) > 1:
+        yield "handoff-two-gpus", ["handoff", "--gpus", "0,1", "--messages", rounds]
+        for size in ("64MiB", "256MiB"):
+            yield f"spread-{size}-copy", [*spread, "--size", size, "--peer", "copy"]
+            yield f"spread-{size}-map", [*spread, "--size", size, "--peer", "map"]
+        for size in ("4KiB", "256KiB", "4MiB"):
+            for peer in ("copy", "map"):
+                yield f"spread-{size}-{peer}", [*spread, "--size", size, "--peer", peer]
+    else:
+        skipped("handoff-two-gpus, spread between GPUs", "there is one GPU")
+    yield "spread-host-to-gpu", [*spread, "--from", "host", "--to", "cuda"]
+    yield "spread-gpu-to-host", [*spread, "--from", "cuda", "--to", "host"]
+    yield "host-4KiB-poll", ["latency", "--size", "4KiB", "--messages", many, "--wait", "poll"]
+    yield "host-4KiB-block", ["latency", "--size", "4KiB", "--messages", many, "--wait", "block"]
+    yield "host-1GiB-poll", ["latency", "--size", "1GiB", "--messages", 20, "--wait", "poll"]
+    yield "host-throughput", ["throughput", "--size", 64]
+    yield "host-alloc", ["alloc", "--processes", "1,2,4,8"]
+    yield "host-fanout", ["fanout", "--subscribers", "1,2,4,8", "--size", "64KiB"]
+    yield "host-fanin", ["fanin", "--publishers", "1,2,4,8", "--size", "64KiB"]
 
 
-def races(env):
+def figures(env, _folder):
+    # Outside any MPS; the section mps has those under it.
+    env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    for name, arguments in plans():
+        yield name, figure(name, env, *arguments)
+
+
+def races(env, _folder):
     """Kernels that write late and read late, every byte checked; and the same with a wait left out, which
     must be seen."""
-    messages, skipped = (100, 12) if QUICK else (1000, 40)
-    out = run("races", [
-        HERE / "bin/rgaps-races", "--messages", messages, "--skip-messages", skipped,
-        "--gpus", min(2, len(lines("nvidia-smi", "-L"))), "--kernel-ms", 50,
-    ], 180 if QUICK else 900, env)
-    return json.loads(out.strip().split("\n")[-1]) if out else None
+    messages, left_out = (100, 12) if quick else (1000, 40)
+    for count in range(1, min(2, len(gpus())) + 1):
+        name = f"gpus-{count}"
+        out = run(f"races {name}", [
+            HERE / "bin/rgaps-races", "--messages", messages, "--skip-messages", left_out,
+            "--gpus", count, "--kernel-ms", 50,
+        ], 250 if quick else 560, env)
+        yield name, document(f"races {name}", out)
 
 
-def crashes(env):
-    kills = 20 if QUICK else 100
+def chaos(env, _folder):
+    kills = 20 if quick else 200
     out = run("chaos", [HERE / "bin/rgaps-chaos", "--domain", "cuda", "--kills", kills, "--seed", 1], 420, env)
-    last = (out or "").strip().split("\n")[-1]
+    yield "kills", document("chaos", out)
+
+
+def mps(env, folder):
+    """Hand-over and latency under an MPS of our own, then what the daemon promises about it."""
+    home = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # short: MPS's sockets lie in it
+    env = dict(env, RGAPS_SOCKET=str(home / "r.sock"), RGAPS_IDLE_EXIT_MS="60000")
+    rgaps = HERE / "bin/rgaps"
     try:
-        return json.loads(last)
-    except ValueError:
-        return None
+        out = run("rgaps up --mps", [rgaps, "up", "--mps", "--json"], 60, env)
+        up = document("rgaps up --mps", out)
+        yield "up", up
+        if up is not None:
+            for name, arguments in plans():
+                under = name.startswith("handoff") or name in ("cuda-4KiB-poll", "cuda-4KiB-block", "cuda-fanout-64MiB")
+                if not under:
+                    continue
+                found = figure(f"mps {name}", env, *arguments, prefix=(rgaps, "run", "--"))
+                if found and "handoff" in name and not found["mps"]:
+                    failed(f"mps {name}", "its processes were not under MPS")
+                yield name, found
+    finally:
+        run("rgaps down", [rgaps, "down"], 60, env, accept=(0, 3))
+    # It wants rgaps and torch in this Python.
+    site = Path(folder) / "site-mps"
+    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
+    if run("wheel", pip, 120, env) is not None:
+        env = dict(env, PYTHONPATH=str(site))
+        del env["RGAPS_SOCKET"]
+        out = run("mps", [sys.executable, HERE / "gpu/mps.py", HERE / "bin"], 420, env)
+        yield "checks", document("mps", out)
+
+
+def doctor(env, _folder):
+    out = run("doctor", [HERE / "bin/rgaps", "doctor", "--handover", "--json"], 120, env)
+    yield "doctor", document("doctor", out)
 
 
 def main():
+    global out_folder, quick
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    wanted = [section for section in arguments.only.split(",") if section]
+    wrong = [section for section in wanted if section not in SECTIONS]
+    if wrong or not wanted:
+        parser.error(f"--only: sections are {', '.join(SECTIONS)}; not {', '.join(wrong) or 'none'}")
+    out_folder = Path(os.environ.get("OUT") or "gpu-check-results").resolve()
+    out_folder.mkdir(parents=True, exist_ok=True)
+    report.update(
+        machine=machine(), revision=(HERE / "revision").read_text().strip(), quick=quick, sections=wanted, seconds={}
+    )
+    save("report", report)
     with tempfile.TemporaryDirectory() as folder:
         env = dict(
             os.environ,
+            PATH=f"{HERE / 'bin'}:{os.environ['PATH']}",
             RGAPS_DAEMON=str(HERE / "bin/rgapsd"),
             RGAPS_SOCKET=f"{folder}/rgaps.sock",
             RGAPS_IDLE_EXIT_MS="2000",
             RGAPS_TEST_GPU="1",
             RUST_BACKTRACE="0",
         )
-        report = {
-            "machine": machine(),
-            "revision": (HERE / "revision").read_text().strip(),
-            "doctor": None,
-            "tests": tests(env),
-            "python": python(env, folder),
-            "figures": figures(env),
-            "races": races(env),
-            "chaos": crashes(env),
-        }
-        out = run("doctor", [HERE / "bin/rgaps", "doctor", "--json"], 60, env)
-        report["doctor"] = json.loads(out) if out else None
-    report["failures"] = failures
-    report["ok"] = not failures
+        for section in wanted:
+            found = report[section] = {}
+            begun = time.monotonic()
+            try:
+                for name, value in globals()[section](env, folder):
+                    found[name] = value
+                    save(f"{section}-{name}", value)
+                    save("report", report)
+            except Exception as error:  # the other sections still run, and the failure is told
+                failed(section, repr(error))
+            report["seconds"][section] = round(time.monotonic() - begun, 1)
+            if not found:
+                failed(section, "found nothing")
+    report["finished"] = True
+    report["ok"] = not report["failures"]
+    save("report", report)
     print(json.dumps(report, indent=1))
     return 0 if report["ok"] else 1
 

@@ -164,6 +164,7 @@ fn the_text_declares_what_the_test_driver_does() {
         ("rgaps_spin_fill", 4),
         ("rgaps_copy", 3),
         ("rgaps_scribble", 3),
+        ("rgaps_stamp", 1),
     ];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
     assert_eq!(entries, expected);

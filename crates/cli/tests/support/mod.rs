@@ -84,7 +84,10 @@ impl Realm {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rgaps"));
+        // Where there is no compiler it is elsewhere.
+        let program = std::env::var_os("RGAPS_PROGRAM");
+        let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_rgaps").into());
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.folder.path())
