@@ -130,12 +130,12 @@ fn a_hand_over_is_timed_from_kernel_to_kernel() {
 fn a_message_is_copied_once_for_all_readers_of_a_domain() {
     let realm = Realm::new();
     let peers = [("RGAPS_TEST_DRIVER_PEERS", "all"), LATE[0], LATE[1]];
-    let plans: [(&str, &str, &str, &[(&str, &str)], u64, usize); 5] = [
-        ("cuda:0", "cuda:1", "copy", &peers, 1, 2),
-        ("cuda:0", "cuda:1", "map", &peers, 0, 2),
-        ("cuda:0", "cuda:1", "copy", &LATE, 1, 2),
-        ("host", "cuda:0", "copy", &LATE, 1, 1),
-        ("cuda", "host", "copy", &LATE, 1, 1),
+    let plans = [
+        ("cuda:0", "cuda:1", "copy", &peers[..], 1, 2),
+        ("cuda:0", "cuda:1", "map", &peers[..], 0, 2),
+        ("cuda:0", "cuda:1", "copy", &LATE[..], 1, 2),
+        ("host", "cuda:0", "copy", &LATE[..], 1, 1),
+        ("cuda", "host", "copy", &LATE[..], 1, 1),
     ];
     for (from, to, peer, driver, copies, _) in plans.into_iter().filter(|plan| has_gpus(plan.5)) {
         let found = report(
