@@ -1,0 +1,666 @@
+//! Frames: what travels over a lane. Little-endian, a header of 8 bytes and a body whose length is that
+//! of its kind; bytes of messages follow *eager* and *chunk* frames.
+//!
+//! ```text
+//! 0      1        2         4            8
+//! | kind | version | 0 | body bytes | body ...
+//! ```
+//! The decoder copies fixed numbers, checks each, takes no memory and cannot panic. Whether what a
+//! frame says is true (a cursor, a grant, a place) only the link knows, and checks.
+
+use crate::wire::{Fields, Sink};
+use thiserror::Error;
+
+/// The version of all frames; peers name theirs in every header.
+pub const WIRE_VERSION: u8 = 1;
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 8;
+/// The longest frame, header included, without the message's bytes.
+pub const FRAME_BYTES_MAX: usize = 384;
+/// The longest description of a message (its element type, shape, times).
+pub const META_BYTES_MAX: usize = 256;
+/// Lanes of a link.
+pub const LANES_MAX: usize = 8;
+/// Bytes of a message in one chunk.
+pub const CHUNK_BYTES_MAX: u32 = 1 << 26;
+/// Bytes of a message, and of a region.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 46;
+
+/// A publisher's messages on a topic: what has an order, and in which sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flow {
+    /// The topic's id.
+    pub topic: u64,
+    /// The publisher's incarnation, which no other publisher has had.
+    pub incarnation: u64,
+}
+
+/// A message's description, in place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    bytes: [u8; META_BYTES_MAX],
+    length: u16,
+}
+
+impl Meta {
+    /// A description; `None` if it is longer than [`META_BYTES_MAX`].
+    pub fn new(from: &[u8]) -> Option<Self> {
+        let mut bytes = [0; META_BYTES_MAX];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(Self {
+            bytes,
+            length: u16::try_from(from.len()).ok()?,
+        })
+    }
+
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl Default for Meta {
+    fn default() -> Self {
+        Self {
+            bytes: [0; META_BYTES_MAX],
+            length: 0,
+        }
+    }
+}
+
+impl std::fmt::Debug for Meta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meta({:02x?})", self.as_slice())
+    }
+}
+
+/// The lanes through which a landing place may be written: by their numbers, which no other lane of the
+/// link gets again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lanes {
+    numbers: [u32; LANES_MAX],
+    count: u8,
+}
+
+impl Lanes {
+    /// These lanes; `None` if they are none or more than [`LANES_MAX`], or not ascending.
+    pub fn new(from: &[u32]) -> Option<Self> {
+        let ascending = from.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut numbers = [0; LANES_MAX];
+        numbers.get_mut(..from.len())?.copy_from_slice(from);
+        let count = u8::try_from(from.len()).ok()?;
+        (ascending && count > 0).then_some(Self { numbers, count })
+    }
+
+    /// Their numbers, ascending.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.numbers[..usize::from(self.count)]
+    }
+}
+
+/// Why a side resets its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ResetReason {
+    /// The other broke the protocol; it is cut off.
+    Protocol = 1,
+    /// The versions do not fit.
+    Version = 2,
+    /// It speaks for a realm that is not this one.
+    Realm = 3,
+    /// It has no lanes left for this link.
+    Lanes = 4,
+}
+
+impl ResetReason {
+    fn from_wire(code: u8) -> Option<Self> {
+        [Self::Protocol, Self::Version, Self::Realm, Self::Lanes]
+            .into_iter()
+            .find(|reason| *reason as u8 == code)
+    }
+}
+
+/// A frame without the message's bytes that may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The first on a lane, in both directions.
+    Hello {
+        /// The incarnation of the daemon that speaks.
+        node: u64,
+        /// The realm, as a number that both derive from its name.
+        realm: u64,
+        /// The lane's number.
+        lane: u32,
+        /// The eager ring that the other may write through this lane.
+        ring_bytes: u64,
+        /// The region in which landing places lie.
+        region_bytes: u64,
+    },
+    /// A publisher's messages come, from this one on.
+    Open {
+        /// Whose.
+        flow: Flow,
+        /// The first.
+        first: u64,
+    },
+    /// A small message; its bytes follow and go into the lane's ring, the description first.
+    Eager {
+        /// Whose.
+        flow: Flow,
+        /// Which.
+        sequence: u64,
+        /// The sum of the flow's charges after it.
+        charge_end: u64,
+        /// Where in the ring.
+        cursor: u64,
+        /// Bytes, those of the description included.
+        bytes: u32,
+        /// Bytes of the description.
+        meta_bytes: u16,
+    },
+    /// A large message wants a landing place.
+    Request {
+        /// Whose.
+        flow: Flow,
+        /// Which.
+        sequence: u64,
+        /// The sum of the flow's charges when it was its turn (large messages are not charged).
+        charge_end: u64,
+        /// Its bytes, without the description.
+        bytes: u64,
+        /// The description.
+        meta: Meta,
+    },
+    /// It has one.
+    Grant {
+        /// Whose.
+        flow: Flow,
+        /// Which.
+        sequence: u64,
+        /// The grant's number, never given again in this link.
+        grant: u64,
+        /// Where in the region.
+        offset: u64,
+        /// The lanes that may write there.
+        lanes: Lanes,
+    },
+    /// A part of it; its bytes follow.
+    Chunk {
+        /// The grant.
+        grant: u64,
+        /// Where in the message.
+        offset: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// Everything up to and with `through` has landed and is committed.
+    Ack {
+        /// Whose.
+        flow: Flow,
+        /// The first sequence that is not.
+        next: u64,
+        /// What the flow may charge up to.
+        limit: u64,
+    },
+    /// The lane's ring was read up to here.
+    Head {
+        /// The head.
+        head: u64,
+    },
+    /// The lane's ring has no room for what waits.
+    Stall {
+        /// The tail.
+        tail: u64,
+    },
+    /// Nothing follows for a grant on this lane.
+    Abandon {
+        /// The grant.
+        grant: u64,
+    },
+    /// What of these messages has not arrived never comes.
+    Gap {
+        /// Whose.
+        flow: Flow,
+        /// The first of them.
+        first: u64,
+        /// The first sequence behind them.
+        next: u64,
+        /// The sum of the charges before that.
+        charge_end: u64,
+    },
+    /// The publisher is gone: nothing comes from `next` on.
+    Close {
+        /// Whose.
+        flow: Flow,
+        /// The first sequence that there is not.
+        next: u64,
+    },
+    /// Still there.
+    Alive {
+        /// Counts up.
+        beat: u64,
+    },
+    /// The link ends, in anger.
+    Reset {
+        /// Why.
+        reason: ResetReason,
+    },
+    /// The link ends, in peace.
+    Goodbye,
+}
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Another version.
+    #[error("the peer speaks version {0} of the lanes' frames, this is version {WIRE_VERSION}: run the same version on both hosts")]
+    Version(u8),
+    /// A kind that there is not.
+    #[error("a frame of kind {0}, which there is not")]
+    Kind(u8),
+    /// A body that is shorter or longer than its kind's.
+    #[error("a frame of kind {kind} with a body of {bytes} bytes")]
+    Length {
+        /// Its kind.
+        kind: u8,
+        /// What the header says.
+        bytes: u32,
+    },
+    /// A number that it cannot have.
+    #[error("a frame of kind {kind} with a {field} that it cannot have")]
+    Field {
+        /// Its kind.
+        kind: u8,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// What came of decoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A frame, and how many bytes it took.
+    Frame(Frame, usize),
+    /// The first so many bytes are needed, at most [`FRAME_BYTES_MAX`].
+    Short(usize),
+}
+
+const HELLO: u8 = 1;
+const OPEN: u8 = 2;
+const EAGER: u8 = 3;
+const REQUEST: u8 = 4;
+const GRANT: u8 = 5;
+const CHUNK: u8 = 6;
+const ACK: u8 = 7;
+const HEAD: u8 = 8;
+const STALL: u8 = 9;
+const ABANDON: u8 = 10;
+const GAP: u8 = 11;
+const CLOSE: u8 = 12;
+const ALIVE: u8 = 13;
+const RESET: u8 = 14;
+const GOODBYE: u8 = 15;
+
+/// The length of a kind's body.
+fn body_bytes(kind: u8) -> Option<usize> {
+    Some(match kind {
+        HELLO => 36,
+        OPEN | CLOSE => 24,
+        EAGER => 46,
+        REQUEST => 42 + META_BYTES_MAX,
+        GRANT => 41 + 4 * LANES_MAX,
+        CHUNK => 20,
+        ACK => 32,
+        GAP => 40,
+        HEAD | STALL | ABANDON | ALIVE => 8,
+        RESET => 1,
+        GOODBYE => 0,
+        _ => return None,
+    })
+}
+
+impl Frame {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => HELLO,
+            Self::Open { .. } => OPEN,
+            Self::Eager { .. } => EAGER,
+            Self::Request { .. } => REQUEST,
+            Self::Grant { .. } => GRANT,
+            Self::Chunk { .. } => CHUNK,
+            Self::Ack { .. } => ACK,
+            Self::Head { .. } => HEAD,
+            Self::Stall { .. } => STALL,
+            Self::Abandon { .. } => ABANDON,
+            Self::Gap { .. } => GAP,
+            Self::Close { .. } => CLOSE,
+            Self::Alive { .. } => ALIVE,
+            Self::Reset { .. } => RESET,
+            Self::Goodbye => GOODBYE,
+        }
+    }
+
+    /// Bytes of the message that follow the frame.
+    pub fn payload_bytes(&self) -> u64 {
+        match self {
+            Self::Eager { bytes, .. } | Self::Chunk { bytes, .. } => u64::from(*bytes),
+            _ => 0,
+        }
+    }
+
+    /// Writes the frame; the bytes that it took.
+    pub fn encode(&self, into: &mut [u8; FRAME_BYTES_MAX]) -> usize {
+        let kind = self.kind();
+        let body = body_bytes(kind).expect("every frame has a kind");
+        let mut sink = Sink::new(into);
+        sink.u8(kind).u8(WIRE_VERSION).u16(0);
+        sink.u32(u32::try_from(body).expect("bodies are short"));
+        match *self {
+            Self::Hello {
+                node,
+                realm,
+                lane,
+                ring_bytes,
+                region_bytes,
+            } => {
+                sink.u64(node)
+                    .u64(realm)
+                    .u32(lane)
+                    .u64(ring_bytes)
+                    .u64(region_bytes);
+            }
+            Self::Open { flow, first: next } | Self::Close { flow, next } => {
+                sink.flow(flow).u64(next);
+            }
+            Self::Eager {
+                flow,
+                sequence,
+                charge_end,
+                cursor,
+                bytes,
+                meta_bytes,
+            } => {
+                sink.flow(flow).u64(sequence).u64(charge_end).u64(cursor);
+                sink.u32(bytes).u16(meta_bytes);
+            }
+            Self::Request {
+                flow,
+                sequence,
+                charge_end,
+                bytes,
+                meta,
+            } => {
+                sink.flow(flow).u64(sequence).u64(charge_end).u64(bytes);
+                sink.u16(meta.length).bytes(&meta.bytes);
+            }
+            Self::Grant {
+                flow,
+                sequence,
+                grant,
+                offset,
+                lanes,
+            } => {
+                sink.flow(flow)
+                    .u64(sequence)
+                    .u64(grant)
+                    .u64(offset)
+                    .u8(lanes.count);
+                for number in lanes.numbers {
+                    sink.u32(number);
+                }
+            }
+            Self::Chunk {
+                grant,
+                offset,
+                bytes,
+            } => {
+                sink.u64(grant).u64(offset).u32(bytes);
+            }
+            Self::Ack { flow, next, limit } => {
+                sink.flow(flow).u64(next).u64(limit);
+            }
+            Self::Gap {
+                flow,
+                first,
+                next,
+                charge_end,
+            } => {
+                sink.flow(flow).u64(first).u64(next).u64(charge_end);
+            }
+            Self::Head { head: number }
+            | Self::Stall { tail: number }
+            | Self::Abandon { grant: number }
+            | Self::Alive { beat: number } => {
+                sink.u64(number);
+            }
+            Self::Reset { reason } => {
+                sink.u8(reason as u8);
+            }
+            Self::Goodbye => {}
+        }
+        let written = sink.written();
+        assert_eq!(written, HEADER_BYTES + body, "a kind's body has one length");
+        written
+    }
+
+    /// Reads a frame from the beginning of what a peer sent.
+    pub fn decode(from: &[u8]) -> Result<Decoded, DecodeError> {
+        let mut header = Fields::new(from);
+        let (Some(kind), Some(version)) = (header.u8(), header.u8()) else {
+            return Ok(Decoded::Short(HEADER_BYTES));
+        };
+        if version != WIRE_VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let expected = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
+        let (Some(zero), Some(bytes)) = (header.u16(), header.u32()) else {
+            return Ok(Decoded::Short(HEADER_BYTES));
+        };
+        if zero != 0 {
+            return Err(DecodeError::Field {
+                kind,
+                field: "reserved",
+            });
+        }
+        if usize::try_from(bytes) != Ok(expected) {
+            return Err(DecodeError::Length { kind, bytes });
+        }
+        let Some(body) = from.get(HEADER_BYTES..HEADER_BYTES + expected) else {
+            return Ok(Decoded::Short(HEADER_BYTES + expected));
+        };
+        let frame = decode_body(kind, &mut Fields::new(body))
+            .ok_or(DecodeError::Length { kind, bytes })?
+            .map_err(|field| DecodeError::Field { kind, field })?;
+        Ok(Decoded::Frame(frame, HEADER_BYTES + expected))
+    }
+}
+
+/// The body of a kind: `None` if it is too short, else the frame or the field that is wrong.
+fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static str>> {
+    let frame = match kind {
+        HELLO => Frame::Hello {
+            node: from.u64()?,
+            realm: from.u64()?,
+            lane: from.u32()?,
+            ring_bytes: from.u64()?,
+            region_bytes: from.u64()?,
+        },
+        OPEN => Frame::Open {
+            flow: from.flow()?,
+            first: from.u64()?,
+        },
+        EAGER => Frame::Eager {
+            flow: from.flow()?,
+            sequence: from.u64()?,
+            charge_end: from.u64()?,
+            cursor: from.u64()?,
+            bytes: from.u32()?,
+            meta_bytes: from.u16()?,
+        },
+        REQUEST => {
+            let (flow, sequence) = (from.flow()?, from.u64()?);
+            let (charge_end, bytes) = (from.u64()?, from.u64()?);
+            let length = usize::from(from.u16()?);
+            let all = from.bytes(META_BYTES_MAX)?;
+            let Some(meta) = all.get(..length).and_then(Meta::new) else {
+                return Some(Err("meta_bytes"));
+            };
+            if all[length..].iter().any(|byte| *byte != 0) {
+                return Some(Err("meta"));
+            }
+            Frame::Request {
+                flow,
+                sequence,
+                charge_end,
+                bytes,
+                meta,
+            }
+        }
+        GRANT => {
+            let (flow, sequence) = (from.flow()?, from.u64()?);
+            let (grant, offset, count) = (from.u64()?, from.u64()?, from.u8()?);
+            let mut numbers = [0; LANES_MAX];
+            for number in &mut numbers {
+                *number = from.u32()?;
+            }
+            let listed = numbers.get(..usize::from(count)).and_then(Lanes::new);
+            let Some(lanes) = listed.filter(|lanes| lanes.numbers == numbers) else {
+                return Some(Err("lanes"));
+            };
+            Frame::Grant {
+                flow,
+                sequence,
+                grant,
+                offset,
+                lanes,
+            }
+        }
+        CHUNK => Frame::Chunk {
+            grant: from.u64()?,
+            offset: from.u64()?,
+            bytes: from.u32()?,
+        },
+        ACK => Frame::Ack {
+            flow: from.flow()?,
+            next: from.u64()?,
+            limit: from.u64()?,
+        },
+        HEAD => Frame::Head { head: from.u64()? },
+        STALL => Frame::Stall { tail: from.u64()? },
+        ABANDON => Frame::Abandon { grant: from.u64()? },
+        GAP => Frame::Gap {
+            flow: from.flow()?,
+            first: from.u64()?,
+            next: from.u64()?,
+            charge_end: from.u64()?,
+        },
+        CLOSE => Frame::Close {
+            flow: from.flow()?,
+            next: from.u64()?,
+        },
+        ALIVE => Frame::Alive { beat: from.u64()? },
+        RESET => match ResetReason::from_wire(from.u8()?) {
+            Some(reason) => Frame::Reset { reason },
+            None => return Some(Err("reason")),
+        },
+        GOODBYE => Frame::Goodbye,
+        _ => return None,
+    };
+    Some(check(&frame).map(|()| frame))
+}
+
+/// Bounds that hold whatever the state of the link.
+fn check(frame: &Frame) -> Result<(), &'static str> {
+    let verdicts: &[(bool, &'static str)] = match *frame {
+        Frame::Hello {
+            ring_bytes,
+            region_bytes,
+            ..
+        } => &[
+            (crate::cursors::Ring::new(ring_bytes).is_ok(), "ring_bytes"),
+            (region_bytes <= MESSAGE_BYTES_MAX, "region_bytes"),
+        ],
+        Frame::Eager {
+            sequence,
+            charge_end,
+            bytes,
+            meta_bytes,
+            ..
+        } => &[
+            (sequence < u64::MAX, "sequence"),
+            (bytes > 0 && u64::from(bytes) <= charge_end, "bytes"),
+            (usize::from(meta_bytes) <= META_BYTES_MAX, "meta_bytes"),
+            (u32::from(meta_bytes) <= bytes, "meta_bytes"),
+        ],
+        Frame::Request {
+            sequence, bytes, ..
+        } => &[
+            (sequence < u64::MAX, "sequence"),
+            (bytes > 0 && bytes <= MESSAGE_BYTES_MAX, "bytes"),
+        ],
+        Frame::Grant {
+            sequence, offset, ..
+        } => &[
+            (sequence < u64::MAX, "sequence"),
+            (offset < MESSAGE_BYTES_MAX, "offset"),
+        ],
+        Frame::Chunk { offset, bytes, .. } => &[
+            (bytes > 0 && bytes <= CHUNK_BYTES_MAX, "bytes"),
+            (offset < MESSAGE_BYTES_MAX, "offset"),
+        ],
+        Frame::Gap { first, next, .. } => &[(first < next, "next")],
+        _ => &[],
+    };
+    verdicts
+        .iter()
+        .find(|(holds, _)| !holds)
+        .map_or(Ok(()), |(_, field)| Err(field))
+}
+
+/// What a notification carries that has only 32 bits (RDMA's immediate data): it names a place, so
+/// that notifications of different lanes may come in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A frame lies in the lane's ring, at this multiple of [`crate::cursors::FRAME_ALIGN`].
+    Ring {
+        /// The slot.
+        slot: u32,
+    },
+    /// A chunk of a grant has landed: the grant's number and the chunk's, both modulo their range.
+    Landed {
+        /// The grant's number modulo 2^13.
+        grant: u16,
+        /// The chunk's number modulo 2^16.
+        chunk: u16,
+    },
+}
+
+impl Notice {
+    const LANDED: u32 = 1 << 31;
+
+    /// As immediate data; `None` if a number has more bits than there are.
+    pub fn to_imm(self) -> Option<u32> {
+        match self {
+            Self::Ring { slot } => (slot < 1 << 28).then_some(slot),
+            Self::Landed { grant, chunk } => {
+                let numbers = u32::from(grant) << 16 | u32::from(chunk);
+                (grant < 1 << 13).then_some(Self::LANDED | numbers)
+            }
+        }
+    }
+
+    /// From immediate data; `None` if it is none that [`Notice::to_imm`] makes.
+    pub fn from_imm(imm: u32) -> Option<Self> {
+        let notice = if imm & Self::LANDED == 0 {
+            Self::Ring { slot: imm }
+        } else {
+            let numbers = imm & !Self::LANDED;
+            let grant = u16::try_from(numbers >> 16).ok()?;
+            Self::Landed {
+                grant,
+                chunk: (numbers & 0xffff) as u16,
+            }
+        };
+        (notice.to_imm() == Some(imm)).then_some(notice)
+    }
+}

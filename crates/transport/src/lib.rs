@@ -1,0 +1,19 @@
+//! Between hosts: what travels over a link, and the books that keep it bounded. Knows neither topics
+//! nor pools; no I/O is done here but by the lanes.
+//!
+//! A *link* joins two hosts; a *lane* is one connection of it, and a link has several. A lane writes into
+//! memory that the peer registered once (by offset), and then notifies it, as RDMA's WRITE_WITH_IMM does:
+//! a notification names a slot, never "the next one", so nothing relies on the order of arrival between
+//! lanes. Small messages go eagerly into a ring that the receiver has for each lane ([`cursors`]); large
+//! ones are granted their landing place first. Who may put how much in flight is in [`credits`], what
+//! travels is in [`frame`]. See `docs/decisions/0015-links.md`.
+#![forbid(unsafe_code)]
+// Frames are passed on and not kept; a box would allocate on a message's way.
+#![allow(clippy::large_enum_variant)]
+
+pub mod credits;
+pub mod cursors;
+pub mod frame;
+mod wire;
+
+pub use frame::{DecodeError, Flow, Frame, Notice};
