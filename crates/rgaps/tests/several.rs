@@ -1,13 +1,19 @@
 //! Subscribers that read in other domains than the messages live in, over a test driver with two GPUs,
-//! or on a real machine with two with `RGAPS_TEST_GPU=1`.
+//! or on a real machine with two with `RGAPS_TEST_GPU=1`. Tests whose names begin with `alone_` are parts
+//! of others, in processes of their own.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{Domain, Late, Node, Sample};
+use rgaps::{Config, Domain, Late, LoanError, Node, PublishError, RecvError, Sample, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver};
+use rgaps_test_driver::TestDriver;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -18,9 +24,11 @@ fn gpus() -> Vec<(Arc<Context>, Domain)> {
     static DRIVER: std::sync::OnceLock<Arc<Driver>> = std::sync::OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
         if std::env::var_os("RGAPS_TEST_GPU").is_none() {
-            std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
-            std::env::set_var("RGAPS_TEST_DRIVER_DEVICES", "2");
-            std::env::set_var("RGAPS_TEST_DRIVER_DELAY_US", "2000");
+            for (name, value) in driver_settings() {
+                if std::env::var_os(name).is_none() {
+                    std::env::set_var(name, value);
+                }
+            }
         }
         Driver::load().unwrap()
     });
@@ -32,6 +40,136 @@ fn gpus() -> Vec<(Arc<Context>, Domain)> {
             (context, Domain::Cuda(device.uuid))
         })
         .collect()
+}
+
+fn driver_settings() -> [(&'static str, PathBuf); 3] {
+    [
+        ("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library()),
+        ("RGAPS_TEST_DRIVER_DEVICES", "2".into()),
+        ("RGAPS_TEST_DRIVER_DELAY_US", "2000".into()),
+    ]
+}
+
+/// Whether a real driver is tested, which cannot be steered.
+fn on_gpu() -> bool {
+    std::env::var_os("RGAPS_TEST_GPU").is_some()
+}
+
+/// The driver that this process has loaded.
+fn driver() -> TestDriver {
+    TestDriver::loaded(&rgaps_test_driver::library())
+}
+
+/// Where a process of its own finds the daemon.
+const SOCKET: &str = "RGAPS_TEST_SEVERAL_SOCKET";
+/// Set in a run of all tests that another one started.
+const AGAIN: &str = "RGAPS_TEST_SEVERAL_AGAIN";
+
+/// This program again, in a process of its own, which is killed when this is dropped.
+struct Alone {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Alone {
+    fn start(arguments: &[&str], settings: &[(&str, &str)]) -> Alone {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(arguments).args(["--nocapture"]);
+        command.env("RGAPS_DAEMON", support::rgapsd());
+        if !on_gpu() {
+            command.envs(driver_settings());
+        }
+        command.envs(settings.iter().copied());
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (to, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let _ = to.send(line);
+            }
+        });
+        Alone { child, lines }
+    }
+
+    /// One of its ignored tests, with a daemon of ours.
+    fn part(name: &str, daemon: &Daemon) -> Alone {
+        let socket = daemon.socket();
+        let settings = [(SOCKET, socket.to_str().unwrap())];
+        Alone::start(&["--exact", name, "--ignored"], &settings)
+    }
+
+    /// Waits until it says something.
+    fn says(&self, wanted: &str) {
+        let end = Instant::now() + 3 * SOON;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(wanted) => return,
+                Ok(_) => {}
+                Err(error) => panic!("it does not say '{wanted}': {error}"),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends well.
+    fn passes(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                let said: Vec<String> = self.lines.iter().collect();
+                assert!(status.success(), "{}", said.join("\n"));
+                return;
+            }
+            assert!(Instant::now() < end, "a process takes too long");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A node of a process of its own.
+fn node_alone() -> Node {
+    let socket = PathBuf::from(std::env::var_os(SOCKET).expect("another test starts this one"));
+    let file = socket.with_file_name("rgaps.toml");
+    let mut config = Config::load(Some(&file)).unwrap();
+    config.socket = Some(socket);
+    config.autostart = false;
+    Node::builder("alone").config(config).build().unwrap()
+}
+
+/// Waits until something holds.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until loans, messages and copies of a publisher use so much memory, and no more.
+fn uses(publisher: &rgaps::Publisher, bytes: u64) {
+    let mut used = 0;
+    let what = || {
+        publisher.trim(u64::MAX).unwrap();
+        used = publisher.used_bytes();
+        used == bytes
+    };
+    eventually(&format!("{bytes} bytes in use"), what);
 }
 
 fn node(settings: &str) -> (Daemon, Node) {
@@ -151,4 +289,297 @@ fn history_reaches_a_late_joiner_in_another_domain() {
             assert!(bytes_of(&sample) == payload(5000, seed));
         }
     }
+}
+
+/// What the other tests do where GPUs are peers, and with delays that differ.
+#[test]
+fn again_with_other_drivers() {
+    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    for (peers, seed) in [("all", "1"), ("none", "2")] {
+        let settings = [
+            (AGAIN, "1"),
+            ("RGAPS_TEST_DRIVER_PEERS", peers),
+            ("RGAPS_TEST_DRIVER_SEED", seed),
+            ("RGAPS_TEST_DRIVER_DELAY_US", "3000"),
+        ];
+        Alone::start(&["--test-threads=2"], &settings).passes(12 * SOON);
+    }
+}
+
+#[test]
+fn a_domain_has_one_copy_however_many_read_there() {
+    let gpus = gpus();
+    let (_daemon, node) = node("peer = \"copy\"\n");
+    let publisher = node
+        .publisher("one")
+        .domain(gpus[0].1)
+        .keep_last(1)
+        .create()
+        .unwrap();
+    publisher.put(&payload(1 << 20, 0)).unwrap();
+    let one = publisher.used_bytes();
+    assert!(one >= 1 << 20);
+    let away: Vec<_> = (0..3)
+        .map(|_| node.subscriber("one").domain(gpus[1].1).create().unwrap())
+        .collect();
+    publisher.put(&payload(1 << 20, 1)).unwrap();
+    let samples: Vec<Sample> = away
+        .iter()
+        .map(|subscriber| subscriber.recv_timeout(SOON).unwrap())
+        .collect();
+    for sample in &samples {
+        assert_eq!(sample.address(), samples[0].address());
+        assert!(bytes_of(sample) == payload(1 << 20, 1));
+    }
+    uses(&publisher, 2 * one);
+    // The copy goes with its message and its readers.
+    drop(samples);
+    drop(away);
+    publisher.put(&payload(1 << 20, 2)).unwrap();
+    uses(&publisher, one);
+}
+
+#[test]
+fn a_publish_that_fails_keeps_the_loan_and_no_copy() {
+    let gpus = gpus();
+    let (_daemon, node) = node("peer = \"copy\"\n");
+    let publisher = node
+        .publisher("fails")
+        .domain(gpus[0].1)
+        .keep_last(1)
+        .create()
+        .unwrap();
+    let away = node.subscriber("fails").domain(gpus[1].1).create().unwrap();
+    let loan = publisher.loan(1 << 20).unwrap();
+    let one = publisher.used_bytes();
+    let unpublished = loan.publish_on(Stream(0x10)).unwrap_err();
+    uses(&publisher, one);
+    let mut loan = unpublished.loan.unwrap();
+    loan.write(0, &payload(1 << 20, 5)).unwrap();
+    loan.publish().unwrap();
+    let sample = away.recv_timeout(SOON).unwrap();
+    assert!(bytes_of(&sample) == payload(1 << 20, 5));
+    uses(&publisher, 2 * one);
+}
+
+#[test]
+fn without_memory_for_a_copy_nothing_is_published_and_nothing_lost() {
+    let gpus = gpus();
+    let (_daemon, node) =
+        node("peer = \"copy\"\n[pool.host]\ncap = \"8MiB\"\nsegment = \"8MiB\"\n");
+    let publisher = node
+        .publisher("short")
+        .domain(gpus[0].1)
+        .keep_last(1)
+        .loan_timeout(Duration::from_millis(50))
+        .create()
+        .unwrap();
+    let host = node
+        .subscriber("short")
+        .reliable()
+        .domain(Domain::Host)
+        .create()
+        .unwrap();
+    publisher.put(&payload(6 << 20, 0)).unwrap();
+    let held = host.recv_timeout(SOON).unwrap();
+    let mut loan = publisher.loan(6 << 20).unwrap();
+    loan.write(0, &payload(6 << 20, 1)).unwrap();
+    let unpublished = loan.publish().unwrap_err();
+    let PublishError::Elsewhere(error) = &unpublished.error else {
+        panic!("another error: {unpublished}");
+    };
+    assert!(
+        matches!(**error, LoanError::PoolFull { domain: "host", .. }),
+        "{unpublished}"
+    );
+    assert!(bytes_of(&held) == payload(6 << 20, 0));
+    drop(held);
+    unpublished.loan.unwrap().publish().unwrap();
+    let sample = host.recv_timeout(SOON).unwrap();
+    assert_eq!((sample.sequence(), sample.missed()), (1, 0));
+    assert!(bytes_of(&sample) == payload(6 << 20, 1));
+}
+
+#[test]
+fn messages_travel_while_the_daemon_is_away_and_after() {
+    let gpus = gpus();
+    let (mut daemon, node) = node("peer = \"copy\"\n");
+    let away: Vec<_> = [gpus[1].1, Domain::Host]
+        .into_iter()
+        .map(|domain| node.subscriber("away").domain(domain).create().unwrap())
+        .collect();
+    let publisher = node.publisher("away").domain(gpus[0].1).create().unwrap();
+    let travel = |seed: usize, bytes: usize| {
+        let sent = payload(bytes, seed);
+        let mut put = publisher.put(&sent);
+        // Memory that is not leased yet has to wait for a daemon.
+        eventually("a message is published", || {
+            if put.is_err() {
+                put = publisher.put(&sent);
+            }
+            put.is_ok()
+        });
+        for subscriber in &away {
+            let sample = subscriber.recv_timeout(SOON).unwrap();
+            assert!(bytes_of(&sample) == sent, "message {seed}");
+        }
+    };
+    (0..3).for_each(|seed| travel(seed, 100_000));
+    daemon.kill();
+    (3..6).for_each(|seed| travel(seed, 100_000));
+    daemon.start_again();
+    (6..9).for_each(|seed| travel(seed, 12 << 20));
+}
+
+#[test]
+fn copies_of_a_publisher_that_dies_are_aborted() {
+    if on_gpu() {
+        return;
+    }
+    let gpus = gpus();
+    let (daemon, node) = node("peer = \"copy\"\n");
+    let domains = [gpus[0].1, gpus[1].1, Domain::Host];
+    let subscribers =
+        domains.map(|domain| node.subscriber("dies").domain(domain).create().unwrap());
+    let mut publisher = Alone::part("alone_a_publisher_dies", &daemon);
+    for subscriber in &subscribers {
+        let sample = subscriber.recv_timeout(3 * SOON).unwrap();
+        assert!(bytes_of(&sample) == payload(1 << 20, 0));
+    }
+    publisher.says("queued");
+    let unfinished: Vec<Sample> = subscribers
+        .iter()
+        .map(|subscriber| subscriber.recv_timeout(SOON).unwrap())
+        .collect();
+    for (sample, domain) in unfinished.iter().zip(domains) {
+        assert_eq!(sample.domain(), domain);
+        assert!(!sample.is_ready().unwrap(), "what was held is done");
+    }
+    publisher.kill();
+    for sample in &unfinished {
+        let ended = sample.synchronize(SOON);
+        assert!(matches!(ended, Err(RecvError::Aborted { .. })), "{ended:?}");
+    }
+    drop(unfinished);
+    let next = node.publisher("dies").domain(gpus[0].1).create().unwrap();
+    next.put(&payload(1 << 20, 9)).unwrap();
+    for subscriber in &subscribers {
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        assert!(bytes_of(&sample) == payload(1 << 20, 9));
+    }
+}
+
+#[test]
+#[ignore = "a part of `copies_of_a_publisher_that_dies_are_aborted`"]
+fn alone_a_publisher_dies() {
+    let gpus = gpus();
+    let (context, home) = &gpus[0];
+    let publisher = node_alone()
+        .publisher("dies")
+        .domain(*home)
+        .create()
+        .unwrap();
+    assert!(publisher.wait_for_subscribers(3, SOON).unwrap());
+    publisher.put(&payload(1 << 20, 0)).unwrap();
+    let (stream, driver) = (CudaStream::new(context.clone()).unwrap(), driver());
+    let loan = publisher.loan(1 << 20).unwrap();
+    let _held = driver.hold(stream.handle().0);
+    // SAFETY: the loan's bytes are ours until the work that was queued before publishing passed.
+    unsafe { stream.fill(loan.address(), 1, loan.len()).unwrap() };
+    loan.publish_on(stream.handle()).unwrap();
+    println!("queued");
+    std::thread::sleep(2 * SOON);
+}
+
+#[test]
+fn a_subscriber_of_another_domain_that_dies_keeps_nothing() {
+    let gpus = gpus();
+    let (daemon, node) = node("peer = \"copy\"\n");
+    let publisher = node
+        .publisher("leaves")
+        .domain(gpus[0].1)
+        .keep_last(1)
+        .create()
+        .unwrap();
+    publisher.put(&payload(1 << 20, 0)).unwrap();
+    let one = publisher.used_bytes();
+    let mut subscriber = Alone::part("alone_a_subscriber_dies", &daemon);
+    assert!(publisher.wait_for_subscribers(1, 3 * SOON).unwrap());
+    publisher.put(&payload(1 << 20, 1)).unwrap();
+    subscriber.says("holds it with 1 context");
+    publisher.put(&payload(1 << 20, 2)).unwrap();
+    // A message and its copy in the ring, and the copy that is held.
+    uses(&publisher, 3 * one);
+    subscriber.kill();
+    eventually("the daemon takes it out", || publisher.subscribers() == 0);
+    publisher.put(&payload(1 << 20, 3)).unwrap();
+    uses(&publisher, one);
+}
+
+#[test]
+#[ignore = "a part of `a_subscriber_of_another_domain_that_dies_keeps_nothing`"]
+fn alone_a_subscriber_dies() {
+    let devices = Driver::load().unwrap().devices().unwrap();
+    let subscriber = node_alone()
+        .subscriber("leaves")
+        .domain(Domain::Cuda(devices[1].uuid))
+        .create()
+        .unwrap();
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    assert!(bytes_of(&sample) == payload(1 << 20, 1));
+    // It has opened the GPU that it reads on, and not the one that the messages come from.
+    let contexts = match on_gpu() {
+        true => 1,
+        false => driver().live("contexts"),
+    };
+    println!("holds it with {contexts} context");
+    std::thread::sleep(2 * SOON);
+}
+
+#[test]
+fn a_gpu_that_only_copies_may_be_lost() {
+    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    Alone::start(
+        &["--exact", "alone_a_copying_gpu_is_lost", "--ignored"],
+        &[],
+    )
+    .passes(6 * SOON);
+}
+
+/// Host messages are copied by the GPU that wants them. It fails, and the host's go on.
+#[test]
+#[ignore = "a part of `a_gpu_that_only_copies_may_be_lost`"]
+fn alone_a_copying_gpu_is_lost() {
+    let gpus = gpus();
+    let (_daemon, node) = node("");
+    let host = node.subscriber("lost").create().unwrap();
+    let away = node.subscriber("lost").domain(gpus[1].1).create().unwrap();
+    let publisher = node
+        .publisher("lost")
+        .domain(Domain::Host)
+        .create()
+        .unwrap();
+    publisher.put(&payload(1 << 20, 0)).unwrap();
+    assert!(bytes_of(&away.recv_timeout(SOON).unwrap()) == payload(1 << 20, 0));
+    // With a copy that is queued.
+    publisher.put(&payload(1 << 20, 1)).unwrap();
+    driver().lose_context(1);
+    publisher.put(&payload(1 << 20, 2)).unwrap();
+    for seed in 0..3 {
+        let sample = host.recv_timeout(SOON).unwrap();
+        assert_eq!(sample.sequence(), seed as u64);
+        assert!(bytes_of(&sample) == payload(1 << 20, seed));
+    }
+    // Neither waits for work that will never be done.
+    let (done, is_done) = channel();
+    std::thread::spawn(move || {
+        drop(publisher);
+        drop(away);
+        let _ = done.send(());
+    });
+    is_done.recv_timeout(SOON).expect("they leave");
 }

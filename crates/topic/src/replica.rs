@@ -47,10 +47,14 @@ pub(crate) fn find<S: Storage>(
         let (Some(word), Some(entry)) = (region.holders(block), region.replica(block)) else {
             continue;
         };
-        // The generation before what the entry says: if the block has begun another life since, the
-        // entry is of that life or the generation is not the word's any more (SYNC: replica).
-        let Holders { generation, .. } = Holders::load(word);
-        if entry.pool().load(Ordering::Relaxed) != u32::from(pool) + 1
+        // The generation before what the entry says: whoever has begun the life that the word is in has
+        // done with the last one's entry before, and if the block has begun another life since, the
+        // generation is not the word's any more (SYNC: replica). An empty word is between two lives:
+        // the entry may still be the last one's and the generation already the next one's, which a
+        // bit set by us would spoil.
+        let Holders { generation, mask } = Holders::load(word);
+        if mask == 0
+            || entry.pool().load(Ordering::Relaxed) != u32::from(pool) + 1
             || entry.replica_of().load(Ordering::Relaxed) != sequence + 1
         {
             continue;

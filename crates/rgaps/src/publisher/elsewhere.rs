@@ -6,19 +6,23 @@
 
 use super::memory::Place;
 use super::PublisherCore;
-use crate::client::{Conductor, PoolMapping, ZoneView};
+use crate::client::{Conductor, PoolMapping};
 use crate::loan::Filled;
+use crate::pending::Pause;
 use crate::{ClientError, LoanError, PublishError};
 use rgaps_cuda::{CudaError, CudaStream, PinnedBuffer};
 use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_POOLS, MAX_REPLICAS};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::PeerUse;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{Copied, Point};
+use rgaps_sync::monotonic_ns;
+use rgaps_topic::{progress, Copied, Point, Progress};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are staged at a time between GPUs that are no peers.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// How long until a pool is tried again that could not be opened for lack of a daemon.
+const RETRY_NS: u64 = 500_000_000;
 
 /// What a publisher knows of the subscribers that read elsewhere.
 #[derive(Default)]
@@ -26,6 +30,8 @@ pub(super) struct Elsewhere {
     /// `membership_epoch` and `elsewhere` of the topic when the rest was made.
     seen: Option<(u32, u64)>,
     wanted: Vec<Wanted>,
+    /// When `wanted` is to be made again, because a pool is missing from it that may be had later.
+    again_ns: Option<u64>,
     /// Every pool that was ever copied to, or cannot be.
     targets: Vec<(u32, Option<Arc<Target>>)>,
 }
@@ -88,9 +94,7 @@ impl PublisherCore {
                     offset,
                 }),
                 Err(error) => {
-                    for Provided { loan, .. } in provided {
-                        self.give_back(loan, Point::NONE);
-                    }
+                    self.withdraw(provided);
                     return Err(match error {
                         LoanError::Client(error) => PublishError::Client(error),
                         error => PublishError::Elsewhere(Box::new(error)),
@@ -99,6 +103,48 @@ impl PublisherCore {
             }
         }
         Ok(provided)
+    }
+
+    /// Gives blocks back that nothing was queued for.
+    pub(super) fn withdraw(&self, provided: Vec<Provided>) {
+        for Provided { loan, .. } in provided {
+            self.give_back(loan, Point::NONE);
+        }
+    }
+
+    /// Gives copies back that were queued for a message that is not published after all, and waits until
+    /// they do not read it any more: it is its loan's owner's again, to write or to drop.
+    #[cold]
+    pub(super) fn take_back(&self, copies: Vec<Copied>, read: Point) {
+        if copies.is_empty() {
+            return;
+        }
+        for Copied { loan, point } in copies {
+            self.give_back(loan, point);
+        }
+        self.wait_for(read);
+    }
+
+    /// Waits on the CPU until a point of our own has passed.
+    fn wait_for(&self, point: Point) {
+        let mut pause = Pause::default();
+        while progress(&self.storage, point) == Progress::Pending && !self.zone.is_gpu_lost() {
+            self.notice_loss();
+            pause.pause();
+        }
+    }
+
+    /// Asks the driver whether a context is lost whose work may still use blocks.
+    pub(super) fn notice_loss(&self) {
+        self.mapping.notice_loss(&self.zone, &self.conductor);
+        let elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for target in elsewhere.targets.iter().filter_map(|(_, t)| t.as_ref()) {
+            let mapping = &target.place.mapping;
+            mapping.notice_loss(&self.zone, &self.conductor);
+        }
     }
 
     /// Queues the copies of a message whose bytes are there at `point`. Returns when the message is not
@@ -118,7 +164,14 @@ impl PublisherCore {
         } in provided
         {
             let copied = target.copy(self, filled, offset, point, read);
+            // With the end of a context the order on all streams of this process ends: what is queued
+            // after it did not wait for the message, which is told from the message only.
+            let aborted = progress(&self.storage, point) == Progress::Aborted;
             match copied {
+                Ok(_) if aborted => {
+                    target.settle();
+                    self.give_back(loan, Point::NONE);
+                }
                 Ok(copied) => {
                     read = copied.read;
                     copies.push(Copied {
@@ -153,7 +206,8 @@ impl PublisherCore {
             self.topic.membership_epoch().load(Ordering::Acquire),
             self.topic.elsewhere().load(Ordering::Acquire),
         );
-        if elsewhere.seen == Some(now) {
+        let again = elsewhere.again_ns.is_some_and(|at| monotonic_ns() >= at);
+        if elsewhere.seen == Some(now) && !again {
             return elsewhere.wanted.clone();
         }
         let mut readers = [0u64; MAX_POOLS];
@@ -170,6 +224,7 @@ impl PublisherCore {
             }
         }
         let mut wanted = Vec::new();
+        elsewhere.again_ns = None;
         for (pool, readers) in (0u32..).zip(readers) {
             if readers == 0 || pool == self.own.pool.pool || wanted.len() == MAX_REPLICAS {
                 continue;
@@ -190,6 +245,13 @@ impl PublisherCore {
         }
         let target = match self.open(pool) {
             Ok(target) => Some(Arc::new(target)),
+            // It is the daemon that was not there, and another one will be.
+            Err(error) if !matches!(error, ClientError::Pool(_) | ClientError::Refused(_)) => {
+                tracing::warn!(%error, topic = self.topic_name, pool,
+                    "messages are not copied to the domain of some subscribers for now");
+                elsewhere.again_ns = Some(monotonic_ns() + RETRY_NS);
+                return None;
+            }
             Err(error) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
                     "messages cannot be copied to the domain of some subscribers, who read them where they are");
@@ -315,17 +377,17 @@ impl Target {
         point: Point,
         read: Point,
     ) -> Result<Queued, CudaError> {
-        let (zone, conductor) = (&core.zone, &core.conductor);
         let to = self.place.mapping.base() + offset;
         match &self.way {
             Way::Direct { stream, from, .. } => {
                 let lane = Lane {
+                    core,
                     mapping: from,
                     stream: stream.handle(),
                 };
-                lane.wait(zone, conductor, point)?;
+                lane.wait(point)?;
                 lane.copy(to, from.base() + filled.offset, filled.bytes)?;
-                let written = lane.point(zone, conductor)?;
+                let written = lane.point()?;
                 if read == point || written.timeline == read.timeline {
                     return Ok(Queued {
                         read: written_or(written, read, point),
@@ -333,8 +395,8 @@ impl Target {
                     });
                 }
                 // Copies before this one run on another stream: theirs, and ours.
-                lane.wait(zone, conductor, read)?;
-                let both = lane.point(zone, conductor)?;
+                lane.wait(read)?;
+                let both = lane.point()?;
                 Ok(Queued {
                     read: both,
                     written,
@@ -342,14 +404,16 @@ impl Target {
             }
             Way::Staged(staged) => {
                 let near = Lane {
+                    core,
                     mapping: &core.mapping,
                     stream: staged.near.handle(),
                 };
                 let far = Lane {
+                    core,
                     mapping: &self.place.mapping,
                     stream: staged.far.handle(),
                 };
-                near.wait(zone, conductor, point)?;
+                near.wait(point)?;
                 let mut free = staged.free.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut at = 0;
                 let mut written = Point::NONE;
@@ -357,17 +421,17 @@ impl Target {
                     let half = (at / CHUNK_BYTES % 2) as usize;
                     let bytes = (filled.bytes - at).min(CHUNK_BYTES);
                     let buffer = staged.buffer.address() + half as u64 * CHUNK_BYTES;
-                    near.wait(zone, conductor, free[half])?;
+                    near.wait(free[half])?;
                     near.copy(buffer, core.mapping.base() + filled.offset + at, bytes)?;
-                    let there = near.point(zone, conductor)?;
-                    far.wait(zone, conductor, there)?;
+                    let there = near.point()?;
+                    far.wait(there)?;
                     far.copy(to + at, buffer, bytes)?;
-                    written = far.point(zone, conductor)?;
+                    written = far.point()?;
                     free[half] = written;
                     at += bytes;
                 }
-                near.wait(zone, conductor, read)?;
-                let read = near.point(zone, conductor)?;
+                near.wait(read)?;
+                let read = near.point()?;
                 Ok(Queued { read, written })
             }
         }
@@ -399,20 +463,17 @@ fn written_or(written: Point, read: Point, point: Point) -> Point {
 
 /// A stream of our own that copies.
 struct Lane<'a> {
+    core: &'a PublisherCore,
     mapping: &'a Arc<PoolMapping>,
     stream: Stream,
 }
 
 impl Lane<'_> {
-    fn wait(
-        &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-        point: Point,
-    ) -> Result<(), CudaError> {
-        // Without order on the GPU every point that we made ourselves has passed.
+    fn wait(&self, point: Point) -> Result<(), CudaError> {
+        let core = self.core;
+        let on_cpu = || core.wait_for(point);
         self.mapping
-            .wait_on(zone, conductor, self.stream, point, || {})
+            .wait_on(&core.zone, &core.conductor, self.stream, point, on_cpu)
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
@@ -428,7 +489,8 @@ impl Lane<'_> {
         unsafe { on?.copy(to, from, bytes) }
     }
 
-    fn point(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) -> Result<Point, CudaError> {
-        self.mapping.point(zone, conductor, self.stream)
+    fn point(&self) -> Result<Point, CudaError> {
+        let core = self.core;
+        self.mapping.point(&core.zone, &core.conductor, self.stream)
     }
 }

@@ -64,6 +64,15 @@ impl Memory {
         self.arenas[arena].bytes
     }
 
+    pub(super) fn all_leased_bytes(&self) -> u64 {
+        self.arenas.iter().map(|arena| arena.bytes).sum()
+    }
+
+    /// The pools of the arenas, by number.
+    pub(super) fn pools(&self) -> Vec<u32> {
+        self.arenas.iter().map(|arena| arena.pool).collect()
+    }
+
     pub(super) fn used_bytes(&self) -> u64 {
         let used = self
             .arenas

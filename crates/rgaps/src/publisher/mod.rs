@@ -202,19 +202,19 @@ impl Publisher {
         self.core.subscribers()
     }
 
-    /// Bytes of the pool that are leased to this publisher.
+    /// Bytes that are leased to this publisher: of its pool, and of those that it copies to.
     pub fn leased_bytes(&self) -> u64 {
-        self.core.lock().memory.leased_bytes(0)
+        self.core.lock().memory.all_leased_bytes()
     }
 
-    /// Of the leased bytes, those that loans, history and held samples use, as of the last loan
+    /// Of the leased bytes, those that loans, history, copies and held samples use, as of the last loan
     /// or [`trim`](Self::trim).
     pub fn used_bytes(&self) -> u64 {
         self.core.lock().memory.used_bytes()
     }
 
-    /// Gives memory that no message needs now back to the pool, but for `keep_bytes`. Returns how
-    /// many bytes that was.
+    /// Gives memory that no message needs now back to the pools, but for `keep_bytes` of each. Returns
+    /// how many bytes that was.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.core.trim(keep_bytes)
     }
@@ -386,6 +386,10 @@ impl PublisherCore {
     ) -> Result<u64, PublishError> {
         let publish_ns = monotonic_ns();
         self.guard.check()?;
+        let used_up = || PublishError::Argument("the loan is used up".to_owned());
+        if block.is_none() {
+            return Err(used_up());
+        }
         if let Some(tensor) = &filled.tensor {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
@@ -397,7 +401,13 @@ impl PublisherCore {
         }
         let targets = self.provide(filled.bytes)?;
         ring_ahead(&self.topic);
-        let point = self.point(stream)?;
+        let point = match self.point(stream) {
+            Ok(point) => point,
+            Err(error) => {
+                self.withdraw(targets);
+                return Err(error.into());
+            }
+        };
         let (read, copies) = self.copy(targets, filled, point);
         let message = Message {
             pool: self.own.pool.pool as u16,
@@ -411,7 +421,14 @@ impl PublisherCore {
         let mut state = self.lock();
         if self.qos.reliable && !state.writer.has_room(filled.bytes) {
             drop(state);
-            state = self.wait_for_room(filled.bytes)?;
+            // Another thread's message has taken the room that there was.
+            state = match self.wait_for_room(filled.bytes) {
+                Ok(state) => state,
+                Err(error) => {
+                    self.take_back(copies, read);
+                    return Err(error);
+                }
+            };
         }
         let State {
             writer,
@@ -419,9 +436,7 @@ impl PublisherCore {
             loans,
             ..
         } = &mut *state;
-        let Some(block) = block.take() else {
-            return Err(PublishError::Argument("the loan is used up".to_owned()));
-        };
+        let block = block.take().ok_or_else(used_up)?;
         *loans -= 1;
         writer
             .publish_copied(block, &message, read, copies, &mut |block| {
@@ -510,10 +525,13 @@ impl PublisherCore {
 
     fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.guard.check()?;
-        let ranges = self.lock().take_free(self.own.arena, keep_bytes);
-        let bytes = ranges.iter().map(|range| range.bytes).sum();
-        self.conductor
-            .return_ranges(self.member, self.own.pool.pool, ranges)?;
+        let pools = self.lock().memory.pools();
+        let mut bytes = 0;
+        for (arena, pool) in pools.into_iter().enumerate() {
+            let ranges = self.lock().take_free(arena, keep_bytes);
+            bytes += ranges.iter().map(|range| range.bytes).sum::<u64>();
+            self.conductor.return_ranges(self.member, pool, ranges)?;
+        }
         Ok(bytes)
     }
 }

@@ -10,7 +10,7 @@
 //! reports; so is a region that is reused while someone may still look at it.
 //!
 //! Which mutations of the shipped code the models were seen to catch:
-//! `docs/decisions/0007-holder-words.md` has the table.
+//! `docs/decisions/0007-holder-words.md` has the table, `0013-several-domains.md` that of copies.
 #![cfg(loom)]
 
 mod blocks;
@@ -19,6 +19,7 @@ mod descriptors;
 mod letting_go;
 mod membership;
 mod points;
+mod replicas;
 mod waking;
 mod world;
 

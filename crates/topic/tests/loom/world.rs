@@ -4,8 +4,8 @@
 use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{
-    timeline, LettingGo, Loan, Message, Point, PublisherView, Reader, RegionView, Start, Taken,
-    TopicView, Writer,
+    timeline, Copied, LettingGo, Loan, Message, Point, PublisherView, Reader, RegionView, Start,
+    Taken, TopicView, Writer,
 };
 use std::sync::Arc;
 
@@ -161,6 +161,15 @@ impl World {
         tag
     }
 
+    /// The same for a message that may have been taken from its copy in [`ELSEWHERE`], and lets go of it.
+    pub fn consume_copy(&self, mut taken: Taken<Cells>) -> (u64, u16) {
+        let pool = taken.message.pool;
+        if pool == ELSEWHERE {
+            taken.message.pool = taken.message.tag as u16;
+        }
+        (self.consume(taken), pool)
+    }
+
     /// What stands for the payload of message `taken`, for work on the GPU.
     pub fn payload(&self, taken: &Taken<Cells>) -> Payload {
         let region = (taken.incarnation - Self::incarnation(0)) as usize;
@@ -189,6 +198,9 @@ impl World {
         tag
     }
 }
+
+/// A pool that copies are in.
+pub const ELSEWHERE: u16 = 9;
 
 /// A message whose fields all depend on `tag` and its place, so that a mixture of two is noticed.
 pub fn message(tag: u64, offset: u64) -> Message {
@@ -254,13 +266,21 @@ impl Memory {
 impl Publisher {
     /// Lends a block, and says where it is.
     fn lend(&mut self) -> (Loan, usize) {
+        self.lend_in(None)
+    }
+
+    /// The same in another pool, for a copy.
+    fn lend_in(&mut self, pool: Option<u16>) -> (Loan, usize) {
         let Publisher { writer, memory } = self;
         let place = memory
             .places
             .iter()
             .position(Option::is_none)
             .expect("memory");
-        let loan = writer.loan(place as u64, 1).unwrap();
+        let loan = match pool {
+            None => writer.loan(place as u64, 1).unwrap(),
+            Some(pool) => writer.loan_in(pool, place as u64, 1).unwrap(),
+        };
         assert!(
             !memory.places.contains(&Some(loan.block())),
             "a block is lent that is in use"
@@ -277,6 +297,27 @@ impl Publisher {
         let message = message(tag, place as u64);
         writer
             .publish(loan, &message, &mut |block| memory.free(block))
+            .unwrap();
+    }
+
+    /// Fills a block and a copy of it in [`ELSEWHERE`], and publishes both as message `tag`.
+    pub fn publish_copied(&mut self, tag: u64) {
+        // In this order the block of one message's copy becomes that of the next one's.
+        let (copy, copy_place) = self.lend_in(Some(ELSEWHERE));
+        let (loan, place) = self.lend();
+        let Publisher { writer, memory } = self;
+        for place in [place, copy_place] {
+            memory.world.payloads[memory.region][place].set(tag);
+        }
+        let copied = Copied {
+            loan: copy,
+            point: Point::NONE,
+        };
+        let message = message(tag, place as u64);
+        writer
+            .publish_copied(loan, &message, Point::NONE, [copied], &mut |block| {
+                memory.free(block)
+            })
             .unwrap();
     }
 
