@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs everything of dist/ that wants a GPU, on a bare machine with CUDA, and prints one JSON document.
 
-Usage: dist/gpu-check [--quick] [--only SECTION,...]
+Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
 Sections: tests, python, figures, races, chaos, mps, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
+Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races and
+mps, for machines that are lent for minutes: --only races --match gpus-2.
 """
 import argparse, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
@@ -19,6 +21,7 @@ OUTPUT_CHARS = 4000
 report = {"finished": False, "failures": [], "skipped": []}
 out_folder = None
 quick = False
+match = ""
 
 
 def save(name, value):
@@ -69,6 +72,9 @@ def run(name, command, timeout, env, accept=(0,)):
             # Somebody outside the group has the pipes.
             out, err = "", ""
         code = f"not done in {timeout} s"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     say(f"{name}: {code} after {time.monotonic() - begun:.1f} s")
     if code not in accept:
         failed(name, code, (out or "") + (err or ""))
@@ -196,7 +202,8 @@ def figures(env, _folder):
     # Outside any MPS; the section mps has those under it.
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     for name, arguments in plans():
-        yield name, figure(name, env, *arguments)
+        if match in name:
+            yield name, figure(name, env, *arguments)
 
 
 def races(env, _folder):
@@ -205,6 +212,8 @@ def races(env, _folder):
     messages, left_out = (100, 12) if quick else (1000, 40)
     for count in range(1, min(2, len(gpus())) + 1):
         name = f"gpus-{count}"
+        if match not in name:
+            continue
         out = run(f"races {name}", [
             HERE / "bin/rgaps-races", "--messages", messages, "--skip-messages", left_out,
             "--gpus", count, "--kernel-ms", 50,
@@ -230,7 +239,7 @@ def mps(env, folder):
         if up is not None:
             for name, arguments in plans():
                 under = name.startswith("handoff") or name in ("cuda-4KiB-poll", "cuda-4KiB-block", "cuda-fanout-64MiB")
-                if not under:
+                if not under or match not in name:
                     continue
                 found = figure(f"mps {name}", env, *arguments, prefix=(rgaps, "run", "--"))
                 if found and "handoff" in name and not found["mps"]:
@@ -255,12 +264,14 @@ def doctor(env, _folder):
 
 
 def main():
-    global out_folder, quick
+    global out_folder, quick, match
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
+    parser.add_argument("--match", default="", metavar="TEXT", help="of figures, races and mps only those with TEXT in their name")
     arguments = parser.parse_args()
-    quick = arguments.quick
+    quick, match = arguments.quick, arguments.match
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = [section for section in arguments.only.split(",") if section]
     wrong = [section for section in wanted if section not in SECTIONS]
     if wrong or not wanted:
