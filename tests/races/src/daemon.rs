@@ -1,8 +1,9 @@
 //! The daemon: a thread of the supervisor's, made of what `rgapsd` is made of.
 
+use crate::plan::Across;
 use anyhow::Context;
 use rgaps_engine::{Engine, Reactor, Setup, SystemSources};
-use rgaps_session::{ByteSize, Config, DaemonLock, Listener};
+use rgaps_session::{ByteSize, Config, DaemonLock, Listener, PeerUse};
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ const POOL_BYTES_MIN: u64 = 64 << 20;
 const POOL_MESSAGES: u64 = 32;
 
 /// The configuration of daemon and clients, for messages of so many bytes.
-pub fn config(socket: &Path, message_bytes: u64) -> Config {
+pub fn config(socket: &Path, message_bytes: u64, across: Option<Across>) -> Config {
     let cap = (POOL_MESSAGES * message_bytes).max(POOL_BYTES_MIN);
     let mut config = Config {
         socket: Some(socket.to_owned()),
@@ -25,6 +26,11 @@ pub fn config(socket: &Path, message_bytes: u64) -> Config {
     };
     config.pool.cuda.cap = Some(ByteSize(cap.next_multiple_of(32 << 20)));
     config.pool.cuda.segment = ByteSize(32 << 20);
+    config.pool.cuda.peer = match across {
+        Some(Across::Copy) => PeerUse::Copy,
+        Some(Across::Map) => PeerUse::Map,
+        None => PeerUse::Auto,
+    };
     config
 }
 
@@ -39,7 +45,7 @@ impl Daemon {
     pub fn start(message_bytes: u64) -> anyhow::Result<Daemon> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("rgaps.sock");
-        let config = config(&socket, message_bytes);
+        let config = config(&socket, message_bytes, None);
         let lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
         let engine = Engine::new(
             Setup {

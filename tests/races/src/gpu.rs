@@ -55,6 +55,6 @@ impl Gpu {
 
 /// A connection to the run's daemon.
 pub fn node(spec: &Spec, name: &str) -> anyhow::Result<Node> {
-    let config = crate::daemon::config(&spec.socket, spec.words * 8);
+    let config = crate::daemon::config(&spec.socket, spec.words * 8, spec.across);
     Ok(Node::builder(name).config(config).build()?)
 }

@@ -15,7 +15,7 @@ mod supervisor;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use plan::{Scenario, Spec};
+use plan::{Across, Scenario, Spec};
 use std::process::ExitCode;
 
 /// Kernels that write late and read late, and every byte checked. The last line is JSON.
@@ -30,6 +30,9 @@ struct Arguments {
     /// GPUs that take part, each with a publisher and a subscriber, all at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
     gpus: u64,
+    /// Has each subscriber read on the next GPU than its publisher's.
+    #[arg(long)]
+    across: Option<Across>,
     /// How long a slow kernel takes.
     #[arg(long, default_value_t = 50.0)]
     kernel_ms: f64,

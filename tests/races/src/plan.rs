@@ -24,7 +24,23 @@ pub enum Scenario {
     Discard,
 }
 
+/// How messages reach subscribers on another GPU than their publisher's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Across {
+    /// As copies.
+    Copy,
+    /// Read where they are. The GPUs have to be peers.
+    Map,
+}
+
 impl Scenario {
+    /// Whether it is seen that its wait was left out. A copy is made before late work of others gets at
+    /// the message itself.
+    pub fn is_seen(self, across: Option<Across>) -> bool {
+        across != Some(Across::Copy) || !matches!(self, Scenario::Evict | Scenario::Discard)
+    }
+
     /// How many messages of its past the publisher keeps.
     pub fn history(self) -> u32 {
         match self {
@@ -42,8 +58,11 @@ pub struct Spec {
     pub skip: bool,
     pub socket: PathBuf,
     pub topic: String,
-    /// Ordinal of the GPU.
+    /// Ordinal of the publisher's GPU.
     pub gpu: usize,
+    /// Ordinal of the subscriber's.
+    pub read_on: usize,
+    pub across: Option<Across>,
     pub messages: u64,
     pub words: u64,
     pub kernel_ns: u64,

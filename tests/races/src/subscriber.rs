@@ -9,12 +9,16 @@ use rgaps_pool::Mapping;
 const AT_ONCE: u64 = 4;
 
 pub fn run(spec: &Spec) -> anyhow::Result<()> {
-    let gpu = Gpu::open(spec.gpu)?;
+    let gpu = Gpu::open(spec.read_on)?;
     let node = node(spec, "races-subscriber")?;
     let counts = gpu.numbers(spec.messages)?;
     let reading = gpu.stream()?;
     let stream = reading.handle();
-    let subscriber = node.subscriber(&spec.topic).reliable().create()?;
+    let mut subscriber = node.subscriber(&spec.topic).reliable();
+    if spec.across.is_some() {
+        subscriber = subscriber.domain(gpu.domain);
+    }
+    let subscriber = subscriber.create()?;
     let mut received = 0;
     while received < spec.messages {
         let sample = subscriber.recv_timeout(SOON)?;

@@ -2,7 +2,7 @@
 
 use crate::daemon::Daemon;
 use crate::gpu::SOON;
-use crate::plan::{Found, Scenario, Spec};
+use crate::plan::{Across, Found, Scenario, Spec};
 use crate::Arguments;
 use anyhow::{bail, ensure, Context};
 use clap::ValueEnum;
@@ -30,6 +30,7 @@ struct Run {
 #[derive(Serialize)]
 struct Report {
     gpus: u64,
+    across: Option<Across>,
     messages: u64,
     bytes: u64,
     kernel_ms: f64,
@@ -43,6 +44,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         arguments.bytes >= 8 && arguments.bytes % 8 == 0,
         "a message has a multiple of 8 bytes"
     );
+    ensure!(
+        arguments.across.is_none() || arguments.gpus > 1,
+        "--across takes two GPUs at least: --gpus 2"
+    );
     let scenarios = match &arguments.scenario[..] {
         [] => Scenario::value_variants(),
         chosen => chosen,
@@ -54,6 +59,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut runs = Vec::new();
     for scenario in scenarios {
         for skip in skips {
+            if *skip && !scenario.is_seen(arguments.across) {
+                continue;
+            }
             let run = judge(arguments, *scenario, *skip);
             eprintln!("{}", serde_json::to_string(&run)?);
             runs.push(run);
@@ -61,6 +69,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     let report = Report {
         gpus: arguments.gpus,
+        across: arguments.across,
         messages: arguments.messages,
         bytes: arguments.bytes,
         kernel_ms: arguments.kernel_ms,
@@ -103,6 +112,11 @@ fn race(arguments: &Arguments, scenario: Scenario, skip: bool) -> anyhow::Result
         socket: daemon.socket(),
         topic: format!("races/{gpu}"),
         gpu: gpu as usize,
+        read_on: match arguments.across {
+            Some(_) => ((gpu + 1) % arguments.gpus) as usize,
+            None => gpu as usize,
+        },
+        across: arguments.across,
         messages,
         words: arguments.bytes / 8,
         kernel_ns: kernel.as_nanos() as u64,

@@ -77,3 +77,27 @@ fn nor_on_two_gpus_at_once() {
         ALL,
     );
 }
+
+#[test]
+fn nor_when_subscribers_read_on_another_gpu() {
+    race(
+        &[
+            ("DEVICES", "2"),
+            ("PEERS", "all"),
+            ("DELAY_US", "1000"),
+            ("SEED", "5"),
+        ],
+        &["--gpus", "2", "--across", "map"],
+        ALL,
+    );
+}
+
+/// That a wait is left out on the message itself is not seen on a copy of it, in two scenarios.
+#[test]
+fn nor_when_they_read_copies() {
+    race(
+        &[("DEVICES", "2"), ("DELAY_US", "1000"), ("SEED", "6")],
+        &["--gpus", "2", "--across", "copy"],
+        ALL - 2,
+    );
+}
