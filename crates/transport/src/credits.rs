@@ -307,6 +307,12 @@ impl ReceiveWindow {
         self.limit += bytes;
     }
 
+    /// The peer counts from zero again; what is held from before is not free for it.
+    pub fn restart(&mut self, window_bytes: u64) {
+        self.seen = 0;
+        self.limit = window_bytes.saturating_sub(self.held);
+    }
+
     /// What the sender may charge up to.
     pub fn limit(&self) -> u64 {
         self.limit

@@ -6,7 +6,7 @@
 //! a notification names a slot, never "the next one", so nothing relies on the order of arrival between
 //! lanes. Small messages go eagerly into a ring that the receiver has for each lane ([`cursors`]); large
 //! ones are granted their landing place first. Who may put how much in flight is in [`credits`], what
-//! travels is in [`frame`]. See `docs/decisions/0015-links.md`.
+//! travels is in [`frame`], what the ends do with it in [`Sender`] and [`Receiver`]. See `docs/decisions/0015-links.md`.
 #![forbid(unsafe_code)]
 // Frames are passed on and not kept; a box would allocate on a message's way.
 #![allow(clippy::large_enum_variant)]
@@ -14,6 +14,12 @@
 pub mod credits;
 pub mod cursors;
 pub mod frame;
+pub mod link;
+mod receiver;
+mod sender;
 mod wire;
 
-pub use frame::{DecodeError, Flow, Frame, Notice};
+pub use receiver::{Places, Receiver, ReceiverConfig};
+pub use sender::{Offered, Sender, SenderConfig};
+
+pub use frame::{DecodeError, Flow, Frame, Meta, Notice};

@@ -1,0 +1,848 @@
+//! The sending end of a link.
+//!
+//! Each flow (a publisher's messages on a topic) is a queue of what was not acknowledged. An entry goes back
+//! to *waiting* when a lane is lost that it may have been lost with; the receiver knows duplicates by
+//! their sequence. Entries are charged and asked for in their order, and asked for on the flow's own
+//! lane, so that the receiver's landing places go to a flow's messages in their order.
+
+use crate::credits::SendWindow;
+use crate::cursors::{Reserved, Ring, Sender as RingSender};
+use crate::frame::{Flow, Frame, Lanes, Meta, CHUNK_BYTES_MAX, LANES_MAX, MESSAGE_BYTES_MAX};
+use crate::link::{lie, Action, PeerLie, Span, Target, Write};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Landing places that a flow asks for at a time.
+const ASKS_MAX: usize = 4;
+/// Entries of a flow that are looked at for something to send.
+const LOOK_AHEAD: usize = 64;
+/// Closed lanes that are remembered; a peer names older ones only if it is that far behind.
+const CLOSED_MAX: usize = 1024;
+
+/// What the sending end may use.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// Messages up to this size, description included, go eagerly, if the ring takes them.
+    pub eager_bytes_max: u64,
+    /// Large messages are cut into chunks of this size.
+    pub chunk_bytes: u32,
+    /// Payloads that a lane has in hand.
+    pub lane_writes_max: usize,
+    /// Bytes that a flow retains until they are acknowledged.
+    pub retained_bytes_max: u64,
+    /// Bytes that it retains while the peer has no lanes; then the oldest are given up.
+    pub outage_bytes_max: u64,
+    /// How long it retains them for a peer without lanes.
+    pub outage_ms: u64,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            eager_bytes_max: 16 << 10,
+            chunk_bytes: 1 << 20,
+            lane_writes_max: 4,
+            retained_bytes_max: 256 << 20,
+            outage_bytes_max: 1 << 30,
+            outage_ms: 10_000,
+        }
+    }
+}
+
+/// What came of offering a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is retained until it is acknowledged or given up.
+    Taken,
+    /// Not before something is released. A reliable publisher waits.
+    Full,
+    /// Never: it is larger than what a flow may retain, or empty, or its sequence has passed.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Sent {
+        lane: u32,
+    },
+    Asked {
+        lane: u32,
+    },
+    Granted {
+        grant: u64,
+        place: u64,
+        lanes: Lanes,
+        used: [bool; LANES_MAX],
+        sent: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Message { span: Span, meta: Meta, busy: u32 },
+    Gap,
+    Close,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    first: u64,
+    next: u64,
+    kind: Kind,
+    charge_end: Option<u64>,
+    /// It was charged as nothing, so it cannot go eagerly.
+    large: bool,
+    state: State,
+    /// Grants up to this number were abandoned.
+    abandoned: u64,
+}
+
+impl Entry {
+    fn new(first: u64, next: u64, kind: Kind) -> Self {
+        Self {
+            first,
+            next,
+            kind,
+            charge_end: None,
+            large: false,
+            state: State::Waiting,
+            abandoned: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SendFlow {
+    reliable: bool,
+    next: u64,
+    /// What the receiver had committed when the flow was opened, perhaps by a former life of this end.
+    known: u64,
+    entries: VecDeque<Entry>,
+    retained: u64,
+    window: SendWindow,
+    open_on: Option<u32>,
+    opened: bool,
+    closing: bool,
+    lane: Option<u32>,
+}
+
+#[derive(Debug)]
+struct SendLane {
+    ring: RingSender,
+    busy: VecDeque<(Flow, u64)>,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    lanes: BTreeMap<u32, SendLane>,
+    flows: BTreeMap<Flow, SendFlow>,
+    /// Acknowledged, but a lane still reads the bytes.
+    draining: BTreeMap<(Flow, u64), (Span, u32)>,
+    actions: VecDeque<Action>,
+    order: Vec<Flow>,
+    turn: usize,
+    /// Lanes that are closed, and abandoned grants that lanes which are not open yet are to be told.
+    closed: BTreeSet<u32>,
+    owed: BTreeSet<(u32, u64)>,
+    out_since_ms: Option<u64>,
+}
+
+impl Sender {
+    /// An end without lanes and flows.
+    pub fn new(mut config: SenderConfig, now_ms: u64) -> Self {
+        config.chunk_bytes = config.chunk_bytes.clamp(1, CHUNK_BYTES_MAX);
+        config.lane_writes_max = config.lane_writes_max.max(1);
+        Self {
+            config,
+            lanes: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            draining: BTreeMap::new(),
+            actions: VecDeque::new(),
+            order: Vec::new(),
+            turn: 0,
+            closed: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            out_since_ms: Some(now_ms),
+        }
+    }
+
+    /// What to do next.
+    pub fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// A publisher's messages are to cross, from sequence `first` on.
+    pub fn open(&mut self, flow: Flow, first: u64, reliable: bool) {
+        if self.flows.contains_key(&flow) {
+            return;
+        }
+        self.order.push(flow);
+        self.flows.insert(
+            flow,
+            SendFlow {
+                reliable,
+                next: first,
+                known: 0,
+                entries: VecDeque::new(),
+                retained: 0,
+                window: SendWindow::default(),
+                open_on: None,
+                opened: false,
+                closing: false,
+                lane: None,
+            },
+        );
+        self.pump();
+    }
+
+    /// The publisher is gone: the flow ends when all it sent is acknowledged.
+    pub fn close(&mut self, flow: Flow) {
+        if let Some(sending) = self.flows.get_mut(&flow).filter(|sending| !sending.closing) {
+            sending.closing = true;
+            sending
+                .entries
+                .push_back(Entry::new(sending.next, sending.next, Kind::Close));
+            self.pump();
+        }
+    }
+
+    /// Whether a flow is still there.
+    pub fn has_flow(&self, flow: Flow) -> bool {
+        self.flows.contains_key(&flow)
+    }
+
+    /// A message whose bytes stay where they are until they are released.
+    pub fn offer(&mut self, flow: Flow, sequence: u64, span: Span, meta: Meta) -> Offered {
+        let out = self.lanes.is_empty();
+        let (all, outage) = (self.config.retained_bytes_max, self.config.outage_bytes_max);
+        let max = if out { outage } else { all };
+        let Some(sending) = self.flows.get_mut(&flow) else {
+            return Offered::Never;
+        };
+        let sizes = span.bytes > 0 && span.bytes <= all.min(outage).min(MESSAGE_BYTES_MAX);
+        if !sizes || sequence < sending.next || sequence == u64::MAX || sending.closing {
+            return Offered::Never;
+        }
+        if sequence < sending.known {
+            sending.next = sequence + 1;
+            self.actions.push_back(Action::Release {
+                flow,
+                sequence,
+                span,
+            });
+            return Offered::Taken;
+        }
+        let holds_back = sending.reliable && !out;
+        while sending.retained + span.bytes > max {
+            if holds_back || !sending.give_up_oldest(flow, &mut self.actions) {
+                return Offered::Full;
+            }
+        }
+        if sequence > sending.next {
+            sending.push_gap(sending.next, sequence);
+        }
+        let message = Kind::Message {
+            span,
+            meta,
+            busy: 0,
+        };
+        sending
+            .entries
+            .push_back(Entry::new(sequence, sequence + 1, message));
+        sending.retained += span.bytes;
+        sending.next = sequence + 1;
+        self.pump();
+        Offered::Taken
+    }
+
+    /// A lane is there; `ring` is the peer's for it. False if there are [`LANES_MAX`] already.
+    pub fn lane_opened(&mut self, lane: u32, ring: Ring) -> bool {
+        if self.lanes.len() == LANES_MAX || self.lanes.contains_key(&lane) {
+            return false;
+        }
+        self.lanes.insert(
+            lane,
+            SendLane {
+                ring: RingSender::new(ring),
+                busy: VecDeque::new(),
+            },
+        );
+        self.out_since_ms = None;
+        for grant in self.forget_owed(lane) {
+            self.control(lane, Frame::Abandon { grant });
+        }
+        self.pump();
+        true
+    }
+
+    /// A lane is closed, and nothing of ours is read for it any more.
+    pub fn lane_closed(&mut self, lane: u32, now_ms: u64) {
+        self.closed.insert(lane);
+        if self.closed.len() > CLOSED_MAX {
+            self.closed.pop_first();
+        }
+        self.forget_owed(lane);
+        let Some(closed) = self.lanes.remove(&lane) else {
+            return;
+        };
+        if self.lanes.is_empty() {
+            self.out_since_ms = Some(now_ms);
+        }
+        for (flow, sequence) in closed.busy {
+            self.not_busy(flow, sequence);
+        }
+        let mut abandoned = Vec::new();
+        for sending in self.flows.values_mut() {
+            sending.lane = sending.lane.filter(|own| *own != lane);
+            if sending.open_on == Some(lane) && !sending.opened {
+                sending.open_on = None;
+            }
+            for entry in &mut sending.entries {
+                match entry.state {
+                    State::Sent { lane: on } | State::Asked { lane: on } if on == lane => {
+                        entry.state = State::Waiting;
+                    }
+                    State::Granted {
+                        grant, lanes, used, ..
+                    } => {
+                        let numbers = lanes.as_slice();
+                        let at = numbers.iter().position(|number| *number == lane);
+                        let lost = at.is_some_and(|at| used[at]);
+                        if lost || !numbers.iter().any(|number| self.lanes.contains_key(number)) {
+                            entry.state = State::Waiting;
+                            entry.abandoned = grant;
+                            abandoned.push((grant, lanes));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (grant, lanes) in abandoned {
+            self.abandon(grant, lanes);
+        }
+        self.pump();
+    }
+
+    /// A lane has written the payload of the oldest write that it had in hand.
+    pub fn written(&mut self, lane: u32) {
+        let oldest = self
+            .lanes
+            .get_mut(&lane)
+            .and_then(|lane| lane.busy.pop_front());
+        if let Some((flow, sequence)) = oldest {
+            self.not_busy(flow, sequence);
+            self.pump();
+        }
+    }
+
+    /// Gives up what a peer without lanes did not get in time.
+    pub fn tick(&mut self, now_ms: u64) {
+        let Some(since) = self.out_since_ms else {
+            return;
+        };
+        if now_ms.saturating_sub(since) >= self.config.outage_ms {
+            for (flow, sending) in &mut self.flows {
+                while sending.give_up_oldest(*flow, &mut self.actions) {}
+            }
+        }
+    }
+
+    /// The peer is another incarnation: it knows nothing but what it committed. All lanes are closed.
+    ///
+    /// # Panics
+    /// If one is open.
+    pub fn restart(&mut self) {
+        assert!(
+            self.lanes.is_empty(),
+            "the lanes of the former incarnation are closed first"
+        );
+        for sending in self.flows.values_mut() {
+            (sending.opened, sending.open_on) = (false, None);
+            (sending.window, sending.lane) = (SendWindow::default(), None);
+            for entry in &mut sending.entries {
+                (entry.state, entry.charge_end, entry.abandoned) = (State::Waiting, None, 0);
+                entry.large = false;
+            }
+        }
+    }
+
+    /// A frame for this end.
+    pub fn frame(&mut self, lane: u32, frame: &Frame) -> Result<(), PeerLie> {
+        match *frame {
+            Frame::Ack { flow, next, limit } => self.acknowledged(flow, next, limit)?,
+            Frame::Grant {
+                flow,
+                sequence,
+                grant,
+                offset,
+                lanes,
+            } => {
+                self.granted(flow, sequence, grant, offset, lanes);
+            }
+            Frame::Head { head } => {
+                if let Some(lane) = self.lanes.get_mut(&lane) {
+                    lane.ring.head_returned(head)?;
+                }
+            }
+            _ => return Err(lie("frame", "it is not for the sending end")),
+        }
+        self.pump();
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, flow: Flow, next: u64, limit: u64) -> Result<(), PeerLie> {
+        let Some(sending) = self.flows.get_mut(&flow) else {
+            return Ok(());
+        };
+        if sending.open_on.is_none() && !sending.opened {
+            return Ok(());
+        }
+        // What ends the flow has the sequence after the last.
+        if !sending.opened {
+            sending.known = next;
+        }
+        let end = (sending.next + u64::from(sending.closing)).max(sending.known);
+        if next > end {
+            return Err(lie("ack", "it acknowledges what was not sent"));
+        }
+        sending.opened = true;
+        sending.window.raise(limit);
+        let mut done = Vec::new();
+        while let Some(entry) = sending.entries.front().copied() {
+            let closes = matches!(entry.kind, Kind::Close);
+            if entry.next + u64::from(closes) > next {
+                break;
+            }
+            sending.entries.pop_front();
+            if let Kind::Message { span, .. } = entry.kind {
+                sending.retained -= span.bytes;
+            }
+            done.push(entry);
+        }
+        for entry in done {
+            if let State::Granted {
+                grant, lanes, sent, ..
+            } = entry.state
+            {
+                if !entry.is_sent(sent) {
+                    self.abandon(grant, lanes);
+                }
+            }
+            match entry.kind {
+                Kind::Message { span, busy: 0, .. } => {
+                    self.actions.push_back(Action::Release {
+                        flow,
+                        sequence: entry.first,
+                        span,
+                    });
+                }
+                Kind::Message { span, busy, .. } => {
+                    self.draining.insert((flow, entry.first), (span, busy));
+                }
+                Kind::Gap => {}
+                Kind::Close => {
+                    self.flows.remove(&flow);
+                    self.order.retain(|other| *other != flow);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, flow: Flow, sequence: u64, grant: u64, place: u64, lanes: Lanes) {
+        let open = lanes
+            .as_slice()
+            .iter()
+            .any(|number| self.lanes.contains_key(number));
+        let entries = self
+            .flows
+            .get_mut(&flow)
+            .map(|sending| &mut sending.entries);
+        let entry = entries.and_then(|all| all.iter_mut().find(|entry| entry.first == sequence));
+        if let Some(entry) = entry {
+            match entry.state {
+                State::Granted { grant: current, .. } if current == grant => return,
+                State::Asked { .. } if grant > entry.abandoned && open => {
+                    let used = [false; LANES_MAX];
+                    entry.state = State::Granted {
+                        grant,
+                        place,
+                        lanes,
+                        used,
+                        sent: 0,
+                    };
+                    return;
+                }
+                State::Asked { .. } if grant > entry.abandoned => {
+                    // Its lanes are lost already: ask again.
+                    entry.abandoned = grant;
+                    entry.state = State::Waiting;
+                }
+                _ => entry.abandoned = entry.abandoned.max(grant),
+            }
+        }
+        // It came late, or twice: nobody will use it.
+        self.abandon(grant, lanes);
+    }
+
+    fn abandon(&mut self, grant: u64, lanes: Lanes) {
+        for lane in lanes.as_slice() {
+            if self.lanes.contains_key(lane) {
+                self.control(*lane, Frame::Abandon { grant });
+            } else if !self.closed.contains(lane) {
+                // Open at the peer, not yet here: it is told as soon as it is.
+                self.owed.insert((*lane, grant));
+            }
+        }
+    }
+
+    fn forget_owed(&mut self, lane: u32) -> Vec<u64> {
+        let owed = self.owed.range((lane, 0)..=(lane, u64::MAX));
+        let grants: Vec<u64> = owed.map(|(_, grant)| *grant).collect();
+        self.owed.retain(|(to, _)| *to != lane);
+        grants
+    }
+
+    fn control(&mut self, lane: u32, frame: Frame) {
+        self.actions.push_back(Action::Write(Write {
+            lane,
+            frame,
+            payload: None,
+            meta: None,
+        }));
+    }
+
+    fn not_busy(&mut self, flow: Flow, sequence: u64) {
+        if let Some((span, busy)) = self.draining.get_mut(&(flow, sequence)) {
+            *busy -= 1;
+            if *busy == 0 {
+                let span = *span;
+                self.draining.remove(&(flow, sequence));
+                self.actions.push_back(Action::Release {
+                    flow,
+                    sequence,
+                    span,
+                });
+            }
+            return;
+        }
+        let entries = self
+            .flows
+            .get_mut(&flow)
+            .map(|sending| &mut sending.entries);
+        let entry = entries.and_then(|all| all.iter_mut().find(|entry| entry.first == sequence));
+        if let Some(Entry {
+            kind: Kind::Message { busy, .. },
+            ..
+        }) = entry
+        {
+            *busy -= 1;
+        }
+    }
+
+    /// Sends what can be sent, one step of each flow after the other.
+    fn pump(&mut self) {
+        if self.lanes.is_empty() {
+            return;
+        }
+        let mut idle = 0;
+        while idle < self.order.len() {
+            self.turn = (self.turn + 1) % self.order.len();
+            idle = if self.step(self.order[self.turn]) {
+                0
+            } else {
+                idle + 1
+            };
+        }
+    }
+
+    fn least_busy(&self, among: impl Fn(u32) -> bool) -> Option<u32> {
+        let lanes = self.lanes.iter().filter(|(number, _)| among(**number));
+        let (number, lane) = lanes.min_by_key(|(_, lane)| lane.busy.len())?;
+        (lane.busy.len() < self.config.lane_writes_max).then_some(*number)
+    }
+
+    /// One frame of a flow, if one can go.
+    fn step(&mut self, flow: Flow) -> bool {
+        let any = *self.lanes.keys().next().expect("pumped only with lanes");
+        let least = self.lanes.iter().min_by_key(|(_, lane)| lane.busy.len());
+        let least = *least.expect("pumped only with lanes").0;
+        let Some(sending) = self.flows.get_mut(&flow) else {
+            return false;
+        };
+        if !sending.opened {
+            if sending.open_on.is_some() {
+                return false;
+            }
+            sending.open_on = Some(any);
+            let first = sending
+                .entries
+                .front()
+                .map_or(sending.next, |entry| entry.first);
+            self.control(any, Frame::Open { flow, first });
+            return true;
+        }
+        let lane = *sending.lane.get_or_insert(least);
+        let frame_max = self.lanes[&lane].ring.ring().frame_bytes_max();
+        let eager_max = self.config.eager_bytes_max.min(frame_max);
+        let asked =
+            |entry: &Entry| matches!(entry.state, State::Asked { .. } | State::Granted { .. });
+        let asks = sending
+            .entries
+            .iter()
+            .take(LOOK_AHEAD)
+            .filter(|entry| asked(entry))
+            .count();
+        for at in 0..sending.entries.len().min(LOOK_AHEAD) {
+            let sending = self.flows.get_mut(&flow).expect("looked up above");
+            let entry = &mut sending.entries[at];
+            let eager = match entry.kind {
+                Kind::Message { span, meta, .. } => {
+                    let bytes = span.bytes + meta.as_slice().len() as u64;
+                    (bytes <= eager_max && !entry.large).then_some(bytes)
+                }
+                _ => None,
+            };
+            if entry.charge_end.is_none() {
+                let Some(charge_end) = sending.window.charge(eager.unwrap_or(0)) else {
+                    return false;
+                };
+                entry.charge_end = Some(charge_end);
+                entry.large = eager.is_none();
+            }
+            let charge_end = entry.charge_end.expect("charged above");
+            let (first, next) = (entry.first, entry.next);
+            match (entry.state, entry.kind, eager) {
+                (State::Waiting, Kind::Gap, _) => {
+                    entry.state = State::Sent { lane };
+                    self.control(
+                        lane,
+                        Frame::Gap {
+                            flow,
+                            first,
+                            next,
+                            charge_end,
+                        },
+                    );
+                    return true;
+                }
+                (State::Waiting, Kind::Close, _) => {
+                    entry.state = State::Sent { lane };
+                    self.control(lane, Frame::Close { flow, next });
+                    return true;
+                }
+                (State::Waiting, Kind::Message { .. }, Some(bytes)) => {
+                    let sent = self.send_eager(flow, at, lane, bytes, charge_end);
+                    if sent {
+                        return true;
+                    }
+                }
+                (State::Waiting, Kind::Message { span, meta, .. }, None) if asks < ASKS_MAX => {
+                    entry.state = State::Asked { lane };
+                    let bytes = span.bytes;
+                    let sequence = first;
+                    self.control(
+                        lane,
+                        Frame::Request {
+                            flow,
+                            sequence,
+                            charge_end,
+                            bytes,
+                            meta,
+                        },
+                    );
+                    return true;
+                }
+                // Later ones must not ask first.
+                (State::Waiting, Kind::Message { .. }, None) => return false,
+                (State::Granted { sent, lanes, .. }, ..) if !entry.is_sent(sent) => {
+                    let among = |number: u32| lanes.as_slice().contains(&number);
+                    if let Some(lane) = self.least_busy(among) {
+                        self.send_chunk(flow, at, lane);
+                        return true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn send_eager(
+        &mut self,
+        flow: Flow,
+        at: usize,
+        lane: u32,
+        bytes: u64,
+        charge_end: u64,
+    ) -> bool {
+        let sending = self.lanes.get_mut(&lane).expect("a flow's lane is open");
+        if sending.busy.len() >= self.config.lane_writes_max {
+            return false;
+        }
+        let slot = match sending.ring.reserve(bytes) {
+            Ok(Reserved::At(slot)) => slot,
+            Ok(Reserved::Full) => {
+                if sending.ring.stalled() {
+                    let tail = sending.ring.tail();
+                    self.control(lane, Frame::Stall { tail });
+                }
+                return false;
+            }
+            Err(_) => return false,
+        };
+        let entry = &mut self
+            .flows
+            .get_mut(&flow)
+            .expect("its caller has it")
+            .entries[at];
+        let Kind::Message { span, meta, busy } = &mut entry.kind else {
+            return false;
+        };
+        *busy += 1;
+        entry.state = State::Sent { lane };
+        sending.busy.push_back((flow, entry.first));
+        let frame = Frame::Eager {
+            flow,
+            sequence: entry.first,
+            charge_end,
+            cursor: slot.cursor,
+            bytes: u32::try_from(bytes).expect("a quarter of a ring has 32 bits"),
+            meta_bytes: u16::try_from(meta.as_slice().len()).expect("descriptions are short"),
+        };
+        let payload = Some((*span, Target::Ring(slot.offset)));
+        let write = Write {
+            lane,
+            frame,
+            payload,
+            meta: Some(*meta),
+        };
+        self.actions.push_back(Action::Write(write));
+        true
+    }
+
+    fn send_chunk(&mut self, flow: Flow, at: usize, lane: u32) {
+        let entry = &mut self
+            .flows
+            .get_mut(&flow)
+            .expect("its caller has it")
+            .entries[at];
+        let sequence = entry.first;
+        let (
+            Kind::Message { span, busy, .. },
+            State::Granted {
+                grant,
+                place,
+                lanes,
+                used,
+                sent,
+            },
+        ) = (&mut entry.kind, &mut entry.state)
+        else {
+            unreachable!("its caller looked");
+        };
+        let offset = *sent;
+        let bytes = (span.bytes - offset).min(u64::from(self.config.chunk_bytes));
+        *sent += bytes;
+        *busy += 1;
+        let numbers = lanes.as_slice();
+        let index = numbers
+            .iter()
+            .position(|number| *number == lane)
+            .expect("one of the grant's");
+        used[index] = true;
+        let from = Span {
+            offset: span.offset + offset,
+            bytes,
+        };
+        let target = Target::Region(*place + offset);
+        let bytes = u32::try_from(bytes).expect("a chunk has 32 bits");
+        let frame = Frame::Chunk {
+            grant: *grant,
+            offset,
+            bytes,
+        };
+        self.lanes
+            .get_mut(&lane)
+            .expect("it is open")
+            .busy
+            .push_back((flow, sequence));
+        let payload = Some((from, target));
+        self.actions.push_back(Action::Write(Write {
+            lane,
+            frame,
+            payload,
+            meta: None,
+        }));
+    }
+}
+
+impl Entry {
+    fn is_sent(&self, sent: u64) -> bool {
+        !matches!(self.kind, Kind::Message { span, .. } if sent < span.bytes)
+    }
+}
+
+impl SendFlow {
+    fn push_gap(&mut self, first: u64, next: u64) {
+        match self.entries.back_mut() {
+            Some(Entry {
+                kind: Kind::Gap,
+                state: State::Waiting,
+                next: end,
+                charge_end,
+                ..
+            }) => {
+                (*end, *charge_end) = (next, None);
+            }
+            _ => self.entries.push_back(Entry::new(first, next, Kind::Gap)),
+        }
+    }
+
+    /// Gives up the oldest message that no lane has; neighbouring gaps become one.
+    fn give_up_oldest(&mut self, flow: Flow, actions: &mut VecDeque<Action>) -> bool {
+        let waits = |entry: &Entry| {
+            matches!(entry.kind, Kind::Message { busy: 0, .. }) && entry.state == State::Waiting
+        };
+        let Some(at) = self.entries.iter().position(waits) else {
+            return false;
+        };
+        let Entry {
+            first,
+            next,
+            kind,
+            charge_end,
+            ..
+        } = self.entries[at];
+        let Kind::Message { span, .. } = kind else {
+            return false;
+        };
+        self.retained -= span.bytes;
+        actions.push_back(Action::GaveUp { flow, first, next });
+        actions.push_back(Action::Release {
+            flow,
+            sequence: first,
+            span,
+        });
+        let gap = Entry {
+            charge_end,
+            ..Entry::new(first, next, Kind::Gap)
+        };
+        self.entries[at] = gap;
+        let before = at.checked_sub(1).map(|before| self.entries[before]);
+        if let Some(Entry {
+            kind: Kind::Gap,
+            state: State::Waiting,
+            first,
+            ..
+        }) = before
+        {
+            self.entries[at].first = first;
+            self.entries.remove(at - 1);
+        }
+        true
+    }
+}
