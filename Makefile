@@ -14,6 +14,8 @@ endif
 
 # The crash test: how many kills, and the seed that a failure prints.
 KILLS ?= 1000
+# Of the crash test with messages behind GPU work, on the test driver.
+GPU_KILLS ?= 60
 SEED ?= 1
 # `make test` runs a shorter one.
 TEST_KILLS ?= 200
@@ -79,10 +81,12 @@ python: wheel test-driver ## pytest with that wheel
 c-test: build test-driver ## C programs against the header and both libraries
 	@tools/c-test.sh
 
-chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 SEED=1; last line is JSON
+chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 SEED=1; last line is JSON
 	@tools/setup.sh base rust
-	cargo build --release --locked --quiet -p rgaps-chaos
+	cargo build --release --locked --quiet -p rgaps-chaos -p rgaps-test-driver
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+	@RGAPS_CUDA_LIBRARY=target/release/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
+	  RGAPS_TEST_DRIVER_SEED=$(SEED) target/release/rgaps-chaos --domain cuda --kills $(GPU_KILLS) --seed $(SEED)
 
 races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU
 	@tools/setup.sh base rust

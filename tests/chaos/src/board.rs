@@ -132,6 +132,12 @@ impl Board {
         }
     }
 
+    /// Whether an actor's process still runs.
+    pub fn lives(&self, actor: u32) -> bool {
+        let pid = self.actor[actor as usize].pid.load(Ordering::Acquire);
+        pid != 0 && lives(pid)
+    }
+
     /// Whether another living process than `own` has entered bytes that overlap these.
     pub fn overlaps(&self, own: u32, file: u64, start: u64, end: u64) -> bool {
         let others = self.actor.iter().enumerate();

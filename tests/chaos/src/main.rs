@@ -11,6 +11,7 @@ mod checker;
 mod daemon;
 mod domain;
 mod episode;
+mod gpu;
 mod holders;
 mod pattern;
 mod places;

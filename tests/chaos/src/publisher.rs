@@ -2,11 +2,11 @@
 
 use crate::actor::{is_passing, until_joined, Part};
 use crate::board::{PAUSE, PAUSED, RUN, RUNNING};
-use crate::domain::on_gpu;
+use crate::gpu::Lanes;
 use crate::pattern::{fill, Identity};
 use crate::places::Places;
 use crate::topics::Kind;
-use rgaps::{Loan, LoanError, Publisher};
+use rgaps::{Loan, LoanError, Publisher, Stream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ struct Work {
     kind: &'static Kind,
     publisher: Publisher,
     places: Places,
+    /// Where messages live on a GPU.
+    lanes: Option<Lanes>,
     published: u32,
 }
 
@@ -40,6 +42,7 @@ pub fn run(part: Part) -> anyhow::Result<()> {
         kind,
         publisher,
         places: Places::default(),
+        lanes: Lanes::new()?,
         published: 0,
     };
     if work.part.spec.survivor {
@@ -128,24 +131,25 @@ impl Work {
             actor: self.part.spec.index,
             sequence: self.published,
         };
-        let filled = if on_gpu() {
-            let mut bytes = vec![0; loan.len() as usize];
-            fill(identity, &mut bytes);
-            loan.write(0, &bytes)
-        } else {
-            loan.as_mut_slice().map(|bytes| fill(identity, bytes))
+        let filled = match &mut self.lanes {
+            Some(lanes) => lanes.write(identity, &mut loan, &mut self.part.random),
+            None => {
+                let bytes = loan.as_mut_slice();
+                bytes.map(|bytes| fill(identity, bytes)).map(|()| Stream(0))
+            }
         };
-        if let Err(error) = filled {
-            return self.part.complain(&actor.errors, error);
-        }
+        let stream = match filled {
+            Ok(stream) => stream,
+            Err(error) => return self.part.complain(&actor.errors, error),
+        };
         if let Some(entered) = entered {
             actor.take_out(entered);
         }
         if self.part.random.percent(5) {
-            return;
+            return loan.discard_on(stream);
         }
         loan.set_tag(identity.tag());
-        match loan.publish() {
+        match loan.publish_on(stream) {
             Ok(sequence) if sequence == u64::from(self.published) => {
                 self.published += 1;
                 actor

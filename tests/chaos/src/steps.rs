@@ -56,18 +56,17 @@ pub const DAEMON: &[&str] = &[
     "adopt.claimed",
     "timeline.ended",
 ];
-/// Steps that are reached only where there is GPU work. Nobody is killed there: tests of `rgaps-engine`
-/// make what is left by those who die there.
-const BEHIND_WORK: &[&str] = &[
-    "timeline.reached",
-    "settle.point",
+/// Steps of each role that are reached only where there is GPU work.
+const PUBLISHER_ON_GPU: &[&str] = &["letting_go.taken"];
+const SUBSCRIBER_ON_GPU: &[&str] = &[
     "letting_go.filled",
     "letting_go.pending",
     "letting_go.claimed",
-    "letting_go.taken",
-    "letting_go.cleared",
-    "letting_go.emptied",
 ];
+const DAEMON_ON_GPU: &[&str] = &["timeline.reached", "settle.point", "letting_go.taken"];
+/// Those that are reached too seldom to wait for. Nobody is killed there: tests of `rgaps-engine` make
+/// what is left by those who die there.
+const SELDOM: &[&str] = &["letting_go.cleared", "letting_go.emptied"];
 /// Steps of one role at most: places for them in the scoreboard.
 pub const MAX_STEPS: usize = 32;
 
@@ -84,11 +83,19 @@ impl Role {
 
     /// The steps that a process of this role reaches.
     pub fn steps(self) -> &'static [&'static str] {
-        let steps = match self {
-            Role::Publisher => PUBLISHER,
-            Role::Subscriber => SUBSCRIBER,
-            Role::Daemon => DAEMON,
-        };
+        static STEPS: OnceLock<[Vec<&'static str>; 3]> = OnceLock::new();
+        let all = STEPS.get_or_init(|| {
+            let of = |always: &[&'static str], on_gpu: &[&'static str]| {
+                let on_gpu = if crate::domain::on_gpu() { on_gpu } else { &[] };
+                [always, on_gpu].concat()
+            };
+            [
+                of(PUBLISHER, PUBLISHER_ON_GPU),
+                of(SUBSCRIBER, SUBSCRIBER_ON_GPU),
+                of(DAEMON, DAEMON_ON_GPU),
+            ]
+        });
+        let steps = &all[self as usize];
         assert!(steps.len() <= MAX_STEPS);
         steps
     }
@@ -139,7 +146,7 @@ fn reached(step: &'static str) {
     let (counts, role) = (armed.counts, armed.role as usize);
     let known = armed.role.steps().iter().position(|known| *known == step);
     let Some(index) = known else {
-        if BEHIND_WORK.contains(&step) {
+        if SELDOM.contains(&step) {
             return;
         }
         counts.unknown.fetch_add(1, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use crate::actor::{until_joined, Part};
 use crate::board::{Actor, ACTORS, LEAVE, PAUSE, PAUSED, RUNNING};
 use crate::domain::on_gpu;
+use crate::gpu::Lanes;
 use crate::pattern::{holds, Identity};
 use crate::places::Places;
 use crate::topics::MAX_HELD;
@@ -39,6 +40,8 @@ struct Work {
     reliable: bool,
     waiting: Waiting,
     places: Places,
+    /// Where messages live on a GPU.
+    lanes: Option<Lanes>,
     kept: VecDeque<Kept>,
     /// Takes samples that another thread is to drop, and counts them.
     dropper: Sender<Kept>,
@@ -75,6 +78,7 @@ pub fn run(mut part: Part) -> anyhow::Result<()> {
         reliable,
         waiting,
         places: Places::default(),
+        lanes: Lanes::new()?,
         kept: VecDeque::new(),
         with_dropper,
         random,
@@ -91,6 +95,9 @@ pub fn run(mut part: Part) -> anyhow::Result<()> {
             let_go(&part, kept);
         }
         let idle = work.kept.is_empty() && work.with_dropper.load(Ordering::Acquire) == 0;
+        if command >= PAUSE {
+            work.finish_reading();
+        }
         if command == LEAVE && idle {
             return Ok(());
         }
@@ -145,11 +152,47 @@ fn check(part: &Part, sample: &Sample, identity: Identity, when: &str) {
                 bytes.len()
             ),
         ),
+        // Whoever died did not finish it; whoever lives does.
+        Err(RecvError::Aborted { .. }) if !part.board.lives(identity.actor) => {}
         Err(error) => part.complain(&part.actor.errors, error),
     }
 }
 
 impl Work {
+    /// Looks at what streams have read meanwhile.
+    fn finish_reading(&mut self) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.finish();
+            for wrong in lanes.take_wrong() {
+                self.was_wrong(wrong);
+            }
+        }
+    }
+
+    /// A stream has read a message that was not what it should be. Of a publisher that died, it may be
+    /// one that was never finished.
+    fn was_wrong(&self, identity: Identity) {
+        if self.part.board.lives(identity.actor) {
+            let Identity { actor, sequence } = identity;
+            let what = format!("message {sequence} of {actor} was wrong on a stream");
+            self.part.complain(&self.part.actor.corrupt, what);
+        }
+    }
+
+    /// Has a stream read a message that it waits for.
+    fn read_on_stream(&mut self, sample: Sample, identity: Identity) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let queued = lanes.read(identity, sample, &mut self.random);
+        for wrong in lanes.take_wrong() {
+            self.was_wrong(wrong);
+        }
+        match queued {
+            Ok(()) => {}
+            Err(RecvError::Aborted { .. }) if !self.part.board.lives(identity.actor) => {}
+            Err(error) => self.part.complain(&self.part.actor.errors, error),
+        }
+    }
+
     fn take(&mut self, may_hold: bool) {
         let taken = match &self.waiting {
             Waiting::Polls => self.subscriber.try_recv(),
@@ -187,6 +230,10 @@ impl Work {
             );
         }
         self.check_order(&sample, identity);
+        if self.lanes.is_some() && self.random.percent(60) {
+            part.actor.progress.fetch_add(1, Ordering::Release);
+            return self.read_on_stream(sample, identity);
+        }
         check(&part, &sample, identity, "before it was received");
         part.actor.progress.fetch_add(1, Ordering::Release);
         if !may_hold || !self.random.percent(40) {

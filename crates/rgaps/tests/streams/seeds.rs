@@ -186,10 +186,13 @@ fn run(seed: u64, skip_waits: bool) -> u64 {
             ("RGAPS_TEST_KIND", kind),
             ("RGAPS_TEST_SEED", &*seed),
             ("RGAPS_TEST_DRIVER_SEED", &*seed),
-            ("RGAPS_TEST_DRIVER_DELAY_US", "1500"),
         ];
-        if skip_waits {
-            settings.push(("RGAPS_TEST_SKIP_WAITS", "1"));
+        match skip_waits {
+            false => settings.push(("RGAPS_TEST_DRIVER_DELAY_US", "1500")),
+            true => settings.extend([
+                ("RGAPS_TEST_DRIVER_DELAY_US", "15000"),
+                ("RGAPS_TEST_SKIP_WAITS", "1"),
+            ]),
         }
         Process::role("seed", &daemon, &settings)
     };
@@ -228,5 +231,9 @@ fn readers_that_skip_the_wait_are_caught() {
     if crate::gpu::is_real() {
         return println!("a real GPU is not slowed down");
     }
-    alone(&[], || assert_ne!(run(1, true), 0));
+    alone(&[], || {
+        // A machine that is busy enough may be as slow as the delays.
+        let caught = (1..=5).any(|seed| run(seed, true) > 0);
+        assert!(caught, "nobody was caught");
+    });
 }
