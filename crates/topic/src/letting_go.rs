@@ -9,11 +9,10 @@
 //! FREE --subscriber--> PENDING --whoever finds the point passed--> BY_... --the same--> FREE
 //! ```
 
-use crate::holder::{self, Outcome};
 use crate::point::{progress, Point, Progress};
 use crate::reader::Held;
 use crate::step::step;
-use crate::{RegionView, Storage, TopicView};
+use crate::{Storage, TopicView};
 use rgaps_layout::{
     LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
     MAX_LETTING_GO,
@@ -236,73 +235,4 @@ pub(crate) fn claim_passed<S: Storage>(
             }
         }
     }
-}
-
-/// Does for publisher slot `publisher`, which is gone, what it would do when it wants a block: takes the
-/// bits of subscribers off blocks that they have let go of behind work that has passed, also where it
-/// had claimed an entry and died. Returns how many blocks that freed.
-pub fn collect_let_go<S: Storage>(
-    topic: &TopicView<S>,
-    region: &RegionView<S>,
-    publisher: u32,
-    incarnation: u64,
-) -> u64 {
-    let mut freed = 0;
-    claim_passed(topic, publisher, incarnation, |passed| {
-        let Some(word) = region.holders(passed.block) else {
-            return;
-        };
-        let bit = 1 << passed.subscriber;
-        if holder::release(word, passed.generation, bit) == Outcome::Emptied {
-            holder::announce_return(region, passed.block);
-            freed += 1;
-        }
-    });
-    freed
-}
-
-/// Ends the list of subscriber slot `subscriber`, which is gone with its GPU work; its bits are
-/// cleared apart ([`clear_holder`](crate::clear_holder)). False: a publisher is about to clear one of
-/// them, so nobody else may have the slot yet. `lives` says whether a publisher, by slot and
-/// incarnation, may still do so.
-pub fn end_letting_go<S: Storage>(
-    topic: &TopicView<S>,
-    subscriber: u32,
-    lives: impl Fn(u32, u64) -> bool,
-) -> bool {
-    let mut ended = true;
-    for entry in 0..MAX_LETTING_GO {
-        let view = topic.letting_go(subscriber as usize, entry);
-        // Acquire: whoever freed it has done with the block's word (SYNC: letting go).
-        let mut state = view.state().load(Ordering::Acquire);
-        if state == 0 {
-            // Never used, so neither are those that come after it.
-            break;
-        }
-        if state & KIND == LETTING_GO_PENDING {
-            let free = state & !KIND | LETTING_GO_FREE;
-            let claimed =
-                view.state()
-                    .compare_exchange(state, free, Ordering::AcqRel, Ordering::Acquire);
-            // Or a publisher was faster.
-            state = claimed.map_or_else(|seen| seen, |_| free);
-        }
-        let claimed = state & KIND == LETTING_GO_BY_PUBLISHER
-            && lives(
-                view.publisher().load(Ordering::Relaxed),
-                view.incarnation().load(Ordering::Relaxed),
-            );
-        if claimed {
-            ended = false;
-        } else if state & KIND != LETTING_GO_FREE {
-            view.state()
-                .store(state & !KIND | LETTING_GO_FREE, Ordering::Release);
-        }
-    }
-    if ended {
-        topic
-            .letting()
-            .fetch_and(!(1 << subscriber), Ordering::AcqRel);
-    }
-    ended
 }

@@ -27,7 +27,7 @@ mod writer;
 
 pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
-pub use letting_go::{collect_let_go, end_letting_go, LettingGo};
+pub use letting_go::LettingGo;
 pub use orphan::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
     evict_through, live_blocks, ring_range, Abandoned,

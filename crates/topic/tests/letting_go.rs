@@ -10,7 +10,7 @@ use rgaps_layout::{
     PublisherRegion, LETTING_GO_BY_PUBLISHER, LETTING_GO_PENDING, MAX_LETTING_GO, MAX_TIMELINES,
 };
 use rgaps_topic::{
-    clear_holder, collect_let_go, end_letting_go, live_blocks, progress, timeline, Held, LettingGo,
+    clear_holder, clear_let_go, empty_letting_go, live_blocks, progress, timeline, Held, LettingGo,
     Message, Point, Progress, Reader, Shared, Start, Writer,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -228,12 +228,12 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
     clear_holder(&fixture.topic.publisher(0), &fixture.region(0), 5);
     let lives = |slot, incarnation| (slot, incarnation) == (0, fixture.incarnation(0));
     for _ in 0..2 {
-        assert!(!end_letting_go(&fixture.topic, 5, lives));
+        assert!(!empty_letting_go(&fixture.topic, 5, lives));
         assert_eq!(letting(&fixture), 1 << 5);
     }
     // It has done so.
     fixture.topic.letting_go(5, 1).state().store(1 << 2, SeqCst);
-    assert!(end_letting_go(&fixture.topic, 5, lives));
+    assert!(empty_letting_go(&fixture.topic, 5, lives));
     assert_eq!(letting(&fixture), 0);
     let state = |entry| fixture.topic.letting_go(5, entry).state().load(SeqCst);
     assert_eq!([0, 1, 2, 3].map(state), [4, 4, 4, 0]);
@@ -250,7 +250,7 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
 fn a_slot_is_given_away_when_the_publisher_that_had_claimed_is_gone() {
     let (fixture, _writer, _) = one_is_claimed();
     clear_holder(&fixture.topic.publisher(0), &fixture.region(0), 5);
-    assert!(end_letting_go(&fixture.topic, 5, |_, _| false));
+    assert!(empty_letting_go(&fixture.topic, 5, |_, _| false));
     assert_eq!(letting(&fixture), 0);
 }
 
@@ -263,7 +263,7 @@ fn what_a_dead_publisher_would_have_cleared_is_and_nothing_else() {
     rgaps_topic::abandon(&slot, &region, incarnation, 0);
     rgaps_topic::evict_through(&slot, &region, incarnation, 0..3);
     assert_eq!(live_blocks(&slot, &region).count(), 3);
-    let collect = |slot, incarnation| collect_let_go(&fixture.topic, &region, slot, incarnation);
+    let collect = |slot, incarnation| clear_let_go(&fixture.topic, &region, slot, incarnation);
     reach(&fixture, point(1, 2));
     assert_eq!(
         (collect(0, incarnation + 1), collect(1, incarnation)),

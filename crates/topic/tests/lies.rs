@@ -11,7 +11,7 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, MAX_TIMELINES, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_topic::{
-    abandon, clear_holder, collect_let_go, end_letting_go, evict_through, live_blocks, progress,
+    abandon, clear_holder, clear_let_go, empty_letting_go, evict_through, live_blocks, progress,
     ring_publishers, ring_range, ring_sleepers, settle_points, timeline, Held, Holders, LettingGo,
     Message, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
 };
@@ -245,7 +245,7 @@ fn an_entry_that_is_scribbled_on_is_let_go_of_all_the_same() {
             }
             freed.sort_unstable();
             assert_eq!(freed, [0, 1], "{state}");
-            assert!(end_letting_go(&fixture.topic, 7, |_, _| true), "{state}");
+            assert!(empty_letting_go(&fixture.topic, 7, |_, _| true), "{state}");
         }
     }
 }
@@ -474,11 +474,11 @@ impl Honest {
             }
             Step::Daemon(3) => {
                 let lives = |slot, incarnation| (slot, incarnation) == (0, fixture.incarnation(0));
-                let _ = end_letting_go(&fixture.topic, 1, lives);
+                let _ = empty_letting_go(&fixture.topic, 1, lives);
             }
             Step::Daemon(4) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
-                let _ = collect_let_go(&fixture.topic, &region, 0, incarnation);
+                let _ = clear_let_go(&fixture.topic, &region, 0, incarnation);
             }
             Step::Daemon(5) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));

@@ -12,7 +12,7 @@ use gpu::Gpu;
 use rgaps_layout::{PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
 use rgaps_sync::Wake;
 use rgaps_topic::{
-    abandon, admit_subscriber, clear_holder, collect_let_go, end_letting_go, evict_through,
+    abandon, admit_subscriber, clear_holder, clear_let_go, empty_letting_go, evict_through,
     live_blocks, progress, ring, ring_publishers, ring_range, settle_points, Held, LettingGo,
     Message, Point, Progress, Reader, RegionView, Shared, Sleeper, Start, Storage, Taken,
     TopicView, Writer,
@@ -191,7 +191,7 @@ impl Host {
         self.topic.blocked().fetch_and(!(1 << slot), AcqRel);
         if let Some(gpu) = &self.gpu {
             gpu.tear_down(slot);
-            collect_let_go(&self.topic, &view, slot as u32, incarnation);
+            clear_let_go(&self.topic, &view, slot as u32, incarnation);
             settle_points(&view, incarnation, ring_range(&words, &view), |_| false);
         }
         let left = abandon(&words, &view, incarnation, start);
@@ -210,7 +210,7 @@ impl Host {
             evict_through(&words, &view, incarnation, tail..read.max(tail));
             tail = tail.max(read);
             self.run_each();
-            collect_let_go(&self.topic, &view, slot as u32, incarnation);
+            clear_let_go(&self.topic, &view, slot as u32, incarnation);
             assert!(
                 Instant::now() < deadline,
                 "a dead publisher's block is never let go of"
@@ -290,7 +290,7 @@ impl Host {
             daemon.publishers[slot as usize].is_some_and(|(_, there, _)| there == incarnation)
         };
         let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
-        while !end_letting_go(&self.topic, slot, lives) {
+        while !empty_letting_go(&self.topic, slot, lives) {
             assert!(Instant::now() < deadline, "a slot never becomes free");
             std::thread::yield_now();
         }

@@ -8,7 +8,7 @@ use loom::thread;
 use rgaps_layout::LETTING_GO_BY_PUBLISHER;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, collect_let_go, end_letting_go, evict_through, live_blocks, Holders,
+    abandon, clear_holder, clear_let_go, empty_letting_go, evict_through, live_blocks, Holders,
     Point, Reader, Start, Taken,
 };
 
@@ -223,7 +223,7 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
 fn take_over(world: &World) -> Option<Taken<Cells>> {
     clear_holder(&world.slot(0), &world.region(0), 0);
     world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
-    if !end_letting_go(&world.topic, 0, |_, _| true) {
+    if !empty_letting_go(&world.topic, 0, |_, _| true) {
         return None;
     }
     let next = Reader::new(world.topic.clone(), 0, false, Start::Kept(1));
@@ -301,7 +301,7 @@ fn bury_publisher(world: &World) -> bool {
     let incarnation = World::incarnation(0);
     let left = abandon(&slot, &region, incarnation, 0);
     evict_through(&slot, &region, incarnation, left.tail..left.head);
-    collect_let_go(&world.topic, &region, 0, incarnation);
+    clear_let_go(&world.topic, &region, 0, incarnation);
     live_blocks(&slot, &region).count() == 0
 }
 
