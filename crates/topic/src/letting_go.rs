@@ -230,6 +230,7 @@ pub(crate) fn claim_passed<S: Storage>(
                 step!("letting_go.taken");
                 let free = passed.uses << 2 | LETTING_GO_FREE;
                 clear(passed);
+                step!("letting_go.cleared");
                 // Release: done with the block's word (SYNC: letting go).
                 view.state().store(free, Ordering::Release);
             }
