@@ -98,7 +98,7 @@ fn wrong_usage_is_told_apart() {
         &["topic", "hz", "t", "--timeout", "soon"],
         &["status", "--realm", "not/a/realm"],
         &["status", "--config", "there-is-none.toml"],
-        &["topic", "pub", "t", "--text", "a", "--domain", "cuda:0"],
+        &["topic", "pub", "t", "--text", "a", "--domain", "cuda:first"],
     ] {
         realm.run(wrong).fails_with(2);
     }
