@@ -257,7 +257,7 @@ impl Place {
             ));
         };
         let near = context.device();
-        if uuid != near.uuid && !driver.can_access_peer(near, &driver.device(uuid)?)? {
+        if !driver.reaches(near, uuid)? {
             return Ok(Place::Far(Gpu::open(uuid)?.buffer(bytes)?));
         }
         let mut source = CudaSource::new(driver.clone(), uuid)?;

@@ -10,9 +10,6 @@ use std::ffi::{c_char, c_void, CString};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long `rgaps_sample_data` waits for a message to be finished.
-const FINISH_WAIT: Duration = Duration::from_secs(10);
-
 /// `rgaps_sample_t`.
 pub struct rgaps_sample_t {
     birth: Birth,
@@ -59,7 +56,7 @@ macro_rules! accessors {
 accessors! {
     /// Address of the first byte, once the work that writes the bytes has finished.
     rgaps_sample_data -> *const c_void = std::ptr::null(), |sample| {
-        sample.synchronize(FINISH_WAIT)?;
+        sample.synchronize(Sample::FINISH_WAIT)?;
         sample.address() as *const c_void
     };
     /// Bytes of payload.

@@ -129,6 +129,11 @@ impl Driver {
         Ok(can != 0)
     }
 
+    /// Whether work on `device` can access memory of the GPU `uuid`: its own, or a peer's.
+    pub fn reaches(&self, device: &Device, uuid: GpuUuid) -> Result<bool, CudaError> {
+        Ok(device.uuid == uuid || self.can_access_peer(device, &self.device(uuid)?)?)
+    }
+
     /// Where the GPU is on the PCI bus, as `0000:3b:00.0`.
     pub fn pci_bus_id(&self, device: &Device) -> Result<String, CudaError> {
         let mut text = [0u8; NAME_BYTES];

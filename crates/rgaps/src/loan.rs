@@ -47,13 +47,13 @@ impl Loan {
 
     /// Where the bytes live.
     pub fn domain(&self) -> Domain {
-        self.publisher.mapping.domain()
+        self.publisher.mapping().domain()
     }
 
     /// Address of the first byte: a host pointer, or a `CUdeviceptr`. Valid until the loan is
     /// published or dropped.
     pub fn address(&self) -> u64 {
-        self.publisher.mapping.base() + self.offset
+        self.publisher.mapping().base() + self.offset
     }
 
     /// The bytes, of a loan in host memory. What they hold before they are written is anything.
@@ -76,7 +76,7 @@ impl Loan {
     /// Copies host bytes into the loan from `at` on.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoanError> {
         self.check_range(at, bytes.len() as u64)?;
-        self.publisher.mapping.write(self.offset + at, bytes)?;
+        self.publisher.mapping().write(self.offset + at, bytes)?;
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Loan {
             return Ok(());
         }
         let target = self.address() + at;
-        let mapping = &self.publisher.mapping;
+        let mapping = self.publisher.mapping();
         if let Some(on) = mapping.on_stream(stream) {
             self.stream = stream;
             let queue = || {
@@ -132,7 +132,7 @@ impl Loan {
         // SAFETY: the caller's promise is the one that is asked for.
         unsafe {
             self.publisher
-                .mapping
+                .mapping()
                 .write_from(self.offset + at, source, bytes)?
         };
         Ok(())
@@ -178,7 +178,7 @@ impl Loan {
     pub fn wait_for(&self, stream: Stream) -> Result<(), LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host {
-            self.publisher.mapping.synchronize(stream)?;
+            self.publisher.mapping().synchronize(stream)?;
         }
         Ok(())
     }

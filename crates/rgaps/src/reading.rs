@@ -96,30 +96,14 @@ fn as_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// How a subscriber gets at a pool that is not its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reach {
-    /// Its CPU or GPU reads there.
-    Mapped,
-    /// It has to be copied.
-    Copied,
-}
-
 /// Whether what is in `pool` can be read by a GPU, or the CPU, without a copy.
-pub(crate) fn reach(context: Option<&Arc<Context>>, pool: &PoolGrant) -> Reach {
+pub(crate) fn is_reached(context: Option<&Arc<Context>>, pool: &PoolGrant) -> bool {
     match (pool.domain, context) {
-        (Domain::Host, None) => Reach::Mapped,
+        (Domain::Host, None) => true,
         (Domain::Cuda(uuid), Some(context)) => {
-            let driver = context.driver();
-            let own = context.device();
-            let peer = driver
-                .device(uuid)
-                .and_then(|peer| driver.can_access_peer(own, &peer));
-            match own.uuid == uuid || peer.unwrap_or(false) {
-                true => Reach::Mapped,
-                false => Reach::Copied,
-            }
+            let reaches = context.driver().reaches(context.device(), uuid);
+            reaches.unwrap_or(false)
         }
-        _ => Reach::Copied,
+        _ => false,
     }
 }

@@ -16,10 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the CPU waits for a message to be finished where nobody says how long: a member that lies
-/// about its work must not hold others for ever.
-const FINISH_WAIT: Duration = Duration::from_secs(10);
-
 /// A message that this process holds: its bytes are not changed or reused before the last clone
 /// is dropped.
 pub struct Sample {
@@ -50,6 +46,10 @@ impl fmt::Debug for Sample {
 }
 
 impl Sample {
+    /// How long the CPU waits for a message to be finished where nobody says how long: a member that
+    /// lies about its work must not hold others for ever.
+    pub const FINISH_WAIT: Duration = Duration::from_secs(10);
+
     fn mapping(&self) -> &Arc<PoolMapping> {
         self.subscriber.mapping(self.message.pool)
     }
@@ -95,7 +95,7 @@ impl Sample {
                 ),
             });
         }
-        self.synchronize(FINISH_WAIT)?;
+        self.synchronize(Sample::FINISH_WAIT)?;
         if let Some(copy) = &self.private {
             return Ok(&copy.bytes()[..self.message.bytes as usize]);
         }
@@ -119,7 +119,7 @@ impl Sample {
                 mapped: self.message.bytes,
             }));
         }
-        self.synchronize(FINISH_WAIT)?;
+        self.synchronize(Sample::FINISH_WAIT)?;
         if let Some(copy) = &self.private {
             return Ok(copy.read(at, bytes)?);
         }
@@ -193,7 +193,7 @@ impl Sample {
             Progress::Pending => {
                 let core = &self.subscriber;
                 let mut waited = Ok(());
-                let wait = || waited = self.synchronize(FINISH_WAIT);
+                let wait = || waited = self.synchronize(Sample::FINISH_WAIT);
                 let point = self.message.point;
                 self.mapping()
                     .wait_on(core.zone(), core.conductor(), stream, point, wait)

@@ -6,7 +6,7 @@ use crate::letting::{Letting, Recorded};
 use crate::listener::Listener;
 use crate::pending::Deadline;
 use crate::readiness::Readiness;
-use crate::reading::{reach, Private, Reach};
+use crate::reading::{is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping, Stream};
@@ -571,7 +571,7 @@ impl SubscriberCore {
         let Some(own) = &self.own else {
             return map(grant.domain);
         };
-        if reach(own.context(), &grant) == Reach::Mapped {
+        if is_reached(own.context(), &grant) {
             match map(own.at()) {
                 Ok(mapping) => {
                     self.tell_path(PATH_IN_PLACE);

@@ -136,7 +136,7 @@ impl PublisherCore {
 
     /// Asks the driver whether a context is lost whose work may still use blocks.
     pub(super) fn notice_loss(&self) {
-        self.mapping.notice_loss(&self.zone, &self.conductor);
+        self.own.mapping.notice_loss(&self.zone, &self.conductor);
         let elsewhere = self
             .elsewhere
             .lock()
@@ -292,10 +292,10 @@ impl PublisherCore {
             }
             (Domain::Cuda(_), Domain::Cuda(_)) if !self.reaches(&pool)? => {
                 let mapping = map(pool, pool.domain)?;
-                let near = stream(&self.mapping)?;
+                let near = stream(&self.own.mapping)?;
                 let far = stream(&mapping)?;
                 let buffer = PinnedBuffer::new(near.context().clone(), 2 * CHUNK_BYTES)
-                    .map_err(|error| self.mapping.fail(error))?;
+                    .map_err(|error| self.own.mapping.fail(error))?;
                 let free = Mutex::default();
                 let staged = Staged {
                     near,
@@ -307,7 +307,7 @@ impl PublisherCore {
             }
             (Domain::Cuda(_), domain) => {
                 let mapping = map(pool, own.domain)?;
-                let from = self.mapping.clone();
+                let from = self.own.mapping.clone();
                 let stream = stream(&from)?;
                 let peers = domain != Domain::Host;
                 (
@@ -334,14 +334,11 @@ impl PublisherCore {
 
     /// Whether the publisher's GPU reaches the memory of the pool's.
     fn reaches(&self, pool: &rgaps_session::PoolGrant) -> Result<bool, PoolError> {
-        let (Some(context), Domain::Cuda(peer)) = (self.mapping.context(), pool.domain) else {
+        let (Some(context), Domain::Cuda(peer)) = (self.own.mapping.context(), pool.domain) else {
             return Ok(false);
         };
-        let driver = context.driver();
-        let can = driver
-            .device(peer)
-            .and_then(|peer| driver.can_access_peer(context.device(), &peer));
-        can.map_err(|error| error.into_pool(peer))
+        let reaches = context.driver().reaches(context.device(), peer);
+        reaches.map_err(|error| error.into_pool(peer))
     }
 }
 
@@ -405,7 +402,7 @@ impl Target {
             Way::Staged(staged) => {
                 let near = Lane {
                     core,
-                    mapping: &core.mapping,
+                    mapping: &core.own.mapping,
                     stream: staged.near.handle(),
                 };
                 let far = Lane {
@@ -422,7 +419,7 @@ impl Target {
                     let bytes = (filled.bytes - at).min(CHUNK_BYTES);
                     let buffer = staged.buffer.address() + half as u64 * CHUNK_BYTES;
                     near.wait(free[half])?;
-                    near.copy(buffer, core.mapping.base() + filled.offset + at, bytes)?;
+                    near.copy(buffer, core.own.mapping.base() + filled.offset + at, bytes)?;
                     let there = near.point()?;
                     far.wait(there)?;
                     far.copy(to + at, buffer, bytes)?;

@@ -163,7 +163,7 @@ impl Publisher {
 
     /// Where the messages live.
     pub fn domain(&self) -> Domain {
-        self.core.mapping.domain()
+        self.core.mapping().domain()
     }
 
     /// A block of `bytes` bytes, aligned to 256.
@@ -226,8 +226,7 @@ pub(crate) struct PublisherCore {
     // Keeps the control segment mapped as long as the views into it live.
     zone: Arc<ZoneView>,
     pub(crate) guard: ForkGuard,
-    pub(crate) mapping: Arc<PoolMapping>,
-    /// The same, with the grant of its pool and the number of its arena.
+    /// Its pool and its arena there.
     own: Place,
     elsewhere: Mutex<Elsewhere>,
     member: Member,
@@ -262,7 +261,7 @@ impl PublisherCore {
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
         mapping.prepare(&zone);
         // SAFETY: the zone maps the control segment of that size for writing, for as long as it
-        // lives, and `self._zone` keeps it; everything in it is accessed as atomics.
+        // lives, and `self.zone` keeps it; everything in it is accessed as atomics.
         let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
         let topic = TopicView::new(storage, joined.region_offset)
             .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
@@ -303,9 +302,8 @@ impl PublisherCore {
             own: Place {
                 arena: 0,
                 pool,
-                mapping: mapping.clone(),
+                mapping,
             },
-            mapping,
             elsewhere: Mutex::default(),
             member,
             topic_name,
@@ -321,6 +319,11 @@ impl PublisherCore {
 
     pub(crate) fn topic_name(&self) -> &str {
         &self.topic_name
+    }
+
+    /// Its pool, as it fills it.
+    pub(crate) fn mapping(&self) -> &Arc<PoolMapping> {
+        &self.own.mapping
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -448,9 +451,10 @@ impl PublisherCore {
 
     /// A point behind the work queued on a stream so far.
     pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
-        self.mapping
+        self.own
+            .mapping
             .point(&self.zone, &self.conductor, stream)
-            .map_err(|error| self.mapping.fail(error))
+            .map_err(|error| self.own.mapping.fail(error))
     }
 
     /// Has a stream wait for a point behind the work queued on another so far.
@@ -461,9 +465,10 @@ impl PublisherCore {
         }
         // A point that was queued on the GPU can be waited for there.
         let on_cpu = || {};
-        self.mapping
+        self.own
+            .mapping
             .wait_on(&self.zone, &self.conductor, stream, point, on_cpu)
-            .map_err(|error| self.mapping.fail(error))
+            .map_err(|error| self.own.mapping.fail(error))
     }
 
     /// Waits until reliable subscribers have read on, at most for the deadline.
@@ -494,7 +499,7 @@ impl PublisherCore {
         if self.guard.is_child() {
             return;
         }
-        let asked = self.mapping.ask(&self.zone, &self.conductor, stream);
+        let asked = self.own.mapping.ask(&self.zone, &self.conductor, stream);
         let mut state = self.lock();
         state.loans -= 1;
         state.give_back(block, asked, Recorded::here(stream));
@@ -541,7 +546,7 @@ impl Drop for PublisherCore {
         if self.guard.is_child() {
             return;
         }
-        let (state, mapping) = (self.state.clone(), self.mapping.clone());
+        let (state, mapping) = (self.state.clone(), self.own.mapping.clone());
         let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
         // Whether no work of our own may still write a block.
         let is_over = move || {

@@ -93,7 +93,7 @@ impl PublisherCore {
             return Err(Shortage::Loans);
         }
         if !state.unasked.is_empty() {
-            state.ask_again(&self.mapping, &self.zone, &self.conductor);
+            state.ask_again(&self.own.mapping, &self.zone, &self.conductor);
         }
         state.collect();
         let mut allocation = state.memory.allocate(place.arena, bytes, align);
