@@ -98,6 +98,20 @@ impl Lanes {
     }
 }
 
+/// Bytes of a link's key.
+pub const KEY_BYTES: usize = 32;
+
+/// What only the two ends of a link know, for one pair of incarnations; whoever opens a lane shows it.
+/// The control plane brings it to both.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneKey(pub [u8; KEY_BYTES]);
+
+impl std::fmt::Debug for LaneKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LaneKey(..)")
+    }
+}
+
 /// Why a side resets its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -108,15 +122,25 @@ pub enum ResetReason {
     Version = 2,
     /// It speaks for a realm that is not this one.
     Realm = 3,
-    /// It has no lanes left for this link.
+    /// It has no lanes left for this link, or the lane's number was there before.
     Lanes = 4,
+    /// It is another incarnation than the other expects.
+    Incarnation = 5,
+    /// It knows no link with this key.
+    Key = 6,
 }
 
 impl ResetReason {
     fn from_wire(code: u8) -> Option<Self> {
-        [Self::Protocol, Self::Version, Self::Realm, Self::Lanes]
-            .into_iter()
-            .find(|reason| *reason as u8 == code)
+        let all = [
+            Self::Protocol,
+            Self::Version,
+            Self::Realm,
+            Self::Lanes,
+            Self::Incarnation,
+            Self::Key,
+        ];
+        all.into_iter().find(|reason| *reason as u8 == code)
     }
 }
 
@@ -135,6 +159,10 @@ pub enum Frame {
         ring_bytes: u64,
         /// The region in which landing places lie.
         region_bytes: u64,
+        /// The incarnation that it expects at the other end.
+        to: u64,
+        /// The link's key.
+        key: LaneKey,
     },
     /// A publisher's messages come, from this one on.
     Open {
@@ -244,6 +272,8 @@ pub enum Frame {
     Reset {
         /// Why.
         reason: ResetReason,
+        /// What the speaker has instead: its realm, its incarnation.
+        ours: u64,
     },
     /// The link ends, in peace.
     Goodbye,
@@ -304,7 +334,7 @@ const GOODBYE: u8 = 15;
 /// The length of a kind's body.
 fn body_bytes(kind: u8) -> Option<usize> {
     Some(match kind {
-        HELLO => 36,
+        HELLO => 44 + KEY_BYTES,
         OPEN | CLOSE => 24,
         EAGER => 46,
         REQUEST => 42 + META_BYTES_MAX,
@@ -313,7 +343,7 @@ fn body_bytes(kind: u8) -> Option<usize> {
         ACK => 32,
         GAP => 40,
         HEAD | STALL | ABANDON | ALIVE => 8,
-        RESET => 1,
+        RESET => 9,
         GOODBYE => 0,
         _ => return None,
     })
@@ -362,12 +392,16 @@ impl Frame {
                 lane,
                 ring_bytes,
                 region_bytes,
+                to,
+                key,
             } => {
                 sink.u64(node)
                     .u64(realm)
                     .u32(lane)
                     .u64(ring_bytes)
-                    .u64(region_bytes);
+                    .u64(region_bytes)
+                    .u64(to)
+                    .bytes(&key.0);
             }
             Self::Open { flow, first: next } | Self::Close { flow, next } => {
                 sink.flow(flow).u64(next);
@@ -433,8 +467,8 @@ impl Frame {
             | Self::Alive { beat: number } => {
                 sink.u64(number);
             }
-            Self::Reset { reason } => {
-                sink.u8(reason as u8);
+            Self::Reset { reason, ours } => {
+                sink.u8(reason as u8).u64(ours);
             }
             Self::Goodbye => {}
         }
@@ -484,6 +518,8 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
             lane: from.u32()?,
             ring_bytes: from.u64()?,
             region_bytes: from.u64()?,
+            to: from.u64()?,
+            key: LaneKey(from.bytes(KEY_BYTES)?.try_into().ok()?),
         },
         OPEN => Frame::Open {
             flow: from.flow()?,
@@ -560,7 +596,10 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
         },
         ALIVE => Frame::Alive { beat: from.u64()? },
         RESET => match ResetReason::from_wire(from.u8()?) {
-            Some(reason) => Frame::Reset { reason },
+            Some(reason) => Frame::Reset {
+                reason,
+                ours: from.u64()?,
+            },
             None => return Some(Err("reason")),
         },
         GOODBYE => Frame::Goodbye,

@@ -7,19 +7,33 @@
 //! lanes. Small messages go eagerly into a ring that the receiver has for each lane ([`cursors`]); large
 //! ones are granted their landing place first. Who may put how much in flight is in [`credits`], what
 //! travels is in [`frame`], what the ends do with it in [`Sender`] and [`Receiver`]. See `docs/decisions/0015-links.md`.
-#![forbid(unsafe_code)]
 // Frames are passed on and not kept; a box would allocate on a message's way.
-#![allow(clippy::large_enum_variant)]
+#![allow(clippy::large_enum_variant, clippy::result_large_err)]
 
+mod connection;
 pub mod credits;
 pub mod cursors;
+mod driver;
+mod endpoint;
 pub mod frame;
+mod hello;
+mod lane;
 pub mod link;
+mod memory;
+mod owner;
+mod places;
 mod receiver;
+mod running;
 mod sender;
 mod wire;
 
+pub use driver::Sent;
+pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
+pub use hello::HelloError;
+pub use lane::LaneStatus;
+pub use owner::{Event, Owner, Payload, Place, Room};
 pub use receiver::{Places, Receiver, ReceiverConfig};
+pub use running::{LinkConfig, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};
 
-pub use frame::{DecodeError, Flow, Frame, Meta, Notice};
+pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Notice};

@@ -53,6 +53,11 @@ pub enum Action {
         /// Its bytes.
         span: Span,
     },
+    /// Sender: all of a flow that was closed is acknowledged; there is no such flow any more.
+    Ended {
+        /// Whose.
+        flow: Flow,
+    },
     /// Sender: these messages were given up.
     GaveUp {
         /// Whose.
@@ -60,6 +65,20 @@ pub enum Action {
         /// The first.
         first: u64,
         /// The one after the last.
+        next: u64,
+    },
+    /// Receiver: a flow's messages come, from this one on.
+    Opened {
+        /// Whose.
+        flow: Flow,
+        /// The first that is not committed.
+        next: u64,
+    },
+    /// Receiver: a flow's messages have all come, and its publisher is gone.
+    Closed {
+        /// Whose.
+        flow: Flow,
+        /// The sequence after the last.
         next: u64,
     },
     /// Receiver: copy an eager message out of the ring, now.

@@ -42,10 +42,10 @@ impl Default for ReceiverConfig {
 
 /// Landing memory of the owner, divided among topics (see [`crate::credits::Shares`]).
 pub trait Places {
-    /// A place for a message of a topic, or none now.
-    fn take(&mut self, topic: u64, bytes: u64) -> Option<u64>;
+    /// A place for a message of a flow, or none now.
+    fn take(&mut self, flow: Flow, sequence: u64, meta: &Meta, bytes: u64) -> Option<u64>;
     /// It is free.
-    fn give(&mut self, topic: u64, place: Span);
+    fn give(&mut self, flow: Flow, place: Span);
 }
 
 #[derive(Debug)]
@@ -200,7 +200,7 @@ impl<P: Places> Receiver<P> {
         for (flow, state) in &mut self.flows {
             for (sequence, (early, _)) in std::mem::take(&mut state.early) {
                 match early {
-                    Early::Large { place, .. } => self.places.give(flow.topic, place),
+                    Early::Large { place, .. } => self.places.give(*flow, place),
                     Early::Eager { .. } => {
                         self.actions.push_back(Action::Drop {
                             flow: *flow,
@@ -210,7 +210,7 @@ impl<P: Places> Receiver<P> {
                 }
             }
             for place in std::mem::take(&mut state.kept).into_values() {
-                self.places.give(flow.topic, place);
+                self.places.give(*flow, place);
             }
             state.pending.clear();
             state.gaps.clear();
@@ -367,6 +367,17 @@ impl<P: Places> Receiver<P> {
         }
     }
 
+    /// Tells the sender again where a flow stands.
+    pub fn tell_again(&mut self, flow: Flow) {
+        if let Some(state) = self.flows.get_mut(&flow) {
+            state.tell = state.open;
+        }
+        for ended in self.ended.iter_mut().filter(|ended| ended.flow == flow) {
+            ended.told = None;
+        }
+        self.flush();
+    }
+
     /// There may be places again.
     pub fn places_freed(&mut self) {
         self.flush();
@@ -455,6 +466,10 @@ impl<P: Places> Receiver<P> {
                 next: first,
             });
             state.next = first;
+        }
+        if !state.open {
+            let next = state.next;
+            self.actions.push_back(Action::Opened { flow, next });
         }
         (state.open, state.tell) = (true, true);
         Ok(())
@@ -565,7 +580,7 @@ impl<P: Places> Receiver<P> {
                 self.advance(flow)
             }
             None => {
-                self.places.give(flow.topic, place);
+                self.places.give(flow, place);
                 Ok(())
             }
         }
@@ -629,7 +644,7 @@ impl<P: Places> Receiver<P> {
                     state.pending.insert(sequence, asked);
                 }
             }
-            None => self.places.give(flow.topic, place),
+            None => self.places.give(flow, place),
         }
     }
 
@@ -687,13 +702,14 @@ impl<P: Places> Receiver<P> {
         state.pending.retain(|sequence, _| *sequence >= next);
         let later = state.kept.split_off(&next);
         for place in std::mem::replace(&mut state.kept, later).into_values() {
-            self.places.give(flow.topic, place);
+            self.places.give(flow, place);
         }
         if state.close_at == Some(next) {
             for place in std::mem::take(&mut state.kept).into_values() {
-                self.places.give(flow.topic, place);
+                self.places.give(flow, place);
             }
             self.flows.remove(&flow);
+            self.actions.push_back(Action::Closed { flow, next });
             if self.ended.len() == FLOWS_MAX {
                 self.ended.pop_front();
             }
@@ -784,10 +800,11 @@ impl<P: Places> Receiver<P> {
                 let (sequence, asked) = (*sequence, *asked);
                 let mut kept = state.kept.remove(&sequence);
                 if let Some(place) = kept.take_if(|place| place.bytes != asked.bytes) {
-                    self.places.give(flow.topic, place);
+                    self.places.give(*flow, place);
                 }
                 let new = || {
-                    let offset = self.places.take(flow.topic, asked.bytes)?;
+                    let (meta, bytes) = (&asked.meta, asked.bytes);
+                    let offset = self.places.take(*flow, sequence, meta, bytes)?;
                     Some(Span {
                         offset,
                         bytes: asked.bytes,

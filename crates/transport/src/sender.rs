@@ -446,6 +446,7 @@ impl Sender {
                 Kind::Close => {
                     self.flows.remove(&flow);
                     self.order.retain(|other| *other != flow);
+                    self.ended_if_drained(flow);
                 }
             }
         }
@@ -515,6 +516,14 @@ impl Sender {
         }));
     }
 
+    /// The end of a flow comes behind the release of all its messages.
+    fn ended_if_drained(&mut self, flow: Flow) {
+        let mut drains = self.draining.range((flow, 0)..=(flow, u64::MAX));
+        if drains.next().is_none() && !self.flows.contains_key(&flow) {
+            self.actions.push_back(Action::Ended { flow });
+        }
+    }
+
     fn not_busy(&mut self, flow: Flow, sequence: u64) {
         if let Some((span, busy)) = self.draining.get_mut(&(flow, sequence)) {
             *busy -= 1;
@@ -526,6 +535,7 @@ impl Sender {
                     sequence,
                     span,
                 });
+                self.ended_if_drained(flow);
             }
             return;
         }

@@ -41,6 +41,8 @@ fn frame() -> impl Strategy<Value = Frame> {
                     lane,
                     ring_bytes,
                     region_bytes,
+                    to: node ^ realm,
+                    key: LaneKey([lane as u8; 32]),
                 }
             }),
         (flow(), number()).prop_map(|(flow, first)| Frame::Open { flow, first }),
@@ -102,13 +104,18 @@ fn frame() -> impl Strategy<Value = Frame> {
         number().prop_map(|tail| Frame::Stall { tail }),
         number().prop_map(|grant| Frame::Abandon { grant }),
         number().prop_map(|beat| Frame::Alive { beat }),
-        prop_oneof![
-            Just(ResetReason::Protocol),
-            Just(ResetReason::Version),
-            Just(ResetReason::Realm),
-            Just(ResetReason::Lanes)
-        ]
-        .prop_map(|reason| Frame::Reset { reason }),
+        (
+            prop_oneof![
+                Just(ResetReason::Protocol),
+                Just(ResetReason::Version),
+                Just(ResetReason::Realm),
+                Just(ResetReason::Lanes),
+                Just(ResetReason::Incarnation),
+                Just(ResetReason::Key)
+            ],
+            number()
+        )
+            .prop_map(|(reason, ours)| Frame::Reset { reason, ours }),
         Just(Frame::Goodbye),
     ]
 }
@@ -198,6 +205,8 @@ fn fields_out_of_bounds_are_refused_by_name() {
         lane: 1,
         ring_bytes,
         region_bytes,
+        to: 2,
+        key: LaneKey([0; 32]),
     };
     let refused = [
         (eager(0, 0, 0), "bytes"),

@@ -18,7 +18,12 @@ const UNSAFE_CRATES: [(&str, &str); 8] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 10] = [
+const UNSAFE_FILES: [(&str, &str, &str); 11] = [
+    (
+        "transport",
+        "memory.rs",
+        "places that several lanes write at once",
+    ),
     ("session", "socket.rs", "socket options that rustix has not"),
     (
         "session",

@@ -1,6 +1,6 @@
 //! A host's landing memory, and what its subscribers hold.
 use rgaps_transport::link::Span;
-use rgaps_transport::Places;
+use rgaps_transport::{Flow, Meta, Places};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -86,13 +86,13 @@ impl Landing {
 }
 
 impl Places for Landing {
-    fn take(&mut self, _topic: u64, bytes: u64) -> Option<u64> {
+    fn take(&mut self, _flow: Flow, _sequence: u64, _meta: &Meta, bytes: u64) -> Option<u64> {
         let offset = self.memory.borrow_mut().take(bytes)?;
         self.in_flight.borrow_mut().insert(offset, bytes);
         Some(offset)
     }
 
-    fn give(&mut self, _topic: u64, place: Span) {
+    fn give(&mut self, _flow: Flow, place: Span) {
         self.committed(place);
         self.memory.borrow_mut().give(place);
     }

@@ -526,6 +526,7 @@ impl Link {
                     let publisher = self.publishers.iter_mut().find(|p| p.flow == flow).unwrap();
                     publisher.gave_up.extend(first..next);
                 }
+                Action::Ended { flow } => assert!(!self.sender.has_flow(flow)),
                 other => panic!("the sender said {other:?}"),
             }
         }
@@ -625,6 +626,7 @@ impl Link {
                 }
                 subscriber.next = next;
             }
+            Action::Opened { .. } | Action::Closed { .. } => {}
             other => panic!("the receiver said {other:?}"),
         }
     }

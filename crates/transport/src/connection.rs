@@ -1,0 +1,94 @@
+//! A lane's connection: bytes in order, there and back, plain or encrypted.
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Whether a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Yes,
+    No,
+}
+
+/// One TCP connection. One thread reads and one writes at a time; they may be two.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    tcp: TcpStream,
+    peer: SocketAddr,
+}
+
+impl Connection {
+    /// Plain bytes. The kernel's own choice of buffers stays: a size that is set ends their growth, and is
+    /// limited to `net.core.rmem_max`, which is smaller.
+    pub(crate) fn plain(tcp: TcpStream) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
+        // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
+        rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
+        let peer = tcp.peer_addr()?;
+        Ok(Self { tcp, peer })
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Both ends are on this host.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let local = self.tcp.local_addr();
+        self.peer.ip().is_loopback() && local.is_ok_and(|local| local.ip().is_loopback())
+    }
+
+    /// How long a call may wait; none: until the connection is closed.
+    pub(crate) fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.tcp.set_read_timeout(limit)?;
+        self.tcp.set_write_timeout(limit)
+    }
+
+    /// Some bytes; none if the peer closed.
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::recv(&self.tcp, &mut *into, RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?.0),
+            }
+        }
+    }
+
+    /// Some of these bytes; none if it may not wait and would have to.
+    pub(crate) fn write(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        if wait == Wait::No {
+            flags |= SendFlags::DONTWAIT;
+        }
+        loop {
+            let sent = rustix::net::sendmsg(
+                &self.tcp,
+                slices,
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            );
+            match sent {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if wait == Wait::No => return Ok(0),
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// All of these bytes.
+    pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let wrote = self.write(&[IoSlice::new(bytes)], Wait::Yes)?;
+            bytes = &bytes[wrote..];
+        }
+        Ok(())
+    }
+
+    /// Whoever reads or writes gets an end.
+    pub(crate) fn close(&self) {
+        // It may be closed already.
+        let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,748 @@
+//! Both ends of a link, joined with the memory of its owner. No threads, no sockets, no clock: whoever runs it
+//! (threads and TCP in [`crate::Link`], virtual time in the simulation) tells it what lanes bring and how late
+//! it is, writes what [`Driver::batch`] has, and carries out what [`Driver::next_delivery`] says.
+
+use crate::cursors::Ring;
+use crate::frame::{Flow, Frame, Meta, FRAME_BYTES_MAX};
+use crate::link::{lie, Action, PeerLie, Target};
+use crate::memory::Part;
+use crate::owner::{Event, Owner, Payload, Place, Room};
+use crate::places::Landings;
+use crate::receiver::{Receiver, ReceiverConfig};
+use crate::sender::{Offered, Sender, SenderConfig};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// Frames without payload that wait for a lane; a peer that does not read while it asks for more is cut off.
+const CONTROL_MAX: usize = 16 << 10;
+/// Frames of a batch, which is what one call writes.
+const BATCH_FRAMES: usize = 32;
+/// A batch ends after so many bytes of payloads.
+const BATCH_BYTES: usize = 256 << 10;
+/// Payloads above this are left to the lane's own thread.
+pub(crate) const BULK_BYTES: usize = 64 << 10;
+
+/// What came of a message that was to be sent.
+pub type Sent = Offered;
+
+/// A part of a message: from where, and to where.
+type Bytes = (Arc<dyn Payload>, usize, usize);
+
+struct Queued {
+    frame: Frame,
+    meta: Option<Meta>,
+    payload: Option<Bytes>,
+}
+
+impl Queued {
+    fn bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
+    }
+}
+
+#[derive(Default)]
+struct Out {
+    /// What is for the peer's sending end overtakes messages: it is short, and its order does not matter.
+    control: VecDeque<Frame>,
+    writes: VecDeque<Queued>,
+}
+
+impl Out {
+    fn push_control(&mut self, frame: Frame) {
+        // The last word of a flow is enough.
+        if let (Frame::Ack { flow, .. }, Some(Frame::Ack { flow: last, .. })) =
+            (&frame, self.control.back())
+        {
+            if flow == last {
+                self.control.pop_back();
+            }
+        }
+        self.control.push_back(frame);
+    }
+}
+
+/// Frames that are written together, and how far that is.
+#[derive(Default)]
+pub(crate) struct Batch {
+    heads: Vec<u8>,
+    items: Vec<(usize, Option<Bytes>)>,
+    bytes: usize,
+    done: usize,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done == self.bytes
+    }
+
+    /// What is left of it.
+    pub(crate) fn slices<'a>(&'a self, into: &mut Vec<IoSlice<'a>>) {
+        let mut skip = self.done;
+        let mut push = |mut slice: &'a [u8]| {
+            let skipped = skip.min(slice.len());
+            skip -= skipped;
+            slice = &slice[skipped..];
+            if !slice.is_empty() {
+                into.push(IoSlice::new(slice));
+            }
+        };
+        let mut head = 0;
+        for (head_end, payload) in &self.items {
+            push(&self.heads[head..*head_end]);
+            head = *head_end;
+            if let Some((payload, from, to)) = payload {
+                push(payload.slice(*from, *to));
+            }
+        }
+    }
+
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.done += bytes;
+    }
+
+    /// Payloads of a batch that is written.
+    pub(crate) fn payloads(&self) -> usize {
+        self.items
+            .iter()
+            .filter(|(_, payload)| payload.is_some())
+            .count()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.heads.clear();
+        self.items.clear();
+        (self.bytes, self.done) = (0, 0);
+    }
+
+    fn push(&mut self, frame: &Frame, meta: Option<&Meta>) {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        let length = frame.encode(&mut bytes);
+        let before = self.heads.len();
+        self.heads.extend_from_slice(&bytes[..length]);
+        self.heads
+            .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
+        self.bytes += self.heads.len() - before;
+        self.items.push((self.heads.len(), None));
+    }
+}
+
+/// Where a frame's payload goes.
+pub(crate) enum Destination {
+    /// At this offset of the lane's ring.
+    Ring(usize),
+    /// Into a message's place (or nowhere, if it was refused).
+    Chunk(crate::places::Chunk),
+}
+
+/// A message, or what else a flow's receiver learns in its turn.
+pub(crate) enum Arrival {
+    Opened {
+        next: u64,
+    },
+    Eager {
+        sequence: u64,
+        bytes: Vec<u8>,
+        meta_bytes: usize,
+    },
+    Placed {
+        sequence: u64,
+        place: Box<dyn Place>,
+        meta: Meta,
+        window: u32,
+    },
+    Missed {
+        first: u64,
+        next: u64,
+        window: u32,
+    },
+    Closed {
+        next: u64,
+    },
+}
+
+impl Arrival {
+    /// What cannot be acknowledged before this is delivered.
+    fn sequence(&self) -> u64 {
+        match self {
+            Self::Eager { sequence, .. } | Self::Placed { sequence, .. } => *sequence,
+            Self::Missed {
+                first: sequence, ..
+            } => *sequence,
+            Self::Opened { next: sequence } | Self::Closed { next: sequence } => *sequence,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Arrivals {
+    queue: VecDeque<Arrival>,
+    /// The first is being delivered: its sequence, and whether it is `Closed`.
+    out: Option<(u64, bool)>,
+    /// The owner could not take the first.
+    waits: bool,
+    /// What is here up to `Closed` has no window any more that it could go back to.
+    closed: bool,
+}
+
+impl Arrivals {
+    fn first(&self) -> Option<u64> {
+        let queued = || self.queue.front().map(Arrival::sequence);
+        self.out.map(|(sequence, _)| sequence).or_else(queued)
+    }
+}
+
+/// What is to be done outside of the lock.
+pub(crate) enum Delivery {
+    Event(Event),
+    /// Dropping it is the owner's code.
+    Release(Arc<dyn Payload>),
+    Arrival(Flow, Arrival),
+}
+
+impl Delivery {
+    /// Carries it out. What is to be told to [`Driver::delivered`] then.
+    pub(crate) fn perform(self, owner: &dyn Owner) -> Option<(Flow, Result<u32, Arrival>)> {
+        match self {
+            Self::Event(event) => owner.event(event),
+            Self::Release(payload) => drop(payload),
+            Self::Arrival(flow, arrival) => return Some((flow, arrive(owner, flow, arrival))),
+        }
+        None
+    }
+}
+
+/// The bytes of the flow's window that are free then, or the message if it has to wait.
+fn arrive(owner: &dyn Owner, flow: Flow, arrival: Arrival) -> Result<u32, Arrival> {
+    let missed = |first: u64, next: u64| owner.event(Event::Missed { flow, first, next });
+    match arrival {
+        Arrival::Opened { next } => owner.event(Event::Opened { flow, next }),
+        Arrival::Closed { .. } => owner.event(Event::Closed { flow }),
+        Arrival::Missed {
+            first,
+            next,
+            window,
+        } => {
+            missed(first, next);
+            return Ok(window);
+        }
+        Arrival::Eager {
+            sequence,
+            bytes,
+            meta_bytes,
+        } => {
+            let (meta, message) = bytes.split_at(meta_bytes);
+            let window = u32::try_from(bytes.len()).expect("it came out of a ring");
+            let mut place = match owner.place(flow, sequence, meta, message.len() as u64) {
+                Room::Place(place) => place,
+                Room::Full => {
+                    return Err(Arrival::Eager {
+                        sequence,
+                        bytes,
+                        meta_bytes,
+                    })
+                }
+                Room::Refused => {
+                    missed(sequence, sequence + 1);
+                    return Ok(window);
+                }
+            };
+            let memory = place.memory();
+            if memory.len() != message.len() {
+                drop(place);
+                missed(sequence, sequence + 1);
+                return Ok(window);
+            }
+            memory.copy_from_slice(message);
+            let meta = Meta::new(meta).expect("the frame's check bounds it");
+            return commit(sequence, place, meta, window);
+        }
+        Arrival::Placed {
+            sequence,
+            place,
+            meta,
+            window,
+        } => {
+            return commit(sequence, place, meta, window);
+        }
+    }
+    Ok(0)
+}
+
+fn commit(sequence: u64, place: Box<dyn Place>, meta: Meta, window: u32) -> Result<u32, Arrival> {
+    match place.commit(sequence, meta.as_slice()) {
+        Ok(()) => Ok(window),
+        Err(place) => Err(Arrival::Placed {
+            sequence,
+            place,
+            meta,
+            window,
+        }),
+    }
+}
+
+/// Both ends.
+pub(crate) struct Driver {
+    sender: Sender,
+    receiver: Receiver<Landings>,
+    /// By where they begin in an address space of the link's own.
+    staged: BTreeMap<u64, Arc<dyn Payload>>,
+    next_base: u64,
+    gave_up: BTreeSet<(Flow, u64)>,
+    full: BTreeSet<Flow>,
+    out: BTreeMap<u32, Out>,
+    dirty: BTreeSet<u32>,
+    stuck: Option<u32>,
+    taken: HashMap<(Flow, u64), (Vec<u8>, usize)>,
+    arrivals: BTreeMap<Flow, Arrivals>,
+    ready: VecDeque<Flow>,
+    deliveries: VecDeque<Delivery>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        sender: SenderConfig,
+        receiver: ReceiverConfig,
+        owner: Arc<dyn Owner>,
+        now_ms: u64,
+    ) -> Self {
+        Self {
+            sender: Sender::new(sender, now_ms),
+            receiver: Receiver::new(receiver, Landings::new(owner), &[]),
+            staged: BTreeMap::new(),
+            next_base: 0,
+            gave_up: BTreeSet::new(),
+            full: BTreeSet::new(),
+            out: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            stuck: None,
+            taken: HashMap::new(),
+            arrivals: BTreeMap::new(),
+            ready: VecDeque::new(),
+            deliveries: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn open(&mut self, flow: Flow, first: u64, reliable: bool) {
+        self.sender.open(flow, first, reliable);
+        self.act(None);
+    }
+
+    pub(crate) fn close(&mut self, flow: Flow) {
+        self.sender.close(flow);
+        self.act(None);
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        flow: Flow,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        meta: &[u8],
+    ) -> Sent {
+        let (bytes, Some(meta)) = (payload.bytes() as u64, Meta::new(meta)) else {
+            return Sent::Never;
+        };
+        let offset = self.next_base;
+        let span = crate::link::Span { offset, bytes };
+        self.staged.insert(offset, payload);
+        self.next_base += bytes.max(1);
+        let sent = self.sender.offer(flow, sequence, span, meta);
+        if sent != Sent::Taken {
+            let payload = self.staged.remove(&offset);
+            self.deliveries.extend(payload.map(Delivery::Release));
+        }
+        if sent == Sent::Full {
+            self.full.insert(flow);
+        }
+        self.act(None);
+        sent
+    }
+
+    /// A lane is there, with the peer's ring and ours.
+    pub(crate) fn lane_opened(&mut self, lane: u32, theirs: Ring, ours: Ring, now_ms: u64) -> bool {
+        if self.out.contains_key(&lane) {
+            return false;
+        }
+        self.out.insert(lane, Out::default());
+        let opened =
+            self.receiver.lane_opened(lane, ours, now_ms) && self.sender.lane_opened(lane, theirs);
+        if !opened {
+            self.receiver.lane_closed(lane);
+            self.out.remove(&lane);
+        }
+        self.act(None);
+        opened
+    }
+
+    /// A lane is closed, and nobody reads or writes for it any more.
+    pub(crate) fn lane_closed(&mut self, lane: u32, now_ms: u64) {
+        self.out.remove(&lane);
+        self.dirty.remove(&lane);
+        self.stuck = self.stuck.filter(|stuck| *stuck != lane);
+        self.sender.lane_closed(lane, now_ms);
+        self.receiver.lane_closed(lane);
+        if self.out.is_empty() {
+            // Other limits hold now.
+            for flow in std::mem::take(&mut self.full) {
+                self.deliveries
+                    .push_back(Delivery::Event(Event::Room { flow }));
+            }
+        }
+        self.act(None);
+    }
+
+    /// The peer is another incarnation. All lanes are closed.
+    pub(crate) fn restart(&mut self) {
+        self.sender.restart();
+        self.receiver.restart();
+        self.act(None);
+        self.event(Event::PeerRestarted);
+    }
+
+    /// A frame came. If bytes follow it, where they go; then [`Driver::landed`].
+    pub(crate) fn frame(
+        &mut self,
+        lane: u32,
+        frame: &Frame,
+        now_ms: u64,
+    ) -> Result<Option<Destination>, PeerLie> {
+        let to_sender = matches!(
+            frame,
+            Frame::Ack { .. } | Frame::Grant { .. } | Frame::Head { .. }
+        );
+        let result = if to_sender {
+            self.sender.frame(lane, frame).map(|()| None)
+        } else {
+            self.receiver.frame(lane, frame, now_ms)
+        };
+        self.act(None);
+        Ok(match result? {
+            None => None,
+            Some(Target::Ring(offset)) => {
+                let offset = usize::try_from(offset).expect("rings are small");
+                Some(Destination::Ring(offset))
+            }
+            Some(Target::Region(at)) => {
+                let chunk = self.receiver.places().chunk(at, frame.payload_bytes());
+                Some(Destination::Chunk(
+                    chunk.ok_or(lie("chunk", "somebody else writes there"))?,
+                ))
+            }
+        })
+    }
+
+    /// The bytes of the lane's oldest frame that has some are there; `ring` is the lane's.
+    pub(crate) fn landed(&mut self, lane: u32, ring: &[u8]) -> Result<(), PeerLie> {
+        let result = self.receiver.landed(lane);
+        self.act(Some(ring));
+        result
+    }
+
+    /// A lane wrote so many payloads.
+    pub(crate) fn written(&mut self, lane: u32, payloads: usize) {
+        for _ in 0..payloads {
+            self.sender.written(lane);
+        }
+        self.act(None);
+    }
+
+    /// Time passes. Whatever had to wait for memory asks again.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.sender.tick(now_ms);
+        self.receiver.tick(now_ms);
+        self.act(None);
+        self.retry();
+    }
+
+    pub(crate) fn retry(&mut self) {
+        if self.receiver.places().ask_again() {
+            self.receiver.places_freed();
+            self.act(None);
+        }
+        for (flow, arrivals) in &mut self.arrivals {
+            if std::mem::take(&mut arrivals.waits) && arrivals.out.is_none() {
+                self.ready.push_back(*flow);
+            }
+        }
+    }
+
+    /// Still there.
+    pub(crate) fn beat(&mut self, lane: u32, beat: u64) {
+        if let Some(out) = self.out.get_mut(&lane) {
+            if out.control.is_empty() {
+                out.control.push_back(Frame::Alive { beat });
+                self.dirty.insert(lane);
+            }
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.deliveries.push_back(Delivery::Event(event));
+    }
+
+    /// What is to be done without the lock, one after the other.
+    pub(crate) fn next_delivery(&mut self) -> Option<Delivery> {
+        if let Some(delivery) = self.deliveries.pop_front() {
+            return Some(delivery);
+        }
+        while let Some(flow) = self.ready.pop_front() {
+            let Some(arrivals) = self.arrivals.get_mut(&flow) else {
+                continue;
+            };
+            if arrivals.out.is_some() || arrivals.waits {
+                continue;
+            }
+            if let Some(arrival) = arrivals.queue.pop_front() {
+                let closed = matches!(arrival, Arrival::Closed { .. });
+                arrivals.out = Some((arrival.sequence(), closed));
+                return Some(Delivery::Arrival(flow, arrival));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn has_deliveries(&self) -> bool {
+        !self.deliveries.is_empty() || !self.ready.is_empty()
+    }
+
+    /// What came of an arrival.
+    pub(crate) fn delivered(&mut self, flow: Flow, outcome: Result<u32, Arrival>) {
+        let arrivals = self.arrivals.get_mut(&flow).expect("its first was out");
+        let was_closed = matches!(arrivals.out.take(), Some((_, true)));
+        match outcome {
+            Err(arrival) => {
+                arrivals.queue.push_front(arrival);
+                arrivals.waits = true;
+            }
+            Ok(window) => {
+                let window = if arrivals.closed { 0 } else { window };
+                arrivals.closed &= !was_closed;
+                if arrivals.queue.is_empty() {
+                    self.arrivals.remove(&flow);
+                } else {
+                    self.ready.push_back(flow);
+                }
+                if window > 0 {
+                    self.receiver.released(flow, window);
+                } else {
+                    self.receiver.tell_again(flow);
+                }
+                self.act(None);
+            }
+        }
+    }
+
+    /// Lanes that have something to write since this was asked last.
+    pub(crate) fn dirty(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// A lane whose peer asks and does not read.
+    pub(crate) fn stuck(&mut self) -> Option<u32> {
+        self.stuck.take()
+    }
+
+    /// Whether something waits to be written, and whether that is short.
+    pub(crate) fn waiting(&self, lane: u32) -> Option<bool> {
+        let out = self.out.get(&lane)?;
+        let first = out.writes.front().map(|write| write.bytes() <= BULK_BYTES);
+        if out.control.is_empty() {
+            first
+        } else {
+            Some(true)
+        }
+    }
+
+    /// Moves what is to be written next into an empty batch: without `bulk` only what is short. Whether that left something.
+    pub(crate) fn batch(&mut self, lane: u32, bulk: bool, batch: &mut Batch) -> bool {
+        batch.clear();
+        let Some(out) = self.out.get_mut(&lane) else {
+            return false;
+        };
+        while batch.items.len() < BATCH_FRAMES {
+            let Some(frame) = out.control.pop_front() else {
+                break;
+            };
+            batch.push(&frame, None);
+        }
+        let mut payloads = 0;
+        while batch.items.len() < BATCH_FRAMES && payloads < BATCH_BYTES {
+            let fits = |write: &Queued| bulk || write.bytes() <= BULK_BYTES;
+            if !out.writes.front().is_some_and(fits) {
+                break;
+            }
+            let write = out.writes.pop_front().expect("looked at");
+            batch.push(&write.frame, write.meta.as_ref());
+            payloads += write.bytes();
+            batch.bytes += write.bytes();
+            batch.items.last_mut().expect("pushed").1 = write.payload;
+        }
+        !out.control.is_empty() || !out.writes.is_empty()
+    }
+
+    /// What the link holds: bytes of messages that are not released, places that are not committed.
+    pub(crate) fn held(&self) -> (u64, usize) {
+        let staged = self.staged.values().map(|payload| payload.bytes() as u64);
+        (staged.sum(), self.receiver.places_held())
+    }
+
+    /// Carries out what the ends say.
+    fn act(&mut self, ring: Option<&[u8]>) {
+        loop {
+            if let Some(action) = self.sender.action() {
+                self.act_as_sender(action);
+            } else if let Some(action) = self.receiver.action() {
+                self.act_as_receiver(action, ring);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn act_as_sender(&mut self, action: Action) {
+        match action {
+            Action::Write(write) => {
+                let Some(out) = self.out.get_mut(&write.lane) else {
+                    return;
+                };
+                let payload = write.payload.map(|(span, _)| {
+                    let staged = self.staged.range(..=span.offset).next_back();
+                    let (base, payload) = staged.expect("it is not released");
+                    let from = usize::try_from(span.offset - base).expect("it is in memory");
+                    let to = from + usize::try_from(span.bytes).expect("it is in memory");
+                    (Arc::clone(payload), from, to)
+                });
+                let (frame, meta) = (write.frame, write.meta);
+                out.writes.push_back(Queued {
+                    frame,
+                    meta,
+                    payload,
+                });
+                if out.writes.len() > CONTROL_MAX {
+                    self.stuck = Some(write.lane);
+                }
+                self.dirty.insert(write.lane);
+            }
+            Action::Release {
+                flow,
+                sequence,
+                span,
+            } => {
+                let payload = self.staged.remove(&span.offset);
+                self.deliveries.extend(payload.map(Delivery::Release));
+                if !self.gave_up.remove(&(flow, sequence)) {
+                    self.event(Event::Acknowledged { flow, sequence });
+                }
+                if self.full.remove(&flow) {
+                    self.event(Event::Room { flow });
+                }
+            }
+            Action::GaveUp { flow, first, next } => {
+                self.gave_up.insert((flow, first));
+                self.event(Event::GaveUp { flow, first, next });
+            }
+            Action::Ended { flow } => self.event(Event::Ended { flow }),
+            other => unreachable!("the sending end does not say {other:?}"),
+        }
+    }
+
+    fn act_as_receiver(&mut self, action: Action, ring: Option<&[u8]>) {
+        match action {
+            Action::Write(write) => {
+                let mut frame = write.frame;
+                if let Frame::Ack { flow, next, .. } = &mut frame {
+                    // What the owner has not taken is not acknowledged.
+                    let first = self.arrivals.get(flow).and_then(Arrivals::first);
+                    *next = first.map_or(*next, |first| first.min(*next));
+                }
+                if let Some(out) = self.out.get_mut(&write.lane) {
+                    out.push_control(frame);
+                    if out.control.len() > CONTROL_MAX {
+                        self.stuck = Some(write.lane);
+                    }
+                    self.dirty.insert(write.lane);
+                }
+            }
+            Action::Take {
+                flow,
+                sequence,
+                offset,
+                bytes,
+                meta_bytes,
+                ..
+            } => {
+                let ring = ring.expect("it is told in `landed`");
+                let from = usize::try_from(offset).expect("rings are small");
+                let to = from + usize::try_from(bytes).expect("rings are small");
+                let taken = (ring[from..to].to_vec(), usize::from(meta_bytes));
+                self.taken.insert((flow, sequence), taken);
+            }
+            Action::Commit {
+                flow,
+                sequence,
+                large,
+                eager_bytes,
+            } => {
+                let arrival = match large {
+                    None => {
+                        let taken = self.taken.remove(&(flow, sequence));
+                        let (bytes, meta_bytes) = taken.expect("it was taken");
+                        debug_assert_eq!(bytes.len(), eager_bytes as usize);
+                        Arrival::Eager {
+                            sequence,
+                            bytes,
+                            meta_bytes,
+                        }
+                    }
+                    Some((span, meta)) => match self.receiver.places().committed(span) {
+                        Some(place) => Arrival::Placed {
+                            sequence,
+                            place,
+                            meta,
+                            window: 0,
+                        },
+                        None => Arrival::Missed {
+                            first: sequence,
+                            next: sequence + 1,
+                            window: 0,
+                        },
+                    },
+                };
+                self.arrived(flow, arrival);
+            }
+            Action::Missed { flow, first, next } => {
+                self.arrived(
+                    flow,
+                    Arrival::Missed {
+                        first,
+                        next,
+                        window: 0,
+                    },
+                );
+            }
+            Action::Drop { flow, sequence } => {
+                self.taken.remove(&(flow, sequence));
+            }
+            Action::Opened { flow, next } => self.arrived(flow, Arrival::Opened { next }),
+            Action::Closed { flow, next } => self.arrived(flow, Arrival::Closed { next }),
+            other => unreachable!("the receiving end does not say {other:?}"),
+        }
+    }
+
+    fn arrived(&mut self, flow: Flow, arrival: Arrival) {
+        let arrivals = self.arrivals.entry(flow).or_default();
+        arrivals.closed |= matches!(arrival, Arrival::Closed { .. });
+        arrivals.queue.push_back(arrival);
+        if arrivals.queue.len() == 1 && arrivals.out.is_none() && !arrivals.waits {
+            self.ready.push_back(flow);
+        }
+    }
+}
+
+/// Writes what followed a chunk's frame and was read with it.
+pub(crate) fn fill(part: &mut Option<Part>, from: usize, bytes: &[u8]) {
+    if let Some(part) = part {
+        part.as_mut_slice()[from..from + bytes.len()].copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,385 @@
+//! Where a daemon's links begin: a listener, the keys of those that are expected, and the clock's thread.
+
+use crate::connection::Connection;
+use crate::cursors::Ring;
+use crate::frame::{Flow, LaneKey, ResetReason};
+use crate::hello::{accept, dial, refuse, HelloError, HELLO_LIMIT};
+use crate::owner::{Owner, Payload};
+use crate::running::{LinkConfig, LinkStatus, Peer, Running};
+use crate::Sent;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Lanes in their first words.
+const HELLOS_MAX: usize = 64;
+/// How often links hear of the time.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What lanes may be.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// Plain within this host, nothing between hosts.
+    #[default]
+    Loopback,
+    /// Plain everywhere: for tests, and networks where everybody is trusted.
+    Insecure,
+}
+
+/// A daemon's end of all its links.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// The daemon's incarnation, which none before had; not 0.
+    pub incarnation: u64,
+    /// The realm, as a number that all derive from its name.
+    pub realm: u64,
+    /// Where lanes are accepted; none if this daemon only dials.
+    pub listen: Option<SocketAddr>,
+    /// What lanes may be.
+    pub security: Security,
+}
+
+/// Why there is no endpoint or no link.
+#[derive(Debug, Error)]
+pub enum EndpointError {
+    /// It cannot listen there.
+    #[error("cannot accept lanes at {address}: {error}; choose another address for `listen`")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// It has no incarnation.
+    #[error("an incarnation of 0 is none")]
+    Incarnation,
+    /// No thread.
+    #[error("a thread could not be started: {0}")]
+    Thread(io::Error),
+    /// A link's ring.
+    #[error(transparent)]
+    Ring(#[from] crate::cursors::RingError),
+    /// Another link has this key.
+    #[error("another link has this key: each pair of daemons has its own")]
+    Key,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) cut_off: AtomicU64,
+}
+
+/// What happened at an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// Lanes that were accepted.
+    pub accepted: u64,
+    /// Connections that were refused in their first words.
+    pub refused: u64,
+    /// Peers that were cut off because they lied.
+    pub cut_off: u64,
+}
+
+/// What an endpoint and its links share.
+pub(crate) struct Shared {
+    pub(crate) incarnation: u64,
+    pub(crate) realm: u64,
+    security: Security,
+    pub(crate) counts: Counts,
+    links: Mutex<HashMap<LaneKey, Weak<Running>>>,
+    hellos: AtomicUsize,
+    closing: AtomicBool,
+}
+
+impl Shared {
+    fn link(&self, key: &LaneKey) -> Option<Arc<Running>> {
+        self.links
+            .lock()
+            .expect("nobody panics with it")
+            .get(key)?
+            .upgrade()
+    }
+
+    fn all(&self) -> Vec<Arc<Running>> {
+        let links = self.links.lock().expect("nobody panics with it");
+        links.values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn secured(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
+        let connection = Connection::plain(tcp)?;
+        match self.security {
+            Security::Loopback if !connection.is_loopback() => {
+                Err(HelloError::Plain(connection.peer().to_string()))
+            }
+            _ => Ok(connection),
+        }
+    }
+
+    fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
+        let connection = self.secured(tcp)?;
+        let theirs = accept(&connection, self.incarnation, self.realm)?;
+        match self.link(&theirs.key) {
+            Some(link) => link.accepted(connection, &theirs),
+            None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
+        }
+    }
+
+    fn dial(
+        &self,
+        link: &Arc<Running>,
+        address: SocketAddr,
+        ours: &crate::hello::Hello,
+    ) -> Result<(), HelloError> {
+        let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
+        let connection = self.secured(tcp)?;
+        let theirs = dial(&connection, ours)?;
+        link.answered(connection, &theirs);
+        Ok(())
+    }
+}
+
+/// A daemon's end of all its links. Dropped, it accepts no lanes, and its links are closed.
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    local: Option<SocketAddr>,
+    stop: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Listens, if it is to, and starts the clock.
+    pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
+        if config.incarnation == 0 {
+            return Err(EndpointError::Incarnation);
+        }
+        let listener = match config.listen {
+            Some(address) => {
+                let listen = || -> io::Result<(TcpListener, SocketAddr)> {
+                    let listener = TcpListener::bind(address)?;
+                    listener.set_nonblocking(true)?;
+                    let local = listener.local_addr()?;
+                    Ok((listener, local))
+                };
+                let error = |error| EndpointError::Listen { address, error };
+                Some(listen().map_err(error)?)
+            }
+            None => None,
+        };
+        let shared = Arc::new(Shared {
+            incarnation: config.incarnation,
+            realm: config.realm,
+            security: config.security,
+            counts: Counts::default(),
+            links: Mutex::default(),
+            hellos: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+        });
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let mut endpoint = Self {
+            shared: Arc::clone(&shared),
+            local: listener.as_ref().map(|(_, local)| *local),
+            stop: Arc::new(stop.map_err(|error| EndpointError::Thread(error.into()))?),
+            threads: Vec::new(),
+        };
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let builder = std::thread::Builder::new().name(name.into());
+            builder.spawn(run).map_err(EndpointError::Thread)
+        };
+        if let Some((listener, _)) = listener {
+            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&endpoint.stop));
+            let run = Box::new(move || accept_all(&shared, &listener, &stop));
+            endpoint.threads.push(spawn("lanes-accept", run)?);
+        }
+        let stop = Arc::clone(&endpoint.stop);
+        let run = Box::new(move || tick_all(&shared, &stop));
+        endpoint.threads.push(spawn("lanes-clock", run)?);
+        Ok(endpoint)
+    }
+
+    /// Where lanes are accepted.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> EndpointCounts {
+        let counts = &self.shared.counts;
+        EndpointCounts {
+            accepted: counts.accepted.load(Relaxed),
+            refused: counts.refused.load(Relaxed),
+            cut_off: counts.cut_off.load(Relaxed),
+        }
+    }
+
+    /// A link to a peer. It has lanes as soon as the peer has its end of it.
+    pub fn link(
+        &self,
+        name: &str,
+        config: LinkConfig,
+        peer: Peer,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Link, EndpointError> {
+        let ring = Ring::new(config.ring_bytes)?;
+        let key = peer.key;
+        let shared = Arc::clone(&self.shared);
+        let running = Arc::new(Running::new(name, config, ring, peer, owner, shared));
+        let mut links = self.shared.links.lock().expect("nobody panics with it");
+        if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
+            return Err(EndpointError::Key);
+        }
+        links.insert(key, Arc::downgrade(&running));
+        drop(links);
+        let dialling = Arc::clone(&running);
+        let builder = std::thread::Builder::new().name("lanes-dial".into());
+        let thread = builder.spawn(move || dial_all(&dialling));
+        running.keep_thread(thread.map_err(EndpointError::Thread)?);
+        Ok(Link(Arc::new(Handle(running))))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, SeqCst);
+        // It can only fail when it counted to its end: it is readable then, too.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        for link in self.shared.all() {
+            link.close();
+        }
+    }
+}
+
+fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
+    while !shared.closing.load(SeqCst) {
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, None);
+        let Ok((tcp, _)) = listener.accept() else {
+            // Without descriptors it would be asked again at once.
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let _ = tcp.set_nonblocking(false);
+        if shared.hellos.fetch_add(1, SeqCst) >= HELLOS_MAX {
+            shared.hellos.fetch_sub(1, SeqCst);
+            shared.counts.refused.fetch_add(1, Relaxed);
+            continue;
+        }
+        let greeted = Arc::clone(shared);
+        let builder = std::thread::Builder::new().name("lane-hello".into());
+        let thread = builder.spawn(move || {
+            let result = greeted.accept(tcp);
+            let counts = &greeted.counts;
+            let count = if result.is_ok() {
+                &counts.accepted
+            } else {
+                &counts.refused
+            };
+            count.fetch_add(1, Relaxed);
+            greeted.hellos.fetch_sub(1, SeqCst);
+        });
+        if thread.is_err() {
+            shared.hellos.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+fn tick_all(shared: &Shared, stop: &OwnedFd) {
+    let limit = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: TICK.subsec_nanos().into(),
+    };
+    while !shared.closing.load(SeqCst) {
+        let mut fds = [PollFd::new(stop, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&limit));
+        shared.all().iter().for_each(|link| link.tick());
+    }
+}
+
+fn dial_all(link: &Arc<Running>) {
+    let mut attempt = 0;
+    while let Some((hello, addresses)) = link.next_dial() {
+        let address = addresses[attempt % addresses.len()];
+        if let Err(error) = link.shared.dial(link, address, &hello) {
+            attempt += 1;
+            link.dial_failed(&error);
+        }
+    }
+}
+
+struct Handle(Arc<Running>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close();
+        let mut links = self.0.shared.links.lock().expect("nobody panics with it");
+        links.retain(|_, link| link.strong_count() > 0 && !std::ptr::eq(link.as_ptr(), &*self.0));
+    }
+}
+
+/// A link to one peer, in both directions. The last clone closes it.
+#[derive(Clone)]
+pub struct Link(Arc<Handle>);
+
+impl Link {
+    /// A publisher's messages are to cross, from sequence `first` on.
+    pub fn open(&self, flow: Flow, first: u64, reliable: bool) {
+        self.0 .0.open(flow, first, reliable);
+    }
+
+    /// A message; it does not block. Sequences go up, and what they leave out is missed at the peer. A
+    /// description has at most [`crate::frame::META_BYTES_MAX`] bytes.
+    pub fn send(&self, flow: Flow, sequence: u64, payload: Arc<dyn Payload>, meta: &[u8]) -> Sent {
+        self.0 .0.send(flow, sequence, payload, meta)
+    }
+
+    /// The publisher is gone: [`crate::Event::Ended`] comes when all is acknowledged.
+    pub fn close_flow(&self, flow: Flow) {
+        self.0 .0.close_flow(flow);
+    }
+
+    /// The peer is another incarnation (or the pair has another key): lanes are closed, and what is not acknowledged
+    /// is sent again. Or it is elsewhere.
+    pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
+        let running = &self.0 .0;
+        let mut links = running.shared.links.lock().expect("nobody panics with it");
+        let ours = |link: &Weak<Running>| std::ptr::eq(link.as_ptr(), &**running);
+        let other = links.get(&peer.key).filter(|link| !ours(link));
+        if other.is_some_and(|link| link.strong_count() > 0) {
+            return Err(EndpointError::Key);
+        }
+        links.retain(|_, link| !ours(link));
+        links.insert(peer.key, Arc::downgrade(running));
+        drop(links);
+        running.set_peer(peer);
+        Ok(())
+    }
+
+    /// There may be memory again, or a subscriber may take more.
+    pub fn retry(&self) {
+        self.0 .0.retry();
+    }
+
+    /// How it is.
+    pub fn status(&self) -> LinkStatus {
+        self.0 .0.status()
+    }
+
+    /// Ends it; clones of it do nothing any more.
+    pub fn close(&self) {
+        self.0 .0.close();
+    }
+}

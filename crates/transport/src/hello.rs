@@ -1,0 +1,233 @@
+//! The first words on a lane: who speaks, which version, which realm, and the link's key. Nothing else is read
+//! before they fit.
+
+use crate::connection::Connection;
+use crate::cursors::Ring;
+use crate::frame::{
+    DecodeError, Decoded, Frame, LaneKey, ResetReason, FRAME_BYTES_MAX, HEADER_BYTES, WIRE_VERSION,
+};
+use std::io;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The first words take no longer.
+pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why there is no lane.
+#[derive(Debug, Error)]
+pub enum HelloError {
+    /// The connection failed.
+    #[error("the connection failed in its first words: {0}")]
+    Io(#[from] io::Error),
+    /// What came is no frame, or one of another version.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// What came is not what is said first.
+    #[error("the peer's first word is no hello")]
+    Word,
+    /// The peer refused.
+    #[error("the peer refused the lane: {reason:?}: this end has {ours}, the peer {theirs}")]
+    Refused {
+        /// Why.
+        reason: ResetReason,
+        /// What this end has.
+        ours: String,
+        /// What the peer has.
+        theirs: String,
+    },
+    /// This end refused.
+    #[error("the lane of {from} was refused: {reason:?}: this end has {ours}, the peer {theirs}")]
+    Refuse {
+        /// Whose.
+        from: String,
+        /// Why.
+        reason: ResetReason,
+        /// What this end has.
+        ours: String,
+        /// What the peer has.
+        theirs: String,
+    },
+    /// A plain lane to another host.
+    #[error("{0} is not on this host, and lanes between hosts need TLS: configure it, or allow `insecure`")]
+    Plain(String),
+    /// Too many lanes are being opened.
+    #[error("too many lanes are in their first words")]
+    Busy,
+}
+
+/// What one end says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hello {
+    pub(crate) node: u64,
+    pub(crate) realm: u64,
+    pub(crate) lane: u32,
+    pub(crate) ring: Ring,
+    pub(crate) to: u64,
+    pub(crate) key: LaneKey,
+}
+
+impl Hello {
+    fn frame(&self) -> Frame {
+        Frame::Hello {
+            node: self.node,
+            realm: self.realm,
+            lane: self.lane,
+            ring_bytes: self.ring.bytes(),
+            region_bytes: 0,
+            to: self.to,
+            key: self.key,
+        }
+    }
+}
+
+pub(crate) fn say(connection: &Connection, frame: &Frame) -> io::Result<()> {
+    let mut bytes = [0; FRAME_BYTES_MAX];
+    let length = frame.encode(&mut bytes);
+    connection.write_all(&bytes[..length])
+}
+
+/// Reads one frame and nothing behind it.
+fn hear(connection: &Connection) -> Result<Frame, HelloError> {
+    let started = Instant::now();
+    let mut bytes = [0; FRAME_BYTES_MAX];
+    let (mut have, mut need) = (0, HEADER_BYTES);
+    loop {
+        while have < need {
+            let left = HELLO_LIMIT.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            connection.set_limit(Some(left))?;
+            match connection.read(&mut bytes[have..need])? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                read => have += read,
+            }
+        }
+        match Frame::decode(&bytes[..have])? {
+            Decoded::Frame(frame, _) => return Ok(frame),
+            Decoded::Short(more) => need = more,
+        }
+    }
+}
+
+fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+    match hear(connection)? {
+        Frame::Hello {
+            node,
+            realm,
+            lane,
+            ring_bytes,
+            to,
+            key,
+            ..
+        } => Ok(Hello {
+            node,
+            realm,
+            lane,
+            ring: Ring::new(ring_bytes).expect("the decoder checks it"),
+            to,
+            key,
+        }),
+        Frame::Reset {
+            reason,
+            ours: theirs,
+        } => {
+            let (ours, theirs) = match reason {
+                ResetReason::Version => (WIRE_VERSION.to_string(), theirs.to_string()),
+                ResetReason::Realm => (format!("{:#x}", ours.realm), format!("{theirs:#x}")),
+                ResetReason::Incarnation => (format!("{:#x}", ours.to), format!("{theirs:#x}")),
+                ResetReason::Lanes => (format!("lane {}", ours.lane), format!("{theirs} lanes")),
+                ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
+            };
+            Err(HelloError::Refused {
+                reason,
+                ours,
+                theirs,
+            })
+        }
+        _ => Err(HelloError::Word),
+    }
+}
+
+/// Tells the peer that it is refused, and why.
+pub(crate) fn refuse(
+    connection: &Connection,
+    reason: ResetReason,
+    ours: u64,
+    theirs: impl ToString,
+) -> HelloError {
+    // If it is gone, it needs no reason.
+    let _ = say(connection, &Frame::Reset { reason, ours });
+    HelloError::Refuse {
+        from: connection.peer().to_string(),
+        reason,
+        ours: format!("{ours:#x}"),
+        theirs: theirs.to_string(),
+    }
+}
+
+/// The end that opened the connection speaks first.
+pub(crate) fn dial(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+    connection.set_limit(Some(HELLO_LIMIT))?;
+    say(connection, &ours.frame())?;
+    let theirs = hear_hello(connection, ours)?;
+    if theirs.realm != ours.realm {
+        let realm = format!("{:#x}", theirs.realm);
+        return Err(refuse(connection, ResetReason::Realm, ours.realm, realm));
+    }
+    if ours.to != 0 && theirs.node != ours.to {
+        let node = format!("{:#x}", theirs.node);
+        return Err(refuse(connection, ResetReason::Incarnation, ours.to, node));
+    }
+    if theirs.lane != ours.lane || theirs.key != ours.key || theirs.to != ours.node {
+        return Err(refuse(
+            connection,
+            ResetReason::Protocol,
+            ours.node,
+            theirs.node,
+        ));
+    }
+    connection.set_limit(None)?;
+    Ok(theirs)
+}
+
+/// The other end hears who it is. What it says of its own link, [`answer`] says then.
+pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<Hello, HelloError> {
+    let nobody = Hello {
+        node,
+        realm,
+        lane: 0,
+        ring: Ring::new(256).expect("a ring's size"),
+        to: 0,
+        key: LaneKey([0; 32]),
+    };
+    let theirs = match hear_hello(connection, &nobody) {
+        Err(HelloError::Decode(DecodeError::Version(version))) => {
+            // The header is the same in all versions, so the peer learns ours.
+            refuse(
+                connection,
+                ResetReason::Version,
+                WIRE_VERSION.into(),
+                version,
+            );
+            return Err(DecodeError::Version(version).into());
+        }
+        other => other?,
+    };
+    if theirs.realm != realm {
+        let their_realm = format!("{:#x}", theirs.realm);
+        return Err(refuse(connection, ResetReason::Realm, realm, their_realm));
+    }
+    if theirs.to != 0 && theirs.to != node {
+        let to = format!("{:#x}", theirs.to);
+        return Err(refuse(connection, ResetReason::Incarnation, node, to));
+    }
+    Ok(theirs)
+}
+
+/// Says hello back.
+pub(crate) fn answer(connection: &Connection, ours: &Hello) -> Result<(), HelloError> {
+    say(connection, &ours.frame())?;
+    connection.set_limit(None)?;
+    Ok(())
+}

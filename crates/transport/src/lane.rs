@@ -1,0 +1,312 @@
+//! A lane, and the one over a byte stream.
+//!
+//! A [`Stream`] has two threads. One reads frames and puts their bytes where they belong, straight from the
+//! socket. What is short is written by whichever thread has something to say, without waiting; what is long
+//! or would have to wait is left to the lane's writing thread.
+
+use crate::connection::{Connection, Wait};
+use crate::driver::{fill, Batch, Destination, BULK_BYTES};
+use crate::frame::{Decoded, Frame};
+use crate::running::Running;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
+
+/// One connection of a link, with the threads that it needs. It takes what it writes from its link
+/// ([`Running::batch`]), and tells it of frames and of bytes that are there.
+pub(crate) trait Lane: Send + Sync {
+    /// Something waits to be written. Does not block.
+    fn kick(&self, link: &Running);
+    /// The lane ends; soon its last thread tells the link ([`Running::lane_ended`]).
+    fn close(&self, why: &str);
+    /// One frame, now or never: the lane is about to be closed.
+    fn last_word(&self, frame: &Frame);
+    fn status(&self) -> LaneStatus;
+    /// When something was heard and said last.
+    fn heard_ms(&self) -> u64;
+    fn spoke_ms(&self) -> u64;
+}
+
+/// A lane as others see it.
+#[derive(Clone, Debug)]
+pub struct LaneStatus {
+    /// Its number.
+    pub number: u32,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// Bytes that were written, frames included.
+    pub bytes_out: u64,
+    /// Bytes that were read.
+    pub bytes_in: u64,
+}
+
+/// Bytes that are read at once when a frame is expected.
+const READ_BYTES: usize = 16 << 10;
+/// The same behind a chunk: what is read of the next one has to be copied.
+const READ_BEHIND_CHUNK: usize = 512;
+/// Frames that are read before what they brought is carried out.
+const FRAMES_AT_ONCE: usize = 32;
+
+/// A lane over a byte stream.
+pub(crate) struct Stream {
+    number: u32,
+    connection: Connection,
+    writing: Mutex<Batch>,
+    bell: (Mutex<bool>, Condvar),
+    closed: AtomicBool,
+    why: Mutex<Option<String>>,
+    threads: AtomicU8,
+    heard_ms: AtomicU64,
+    spoke_ms: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+impl Stream {
+    pub(crate) fn new(number: u32, connection: Connection, now_ms: u64) -> Self {
+        Self {
+            number,
+            connection,
+            writing: Mutex::default(),
+            bell: Default::default(),
+            closed: AtomicBool::new(false),
+            why: Mutex::default(),
+            threads: AtomicU8::new(2),
+            heard_ms: AtomicU64::new(now_ms),
+            spoke_ms: AtomicU64::new(now_ms),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        }
+    }
+
+    /// The reading thread.
+    pub(crate) fn read_all(&self, link: &Arc<Running>) {
+        if let Err(why) = self.frames(link) {
+            self.close(&why);
+        }
+        self.leave(link);
+    }
+
+    /// The writing thread.
+    pub(crate) fn write_all(&self, link: &Arc<Running>) {
+        while !self.closed.load(SeqCst) {
+            if let Err(why) = self.write(link, Wait::Yes) {
+                self.close(&why);
+            }
+            link.settle();
+            let (bell, rung) = &self.bell;
+            let mut bell = bell.lock().expect("nobody panics with it");
+            while !std::mem::take(&mut *bell) && !self.closed.load(SeqCst) {
+                bell = rung.wait(bell).expect("nobody panics with it");
+            }
+        }
+        self.leave(link);
+    }
+
+    /// The last thread out tells the link, when nobody writes any more.
+    pub(crate) fn leave(&self, link: &Arc<Running>) {
+        if self.threads.fetch_sub(1, SeqCst) == 1 {
+            // Whoever else writes finds the lane closed from here on.
+            self.writing.lock().expect("nobody panics with it").clear();
+            let why = self.why.lock().expect("nobody panics with it").take();
+            link.lane_ended(self.number, why.unwrap_or_default());
+        }
+    }
+
+    fn ring_bell(&self) {
+        *self.bell.0.lock().expect("nobody panics with it") = true;
+        self.bell.1.notify_one();
+    }
+
+    /// Writes what there is; without waiting only what is short, and leaves the rest to the writing thread.
+    fn write(&self, link: &Running, wait: Wait) -> Result<(), String> {
+        loop {
+            let mut batch = match (wait, self.writing.try_lock()) {
+                (_, Ok(batch)) => batch,
+                // It looks again when it is done.
+                (Wait::No, Err(TryLockError::WouldBlock)) => return Ok(()),
+                (Wait::Yes, Err(TryLockError::WouldBlock)) => {
+                    self.writing.lock().expect("nobody panics with it")
+                }
+                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
+            };
+            loop {
+                if self.closed.load(SeqCst) {
+                    return Ok(());
+                }
+                if batch.is_empty() {
+                    let payloads = batch.payloads();
+                    let bulk = wait == Wait::Yes;
+                    let left = link.batch(self.number, payloads, bulk, &mut batch);
+                    if batch.is_empty() {
+                        if left {
+                            self.ring_bell();
+                        }
+                        break;
+                    }
+                }
+                let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
+                batch.slices(&mut slices);
+                let wrote = self.connection.write(&slices, wait).map_err(|error| {
+                    let peer = self.connection.peer();
+                    format!("writing to {peer}: {error}")
+                })?;
+                drop(slices);
+                if wrote == 0 {
+                    // It would have to wait.
+                    self.ring_bell();
+                    return Ok(());
+                }
+                batch.wrote(wrote);
+                self.spoke_ms.store(link.now_ms(), Relaxed);
+                self.bytes_out.fetch_add(wrote as u64, Relaxed);
+            }
+            drop(batch);
+            // Somebody may have found the lock taken since.
+            match link.waiting(self.number) {
+                None => return Ok(()),
+                Some(short) if short || wait == Wait::Yes => {}
+                Some(_) => {
+                    self.ring_bell();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn fill(&self, into: &mut [u8], link: &Running) -> Result<usize, String> {
+        let peer = self.connection.peer();
+        let read = self.connection.read(into);
+        let read = read.map_err(|error| format!("reading from {peer}: {error}"))?;
+        if read == 0 {
+            return Err(format!("{peer} closed the connection"));
+        }
+        self.heard_ms.store(link.now_ms(), Relaxed);
+        self.bytes_in.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+
+    fn fill_all(&self, mut into: &mut [u8], link: &Running) -> Result<(), String> {
+        while !into.is_empty() {
+            let read = self.fill(into, link)?;
+            into = &mut into[read..];
+        }
+        Ok(())
+    }
+
+    fn frames(&self, link: &Arc<Running>) -> Result<(), String> {
+        let mut ring = vec![0; link.ring_bytes()];
+        let mut buffer = vec![0; READ_BYTES];
+        let mut waste = vec![];
+        let (mut start, mut end, mut at_once, mut frames) = (0, 0, READ_BYTES, 0);
+        loop {
+            let decoded = Frame::decode(&buffer[start..end]);
+            let decoded = decoded.map_err(|error| link.cut_off(self.number, &error))?;
+            let (frame, used) = match decoded {
+                Decoded::Frame(frame, used) => (frame, used),
+                Decoded::Short(need) => {
+                    link.settle();
+                    frames = 0;
+                    if start == end {
+                        (start, end) = (0, 0);
+                    } else if start + need > buffer.len() {
+                        buffer.copy_within(start..end, 0);
+                        (start, end) = (0, end - start);
+                    }
+                    let limit = (end + at_once.max(need)).min(buffer.len());
+                    end += self.fill(&mut buffer[end..limit], link)?;
+                    continue;
+                }
+            };
+            start += used;
+            let payload = usize::try_from(frame.payload_bytes()).expect("it is bounded");
+            let have = payload.min(end - start);
+            let destination = link.frame(self.number, &frame)?;
+            match destination {
+                None => {}
+                Some(Destination::Ring(offset)) => {
+                    let into = &mut ring[offset..offset + payload];
+                    into[..have].copy_from_slice(&buffer[start..start + have]);
+                    self.fill_all(&mut into[have..], link)?;
+                    at_once = READ_BYTES;
+                }
+                Some(Destination::Chunk(mut chunk)) => {
+                    fill(&mut chunk.part, 0, &buffer[start..start + have]);
+                    match &mut chunk.part {
+                        Some(part) => self.fill_all(&mut part.as_mut_slice()[have..], link)?,
+                        None => {
+                            waste.resize(BULK_BYTES, 0);
+                            let mut left = payload - have;
+                            while left > 0 {
+                                let most = left.min(BULK_BYTES);
+                                left -= self.fill(&mut waste[..most], link)?;
+                            }
+                        }
+                    }
+                    if chunk.part.take().is_some() {
+                        link.landed_part(&chunk, payload as u64);
+                    }
+                    at_once = READ_BEHIND_CHUNK;
+                }
+            }
+            if payload > 0 {
+                start += have;
+                link.landed(self.number, &ring)?;
+            }
+            frames += 1;
+            if frames >= FRAMES_AT_ONCE || payload > BULK_BYTES {
+                link.settle();
+                frames = 0;
+            }
+        }
+    }
+}
+
+impl Lane for Stream {
+    fn kick(&self, link: &Running) {
+        if let Err(why) = self.write(link, Wait::No) {
+            self.close(&why);
+        }
+    }
+
+    fn close(&self, why: &str) {
+        let mut first = self.why.lock().expect("nobody panics with it");
+        first.get_or_insert_with(|| why.into());
+        drop(first);
+        self.closed.store(true, SeqCst);
+        self.connection.close();
+        self.ring_bell();
+    }
+
+    fn last_word(&self, frame: &Frame) {
+        let Ok(batch) = self.writing.try_lock() else {
+            return;
+        };
+        // Within a frame there is no place for another.
+        if batch.is_empty() && !self.closed.load(SeqCst) {
+            let mut bytes = [0; crate::frame::FRAME_BYTES_MAX];
+            let length = frame.encode(&mut bytes);
+            let _ = self
+                .connection
+                .write(&[IoSlice::new(&bytes[..length])], Wait::No);
+        }
+    }
+
+    fn status(&self) -> LaneStatus {
+        LaneStatus {
+            number: self.number,
+            peer: self.connection.peer(),
+            bytes_out: self.bytes_out.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+        }
+    }
+
+    fn heard_ms(&self) -> u64 {
+        self.heard_ms.load(Relaxed)
+    }
+
+    fn spoke_ms(&self) -> u64 {
+        self.spoke_ms.load(Relaxed)
+    }
+}

@@ -1,0 +1,616 @@
+//! A link that runs: the books of both ends under a lock, lanes with their threads, real time.
+//!
+//! Whoever changes something under the lock *settles* it afterwards without the lock: the owner hears what
+//! happened, one thread at a time and in order, and lanes write what they have.
+
+use crate::cursors::Ring;
+use crate::driver::{Batch, Destination, Driver, Sent};
+use crate::endpoint::Shared;
+use crate::frame::{Flow, Frame, LaneKey, ResetReason, LANES_MAX};
+use crate::hello::{answer, refuse, Hello, HelloError};
+use crate::lane::{Lane, LaneStatus, Stream};
+use crate::owner::{Event, Owner, Payload};
+use crate::places::Chunk;
+use crate::receiver::ReceiverConfig;
+use crate::sender::SenderConfig;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A peer that lied gets no lane for so long.
+const PENALTY_MS: u64 = 1000;
+/// A lane that ended sooner counts as one that could not be opened.
+const LIVED_MS: u64 = 1000;
+
+/// What a link may use, and how patient it is.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    /// Lanes that this end opens, if it is the one that dials.
+    pub lanes: usize,
+    /// The eager ring of each lane, for what comes.
+    pub ring_bytes: u64,
+    /// The sending end.
+    pub sender: SenderConfig,
+    /// The receiving end.
+    pub receiver: ReceiverConfig,
+    /// A lane says something at least so often.
+    pub beat_ms: u64,
+    /// A lane that is quiet for so long is closed.
+    pub quiet_ms: u64,
+    /// The shortest and the longest wait between attempts to open a lane.
+    pub backoff_ms: (u64, u64),
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            lanes: 4,
+            ring_bytes: 1 << 20,
+            sender: SenderConfig::default(),
+            receiver: ReceiverConfig::default(),
+            beat_ms: 250,
+            quiet_ms: 1500,
+            backoff_ms: (20, 1000),
+        }
+    }
+}
+
+/// What the control plane knows of the other end.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its incarnation; 0 if any will do.
+    pub incarnation: u64,
+    /// The key of this pair of incarnations.
+    pub key: LaneKey,
+    /// Where it listens, if this end opens the lanes (one of the two has to); else empty.
+    pub dial: Vec<SocketAddr>,
+}
+
+/// A link as others see it.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The peer's name.
+    pub name: String,
+    /// The peer's incarnation, once it said it.
+    pub incarnation: u64,
+    /// The lanes that are open.
+    pub lanes: Vec<LaneStatus>,
+    /// Bytes of messages that are not acknowledged.
+    pub retained_bytes: u64,
+    /// Landing places that are not committed.
+    pub places: usize,
+    /// Why there was no lane last.
+    pub error: Option<String>,
+}
+
+struct Open {
+    lane: Arc<dyn Lane>,
+    since_ms: u64,
+}
+
+struct Core {
+    driver: Driver,
+    lanes: BTreeMap<u32, Open>,
+    peer: Peer,
+    /// The incarnation that the lanes belong to.
+    seen: u64,
+    /// All lanes are to end first.
+    restarting: bool,
+    closing: bool,
+    delivering: bool,
+    last_lane: u32,
+    failures: u32,
+    dialled_ms: u64,
+    penalty_until_ms: u64,
+    error: Option<String>,
+    threads: Vec<JoinHandle<()>>,
+    beat: u64,
+}
+
+/// A link, as its threads see it.
+pub(crate) struct Running {
+    pub(crate) name: String,
+    config: LinkConfig,
+    ring: Ring,
+    owner: Arc<dyn Owner>,
+    pub(crate) shared: Arc<Shared>,
+    clock: Instant,
+    core: Mutex<Core>,
+    changed: Condvar,
+}
+
+impl Running {
+    pub(crate) fn new(
+        name: &str,
+        mut config: LinkConfig,
+        ring: Ring,
+        peer: Peer,
+        owner: Arc<dyn Owner>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        config.lanes = config.lanes.clamp(1, LANES_MAX);
+        let driver = Driver::new(config.sender, config.receiver, Arc::clone(&owner), 0);
+        let core = Core {
+            driver,
+            lanes: BTreeMap::new(),
+            peer,
+            seen: 0,
+            restarting: false,
+            closing: false,
+            delivering: false,
+            last_lane: 0,
+            failures: 0,
+            dialled_ms: 0,
+            penalty_until_ms: 0,
+            error: None,
+            threads: Vec::new(),
+            beat: 0,
+        };
+        Self {
+            name: name.into(),
+            config,
+            ring,
+            owner,
+            shared,
+            clock: Instant::now(),
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).expect("less than an age")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no thread of a link panics")
+    }
+
+    pub(crate) fn ring_bytes(&self) -> usize {
+        usize::try_from(self.ring.bytes()).expect("rings are small")
+    }
+
+    // What the owner does.
+
+    pub(crate) fn open(&self, flow: Flow, first: u64, reliable: bool) {
+        self.lock().driver.open(flow, first, reliable);
+        self.settle();
+    }
+
+    pub(crate) fn send(
+        &self,
+        flow: Flow,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        meta: &[u8],
+    ) -> Sent {
+        let sent = self.lock().driver.send(flow, sequence, payload, meta);
+        self.settle();
+        sent
+    }
+
+    pub(crate) fn close_flow(&self, flow: Flow) {
+        self.lock().driver.close(flow);
+        self.settle();
+    }
+
+    pub(crate) fn retry(&self) {
+        self.lock().driver.retry();
+        self.settle();
+    }
+
+    /// What the control plane says of the peer.
+    pub(crate) fn set_peer(&self, peer: Peer) {
+        let mut core = self.lock();
+        // With another key the peer's books are new, too.
+        let other = peer.key != core.peer.key
+            || ![0, core.peer.incarnation, core.seen].contains(&peer.incarnation);
+        let other = other && core.seen != 0;
+        core.peer = peer;
+        (core.failures, core.penalty_until_ms) = (0, 0);
+        if other {
+            self.begin_restart(&mut core);
+        }
+        drop(core);
+        self.changed.notify_all();
+        self.settle();
+    }
+
+    fn begin_restart(&self, core: &mut Core) {
+        core.restarting = true;
+        core.seen = 0;
+        for open in core.lanes.values() {
+            open.lane.close("the peer is another incarnation");
+        }
+        self.restart_if_closed(core);
+    }
+
+    fn restart_if_closed(&self, core: &mut Core) {
+        if core.restarting && core.lanes.is_empty() {
+            core.restarting = false;
+            core.driver.restart();
+        }
+    }
+
+    pub(crate) fn status(&self) -> LinkStatus {
+        let core = self.lock();
+        let (retained_bytes, places) = core.driver.held();
+        LinkStatus {
+            name: self.name.clone(),
+            incarnation: core.seen,
+            lanes: core.lanes.values().map(|open| open.lane.status()).collect(),
+            retained_bytes,
+            places,
+            error: core.error.clone(),
+        }
+    }
+
+    /// Ends lanes and threads; waits for them, but not for the thread that calls this.
+    pub(crate) fn close(&self) {
+        let mut core = self.lock();
+        core.closing = true;
+        for open in core.lanes.values() {
+            open.lane.last_word(&Frame::Goodbye);
+            open.lane.close("the link is closed");
+        }
+        let threads = std::mem::take(&mut core.threads);
+        drop(core);
+        self.changed.notify_all();
+        let this = std::thread::current().id();
+        for thread in threads {
+            if thread.thread().id() != this {
+                // It told its panic, if it had one.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    // What lanes do.
+
+    /// Payloads of a batch were written; the next one. Whether something is left that is not short.
+    pub(crate) fn batch(&self, lane: u32, payloads: usize, bulk: bool, batch: &mut Batch) -> bool {
+        let mut core = self.lock();
+        if payloads > 0 {
+            core.driver.written(lane, payloads);
+        }
+        let left = core.driver.batch(lane, bulk, batch);
+        drop(core);
+        if bulk && payloads > 0 {
+            self.kick_dirty(Some(lane));
+        }
+        left
+    }
+
+    /// Whether something waits to be written, and whether that is short.
+    pub(crate) fn waiting(&self, lane: u32) -> Option<bool> {
+        self.lock().driver.waiting(lane)
+    }
+
+    pub(crate) fn frame(&self, lane: u32, frame: &Frame) -> Result<Option<Destination>, String> {
+        match frame {
+            Frame::Alive { .. } => return Ok(None),
+            Frame::Goodbye => return Err("the peer closed the link".into()),
+            Frame::Reset { reason, .. } => {
+                return Err(format!("the peer resets the link: {reason:?}"))
+            }
+            _ => {}
+        }
+        let result = self.lock().driver.frame(lane, frame, self.now_ms());
+        result.map_err(|lie| self.cut_off(lane, &lie))
+    }
+
+    pub(crate) fn landed(&self, lane: u32, ring: &[u8]) -> Result<(), String> {
+        let result = self.lock().driver.landed(lane, ring);
+        result.map_err(|lie| self.cut_off(lane, &lie))
+    }
+
+    pub(crate) fn landed_part(&self, chunk: &Chunk, bytes: u64) {
+        self.owner
+            .landed(chunk.flow, chunk.sequence, chunk.from, bytes);
+    }
+
+    /// The peer lied: it has no lane of this link any more, and gets none for a while.
+    pub(crate) fn cut_off(&self, lane: u32, lie: &dyn Display) -> String {
+        let why = format!("{} was cut off: {lie}", self.name);
+        self.shared.counts.cut_off.fetch_add(1, Relaxed);
+        let mut core = self.lock();
+        core.penalty_until_ms = self.now_ms() + PENALTY_MS;
+        core.error = Some(why.clone());
+        let reset = Frame::Reset {
+            reason: ResetReason::Protocol,
+            ours: 0,
+        };
+        for (number, open) in &core.lanes {
+            open.lane.last_word(&reset);
+            if *number != lane {
+                open.lane.close(&why);
+            }
+        }
+        why
+    }
+
+    /// A lane's threads have ended, but for the one that calls.
+    pub(crate) fn lane_ended(&self, lane: u32, why: String) {
+        let mut core = self.lock();
+        let now_ms = self.now_ms();
+        let ended = core.lanes.remove(&lane);
+        core.driver.lane_closed(lane, now_ms);
+        if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
+            core.failures = core.failures.saturating_add(1);
+        }
+        core.error = Some(why.clone());
+        if core.lanes.is_empty() {
+            core.driver.event(Event::Down { why });
+        }
+        self.restart_if_closed(&mut core);
+        drop(core);
+        self.changed.notify_all();
+        self.settle();
+    }
+
+    // Opening lanes.
+
+    /// Waits for a lane to be wanted; `None` if the link closes.
+    pub(crate) fn next_dial(&self) -> Option<(Hello, Vec<SocketAddr>)> {
+        let mut core = self.lock();
+        loop {
+            if core.closing {
+                return None;
+            }
+            let now_ms = self.now_ms();
+            let wanted = core.lanes.len() < self.config.lanes
+                && !core.restarting
+                && !core.peer.dial.is_empty();
+            let due_ms = core
+                .penalty_until_ms
+                .max(core.dialled_ms + self.backoff_ms(core.failures));
+            let wait_ms = due_ms.saturating_sub(now_ms);
+            if wanted && wait_ms == 0 {
+                core.last_lane += 1;
+                core.dialled_ms = now_ms;
+                let hello = self.hello(&core, core.last_lane);
+                return Some((hello, core.peer.dial.clone()));
+            }
+            let limit = Duration::from_millis(if wanted { wait_ms } else { 60_000 });
+            let waited = self.changed.wait_timeout(core, limit);
+            core = waited.expect("no thread of a link panics").0;
+        }
+    }
+
+    fn backoff_ms(&self, failures: u32) -> u64 {
+        let (least, most) = self.config.backoff_ms;
+        let doubled = 1 << failures.saturating_sub(1).min(16);
+        if failures == 0 {
+            0
+        } else {
+            least.max(1).saturating_mul(doubled).min(most)
+        }
+    }
+
+    /// The next attempt is later.
+    pub(crate) fn dial_failed(&self, error: &HelloError) {
+        let why = error.to_string();
+        let mut core = self.lock();
+        core.failures = core.failures.saturating_add(1);
+        if core.error.as_ref() != Some(&why)
+            && matches!(
+                error,
+                HelloError::Refused { .. }
+                    | HelloError::Refuse { .. }
+                    | HelloError::Decode(_)
+                    | HelloError::Plain(_)
+            )
+        {
+            core.driver.event(Event::Refused { why: why.clone() });
+        }
+        core.error = Some(why);
+        drop(core);
+        self.settle();
+    }
+
+    fn hello(&self, core: &Core, lane: u32) -> Hello {
+        Hello {
+            node: self.shared.incarnation,
+            realm: self.shared.realm,
+            lane,
+            ring: self.ring,
+            to: core.peer.incarnation,
+            key: core.peer.key,
+        }
+    }
+
+    /// A peer that opened a connection and showed this link's key.
+    pub(crate) fn accepted(
+        self: &Arc<Self>,
+        connection: crate::connection::Connection,
+        theirs: &Hello,
+    ) -> Result<(), HelloError> {
+        let mut core = self.lock();
+        let expected = core.peer.incarnation;
+        if core.closing || core.peer.key != theirs.key {
+            return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
+        }
+        if expected != 0 && theirs.node != expected {
+            let theirs = format!("{:#x}", theirs.node);
+            return Err(refuse(
+                &connection,
+                ResetReason::Incarnation,
+                expected,
+                theirs,
+            ));
+        }
+        if core.seen != 0 && theirs.node != core.seen {
+            self.begin_restart(&mut core);
+        }
+        let lanes = core.lanes.len() as u64;
+        let penalty = self.now_ms() < core.penalty_until_ms;
+        let again = core.seen == theirs.node && theirs.lane <= core.last_lane;
+        if core.restarting || penalty || again || core.lanes.len() >= LANES_MAX {
+            return Err(refuse(&connection, ResetReason::Lanes, lanes, theirs.lane));
+        }
+        let ours = Hello {
+            to: theirs.node,
+            ..self.hello(&core, theirs.lane)
+        };
+        answer(&connection, &ours)?;
+        core.last_lane = theirs.lane;
+        self.lane_opened(core, connection, theirs);
+        Ok(())
+    }
+
+    /// A peer that answered.
+    pub(crate) fn answered(
+        self: &Arc<Self>,
+        connection: crate::connection::Connection,
+        theirs: &Hello,
+    ) {
+        let mut core = self.lock();
+        if core.seen != 0 && theirs.node != core.seen {
+            self.begin_restart(&mut core);
+        }
+        if core.closing || core.restarting || core.peer.key != theirs.key {
+            connection.close();
+            return;
+        }
+        self.lane_opened(core, connection, theirs);
+    }
+
+    fn lane_opened(
+        self: &Arc<Self>,
+        mut core: MutexGuard<'_, Core>,
+        connection: crate::connection::Connection,
+        theirs: &Hello,
+    ) {
+        let now_ms = self.now_ms();
+        let number = theirs.lane;
+        if !core
+            .driver
+            .lane_opened(number, theirs.ring, self.ring, now_ms)
+        {
+            connection.close();
+            return;
+        }
+        core.seen = theirs.node;
+        let stream = Arc::new(Stream::new(number, connection, now_ms));
+        let lane: Arc<dyn Lane> = Arc::clone(&stream) as Arc<dyn Lane>;
+        if core
+            .lanes
+            .insert(
+                number,
+                Open {
+                    lane,
+                    since_ms: now_ms,
+                },
+            )
+            .is_none()
+            && core.lanes.len() == 1
+        {
+            core.driver.event(Event::Up);
+        }
+        core.threads.retain(|thread| !thread.is_finished());
+        let spawn = |name: String, run: fn(&Stream, &Arc<Self>)| {
+            let (link, stream) = (Arc::clone(self), Arc::clone(&stream));
+            let builder = std::thread::Builder::new().name(name);
+            builder.spawn(move || run(&stream, &link))
+        };
+        let threads = [
+            spawn(format!("lane-rx-{number}"), Stream::read_all),
+            spawn(format!("lane-tx-{number}"), Stream::write_all),
+        ];
+        let mut missing = 0;
+        for thread in threads {
+            match thread {
+                Ok(thread) => core.threads.push(thread),
+                Err(error) => {
+                    stream.close(&format!("a lane's thread could not be started: {error}"));
+                    missing += 1;
+                }
+            }
+        }
+        drop(core);
+        (0..missing).for_each(|_| stream.leave(self));
+        self.settle();
+    }
+
+    pub(crate) fn keep_thread(&self, thread: JoinHandle<()>) {
+        self.lock().threads.push(thread);
+    }
+
+    // What time does.
+
+    pub(crate) fn tick(&self) {
+        let mut core = self.lock();
+        let now_ms = self.now_ms();
+        core.driver.tick(now_ms);
+        let (mut quiet, mut silent) = (Vec::new(), Vec::new());
+        for (number, open) in &core.lanes {
+            if now_ms.saturating_sub(open.lane.heard_ms()) >= self.config.quiet_ms {
+                quiet.push(Arc::clone(&open.lane));
+            } else if now_ms.saturating_sub(open.lane.spoke_ms()) >= self.config.beat_ms {
+                silent.push(*number);
+            }
+        }
+        if core.failures > 0
+            && core
+                .lanes
+                .values()
+                .any(|open| now_ms - open.since_ms >= LIVED_MS)
+        {
+            core.failures = 0;
+        }
+        core.beat += 1;
+        let beat = core.beat;
+        silent
+            .iter()
+            .for_each(|number| core.driver.beat(*number, beat));
+        if let Some(open) = core.driver.stuck().and_then(|stuck| core.lanes.get(&stuck)) {
+            open.lane.close("the peer asks and does not read");
+        }
+        drop(core);
+        for lane in quiet {
+            lane.close("nothing was heard of the peer");
+        }
+        self.settle();
+    }
+
+    // After each change.
+
+    /// Tells the owner what happened, and has lanes write, until there is nothing of either.
+    pub(crate) fn settle(&self) {
+        loop {
+            let mut core = self.lock();
+            if !core.delivering && core.driver.has_deliveries() {
+                core.delivering = true;
+                while let Some(delivery) = core.driver.next_delivery() {
+                    drop(core);
+                    let outcome = delivery.perform(&*self.owner);
+                    core = self.lock();
+                    if let Some((flow, outcome)) = outcome {
+                        core.driver.delivered(flow, outcome);
+                    }
+                }
+                core.delivering = false;
+            }
+            drop(core);
+            if !self.kick_dirty(None) {
+                return;
+            }
+        }
+    }
+
+    /// Has lanes write that have something new. Whether there were any.
+    fn kick_dirty(&self, but: Option<u32>) -> bool {
+        let mut core = self.lock();
+        let mut dirty = core.driver.dirty();
+        but.map(|but| dirty.remove(&but));
+        let lane = |number| core.lanes.get(number).map(|open| Arc::clone(&open.lane));
+        let lanes: Vec<Arc<dyn Lane>> = dirty.iter().filter_map(lane).collect();
+        drop(core);
+        lanes.iter().for_each(|lane| lane.kick(self));
+        !lanes.is_empty()
+    }
+}
