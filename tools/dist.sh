@@ -19,6 +19,20 @@ cp bench/run.sh dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
 chmod +x dist/gpu-check
+# rgaps beside other ways, with the wheels of theirs that such a machine lacks.
+mkdir -p dist/compare/wheels
+cp bench/compare/* dist/compare/
+cached=.cache/compare-wheels
+if ! cmp -s bench/compare/wheels.txt "$cached/wheels.txt"; then
+  rm -rf "$cached"
+  platforms=()
+  for glibc in 39 35 34 31 28 27 24 17; do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+    --python-version 3.12 --implementation cp "${platforms[@]}" --platform manylinux2014_x86_64 \
+    --dest "$cached" -r bench/compare/wheels.txt
+  cp bench/compare/wheels.txt "$cached/"
+fi
+cp "$cached"/*.whl dist/compare/wheels/
 git rev-parse HEAD >dist/revision
 
 # The test programs of the crates that touch memory of every domain; cargo names them as JSON.

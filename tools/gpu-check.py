@@ -3,19 +3,19 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, races, chaos, mps, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, races, chaos, mps, compare, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
-Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races and
-mps, for machines that are lent for minutes: --only races --match gpus-2.
+Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races,
+mps and compare, for machines that are lent for minutes: --only races --match gpus-2.
 """
-import argparse, json, os, platform, signal, subprocess, sys, tempfile, time
+import argparse, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "races", "chaos", "mps", "doctor"]
+SECTIONS = ["tests", "python", "figures", "races", "chaos", "mps", "compare", "doctor"]
 OUTPUT_CHARS = 4000
 
 report = {"finished": False, "failures": [], "skipped": []}
@@ -258,6 +258,25 @@ def mps(env, folder):
         yield "checks", document("mps", out)
 
 
+def compare(env, _folder):
+    """rgaps beside the ways people do it now. Each part also writes what it has as it goes, to the same file."""
+    if importlib.util.find_spec("torch") is None:
+        skipped("compare", "torch is not installed")
+        yield "skipped", {"reason": "torch is not installed"}
+        return
+    env = dict(env, OUT=str(out_folder))
+    parts = {
+        "serialisation": (["--only", "serialisation"], 150),
+        "transfer": (["--only", "transfer"], 540),
+        "pipeline": (["--only", "pipeline"], 560),
+        "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 560),
+    }
+    for name, (arguments, timeout) in parts.items():
+        if match in name:
+            command = [sys.executable, HERE / "compare/run", *arguments, *(["--quick"] if quick else [])]
+            yield name, document(f"compare {name}", run(f"compare {name}", command, timeout, env))
+
+
 def doctor(env, _folder):
     out = run("doctor", [HERE / "bin/rgaps", "doctor", "--handover", "--json"], 120, env)
     yield "doctor", document("doctor", out)
@@ -268,7 +287,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--match", default="", metavar="TEXT", help="of figures, races and mps only those with TEXT in their name")
+    parser.add_argument("--match", default="", metavar="TEXT", help="of figures, races, mps and compare only those with TEXT in their name")
     arguments = parser.parse_args()
     quick, match = arguments.quick, arguments.match
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,0 +1,544 @@
+"""The ways a tensor gets from one process to others on the same machine, each behind the same few calls.
+
+A sender: `buffer()` is where the next message is written, a flat uint8 tensor on the device; `send(number)`
+hands it over, behind what is queued on torch's current stream; `wait_for(n)` waits for n receivers.
+A receiver: `wait(seconds)` says whether a message is there; `take()` gives its number and a tensor on the device
+that torch's current stream may read; `done()` lets go of it, behind what is queued on that stream.
+
+Copying ways are written as somebody would who cares: memory is pinned where it can be, and made once.
+"""
+import ctypes
+import time
+import warnings
+
+import torch
+
+#: Messages that may be under way between a sender and its slowest receiver.
+DEPTH = 4
+#: Set in a message's number: it is the last.
+LAST = 1 << 40
+SECONDS_MAX = 60.0
+ZENOH_POOL_BYTES = 640 << 20
+
+
+class Setup:
+    """What all parts of a worker share."""
+
+    def __init__(self, device, run, port=None, queues=None, acks=None):
+        self.device = torch.device(device)
+        self.run = run  # a name that no other run has
+        self.port = port  # of zenoh: topic -> port of its sender
+        self.queues = queues  # of torch.multiprocessing: (topic, receiver) -> (there, back)
+        self.acks = acks  # receiver -> a queue to the first sender, for what is not the way's own
+        self.kept = {}  # sessions and nodes, made once
+
+    def end(self):
+        """Closes what was kept, before the process goes."""
+        while self.kept:
+            kept = self.kept.popitem()[1]
+            if hasattr(kept, "close"):
+                kept.close()
+
+
+def expect(queue, what):
+    """The next of a queue, which has to come."""
+    if not queue._reader.poll(SECONDS_MAX):
+        raise TimeoutError(f"no {what} within {SECONDS_MAX:.0f} s")
+    return queue.get()
+
+
+def synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.current_stream().synchronize()
+
+
+def host_buffer(nbytes, device):
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def bytes_at(address, nbytes):
+    """A tensor over host memory. Whoever owns it must outlive the tensor."""
+    return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+
+
+# rgaps
+
+def rgaps_node(setup):
+    import rgaps
+
+    warnings.simplefilter("error", rgaps.CopyWarning)  # a copy that nobody asked for is a fault here
+    if "node" not in setup.kept:
+        setup.kept["node"] = rgaps.Node("compare")
+    return setup.kept["node"]
+
+
+class RgapsPutSender:
+    """A tensor of one's own: `put` copies it once into the pool, on the device."""
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        domain = "cuda" if setup.device.type == "cuda" else "host"
+        self.pub = rgaps_node(setup).publisher(
+            f"{setup.run}/{topic}", domain=domain, history=DEPTH, deadline=SECONDS_MAX, loan_timeout=SECONDS_MAX
+        )
+        self.nbytes = nbytes
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+
+    def wait_for(self, receivers):
+        if not self.pub.wait_for_subscribers(receivers, SECONDS_MAX):
+            raise TimeoutError(f"{self.pub.subscribers} of {receivers} subscribers came")
+
+    def buffer(self):
+        return self.own
+
+    def send(self, number):
+        self.pub.put(self.own, tag=number)
+
+    def close(self):
+        self.pub.close()
+
+
+class RgapsSender(RgapsPutSender):
+    """Written in place, in memory of the pool: no copy."""
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        super().__init__(setup, topic, nbytes, receivers)
+        self.own = self.loan = None
+
+    def buffer(self):
+        self.loan = self.pub.loan(self.nbytes, torch.uint8)
+        return self.loan.torch()
+
+    def send(self, number):
+        self.loan.tag = number
+        self.loan.publish()
+        self.loan = None
+
+    def close(self):
+        self.loan = None
+        super().close()
+
+
+class RgapsReceiver:
+    def __init__(self, setup, topic, nbytes, index):
+        self.sub = rgaps_node(setup).subscriber(f"{setup.run}/{topic}", reliable=True)
+        self.sample = None
+
+    def wait(self, seconds):
+        return self.sub.wait(seconds)
+
+    def take(self):
+        self.sample = self.sub.recv(SECONDS_MAX)
+        return self.sample.tag, self.sample.torch()
+
+    def done(self):
+        self.sample = None  # the block stays until the stream has passed
+
+    def close(self):
+        self.sample = None
+        self.sub.close()
+
+
+# zenoh, with safetensors
+
+def zenoh_session(setup, listen=None, connect=()):
+    import json
+
+    import zenoh
+
+    key = f"zenoh {listen} {sorted(connect)}"
+    if key not in setup.kept:
+        config = zenoh.Config()
+        config.insert_json5("mode", '"peer"')
+        config.insert_json5("scouting/multicast/enabled", "false")
+        config.insert_json5("scouting/gossip/enabled", "false")
+        config.insert_json5("listen/endpoints", json.dumps([f"tcp/127.0.0.1:{listen}"] if listen else []))
+        config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}" for port in connect]))
+        config.insert_json5("connect/retry", "{period_init_ms: 100, period_max_ms: 200, period_increase_factor: 1}")
+        # Messages go through its shared memory where they fit in (as is built in), so that they all do.
+        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(ZENOH_POOL_BYTES))
+        setup.kept[key] = zenoh.open(config)
+    return setup.kept[key]
+
+
+class ZenohSender:
+    def __init__(self, setup, topic, nbytes, receivers):
+        import zenoh
+
+        self.session = zenoh_session(setup, listen=setup.port[topic.split("/")[0]])
+        self.key = f"{setup.run}/{topic}"
+        self.pub = self.session.declare_publisher(
+            self.key, congestion_control=zenoh.CongestionControl.BLOCK, reliability=zenoh.Reliability.RELIABLE
+        )
+        self.device = setup.device
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+        self.host = host_buffer(nbytes, setup.device)
+
+    def wait_for(self, receivers):
+        """Each receiver declares a token behind its subscription."""
+        until = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < until:
+            there = {str(r.ok.key_expr) for r in self.session.liveliness().get(f"alive/{self.key}/*") if r.ok}
+            if len(there) >= receivers:
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"{len(there)} of {receivers} subscribers came")
+
+    def buffer(self):
+        return self.own
+
+    def send(self, number):
+        from safetensors.torch import save
+
+        self.host.copy_(self.own, non_blocking=True)
+        synchronize(self.device)
+        self.pub.put(save({"t": self.host}), attachment=number.to_bytes(8, "little"))
+
+    def close(self):
+        self.pub.undeclare()
+
+
+class ZenohReceiver:
+    def __init__(self, setup, topic, nbytes, index):
+        import zenoh
+
+        self.session = zenoh_session(setup, connect=(setup.port[topic.split("/")[0]],))
+        key = f"{setup.run}/{topic}"
+        self.sub = self.session.declare_subscriber(key, zenoh.handlers.FifoChannel(DEPTH))
+        self.token = self.session.liveliness().declare_token(f"alive/{key}/{index}")
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+        self.sample = None
+
+    def wait(self, seconds):
+        # Has no limit of its own; whoever started this process has.
+        self.sample = self.sub.recv()
+        return True
+
+    def take(self):
+        from safetensors.torch import load
+
+        if self.sample is None:
+            self.wait(SECONDS_MAX)
+        number = int.from_bytes(self.sample.attachment.to_bytes(), "little")
+        # From pageable memory: the copy has read it when it returns.
+        self.own.copy_(load(self.sample.payload.to_bytes())["t"])
+        self.sample = None
+        return number, self.own
+
+    def done(self):
+        pass
+
+    def close(self):
+        self.token.undeclare()
+        self.sub.undeclare()
+
+
+# iceoryx2
+
+class Pinned:
+    """Has CUDA pin mappings as they are met, so that copies from and to them need no staging."""
+
+    def __init__(self, device):
+        self.device = device
+        self.met = []  # begin, end, whether it is pinned
+
+    def meet(self, address):
+        if self.device.type != "cuda" or any(begin <= address < end for begin, end, _ in self.met):
+            return
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                begin, end = (int(part, 16) for part in line.split(maxsplit=1)[0].split("-"))
+                if begin <= address < end:
+                    break
+        # 1: for all contexts; 8: memory that may not be written.
+        flags = (1,) if "w" in line.split()[1] else (9, 1)
+        done = any(self.register(begin, end, flag) for flag in flags)
+        self.met.append((begin, end, done))
+
+    @staticmethod
+    def register(begin, end, flag):
+        if int(torch.cuda.cudart().cudaHostRegister(begin, end - begin, flag)) == 0:
+            return True
+        # The runtime remembers the failure, and torch would take it for the next kernel's.
+        with open("/proc/self/maps") as maps:
+            runtime = next((line.split()[-1] for line in maps if "libcudart" in line), None)
+        if runtime:
+            ctypes.CDLL(runtime).cudaGetLastError()
+        return False
+
+    @property
+    def all(self):
+        return all(done for _, _, done in self.met)
+
+    def let_go(self):
+        for begin, _, done in self.met:
+            if done:
+                torch.cuda.cudart().cudaHostUnregister(begin)
+        self.met = []
+
+
+class Credits:
+    """Lets no more than DEPTH messages be under way to any receiver; each says when it has let go of one."""
+
+    def __init__(self, backs):
+        self.backs = backs
+        self.taken = 0
+        self.came = [0] * len(backs)
+
+    def take(self):
+        self.until(DEPTH - 1)
+        self.taken += 1
+
+    def end(self):
+        self.until(0)
+
+    def until(self, left):
+        for index, back in enumerate(self.backs):
+            while self.taken - self.came[index] > left:
+                expect(back, "message that a receiver lets go of")
+                self.came[index] += 1
+
+
+def iceoryx_service(setup, topic):
+    import iceoryx2
+
+    if "iceoryx" not in setup.kept:
+        iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+        setup.kept["iceoryx"] = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    return (
+        setup.kept["iceoryx"].service_builder(iceoryx2.ServiceName.new(f"{setup.run}/{topic}"))
+        .publish_subscribe(iceoryx2.Slice[ctypes.c_uint64])
+        .enable_safe_overflow(False)
+        .subscriber_max_buffer_size(DEPTH)
+        .subscriber_max_borrowed_samples(2)
+        .history_size(0)
+        .max_publishers(1)
+        .max_subscribers(8)
+        .max_nodes(16)
+        .open_or_create()
+    )
+
+
+class IceoryxSender:
+    """The first word of a message is its number, the seven after it keep the bytes on cache lines.
+
+    Its own back-pressure (RetryUntilDelivered, version 0.10) at times discards instead, so credits stand in for it.
+    """
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        import iceoryx2
+
+        self.service = iceoryx_service(setup, topic)
+        self.nbytes = nbytes
+        self.words = 8 + (nbytes + 7) // 8
+        self.pub = (
+            self.service.publisher_builder()
+            .initial_max_slice_len(self.words)
+            .allocation_strategy(iceoryx2.AllocationStrategy.Static)
+            .backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
+            .max_loaned_samples(2)
+            .create()
+        )
+        self.device = setup.device
+        self.receivers = receivers
+        self.credits = Credits([setup.queues[topic.split("/")[0], index][1] for index in range(receivers)])
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+        self.pinned = Pinned(setup.device)
+
+    def wait_for(self, receivers):
+        until = time.monotonic() + SECONDS_MAX
+        while self.service.dynamic_config.number_of_subscribers < receivers:
+            if time.monotonic() > until:
+                raise TimeoutError("no subscribers came")
+            time.sleep(0.01)
+        self.pub.update_connections()
+
+    def buffer(self):
+        self.credits.take()
+        return self.own
+
+    def send(self, number):
+        sample = self.pub.loan_slice_uninit(self.words)
+        address = sample.payload_ptr
+        self.pinned.meet(address)
+        ctypes.c_uint64.from_address(address).value = number
+        bytes_at(address + 64, self.nbytes).copy_(self.own, non_blocking=True)
+        synchronize(self.device)
+        delivered = sample.assume_init().send()
+        if delivered != self.receivers:
+            raise RuntimeError(f"message {number} went to {delivered} of {self.receivers} subscribers")
+
+    def close(self):
+        self.credits.end()
+        self.pinned.let_go()
+        self.pub.delete()
+
+
+class IceoryxReceiver:
+    def __init__(self, setup, topic, nbytes, index):
+        self.service = iceoryx_service(setup, topic)
+        self.sub = self.service.subscriber_builder().buffer_size(DEPTH).create()
+        self.nbytes = nbytes
+        self.device = setup.device
+        self.back = setup.queues[topic.split("/")[0], index][1]
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+        self.pinned = Pinned(setup.device)
+        self.sample = None
+
+    def wait(self, seconds):
+        """Publish and subscribe have no blocking receive: asks in a loop, and after a while naps."""
+        until = time.monotonic() + seconds
+        tries = 0
+        while self.sample is None:
+            self.sample = self.sub.receive()
+            tries += 1
+            if self.sample is None and tries > 2000:
+                if time.monotonic() > until:
+                    return False
+                time.sleep(20e-6)
+        return True
+
+    def take(self):
+        if self.sample is None and not self.wait(SECONDS_MAX):
+            raise TimeoutError("no message")
+        address = self.sample.payload_ptr
+        self.pinned.meet(address)
+        number = ctypes.c_uint64.from_address(address).value
+        self.own.copy_(bytes_at(address + 64, self.nbytes), non_blocking=True)
+        return number, self.own
+
+    def done(self):
+        synchronize(self.device)  # the copy reads the sample
+        self.sample.delete()
+        self.sample = None
+        self.back.put(None)
+
+    def close(self):
+        self.pinned.let_go()
+        self.sub.delete()
+
+
+# torch.multiprocessing
+
+class TorchSender:
+    """CUDA IPC handles through a queue for each receiver. As many tensors as may be under way, made once, so that
+    receivers open each only once; one is written again when all receivers have let go of it. torch orders a receiver
+    behind the sender's stream only when it opens a tensor, so the sender waits for its stream."""
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        self.device = setup.device
+        self.links = [setup.queues[topic.split("/")[0], index] for index in range(receivers)]
+        self.ring = [torch.empty(nbytes, dtype=torch.uint8, device=setup.device) for _ in range(DEPTH)]
+        if setup.device.type == "cpu":
+            for tensor in self.ring:
+                tensor.share_memory_()
+        self.credits = Credits([back for _, back in self.links])
+
+    def wait_for(self, receivers):
+        pass
+
+    def buffer(self):
+        self.credits.take()
+        return self.ring[self.credits.taken % DEPTH]
+
+    def send(self, number):
+        tensor = self.ring[self.credits.taken % DEPTH]
+        synchronize(self.device)
+        for there, _ in self.links:
+            there.put((number, tensor))
+
+    def close(self):
+        self.credits.end()
+        self.ring = []
+
+
+class TorchReceiver:
+    def __init__(self, setup, topic, nbytes, index):
+        self.there, self.back = setup.queues[topic.split("/")[0], index]
+        self.device = setup.device
+        self.opened = {}  # keeps them open
+
+    def wait(self, seconds):
+        return self.there._reader.poll(seconds)
+
+    def take(self):
+        if not self.wait(SECONDS_MAX):
+            raise TimeoutError("no message")
+        number, tensor = self.there.get()
+        self.opened[tensor.data_ptr()] = tensor
+        return number, tensor
+
+    def done(self):
+        synchronize(self.device)
+        self.back.put(None)
+
+    def close(self):
+        self.opened = {}
+
+
+# A floor: who is told, and nothing else.
+
+class HopSender:
+    """No payload: a number through a pipe, the least that tells another Python process something."""
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        self.links = [setup.queues[topic.split("/")[0], index] for index in range(receivers)]
+        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
+
+    def wait_for(self, receivers):
+        pass
+
+    def buffer(self):
+        return self.own
+
+    def send(self, number):
+        word = number.to_bytes(8, "little")
+        for there, _ in self.links:
+            there._writer.send_bytes(word)
+
+    def close(self):
+        pass
+
+
+class HopReceiver:
+    def __init__(self, setup, topic, nbytes, index):
+        self.there, _ = setup.queues[topic.split("/")[0], index]
+
+    def wait(self, seconds):
+        return self.there._reader.poll(seconds)
+
+    def take(self):
+        return int.from_bytes(self.there._reader.recv_bytes(), "little"), None
+
+    def done(self):
+        pass
+
+    def close(self):
+        pass
+
+
+WAYS = {
+    "rgaps": (RgapsSender, RgapsReceiver, "rgaps, written in place: no copy", ["rgaps"]),
+    "rgaps-put": (RgapsPutSender, RgapsReceiver, "rgaps, a tensor of one's own: one copy on the device", ["rgaps"]),
+    "torch-ipc": (TorchSender, TorchReceiver, "torch.multiprocessing: CUDA IPC through a queue", []),
+    "iceoryx2": (IceoryxSender, IceoryxReceiver, "D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "zenoh": (
+        ZenohSender, ZenohReceiver, "D2H, safetensors, zenoh (TCP, and its own shared memory), H2D",
+        ["zenoh", "safetensors"],
+    ),
+    "hop": (HopSender, HopReceiver, "floor: a number through a pipe, no bytes", []),
+}
+
+
+def sender(way, setup, topic, nbytes, receivers):
+    return WAYS[way][0](setup, topic, nbytes, receivers)
+
+
+def receiver(way, setup, topic, nbytes, index):
+    return WAYS[way][1](setup, topic, nbytes, index)
+
+
+def lacking(way):
+    """What it needs and is not installed."""
+    import importlib.util
+
+    return [name for name in WAYS[way][3] if importlib.util.find_spec(name) is None]
