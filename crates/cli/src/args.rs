@@ -154,6 +154,8 @@ pub struct Watch {
     /// Look at the last so many messages.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub window: u32,
+    #[command(flatten)]
+    pub place: ReadIn,
 }
 
 /// How `topic echo` shows a message's bytes.
@@ -204,6 +206,15 @@ pub struct Echo {
         hide_default_value = true
     )]
     pub type_name: String,
+    #[command(flatten)]
+    pub place: ReadIn,
+}
+
+#[derive(Args)]
+pub struct ReadIn {
+    /// Where to read: host, cuda (the first GPU) or cuda:GPU-<uuid>. Default: where the messages are.
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: Option<String>,
 }
 
 #[derive(Args)]

@@ -257,6 +257,64 @@ fn listings_show_topics_members_and_pools() {
     }
 }
 
+/// Over the test driver with two GPUs: who reads where the messages are, who gets copies, and why.
+#[test]
+fn info_names_the_path_and_the_reason() {
+    let realm = Realm::new();
+    let on_gpus = |arguments: &[&str]| {
+        let mut command = realm.command(arguments);
+        command
+            .env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library())
+            .env("RGAPS_TEST_DRIVER_DEVICES", "2")
+            .env("RGAPS_POOL__CUDA__CAP", "256MiB")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let up: support::Run = on_gpus(&["up"]).output().unwrap().into();
+    up.ok();
+    let domains = ["host", "cuda:0", "cuda:1"];
+    let mut running: Vec<Limited> = domains
+        .iter()
+        .map(|domain| {
+            let echo = [
+                "topic", "echo", "seen", "--domain", domain, "--format", "summary",
+            ];
+            Limited(on_gpus(&echo).spawn().unwrap())
+        })
+        .collect();
+    realm.wait_for_subscribers("seen", 3);
+    let mut publish = on_gpus(&["topic", "pub", "seen", "--size", "5MiB", "--rate", "20"]);
+    publish.args(["--domain", "cuda:0"]);
+    running.push(Limited(publish.spawn().unwrap()));
+    let reasons = ["CPU does not map", "zero copy", "the GPUs are no peers"];
+    let mut found = Vec::new();
+    support::wait_for("the paths with their reasons", || {
+        let info = realm.json(&["topic", "info", "seen"]);
+        let rows = info["subscriber_list"].as_array().unwrap().iter();
+        found = rows
+            .map(|row| row["path"].as_str().unwrap().to_owned())
+            .collect();
+        reasons
+            .iter()
+            .all(|reason| found.iter().any(|path| path.contains(reason)))
+    });
+    let text = realm.run(&["topic", "info", "seen"]).ok();
+    for path in &found {
+        assert!(text.contains(path.as_str()), "'{path}' is not in {text}");
+    }
+}
+
+/// A child that does not outlive its test.
+struct Limited(std::process::Child);
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn rates_are_measured() {
     let realm = Realm::new();

@@ -56,6 +56,7 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub(crate) const CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 102;
 pub(crate) const CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;
+pub(crate) const CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED: c_int = 113;
 /// Up to CUDA 12 the first version of these operations had this attribute at 93; ours are the
 /// second version, which drivers for CUDA 11.7 and later have.
 pub(crate) const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
@@ -82,6 +83,8 @@ pub(crate) const CU_STREAM_WRITE_VALUE_DEFAULT: c_uint = 0;
 
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
+/// For pages that the process may only read.
+pub(crate) const CU_MEMHOSTREGISTER_READ_ONLY: c_uint = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

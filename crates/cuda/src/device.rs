@@ -28,6 +28,8 @@ pub struct Device {
     pub fd_handles: bool,
     /// A NIC can read and write memory that was made for that.
     pub gpu_direct_rdma: bool,
+    /// It can read host memory that the process itself may only read.
+    pub read_only_registration: bool,
     /// The driver says that streams can write and wait for 64-bit numbers in memory.
     pub stream_memory_operations: bool,
     /// Compute capability, major and minor.
@@ -35,6 +37,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Whether its work reads the host's memory where it is, at its own speed: the two share it, and
+    /// a copy would gain nothing.
+    pub fn reads_host_memory(&self) -> bool {
+        self.integrated && self.read_only_registration
+    }
+
     /// Says what the GPU lacks, if it cannot hold a pool.
     pub fn require_pools(&self) -> Result<(), CudaError> {
         let lack = match (self.virtual_memory, self.fd_handles) {
@@ -91,6 +99,13 @@ impl Driver {
         }
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         let number = |attribute| self.attribute(device, attribute);
+        // An attribute that an older driver does not know is no error.
+        let newer = |attribute| {
+            number(attribute).or_else(|error| match error.code() {
+                Some(CUDA_ERROR_INVALID_VALUE) => Ok(0),
+                _ => Err(error),
+            })
+        };
         Ok(Device {
             ordinal,
             uuid: GpuUuid(uuid),
@@ -102,12 +117,9 @@ impl Driver {
                 != 0,
             gpu_direct_rdma: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
                 != 0,
-            // An attribute that an older driver does not know is no error here.
-            stream_memory_operations: number(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
-                .or_else(|error| match error.code() {
-                    Some(CUDA_ERROR_INVALID_VALUE) => Ok(0),
-                    _ => Err(error),
-                })?
+            read_only_registration: newer(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)?
+                != 0,
+            stream_memory_operations: newer(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?
                 != 0,
             compute_capability: (
                 number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,

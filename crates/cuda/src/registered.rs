@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::driver::cu;
 use crate::error::CudaError;
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,7 +34,32 @@ impl Registered {
         host: *mut c_void,
         bytes: usize,
     ) -> Result<Registered, CudaError> {
-        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the caller's promise.
+        unsafe { Registered::with(context, host, bytes, 0) }
+    }
+
+    /// The same for a range that may only be read, also by the GPU's work.
+    ///
+    /// # Safety
+    /// The range is mapped, readable, and stays so until this value is dropped.
+    pub(crate) unsafe fn to_read(
+        context: Arc<Context>,
+        host: *mut c_void,
+        bytes: usize,
+    ) -> Result<Registered, CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { Registered::with(context, host, bytes, CU_MEMHOSTREGISTER_READ_ONLY) }
+    }
+
+    /// # Safety
+    /// The range is mapped, accessible as the flags say, and stays so until this value is dropped.
+    unsafe fn with(
+        context: Arc<Context>,
+        host: *mut c_void,
+        bytes: usize,
+        flags: c_uint,
+    ) -> Result<Registered, CudaError> {
+        let flags = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         {
             let _entered = context.enter()?;
             // SAFETY: the caller vouches for the range.

@@ -1,4 +1,4 @@
-//! A pool in host memory, as streams of a GPU copy from it and to it.
+//! A pool in host memory, as streams of a GPU copy from it and to it, and as an integrated GPU reads it.
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -6,29 +6,39 @@ use crate::foreign::{ForeignStreams, OnStream};
 use crate::registered::Registered;
 use rgaps_layout::Domain;
 use rgaps_pool::{Access, HostMapping, Mapping, PoolError, Stream};
+use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A [`HostMapping`] whose pages the driver knows, so that copies run at the bus's speed and nothing
 /// waits for them. Where the driver refuses to know them (a limit on locked memory, say) copies go
 /// through its own buffers instead.
 ///
-/// Its addresses are the host's, which are the device's, too.
+/// Its addresses are the host's, which are the device's, too; [`reached`](Self::reached) says how far.
 pub struct RegisteredMapping {
     // Fields drop in this order: registrations before the pages.
     registered: Mutex<Vec<Registered>>,
+    /// Bytes from the start that the GPU's work may touch at their host addresses.
+    reached: AtomicU64,
     inner: HostMapping,
     context: Arc<Context>,
     foreign: ForeignStreams,
 }
 
 impl RegisteredMapping {
-    /// Reserves addresses for `cap` bytes, to be written by copies on streams of the context's GPU.
-    pub fn new(context: Arc<Context>, cap: u64) -> Result<RegisteredMapping, PoolError> {
+    /// Reserves addresses for `cap` bytes, to be copied from and to on streams of the context's GPU; or,
+    /// with [`Access::ReadOnly`], to be read by the work of a GPU that shares the host's memory.
+    pub fn new(
+        context: Arc<Context>,
+        cap: u64,
+        access: Access,
+    ) -> Result<RegisteredMapping, PoolError> {
         Ok(RegisteredMapping {
             registered: Mutex::default(),
-            inner: HostMapping::new(cap, Access::ReadWrite)?,
+            reached: AtomicU64::new(0),
+            inner: HostMapping::new(cap, access)?,
             context,
             foreign: ForeignStreams::default(),
         })
@@ -37,6 +47,11 @@ impl RegisteredMapping {
     /// The context of the GPU that copies.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// How many bytes from the start on the GPU's kernels may read where they are.
+    pub fn reached(&self) -> u64 {
+        self.reached.load(Ordering::Acquire)
     }
 
     /// A stream of that GPU.
@@ -68,17 +83,24 @@ impl Mapping for RegisteredMapping {
             .unwrap_or_else(PoisonError::into_inner);
         let from = self.inner.base() + self.inner.mapped();
         self.inner.extend(fd, bytes)?;
-        // SAFETY: the range was mapped just now, for reading and writing, and stays so until
+        let (context, start) = (self.context.clone(), from as usize as *mut c_void);
+        // SAFETY: the range was mapped just now, with the access that is asked for, and stays so until
         // `inner` is dropped, which is after `registered`.
-        let page = unsafe {
-            Registered::new(
-                self.context.clone(),
-                from as usize as *mut _,
-                bytes as usize,
-            )
+        let pages = unsafe {
+            match self.inner.access() {
+                Access::ReadWrite => Registered::new(context, start, bytes as usize),
+                Access::ReadOnly => Registered::to_read(context, start, bytes as usize),
+            }
         };
-        match page {
-            Ok(page) => registered.push(page),
+        match pages {
+            Ok(pages) => {
+                let reached = from - self.inner.base();
+                // Kernels are given the host's address, and one unbroken range from the start on.
+                if pages.device_address() == from && self.reached() == reached {
+                    self.reached.store(reached + bytes, Ordering::Release);
+                }
+                registered.push(pages);
+            }
             Err(error) => tracing::warn!(
                 %error,
                 bytes,

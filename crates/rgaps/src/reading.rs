@@ -1,8 +1,8 @@
 //! Messages of other domains, for a subscriber that reads in one of its own.
 //!
-//! Most come as copies that their publisher made there. What has none (small messages of a peer GPU,
-//! history that was published before anyone read elsewhere) is read where it is, if the GPU reaches
-//! it, or else copied by the subscriber, for itself.
+//! Most come as copies that their publisher made there. What has none (small messages of a peer GPU, the
+//! host's for an integrated GPU, history that was published before anyone read elsewhere) is read where
+//! it is, if the GPU reaches it, or else copied by the subscriber, for itself.
 
 use crate::client::PoolMapping;
 use rgaps_cuda::{Context, DeviceBuffer};
@@ -100,10 +100,50 @@ fn as_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
 pub(crate) fn is_reached(context: Option<&Arc<Context>>, pool: &PoolGrant) -> bool {
     match (pool.domain, context) {
         (Domain::Host, None) => true,
+        // It shares the host's memory.
+        (Domain::Host, Some(context)) => context.device().reads_host_memory(),
         (Domain::Cuda(uuid), Some(context)) => {
             let reaches = context.driver().reaches(context.device(), uuid);
             reaches.unwrap_or(false)
         }
         _ => false,
+    }
+}
+
+/// How and why messages of the domain `home` come to a reader as copies that their publisher made.
+pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) -> &'static str {
+    match (reader, home) {
+        (None, _) => {
+            "copied once for all readers on the host: the messages live on a GPU, whose memory the \
+             CPU does not map"
+        }
+        (Some(_), Some(Domain::Host)) => {
+            "copied once for all readers on this GPU: the messages live on the host"
+        }
+        (Some(gpu), Some(Domain::Cuda(from))) => match gpu.driver().reaches(gpu.device(), from) {
+            Ok(true) => {
+                "copied once for all readers on this GPU, over the peers' connection: larger than \
+                 pool.cuda.map_max, or pool.cuda.peer is \"copy\""
+            }
+            Ok(false) => {
+                "copied once for all readers on this GPU, over pinned host memory: the GPUs are no \
+                 peers"
+            }
+            Err(_) => {
+                "copied once for all readers on this GPU: this process does not see the GPU that \
+                 the messages live on"
+            }
+        },
+        (Some(_), None) => "copied once for all readers on this GPU",
+    }
+}
+
+/// Why a reader can do without a copy of messages of the domain `home`.
+pub(crate) fn how_read_in_place(home: Option<Domain>) -> &'static str {
+    match home {
+        Some(Domain::Host) => {
+            "read where it is: the GPU is integrated, and host memory is its own memory"
+        }
+        _ => "read where it is: the GPUs are peers, and the message is small or was not copied",
     }
 }

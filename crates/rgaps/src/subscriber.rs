@@ -6,7 +6,7 @@ use crate::letting::{Letting, Recorded};
 use crate::listener::Listener;
 use crate::pending::Deadline;
 use crate::readiness::Readiness;
-use crate::reading::{is_reached, Private};
+use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping, Stream};
@@ -418,7 +418,7 @@ impl SubscriberCore {
             return Ok(None);
         };
         let private = match core.locate(&taken) {
-            Ok(()) if core.is_copied(taken.message.pool) => core.copy(&taken),
+            Ok(()) if core.is_copied(&taken.message) => core.copy(&taken),
             Ok(()) => Ok(Some(None)),
             Err(error) => Err(error),
         };
@@ -503,7 +503,7 @@ impl SubscriberCore {
     fn locate(&self, taken: &Taken<Shared>) -> Result<(), RecvError> {
         let message = &taken.message;
         if let Some(own) = &self.own {
-            self.note_copy(own, message.pool);
+            self.note_copy(own, message.pool, taken.home);
         }
         let known = self.pools.get(usize::from(message.pool));
         let mapped = known
@@ -574,7 +574,7 @@ impl SubscriberCore {
         if is_reached(own.context(), &grant) {
             match map(own.at()) {
                 Ok(mapping) => {
-                    self.tell_path(PATH_IN_PLACE);
+                    self.tell_path(PATH_IN_PLACE, grant.pool as u16);
                     return Ok(mapping);
                 }
                 Err(ClientError::Pool(error)) => {
@@ -585,13 +585,19 @@ impl SubscriberCore {
         }
         let mapping = map(grant.domain)?;
         self.copied.fetch_or(1 << grant.pool, Ordering::Relaxed);
-        self.tell_path(PATH_PRIVATE);
+        self.tell_path(PATH_PRIVATE, grant.pool as u16);
         Ok(mapping)
     }
 
     #[inline]
-    fn is_copied(&self, pool: u16) -> bool {
-        self.copied.load(Ordering::Relaxed) >> pool & 1 != 0
+    fn is_copied(&self, message: &Message) -> bool {
+        let Some(own) = &self.own else {
+            return false;
+        };
+        let mapping = self.mapping(message.pool);
+        !Arc::ptr_eq(mapping, own)
+            && (self.copied.load(Ordering::Relaxed) >> message.pool & 1 != 0
+                || !mapping.is_reached_to(message.offset + message.bytes))
     }
 
     /// Copies a message for ourselves. None: its bytes are not there yet.
@@ -603,32 +609,44 @@ impl SubscriberCore {
             // As it is: the sample says so.
             Progress::Aborted | Progress::Passed => {}
         }
+        self.tell_path(PATH_PRIVATE, message.pool);
         let own = self.own.as_ref().and_then(|own| own.context());
         let from = self.mapping(message.pool);
         let copy = Private::copy(from, message.offset, message.bytes, own)?;
         Ok(Some(Some(Arc::new(copy))))
     }
 
-    fn note_copy(&self, own: &Arc<PoolMapping>, pool: u16) {
-        // The worst that was seen is what is told.
-        if self.path.load(Ordering::Relaxed) != PATH_UNKNOWN {
+    fn note_copy(&self, own: &Arc<PoolMapping>, pool: u16, home: u16) {
+        // The worst that was seen is what is told; what is no copy needs no telling.
+        if self.path.load(Ordering::Relaxed) != PATH_UNKNOWN || home == pool {
             return;
         }
         let mapping = self.pools.get(usize::from(pool)).and_then(OnceLock::get);
         if mapping.is_some_and(|mapping| Arc::ptr_eq(mapping, own)) {
-            self.tell_path(PATH_COPIED);
+            self.tell_path(PATH_COPIED, home);
         }
     }
 
-    /// Tells the daemon how messages come here, for listings, where that has changed.
-    fn tell_path(&self, path: u32) {
+    /// Tells the daemon how messages of a pool come here, for listings, where that has changed.
+    fn tell_path(&self, path: u32, home: u16) {
+        let Some(own) = &self.own else {
+            return;
+        };
         if self.path.swap(path, Ordering::Relaxed) == path {
             return;
         }
+        let home = self
+            .conductor
+            .pool_grant(self.member.zone, u32::from(home))
+            .ok()
+            .map(|grant| grant.domain);
         let text = match path {
-            PATH_COPIED => "copied once per domain",
-            PATH_IN_PLACE => "read where it is: the GPUs are peers, and the message is small or was not copied",
-            _ => "copied by the subscriber: not copied by the publisher, and its GPU or CPU cannot read it there",
+            PATH_COPIED => how_copied(own.context(), home),
+            PATH_IN_PLACE => how_read_in_place(home),
+            _ => {
+                "copied by the subscriber, for itself: there was no copy here, and its GPU or CPU \
+                 cannot read the message where it is"
+            }
         };
         if let Err(error) = self.conductor.tell_path(self.member, text) {
             tracing::debug!(%error, "the daemon does not know how messages come here");

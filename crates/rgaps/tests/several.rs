@@ -301,6 +301,257 @@ fn history_reaches_a_late_joiner_in_another_domain() {
     }
 }
 
+/// How a topic's only subscriber in a domain gets its messages, as `rgaps topic info` says it.
+fn path(node: &Node, topic: &str, domain: Domain) -> String {
+    let info = node.topic(topic).unwrap();
+    let mut rows = info.subscribers.iter();
+    let row = rows.find(|row| row.domain.or(info.row.domain) == Some(domain));
+    row.expect("the subscriber is listed").path.clone()
+}
+
+/// A message of each size is read in `to`; then the path is named, with this reason in it.
+fn goes(settings: &str, from: Domain, to: Domain, reason: &str) {
+    let (_daemon, node) = node(settings);
+    let subscriber = node.subscriber("p").domain(to).create().unwrap();
+    let publisher = node.publisher("p").domain(from).create().unwrap();
+    for bytes in [1000, 5 << 20] {
+        publisher.put(&payload(bytes, 1)).unwrap();
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        assert!(bytes_of(&sample) == payload(bytes, 1));
+    }
+    let said = path(&node, "p", to);
+    assert!(said.contains(reason), "from {from} to {to}: '{said}'");
+}
+
+#[test]
+fn a_path_is_named_with_its_reason() {
+    let gpus = gpus();
+    let (one, two) = (gpus[0].1, gpus[1].1);
+    for domain in [one, Domain::Host] {
+        goes("", domain, domain, "zero copy");
+    }
+    goes("", Domain::Host, one, "the messages live on the host");
+    goes("", one, Domain::Host, "the CPU does not map");
+    let driver = gpus[0].0.driver();
+    if driver.reaches(gpus[0].0.device(), uuid_of(two)).unwrap() {
+        goes("peer = \"map\"\n", one, two, "the GPUs are peers");
+        goes("peer = \"copy\"\n", one, two, "over the peers' connection");
+    } else {
+        goes("", one, two, "the GPUs are no peers");
+    }
+    // Before its first message nobody knows; and the reason of who copies for himself.
+    let (_daemon, node) = node("");
+    let publisher = node
+        .publisher("q")
+        .domain(one)
+        .keep_last(1)
+        .transient_local()
+        .create()
+        .unwrap();
+    publisher.put(&payload(1000, 2)).unwrap();
+    let late = node.subscriber("q").late(Late::Latest);
+    let late = late.domain(Domain::Host).create().unwrap();
+    assert!(path(&node, "q", Domain::Host).contains("known with the first message"));
+    late.recv_timeout(SOON).unwrap();
+    assert!(path(&node, "q", Domain::Host).contains("copied by the subscriber"));
+}
+
+fn uuid_of(domain: Domain) -> rgaps::GpuUuid {
+    match domain {
+        Domain::Cuda(uuid) => uuid,
+        Domain::Host => panic!("not a GPU"),
+    }
+}
+
+/// Pages that the daemon has in its host pools.
+fn pool_pages(daemon: &Daemon) -> u64 {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let paths = descriptors.map(|entry| entry.unwrap().path());
+    let pools = paths.filter(|path| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        target.to_string_lossy().contains("memfd:rgaps-pool")
+    });
+    let pages = pools.filter_map(|path| std::fs::metadata(path).ok());
+    pages
+        .map(|meta| std::os::unix::fs::MetadataExt::blocks(&meta))
+        .sum()
+}
+
+#[test]
+fn pages_that_a_gpus_driver_knows_are_not_given_back_to_the_system() {
+    let gpus = gpus();
+    for registered in [false, true] {
+        let (daemon, node) = node("");
+        let away = match registered {
+            true => Some(node.subscriber("pin").domain(gpus[0].1).create().unwrap()),
+            false => None,
+        };
+        let publisher = node
+            .publisher("pin")
+            .domain(Domain::Host)
+            .keep_last(1)
+            .create()
+            .unwrap();
+        let round = |seed: usize| {
+            publisher.put(&payload(16 << 20, seed)).unwrap();
+            if let Some(away) = &away {
+                let sample = away.recv_timeout(SOON).unwrap();
+                assert!(bytes_of(&sample) == payload(16 << 20, seed));
+            }
+        };
+        (0..2).for_each(round);
+        let full = pool_pages(&daemon);
+        assert!(full >= 16 << 11, "{full} blocks of 512 bytes");
+        // A small message takes the place of the large one, and its memory goes back to the daemon.
+        publisher.put(&payload(100, 2)).unwrap();
+        if let Some(away) = &away {
+            away.recv_timeout(SOON).unwrap();
+        }
+        let mut leased = u64::MAX;
+        eventually("memory goes back to the daemon", || {
+            publisher.trim(0).unwrap();
+            leased = publisher.leased_bytes();
+            leased <= 4 << 20
+        });
+        let left = pool_pages(&daemon);
+        let given_back = left < full / 2;
+        assert_eq!(given_back, !registered, "{left} of {full} blocks are left");
+        // What the driver knows are still the pages that everybody sees.
+        (3..5).for_each(round);
+    }
+}
+
+/// Subscribers on an integrated GPU read the host's messages where they are.
+#[test]
+fn integrated_gpus_skip_staging() {
+    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    let alone = |name: &str, settings: &[(&str, &str)]| {
+        Alone::start(&["--exact", name, "--ignored"], settings).passes(6 * SOON);
+    };
+    let second = ("RGAPS_TEST_DRIVER_INTEGRATED", "1");
+    alone("alone_an_integrated_gpu_reads", &[second]);
+    // Where the driver cannot register what subscribers may only read, or refuses to, there are copies.
+    for (name, value) in [
+        ("RGAPS_TEST_DRIVER_LACK", "readonly"),
+        ("RGAPS_TEST_DRIVER_LACK", "register"),
+        (
+            "RGAPS_TEST_DRIVER_FAIL",
+            "cuMemHostRegister:2+:CUDA_ERROR_OUT_OF_MEMORY",
+        ),
+    ] {
+        alone(
+            "alone_an_integrated_gpu_has_copies",
+            &[second, (name, value)],
+        );
+    }
+    // And all that other tests do.
+    for name in [
+        "messages_travel_between_all_domains",
+        "history_reaches_a_late_joiner_in_another_domain",
+        "messages_travel_while_the_daemon_is_away_and_after",
+        "a_copy_is_made_behind_the_work_that_writes_the_message",
+    ] {
+        let all = ("RGAPS_TEST_DRIVER_INTEGRATED", "0,1");
+        Alone::start(&["--exact", name], &[(AGAIN, "1"), all]).passes(6 * SOON);
+    }
+}
+
+#[test]
+#[ignore = "a part of `integrated_gpus_skip_staging`"]
+fn alone_an_integrated_gpu_reads() {
+    let gpus = gpus();
+    let (context, integrated) = &gpus[1];
+    let (_daemon, node) = node("[pool.host]\nsegment = \"8MiB\"\n");
+    let away = node.subscriber("i").reliable().domain(*integrated);
+    let away = away.create().unwrap();
+    let publisher = node.publisher("i").domain(Domain::Host).keep_last(1);
+    let publisher = publisher.deadline(SOON).create().unwrap();
+    let stream = CudaStream::new(context.clone()).unwrap();
+    // Through several segments of the pool, each of which is registered.
+    for (seed, bytes) in [100usize, 3 << 20, 9 << 20, 5 << 20]
+        .into_iter()
+        .enumerate()
+    {
+        publisher.put(&payload(bytes, seed)).unwrap();
+        let sample = away.recv_timeout(SOON).unwrap();
+        assert_eq!((sample.domain(), sample.len()), (*integrated, bytes as u64));
+        // The GPU's own work reads it there, behind what is queued.
+        let target = rgaps_cuda::PinnedBuffer::new(context.clone(), 16 << 20).unwrap();
+        sample.wait_on(stream.handle()).unwrap();
+        // SAFETY: the sample is held and the buffer lives until the stream's work has finished.
+        unsafe {
+            let copied = stream.copy(target.address(), sample.address(), sample.len());
+            copied.unwrap();
+        }
+        stream.synchronize().unwrap();
+        // SAFETY: the buffer is as long, and all work on it has finished.
+        let read = unsafe { std::slice::from_raw_parts(target.address() as *const u8, bytes) };
+        assert!(read == payload(bytes, seed));
+        drop(sample);
+    }
+    // No copy was made, not even memory for one was had.
+    let alone = node.publisher("alone").domain(Domain::Host).keep_last(1);
+    let alone = alone.create().unwrap();
+    alone.put(&payload(5 << 20, 3)).unwrap();
+    uses(&publisher, alone.used_bytes());
+    let said = path(&node, "i", *integrated);
+    assert!(said.contains("integrated"), "'{said}'");
+    let gpu_pool = node.pools().unwrap();
+    let gpu_pool = gpu_pool.iter().find(|pool| pool.domain == *integrated);
+    assert!(gpu_pool.is_none_or(|pool| pool.leased_bytes == 0));
+    // A reader on the other GPU gets its copy all the same.
+    let far = node.subscriber("i").reliable().domain(gpus[0].1);
+    let far = far.create().unwrap();
+    publisher.put(&payload(1 << 20, 9)).unwrap();
+    for subscriber in [&away, &far] {
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        assert!(bytes_of(&sample) == payload(1 << 20, 9));
+    }
+    // What is let go of on a stream is not written before that stream has passed.
+    let sample = away.recv_timeout(Duration::ZERO).err();
+    assert!(matches!(sample, Some(RecvError::TimedOut(_))));
+    publisher.put(&payload(1 << 20, 10)).unwrap();
+    far.recv_timeout(SOON).unwrap();
+    let sample = away.recv_timeout(SOON).unwrap();
+    let (at, driver) = (sample.address(), driver());
+    let held = driver.hold(stream.handle().0);
+    let target = rgaps_cuda::PinnedBuffer::new(context.clone(), 1 << 20).unwrap();
+    // SAFETY: the buffer lives until after the work. It stands for work that reads the sample.
+    unsafe { stream.fill(target.address(), 1, 1 << 20).unwrap() };
+    sample.release_on(stream.handle());
+    for seed in 0..8 {
+        publisher.put(&payload(1 << 20, 20 + seed)).unwrap();
+        let sample = away.recv_timeout(SOON).unwrap();
+        assert_ne!(sample.address(), at, "its reader has not passed");
+        far.recv_timeout(SOON).unwrap();
+    }
+    drop(held);
+    eventually("its block is used again", || {
+        publisher.put(&payload(1 << 20, 30)).unwrap();
+        far.recv_timeout(SOON).unwrap();
+        away.recv_timeout(SOON).unwrap().address() == at
+    });
+}
+
+#[test]
+#[ignore = "a part of `integrated_gpus_skip_staging`"]
+fn alone_an_integrated_gpu_has_copies() {
+    let gpus = gpus();
+    let (_daemon, node) = node("");
+    let away = node.subscriber("i").domain(gpus[1].1).create().unwrap();
+    let publisher = node.publisher("i").domain(Domain::Host).create().unwrap();
+    for seed in 0..3 {
+        publisher.put(&payload(1 << 20, seed)).unwrap();
+        let sample = away.recv_timeout(SOON).unwrap();
+        assert_eq!(sample.domain(), gpus[1].1);
+        assert!(bytes_of(&sample) == payload(1 << 20, seed));
+    }
+    let said = path(&node, "i", gpus[1].1);
+    assert!(said.contains("copied"), "'{said}'");
+}
+
 /// What the other tests do where GPUs are peers, and with delays that differ.
 #[test]
 fn again_with_other_drivers() {

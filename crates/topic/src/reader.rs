@@ -43,6 +43,8 @@ pub struct Taken<S: Storage> {
     /// What the descriptor says. `pool`, `offset` and `bytes` are a peer's words: the caller
     /// checks them against the pools that are mapped.
     pub message: Message,
+    /// The pool of the message itself, where `message` says where its copy is.
+    pub home: u16,
     /// The hold on the block.
     pub held: Held<S>,
 }
@@ -384,9 +386,10 @@ impl<S: Storage> Reader<S> {
             let source = self.sources[index].as_ref()?;
             match read_slot(&source.region, cursor) {
                 Slot::Ready(mut descriptor) => {
+                    let home = descriptor.message.pool;
                     self.turn_to_copy(source, cursor, &mut descriptor);
                     if let Some(held) = self.hold(source, &descriptor) {
-                        return Some(self.taken(index, cursor, held, descriptor.message));
+                        return Some(self.taken(index, cursor, held, home, descriptor.message));
                     }
                 }
                 Slot::Untouched => return None,
@@ -443,7 +446,14 @@ impl<S: Storage> Reader<S> {
         })
     }
 
-    fn taken(&mut self, index: usize, cursor: u64, held: Held<S>, message: Message) -> Taken<S> {
+    fn taken(
+        &mut self,
+        index: usize,
+        cursor: u64,
+        held: Held<S>,
+        home: u16,
+        message: Message,
+    ) -> Taken<S> {
         step!("take.acquired");
         self.move_cursor(index, cursor + 1);
         step!("take.cursor");
@@ -455,6 +465,7 @@ impl<S: Storage> Reader<S> {
             sequence: cursor.wrapping_sub(held.source.start),
             missed: std::mem::take(&mut self.missed[index]),
             message,
+            home,
             held,
         }
     }

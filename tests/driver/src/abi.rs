@@ -131,6 +131,7 @@ pub(crate) const WRITE_NO_MEMORY_BARRIER: c_uint = 1;
 /// All flags of `cuMemHostRegister`: portable, device map, I/O memory, read-only.
 pub(crate) const REGISTER_FLAGS: c_uint = 15;
 pub(crate) const REGISTER_IO_MEMORY: c_uint = 4;
+pub(crate) const REGISTER_READ_ONLY: c_uint = 8;
 
 pub(crate) const STREAM_LEGACY: usize = 1;
 pub(crate) const STREAM_PER_THREAD: usize = 2;

@@ -9,6 +9,8 @@ pub(crate) const MAX_DEVICES: usize = 32;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gpu {
     pub(crate) uuid: [u8; 16],
+    /// It shares the host's memory.
+    pub(crate) is_integrated: bool,
 }
 
 /// Settings, from the environment and the control function.
@@ -26,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) has_memory_operations: bool,
     /// Host memory can be registered.
     pub(crate) has_registration: bool,
+    /// Host memory that may only be read can be registered, too.
+    pub(crate) has_read_only_registration: bool,
     /// Any two GPUs can access each other's memory.
     pub(crate) are_peers: bool,
     /// Hardware queues of a context; 0: one for each stream.
@@ -40,9 +44,10 @@ pub(crate) struct Config {
 }
 
 /// Settings that may be given, in lower case.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "devices",
     "uuids",
+    "integrated",
     "memory_mb",
     "lack",
     "delay_us",
@@ -55,7 +60,7 @@ const NAMES: [&str; 11] = [
 ];
 
 /// What a GPU can be made to lack.
-const LACKS: [&str; 5] = ["vmm", "fd", "rdma", "memops", "register"];
+const LACKS: [&str; 6] = ["vmm", "fd", "rdma", "memops", "register", "readonly"];
 
 impl Default for Config {
     fn default() -> Self {
@@ -68,6 +73,7 @@ impl Default for Config {
             has_rdma: true,
             has_memory_operations: true,
             has_registration: true,
+            has_read_only_registration: true,
             are_peers: false,
             queues: 0,
             depth: 1024,
@@ -118,11 +124,21 @@ impl Config {
                 self.show_all((0..count).map(default_gpu).collect());
             }
             "uuids" => {
-                let gpus: Result<Vec<_>, _> = value
-                    .split(',')
-                    .map(|text| uuid(text).map(|uuid| Gpu { uuid }))
-                    .collect();
+                let gpus: Result<Vec<_>, _> =
+                    value.split(',').map(|text| uuid(text).map(gpu)).collect();
                 self.show_all(gpus?);
+            }
+            "integrated" => {
+                let list = value.split(',').filter(|entry| !entry.is_empty());
+                let wanted: Vec<usize> = list
+                    .map(|entry| number(entry).map(|position| position as usize))
+                    .collect::<Result<_, _>>()?;
+                if let Some(position) = wanted.iter().find(|p| **p >= self.gpus.len()) {
+                    return Err(format!("there is no GPU {position}"));
+                }
+                for (position, gpu) in self.gpus.iter_mut().enumerate() {
+                    gpu.is_integrated = wanted.contains(&position);
+                }
             }
             "memory_mb" => self.memory_bytes = number(value)? << 20,
             "lack" => {
@@ -134,6 +150,7 @@ impl Config {
                 (self.has_vmm, self.has_fd, self.has_rdma) = (has("vmm"), has("fd"), has("rdma"));
                 self.has_memory_operations = has("memops");
                 self.has_registration = has("register");
+                self.has_read_only_registration = has("readonly");
             }
             "delay_us" => self.delay_us = number(value)?,
             "peers" => {
@@ -172,7 +189,14 @@ fn number(text: &str) -> Result<u64, String> {
 fn default_gpu(position: usize) -> Gpu {
     let mut uuid = *b"rgaps test gpu\0\0";
     uuid[15] = position as u8;
-    Gpu { uuid }
+    gpu(uuid)
+}
+
+fn gpu(uuid: [u8; 16]) -> Gpu {
+    Gpu {
+        uuid,
+        is_integrated: false,
+    }
 }
 
 fn uuid(text: &str) -> Result<[u8; 16], String> {
@@ -216,6 +240,9 @@ mod tests {
             (config.has_vmm, config.has_fd, config.has_rdma),
             (true, false, false)
         );
+        config.apply("integrated=0,2").unwrap();
+        let integrated: Vec<bool> = config.gpus.iter().map(|gpu| gpu.is_integrated).collect();
+        assert_eq!(integrated, [true, false, true]);
         config
             .apply("uuids=GPU-00112233-4455-6677-8899-aabbccddeeff")
             .unwrap();
@@ -228,6 +255,7 @@ mod tests {
             "delay_us=-1",
             "other=1",
             "peers=some",
+            "integrated=7",
             "fail",
         ] {
             assert!(config.apply(wrong).is_err(), "{wrong}");

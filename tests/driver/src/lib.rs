@@ -26,8 +26,9 @@
 //! |---|---|
 //! | `RGAPS_TEST_DRIVER_DEVICES` | number of GPUs, default 1 |
 //! | `RGAPS_TEST_DRIVER_UUIDS` | their UUIDs, `GPU-...,GPU-...`; default: made of their numbers |
+//! | `RGAPS_TEST_DRIVER_INTEGRATED` | which of them share the host's memory, by number, comma-separated; default none |
 //! | `RGAPS_TEST_DRIVER_MEMORY_MB` | memory of each, default 65536; none is taken until it is written |
-//! | `RGAPS_TEST_DRIVER_LACK` | what they cannot do: `vmm`, `fd`, `rdma`, `memops`, `register`, comma-separated |
+//! | `RGAPS_TEST_DRIVER_LACK` | what they cannot do: `vmm`, `fd`, `rdma`, `memops`, `register`, `readonly` (registering memory that may only be read), comma-separated |
 //! | `RGAPS_TEST_DRIVER_PEERS` | `all`: any GPU may access any other's memory; default `none` |
 //! | `RGAPS_TEST_DRIVER_QUEUES` | hardware queues of a context, shared by its streams; default 0: one for each stream |
 //! | `RGAPS_TEST_DRIVER_DEPTH` | operations that a queue holds before queueing waits for room, default 1024 |

@@ -30,7 +30,23 @@ enum Kind {
     /// Of `cuMemAlloc`, on the GPU at this position.
     Allocated { position: usize },
     /// Host memory of the user, registered in this context.
-    Registered { context: usize },
+    Registered {
+        context: usize,
+        /// Work may read it and not write.
+        is_read_only: bool,
+    },
+}
+
+impl Kind {
+    fn is_read_only(&self) -> bool {
+        matches!(
+            self,
+            Kind::Registered {
+                is_read_only: true,
+                ..
+            }
+        )
+    }
 }
 
 /// What an address is.
@@ -235,17 +251,27 @@ impl Memory {
         }
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64, context: usize) -> Result<(), Code> {
+    /// Pages that the process may only read take `is_read_only`, and then work may only read them.
+    pub(crate) fn register(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        context: usize,
+        is_read_only: bool,
+    ) -> Result<(), Code> {
         if at == 0 || bytes == 0 || at.checked_add(bytes).is_none() {
             return Err(Code::INVALID_VALUE);
         }
         if self.overlaps(at, bytes) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        if !is_mapped(at, bytes) {
+        if !is_mapped(at, bytes) || !is_read_only && !is_writable(at, bytes) {
             return Err(Code::INVALID_VALUE);
         }
-        let kind = Kind::Registered { context };
+        let kind = Kind::Registered {
+            context,
+            is_read_only,
+        };
         self.ranges.insert(at, Range { bytes, kind });
         Ok(())
     }
@@ -266,7 +292,7 @@ impl Memory {
     /// Forgets what was registered in a context that is gone.
     pub(crate) fn unregister_of(&mut self, gone: usize) {
         self.ranges.retain(
-            |_, range| !matches!(range.kind, Kind::Registered { context } if context == gone),
+            |_, range| !matches!(range.kind, Kind::Registered { context, .. } if context == gone),
         );
     }
 
@@ -339,6 +365,9 @@ impl Memory {
                             return false;
                         }
                     }
+                    if write && range.kind.is_read_only() {
+                        return false;
+                    }
                     at = start + range.bytes;
                 }
             }
@@ -372,6 +401,21 @@ impl Memory {
             _ => return None,
         })
     }
+}
+
+/// Whether the process may write all of a range, which is mapped: as the driver does, which cannot pin
+/// pages for writing that are not.
+fn is_writable(at: u64, bytes: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    !maps.lines().any(|line| {
+        let mut fields = line.split(&['-', ' ']);
+        let mut address = || u64::from_str_radix(fields.next()?, 16).ok();
+        let (Some(start), Some(end)) = (address(), address()) else {
+            return false;
+        };
+        let rights = fields.next().unwrap_or_default();
+        start < at + bytes && at < end && !rights.contains('w')
+    })
 }
 
 /// Whether all pages of a range are mapped.

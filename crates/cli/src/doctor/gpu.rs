@@ -74,8 +74,15 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
             } else {
                 "without"
             };
+            let integrated = match (device.integrated, device.reads_host_memory()) {
+                (false, _) => "",
+                (true, true) => ", integrated: it reads the host's messages where they are",
+                (true, false) => {
+                    ", integrated, but its driver registers no read-only memory: messages are copied"
+                }
+            };
             let found = format!(
-                "{}, {}, compute capability {major}.{minor}, {rdma} memory for NICs",
+                "{}, {}, compute capability {major}.{minor}, {rdma} memory for NICs{integrated}",
                 device.name,
                 units::bytes(device.total_bytes)
             );

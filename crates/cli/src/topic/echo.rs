@@ -1,6 +1,6 @@
 //! `topic echo`.
 
-use super::message::{Messages, Next};
+use super::message::{reader, Messages, Next};
 use crate::args::{Common, Echo, Format};
 use crate::output::Output;
 use crate::stop::Stop;
@@ -62,8 +62,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         late: echo.late.unwrap_or(rgaps::Late::Nothing),
         ..SubscriberQos::default()
     };
-    let subscriber = node
-        .subscriber(&echo.topic)
+    let subscriber = reader(&node, &echo.topic, &echo.place)?
         .type_name(&echo.type_name)
         .qos(qos)
         .create()?;

@@ -1,8 +1,10 @@
 //! The next message, for commands that listen until they are told to stop.
 
+use crate::args::ReadIn;
+use crate::domain;
 use crate::exit::NotInTime;
 use crate::stop::Stop;
-use rgaps::{RecvError, Sample, Subscriber};
+use rgaps::{Node, RecvError, Sample, Subscriber, SubscriberBuilder};
 use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
@@ -15,6 +17,17 @@ pub enum Next {
     Due,
     /// Ctrl-C.
     Stopped,
+}
+
+/// A subscriber of a topic, which reads where it was told to.
+pub fn reader(node: &Node, topic: &str, place: &ReadIn) -> anyhow::Result<SubscriberBuilder> {
+    let builder = node.subscriber(topic);
+    Ok(
+        match place.domain.as_deref().map(domain::parse).transpose()? {
+            Some(domain) => builder.domain(domain),
+            None => builder,
+        },
+    )
 }
 
 /// Listens with a limit on how long nothing may come.

@@ -1,6 +1,6 @@
 //! `topic hz`, `topic bw` and `topic delay`: figures over a window of the last messages.
 
-use super::message::{Messages, Next};
+use super::message::{reader, Messages, Next};
 use crate::args::{Common, Watch};
 use crate::output::Output;
 use crate::stop::Stop;
@@ -77,7 +77,7 @@ pub fn watch(
 ) -> anyhow::Result<()> {
     let stop = Stop::install()?;
     let node = session::join(common)?;
-    let subscriber = node.subscriber(&watch.topic).create()?;
+    let subscriber = reader(&node, &watch.topic, &watch.place)?.create()?;
     let mut messages = Messages::new(&subscriber, &stop, watch.timeout);
     let end = watch.duration.map(|duration| Instant::now() + duration);
     let mut window = Window::default();

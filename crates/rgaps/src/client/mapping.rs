@@ -23,7 +23,7 @@ pub(crate) struct PoolMapping {
 enum Place {
     Host(HostMapping),
     Cuda(CudaMapping),
-    /// Host memory, as a GPU copies from it and to it.
+    /// Host memory, as a GPU copies from it and to it, or reads it where it is.
     Registered(RegisteredMapping),
 }
 
@@ -85,7 +85,7 @@ impl PoolMapping {
                 let driver = driver.get(at, cuda)?;
                 let context =
                     Context::retain(driver, uuid).map_err(|error| error.into_pool(uuid))?;
-                Place::Registered(RegisteredMapping::new(context, grant.cap_bytes)?)
+                Place::Registered(RegisteredMapping::new(context, grant.cap_bytes, access)?)
             }
             (Domain::Cuda(_), Domain::Cuda(uuid)) => {
                 let driver = driver.get(at, cuda)?;
@@ -118,6 +118,16 @@ impl PoolMapping {
             Place::Host(_) => None,
             Place::Cuda(mapping) => Some(mapping.context()),
             Place::Registered(mapping) => Some(mapping.context()),
+        }
+    }
+
+    /// Whether who uses the pool here reads what ends at `end` where it is. Host memory that the GPU's
+    /// driver refused to know has to be copied.
+    #[inline]
+    pub(crate) fn is_reached_to(&self, end: u64) -> bool {
+        match &*self.inner {
+            Place::Host(_) | Place::Cuda(_) => true,
+            Place::Registered(mapping) => end <= mapping.reached(),
         }
     }
 

@@ -10,10 +10,10 @@ use crate::client::{Conductor, PoolMapping};
 use crate::loan::Filled;
 use crate::pending::Pause;
 use crate::{ClientError, LoanError, PublishError};
-use rgaps_cuda::{CudaError, CudaStream, PinnedBuffer};
+use rgaps_cuda::{CudaError, CudaStream, Driver, PinnedBuffer};
 use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_POOLS, MAX_REPLICAS};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::PeerUse;
+use rgaps_session::{CudaUse, PeerUse};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::monotonic_ns;
 use rgaps_topic::{progress, Copied, Point, Progress};
@@ -32,7 +32,7 @@ pub(super) struct Elsewhere {
     wanted: Vec<Wanted>,
     /// When `wanted` is to be made again, because a pool is missing from it that may be had later.
     again_ns: Option<u64>,
-    /// Every pool that was ever copied to, or cannot be.
+    /// Every pool that was ever copied to, or need not or cannot be.
     targets: Vec<(u32, Option<Arc<Target>>)>,
 }
 
@@ -238,13 +238,13 @@ impl PublisherCore {
         wanted
     }
 
-    /// How to copy to a pool. None: it cannot be done, which was said.
+    /// How to copy to a pool. None: there is no need to, or it cannot be done, which was said.
     fn target(&self, elsewhere: &mut Elsewhere, pool: u32) -> Option<Arc<Target>> {
         if let Some((_, known)) = elsewhere.targets.iter().find(|(known, _)| *known == pool) {
             return known.clone();
         }
         let target = match self.open(pool) {
-            Ok(target) => Some(Arc::new(target)),
+            Ok(target) => target.map(Arc::new),
             // It is the daemon that was not there, and another one will be.
             Err(error) if !matches!(error, ClientError::Pool(_) | ClientError::Refused(_)) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
@@ -262,9 +262,13 @@ impl PublisherCore {
         target
     }
 
-    fn open(&self, pool: u32) -> Result<Target, ClientError> {
+    /// None: those who read there read the messages where they are.
+    fn open(&self, pool: u32) -> Result<Option<Target>, ClientError> {
         let (conductor, zone) = (&self.conductor, self.member.zone);
         let pool = conductor.pool_grant(zone, pool)?;
+        if self.own.pool.domain == Domain::Host && self.reads_host_memory(pool.domain) {
+            return Ok(None);
+        }
         conductor.write_in(self.member, pool.pool)?;
         let map = |pool, at| conductor.pool_mapping(zone, pool, Access::ReadWrite, at);
         let stream = |mapping: &Arc<PoolMapping>| -> Result<CudaStream, ClientError> {
@@ -322,14 +326,25 @@ impl PublisherCore {
         };
         mapping.prepare(&self.zone);
         let arena = self.lock().memory.arena_of(pool.pool);
-        Ok(Target {
+        Ok(Some(Target {
             place: Place {
                 arena,
                 pool,
                 mapping,
             },
             way,
-        })
+        }))
+    }
+
+    /// Whether that is a GPU that shares the host's memory. It is looked up, not opened.
+    fn reads_host_memory(&self, domain: Domain) -> bool {
+        let Domain::Cuda(uuid) = domain else {
+            return false;
+        };
+        self.conductor.config().pool.cuda.enabled != CudaUse::Off
+            && Driver::load()
+                .and_then(|driver| driver.device(uuid))
+                .is_ok_and(|device| device.reads_host_memory())
     }
 
     /// Whether the publisher's GPU reaches the memory of the pool's.

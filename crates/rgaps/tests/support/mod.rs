@@ -89,6 +89,10 @@ impl Daemon {
         Node::builder(name).config(self.config()).build().unwrap()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

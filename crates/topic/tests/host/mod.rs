@@ -531,6 +531,7 @@ impl Subscriber<'_> {
             missed,
             message,
             held,
+            ..
         } = taken;
         let last = &mut self.last[publisher as usize];
         if last.0 == incarnation {

@@ -100,19 +100,20 @@ unsafe extern "C" fn cuDeviceGetAttribute(
     device: c_int,
 ) -> c_int {
     call("cuDeviceGetAttribute", |g| {
-        g.position(device)?;
+        let position = g.position(device)?;
         let config = g.config();
         let found = match attribute {
-            18 => 0,                                          // INTEGRATED
-            41 => 1,                                          // UNIFIED_ADDRESSING
-            75 => 9,                                          // COMPUTE_CAPABILITY_MAJOR
-            76 => 0,                                          // COMPUTE_CAPABILITY_MINOR
-            92..=94 => 0,                                     // stream memory operations, version 1
-            102 => c_int::from(config.has_vmm),               // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-            103 => c_int::from(config.has_fd), // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            18 => c_int::from(config.gpus[position].is_integrated), // INTEGRATED
+            41 => 1,                                                // UNIFIED_ADDRESSING
+            75 => 9,                                                // COMPUTE_CAPABILITY_MAJOR
+            76 => 0,                                                // COMPUTE_CAPABILITY_MINOR
+            92..=94 => 0,                        // stream memory operations, version 1
+            102 => c_int::from(config.has_vmm),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            103 => c_int::from(config.has_fd),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
             110 => c_int::from(config.has_rdma), // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
-            122 => c_int::from(config.has_memory_operations), // CAN_USE_64_BIT_STREAM_MEM_OPS
-            123 => c_int::from(config.has_memory_operations), // CAN_USE_STREAM_WAIT_VALUE_NOR
+            113 => c_int::from(config.has_read_only_registration), // READ_ONLY_HOST_REGISTER_SUPPORTED
+            122 => c_int::from(config.has_memory_operations),      // CAN_USE_64_BIT_STREAM_MEM_OPS
+            123 => c_int::from(config.has_memory_operations),      // CAN_USE_STREAM_WAIT_VALUE_NOR
             _ => return Err(Code::INVALID_VALUE),
         };
         // SAFETY: the caller's.

@@ -258,8 +258,13 @@ extern "C" fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: c_uint) ->
         if flags & REGISTER_IO_MEMORY != 0 || !g.config().has_registration {
             return Err(Code::NOT_SUPPORTED);
         }
+        let is_read_only = flags & REGISTER_READ_ONLY != 0;
+        if is_read_only && !g.config().has_read_only_registration {
+            return Err(Code::NOT_SUPPORTED);
+        }
         let context = Arc::as_ptr(&context) as usize;
-        g.memory_mut().register(address, bytes as u64, context)
+        let mut memory = g.memory_mut();
+        memory.register(address, bytes as u64, context, is_read_only)
     })
 }
 
