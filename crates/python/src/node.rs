@@ -9,8 +9,8 @@ use crate::publisher::{sliced, Publisher, Sender};
 use crate::subscriber::{Receiver, Subscriber};
 use crate::wait::duration;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyMapping, PyString, PyTuple};
-use rgaps::{ClientError, History, Late, PublisherQos, SubscriberQos};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
+use rgaps::{ClientError, Domain, GpuUuid, History, Late, PublisherQos, SubscriberQos};
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{Config, Environment};
 use serde::Serialize;
@@ -161,8 +161,32 @@ impl Node {
             .detach(|| question(&node))
             .map_err(IntoPyErr::into_py_err)?;
         let text = serde_json::to_string(&answer).map_err(|error| invalid(error.to_string()))?;
-        py.import("json")?.call_method1("loads", (text,))
+        let answer = py.import("json")?.call_method1("loads", (text,))?;
+        name_domains(&answer)?;
+        Ok(answer)
     }
+}
+
+/// Has domains in listings be named as everywhere else.
+fn name_domains(answer: &Bound<'_, PyAny>) -> PyResult<()> {
+    if let Ok(list) = answer.cast::<PyList>() {
+        return list.iter().try_for_each(|entry| name_domains(&entry));
+    }
+    let Ok(row) = answer.cast::<PyDict>() else {
+        return Ok(());
+    };
+    for (key, value) in row.iter() {
+        if key.eq("domain")? && !value.is_none() {
+            let domain = match value.get_item("Cuda") {
+                Ok(uuid) => Domain::Cuda(GpuUuid(uuid.extract()?)),
+                Err(_) => Domain::Host,
+            };
+            row.set_item(key, domain.to_string())?;
+        } else {
+            name_domains(&value)?;
+        }
+    }
+    Ok(())
 }
 
 #[pymethods]

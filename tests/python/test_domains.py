@@ -1,0 +1,112 @@
+"""Subscribers that name where they read, on a machine with two GPUs: of the test driver, whose device
+memory the host can look at. Each test is a process of its own, since a driver is loaded once."""
+
+import os
+
+import pytest
+
+import rgaps
+from conftest import REAL_GPU
+
+pytestmark = pytest.mark.skipif(
+    REAL_GPU or len(rgaps.domains()) < 2, reason="wants two GPUs of the test driver"
+)
+TWO = {"RGAPS_TEST_DRIVER_DEVICES": "2", "RGAPS_TEST_DRIVER_DELAY_US": "2000"}
+
+READS_ELSEWHERE = """
+    import sys
+    import numpy as np
+    import rgaps
+
+    source, *wanted = sys.argv[1:]
+    host, one, two = rgaps.domains()
+    named = {"host": host, "cuda:0": one, "cuda": one, "cuda:1": two}
+    device = {host: (1, 0), one: (2, 0), two: (2, 1)}
+    data = np.arange(1_500_000, dtype="i4").reshape(3, -1)
+    with rgaps.Node() as node:
+        subs = [node.subscriber("t", domain=domain, reliable=True) for domain in wanted]
+        twins = [node.subscriber("t", domain=domain, reliable=True) for domain in wanted]
+        with node.publisher("t", domain=source, history=2) as pub:
+            for number in range(4):
+                pub.put(data + number, tag=number)
+                for sub, twin, domain in zip(subs, twins, wanted):
+                    sample, other = sub.recv(20), twin.recv(20)
+                    assert sample.domain == named[domain], (sample.domain, domain)
+                    assert sample.__dlpack_device__() == device[sample.domain]
+                    assert (sample.shape, sample.dtype, sample.tag) == (data.shape, "int32", number)
+                    assert sample.tobytes() == other.tobytes() == (data + number).tobytes()
+                    if domain == "host":
+                        assert (np.from_dlpack(sample) == data + number).all()
+                        same = sample.__array_interface__["data"], other.__array_interface__["data"]
+                    else:
+                        same = (sample.__cuda_array_interface__["data"],
+                                other.__cuda_array_interface__["data"])
+                    assert same[0] == same[1], "one copy for a domain, whoever reads there"
+            paths = {row["domain"] or pub.domain: row["path"] for row in node.topic("t")["subscribers"]}
+            for domain in wanted:
+                print(paths[named[domain]])
+"""
+
+
+@pytest.mark.parametrize(
+    "source, wanted, reasons",
+    [
+        ("cuda:0", ["host", "cuda:0", "cuda:1"], ["CPU does not map", "zero copy", "no peers"]),
+        ("host", ["cuda:1", "host", "cuda:0"], ["live on the host", "zero copy", "live on the host"]),
+        ("cuda:1", ["cuda"], ["no peers"]),
+    ],
+)
+def test_a_subscriber_reads_where_it_says(program, source, wanted, reasons):
+    run = program(READS_ELSEWHERE, source, *wanted, env=TWO)
+    for path, reason in zip(run.finish(60).splitlines(), reasons, strict=True):
+        assert reason in path
+
+
+def test_a_subscriber_of_another_domain_is_behind_the_publishers_stream(program):
+    """What a kernel has yet to write is not copied before it has."""
+    program(
+        """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import rgaps
+        from driver import Driver
+
+        driver = Driver()
+        stream = driver.stream()
+        with rgaps.Node() as node, node.subscriber("t", domain="host") as sub:
+            with node.publisher("t", domain="cuda:0") as pub:
+                pub.put(bytes(1000))
+                assert sub.recv(20).tobytes() == bytes(1000)
+                loan = pub.loan(1000)
+                with stream.held():
+                    stream.fill(loan.address, 7, 1000)
+                    loan.publish(stream=stream)
+                    sample = sub.recv(20)
+                    assert sample.domain == "host" and not sample.is_ready()
+                    assert not sample.synchronize(0.05)
+                assert sample.synchronize(20) and sample.tobytes() == b"\\x07" * 1000
+        """,
+        rgaps_tests(),
+        env=TWO,
+    ).finish(60)
+
+
+def test_an_integrated_gpu_reads_the_hosts_messages_in_place(program):
+    out = program(
+        READS_ELSEWHERE, "host", "cuda:1", env={**TWO, "RGAPS_TEST_DRIVER_INTEGRATED": "1"}
+    ).finish(60)
+    assert "integrated" in out
+
+
+def test_a_domain_that_is_none(node):
+    for wrong in ("gpu", "cuda:x", "cuda:99", "cuda:GPU-00000000-0000-0000-0000-000000000000"):
+        with pytest.raises((ValueError, rgaps.Error)):
+            node.subscriber("t", domain=wrong)
+    # The topic is not spoilt by it.
+    with node.publisher("t") as pub, node.subscriber("t") as sub:
+        pub.put(b"x")
+        assert sub.recv(5).tobytes() == b"x"
+
+
+def rgaps_tests():
+    return os.path.dirname(__file__)
