@@ -304,11 +304,11 @@ impl Driver {
         sender: SenderConfig,
         receiver: ReceiverConfig,
         owner: Arc<dyn Owner>,
-        now_ms: u64,
+        committed: &[(Flow, u64)],
     ) -> Self {
         Self {
-            sender: Sender::new(sender, now_ms),
-            receiver: Receiver::new(receiver, Landings::new(owner), &[]),
+            sender: Sender::new(sender, 0),
+            receiver: Receiver::new(receiver, Landings::new(owner), committed),
             staged: BTreeMap::new(),
             next_base: 0,
             gave_up: BTreeSet::new(),
@@ -579,6 +579,16 @@ impl Driver {
             batch.items.last_mut().expect("pushed").1 = write.payload;
         }
         !out.control.is_empty() || !out.writes.is_empty()
+    }
+
+    /// Below which sequences the owner has everything.
+    pub(crate) fn committed(&self) -> Vec<(Flow, u64)> {
+        let mut all = self.receiver.committed();
+        for (flow, next) in &mut all {
+            let first = self.arrivals.get(flow).and_then(Arrivals::first);
+            *next = first.map_or(*next, |first| first.min(*next));
+        }
+        all
     }
 
     /// What the link holds: bytes of messages that are not released, places that are not committed.

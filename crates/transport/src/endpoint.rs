@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::cursors::Ring;
+use crate::driver::Driver;
 use crate::frame::{Flow, LaneKey, ResetReason};
 use crate::hello::{accept, dial, refuse, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
@@ -228,10 +229,28 @@ impl Endpoint {
         peer: Peer,
         owner: Arc<dyn Owner>,
     ) -> Result<Link, EndpointError> {
+        self.link_after(name, config, peer, owner, &[])
+    }
+
+    /// The same for a daemon that has committed these flows' messages below these sequences, in a former life.
+    pub fn link_after(
+        &self,
+        name: &str,
+        config: LinkConfig,
+        peer: Peer,
+        owner: Arc<dyn Owner>,
+        committed: &[(Flow, u64)],
+    ) -> Result<Link, EndpointError> {
         let ring = Ring::new(config.ring_bytes)?;
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
-        let running = Arc::new(Running::new(name, config, ring, peer, owner, shared));
+        let books = Driver::new(
+            config.sender,
+            config.receiver,
+            Arc::clone(&owner),
+            committed,
+        );
+        let running = Arc::new(Running::new(name, config, ring, peer, owner, shared, books));
         let mut links = self.shared.links.lock().expect("nobody panics with it");
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
             return Err(EndpointError::Key);
@@ -371,6 +390,11 @@ impl Link {
     /// There may be memory again, or a subscriber may take more.
     pub fn retry(&self) {
         self.0 .0.retry();
+    }
+
+    /// What is committed here: below which sequence of each flow. The owner has it, too.
+    pub fn committed(&self) -> Vec<(Flow, u64)> {
+        self.0 .0.committed()
     }
 
     /// How it is.

@@ -131,9 +131,9 @@ impl Running {
         peer: Peer,
         owner: Arc<dyn Owner>,
         shared: Arc<Shared>,
+        driver: Driver,
     ) -> Self {
         config.lanes = config.lanes.clamp(1, LANES_MAX);
-        let driver = Driver::new(config.sender, config.receiver, Arc::clone(&owner), 0);
         let core = Core {
             driver,
             lanes: BTreeMap::new(),
@@ -234,6 +234,10 @@ impl Running {
             core.restarting = false;
             core.driver.restart();
         }
+    }
+
+    pub(crate) fn committed(&self) -> Vec<(Flow, u64)> {
+        self.lock().driver.committed()
     }
 
     pub(crate) fn status(&self) -> LinkStatus {
