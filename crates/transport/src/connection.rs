@@ -1,5 +1,6 @@
 //! A lane's connection: bytes in order, there and back, plain or encrypted.
 
+use crate::tls::{Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,6 +18,7 @@ pub(crate) enum Wait {
 pub(crate) struct Connection {
     tcp: TcpStream,
     peer: SocketAddr,
+    session: Option<Box<Session>>,
 }
 
 impl Connection {
@@ -27,7 +29,29 @@ impl Connection {
         // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
         rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
         let peer = tcp.peer_addr()?;
-        Ok(Self { tcp, peer })
+        let session = None;
+        Ok(Self { tcp, peer, session })
+    }
+
+    /// Encrypted; the peer has to prove that it has this name.
+    pub(crate) fn dial_tls(&mut self, tls: &Tls, name: &str, limit: Duration) -> io::Result<()> {
+        self.session = Some(Box::new(tls.dial(&self.tcp, name, limit)?));
+        Ok(())
+    }
+
+    /// Encrypted; the peer has to prove who it is.
+    pub(crate) fn accept_tls(&mut self, tls: &Tls, limit: Duration) -> io::Result<()> {
+        self.session = Some(Box::new(tls.accept(&self.tcp, limit)?));
+        Ok(())
+    }
+
+    /// Whether the peer may be who has this name: without encryption nobody proves anything.
+    pub(crate) fn may_be(&self, name: &str) -> bool {
+        self.session.as_ref().is_none_or(|session| session.is(name))
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.session.is_some()
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -48,6 +72,13 @@ impl Connection {
 
     /// Some bytes; none if the peer closed.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match &self.session {
+            None => self.receive(into),
+            Some(session) => session.read(into, |into| self.receive(into)),
+        }
+    }
+
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::net::recv(&self.tcp, &mut *into, RecvFlags::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -56,20 +87,30 @@ impl Connection {
         }
     }
 
-    /// Some of these bytes; none if it may not wait and would have to.
+    /// Some of these bytes are taken; none if it may not wait and would have to.
     pub(crate) fn write(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
+        match &self.session {
+            None => self.send(slices, wait),
+            Some(session) => session.write(slices, |bytes| self.send(&[IoSlice::new(bytes)], wait)),
+        }
+    }
+
+    /// Whether all that was taken is with the kernel.
+    pub(crate) fn flush(&self, wait: Wait) -> io::Result<bool> {
+        let send = |bytes: &[u8]| self.send(&[IoSlice::new(bytes)], wait);
+        self.session
+            .as_ref()
+            .map_or(Ok(true), |session| session.flush(send))
+    }
+
+    fn send(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         let mut flags = SendFlags::NOSIGNAL;
         if wait == Wait::No {
             flags |= SendFlags::DONTWAIT;
         }
+        let mut control = SendAncillaryBuffer::default();
         loop {
-            let sent = rustix::net::sendmsg(
-                &self.tcp,
-                slices,
-                &mut SendAncillaryBuffer::default(),
-                flags,
-            );
-            match sent {
+            match rustix::net::sendmsg(&self.tcp, slices, &mut control, flags) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) if wait == Wait::No => return Ok(0),
                 other => return Ok(other?),
@@ -83,6 +124,7 @@ impl Connection {
             let wrote = self.write(&[IoSlice::new(bytes)], Wait::Yes)?;
             bytes = &bytes[wrote..];
         }
+        self.flush(Wait::Yes)?;
         Ok(())
     }
 

@@ -4,9 +4,10 @@ use crate::connection::Connection;
 use crate::cursors::Ring;
 use crate::driver::Driver;
 use crate::frame::{Flow, LaneKey, ResetReason};
-use crate::hello::{accept, dial, refuse, HelloError, HELLO_LIMIT};
+use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
 use crate::running::{LinkConfig, LinkStatus, Peer, Running};
+use crate::tls::Tls;
 use crate::Sent;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
@@ -32,6 +33,8 @@ pub enum Security {
     Loopback,
     /// Plain everywhere: for tests, and networks where everybody is trusted.
     Insecure,
+    /// Encrypted everywhere; both ends prove their names, which are those of the links.
+    Tls(Tls),
 }
 
 /// A daemon's end of all its links.
@@ -115,7 +118,7 @@ impl Shared {
         links.values().filter_map(Weak::upgrade).collect()
     }
 
-    fn secured(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
+    fn plain(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
         let connection = Connection::plain(tcp)?;
         match self.security {
             Security::Loopback if !connection.is_loopback() => {
@@ -126,10 +129,19 @@ impl Shared {
     }
 
     fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
-        let connection = self.secured(tcp)?;
+        let mut connection = self.plain(tcp)?;
+        if let Security::Tls(tls) = &self.security {
+            connection.accept_tls(tls, HELLO_LIMIT)?;
+        }
         let theirs = accept(&connection, self.incarnation, self.realm)?;
         match self.link(&theirs.key) {
-            Some(link) => link.accepted(connection, &theirs),
+            Some(link) if connection.may_be(&link.name) => link.accepted(connection, &theirs),
+            Some(_) => Err(refuse(
+                &connection,
+                ResetReason::Key,
+                0,
+                "another's certificate",
+            )),
             None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
         }
     }
@@ -138,10 +150,13 @@ impl Shared {
         &self,
         link: &Arc<Running>,
         address: SocketAddr,
-        ours: &crate::hello::Hello,
+        ours: &Hello,
     ) -> Result<(), HelloError> {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
-        let connection = self.secured(tcp)?;
+        let mut connection = self.plain(tcp)?;
+        if let Security::Tls(tls) = &self.security {
+            connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
+        }
         let theirs = dial(&connection, ours)?;
         link.answered(connection, &theirs);
         Ok(())
@@ -221,7 +236,7 @@ impl Endpoint {
         }
     }
 
-    /// A link to a peer. It has lanes as soon as the peer has its end of it.
+    /// A link to a peer of this name (with TLS its certificate's). It has lanes as soon as the peer has its end of it.
     pub fn link(
         &self,
         name: &str,

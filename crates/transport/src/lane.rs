@@ -35,6 +35,8 @@ pub struct LaneStatus {
     pub number: u32,
     /// The peer's address.
     pub peer: SocketAddr,
+    /// It is TLS.
+    pub encrypted: bool,
     /// Bytes that were written, frames included.
     pub bytes_out: u64,
     /// Bytes that were read.
@@ -114,6 +116,10 @@ impl Stream {
         }
     }
 
+    fn lost(&self, doing: &str, error: &std::io::Error) -> String {
+        format!("{doing} {}: {error}", self.connection.peer())
+    }
+
     fn ring_bell(&self) {
         *self.bell.0.lock().expect("nobody panics with it") = true;
         self.bell.1.notify_one();
@@ -140,7 +146,8 @@ impl Stream {
                     let bulk = wait == Wait::Yes;
                     let left = link.batch(self.number, payloads, bulk, &mut batch);
                     if batch.is_empty() {
-                        if left {
+                        let flushed = self.connection.flush(wait);
+                        if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
                             self.ring_bell();
                         }
                         break;
@@ -148,10 +155,8 @@ impl Stream {
                 }
                 let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
                 batch.slices(&mut slices);
-                let wrote = self.connection.write(&slices, wait).map_err(|error| {
-                    let peer = self.connection.peer();
-                    format!("writing to {peer}: {error}")
-                })?;
+                let wrote = self.connection.write(&slices, wait);
+                let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
                 drop(slices);
                 if wrote == 0 {
                     // It would have to wait.
@@ -176,11 +181,10 @@ impl Stream {
     }
 
     fn fill(&self, into: &mut [u8], link: &Running) -> Result<usize, String> {
-        let peer = self.connection.peer();
         let read = self.connection.read(into);
-        let read = read.map_err(|error| format!("reading from {peer}: {error}"))?;
+        let read = read.map_err(|error| self.lost("reading from", &error))?;
         if read == 0 {
-            return Err(format!("{peer} closed the connection"));
+            return Err(format!("{} closed the connection", self.connection.peer()));
         }
         self.heard_ms.store(link.now_ms(), Relaxed);
         self.bytes_in.fetch_add(read as u64, Relaxed);
@@ -297,6 +301,7 @@ impl Lane for Stream {
         LaneStatus {
             number: self.number,
             peer: self.connection.peer(),
+            encrypted: self.connection.is_encrypted(),
             bytes_out: self.bytes_out.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
         }

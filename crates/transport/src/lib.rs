@@ -25,6 +25,7 @@ mod places;
 mod receiver;
 mod running;
 mod sender;
+mod tls;
 mod wire;
 
 pub use driver::Sent;
@@ -35,5 +36,7 @@ pub use owner::{Event, Owner, Payload, Place, Room};
 pub use receiver::{Places, Receiver, ReceiverConfig};
 pub use running::{LinkConfig, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};
+
+pub use tls::{Tls, TlsError, TlsFiles};
 
 pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Notice};

@@ -1,0 +1,279 @@
+//! Lanes that are encrypted, and whose two ends prove who they are: TLS 1.3 by rustls.
+
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Plaintext that is encrypted at once.
+const AT_ONCE: usize = 256 << 10;
+/// Bytes that are read from the socket at once.
+const READ_BYTES: usize = 128 << 10;
+
+/// Who this daemon is, and whom it believes, as PEM.
+#[derive(Clone)]
+pub struct TlsFiles {
+    /// Certificates of those who vouch for peers.
+    pub roots: Vec<u8>,
+    /// This daemon's certificate, and what leads from it to a root. It is for clients and servers, and for the
+    /// name under which peers know this daemon.
+    pub chain: Vec<u8>,
+    /// The key of that certificate.
+    pub key: Vec<u8>,
+}
+
+/// Why they cannot be used.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// Not PEM, or without what is needed.
+    #[error("{what}: {error}; it is a file in PEM form")]
+    Pem {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        error: rustls::pki_types::pem::Error,
+    },
+    /// There is none.
+    #[error("{0}: there is no certificate in it")]
+    Empty(&'static str),
+    /// They do not fit.
+    #[error("the certificates cannot be used: {0}")]
+    Use(#[from] rustls::Error),
+    /// Nobody could be believed.
+    #[error("the roots cannot be used: {0}")]
+    Roots(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// What is needed to open and accept encrypted lanes.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|error| TlsError::Pem { what, error })?;
+    if all.is_empty() {
+        return Err(TlsError::Empty(what));
+    }
+    Ok(all)
+}
+
+impl Tls {
+    /// From what is in the files.
+    pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for root in certificates("roots", &files.roots)? {
+            roots.add(root)?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates("chain", &files.chain)?;
+        let pem = |error| TlsError::Pem { what: "key", error };
+        let key = PrivateKeyDer::from_pem_slice(&files.key).map_err(pem)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = &[&rustls::version::TLS13];
+        let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)?
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(chain.clone(), key.clone_key())?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)?;
+        // Lanes are few and live long: nothing to resume.
+        server.send_tls13_tickets = 0;
+        Ok(Self {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        })
+    }
+
+    /// Opens a session with the peer of this name, which has to prove it.
+    pub(crate) fn dial(&self, tcp: &TcpStream, name: &str, limit: Duration) -> io::Result<Session> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let client = ClientConnection::new(Arc::clone(&self.client), name);
+        let client = client.map_err(io::Error::other)?;
+        Session::begin(client.into(), tcp, limit)
+    }
+
+    /// Accepts a session with a peer that proves who it is; [`Session::is`] says whether it is somebody.
+    pub(crate) fn accept(&self, tcp: &TcpStream, limit: Duration) -> io::Result<Session> {
+        let server = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
+        Session::begin(server.into(), tcp, limit)
+    }
+}
+
+/// A stream whose reads and writes together take no longer than a limit.
+struct Limited<'a>(&'a TcpStream, Instant);
+
+impl Limited<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.set_read_timeout(self.left()?)?;
+        self.0.read(into)
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.0.set_write_timeout(self.left()?)?;
+        self.0.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An encrypted connection's books. The socket is read by one thread and written by one, outside of
+/// the lock.
+#[derive(Debug)]
+pub(crate) struct Session {
+    tls: Mutex<rustls::Connection>,
+    incoming: Mutex<Buffer>,
+    outgoing: Mutex<Buffer>,
+}
+
+/// Encrypted bytes on their way.
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+impl Session {
+    fn begin(mut tls: rustls::Connection, tcp: &TcpStream, limit: Duration) -> io::Result<Self> {
+        let mut limited = Limited(tcp, Instant::now() + limit);
+        while tls.is_handshaking() || tls.wants_write() {
+            tls.complete_io(&mut limited)?;
+        }
+        tls.set_buffer_limit(Some(AT_ONCE));
+        let bytes = vec![0; READ_BYTES];
+        Ok(Self {
+            tls: Mutex::new(tls),
+            incoming: Mutex::new(Buffer {
+                bytes,
+                at: 0,
+                end: 0,
+            }),
+            outgoing: Mutex::default(),
+        })
+    }
+
+    /// Whether the peer's certificate is for this name.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        let tls = self.tls.lock().expect("nobody panics with it");
+        let first = tls.peer_certificates().and_then(<[_]>::first);
+        let parsed = first.and_then(|first| ParsedCertificate::try_from(first).ok());
+        let name = ServerName::try_from(name.to_owned()).ok();
+        let both = parsed.zip(name);
+        both.is_some_and(|(parsed, name)| verify_server_name(&parsed, &name).is_ok())
+    }
+
+    /// Some plaintext; `receive` brings encrypted bytes and may wait.
+    pub(crate) fn read(
+        &self,
+        into: &mut [u8],
+        receive: impl Fn(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut incoming = self.incoming.lock().expect("nobody panics with it");
+        let incoming = &mut *incoming;
+        loop {
+            let mut tls = self.tls.lock().expect("nobody panics with it");
+            let mut read = 0;
+            loop {
+                match tls.reader().read(&mut into[read..]) {
+                    Ok(0) => return Ok(read),
+                    Ok(more) => read += more,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if incoming.at == incoming.end {
+                            break;
+                        }
+                        let mut left = &incoming.bytes[incoming.at..incoming.end];
+                        incoming.at += tls.read_tls(&mut left)?;
+                        tls.process_new_packets().map_err(io::Error::other)?;
+                    }
+                    Err(error) => return Err(error),
+                }
+                if read == into.len() {
+                    return Ok(read);
+                }
+            }
+            drop(tls);
+            if read > 0 {
+                return Ok(read);
+            }
+            (incoming.at, incoming.end) = (0, receive(&mut incoming.bytes)?);
+            if incoming.end == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Takes some of these bytes, and sends what it can; `send` may send less than it is given, or nothing.
+    /// What is left, [`Session::flush`] sends.
+    pub(crate) fn write(
+        &self,
+        slices: &[IoSlice<'_>],
+        send: impl Fn(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut outgoing = self.outgoing.lock().expect("nobody panics with it");
+        if !outgoing.flush(&send)? {
+            return Ok(0);
+        }
+        let mut tls = self.tls.lock().expect("nobody panics with it");
+        let mut taken = 0;
+        for slice in slices {
+            let took = tls.writer().write(slice)?;
+            taken += took;
+            if took < slice.len() {
+                break;
+            }
+        }
+        outgoing.bytes.clear();
+        while tls.wants_write() {
+            tls.write_tls(&mut outgoing.bytes)?;
+        }
+        drop(tls);
+        (outgoing.at, outgoing.end) = (0, outgoing.bytes.len());
+        outgoing.flush(&send)?;
+        Ok(taken)
+    }
+
+    /// Whether all that was taken is sent now.
+    pub(crate) fn flush(&self, send: impl Fn(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        let mut outgoing = self.outgoing.lock().expect("nobody panics with it");
+        outgoing.flush(&send)
+    }
+}
+
+impl Buffer {
+    fn flush(&mut self, send: &impl Fn(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        while self.at < self.end {
+            match send(&self.bytes[self.at..self.end])? {
+                0 => return Ok(false),
+                sent => self.at += sent,
+            }
+        }
+        Ok(true)
+    }
+}

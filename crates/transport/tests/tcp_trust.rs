@@ -1,0 +1,527 @@
+//! Who gets a lane, and what becomes of a peer that lies.
+#![forbid(unsafe_code)]
+mod tcp {
+    pub mod hosts;
+}
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rgaps_transport::frame::{Decoded, Lanes, ResetReason, FRAME_BYTES_MAX, WIRE_VERSION};
+use rgaps_transport::{
+    Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, Link, LinkConfig, Meta, Owner, Security,
+    Tls, TlsFiles,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::time::Instant;
+use tcp::hosts::*;
+
+const FLOW: Flow = Flow {
+    topic: 1,
+    incarnation: 11,
+};
+
+// Encrypted lanes.
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    fn files(&self, name: &str) -> TlsFiles {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let signed = params.signed_by(&key, &self.0).unwrap();
+        TlsFiles {
+            roots: self.0.pem().into(),
+            chain: signed.pem().into(),
+            key: key.serialize_pem().into(),
+        }
+    }
+}
+
+fn encrypted(incarnation: u64, files: &TlsFiles) -> Endpoint {
+    Endpoint::new(EndpointConfig {
+        incarnation,
+        realm: 7,
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        security: Security::Tls(Tls::new(files).unwrap()),
+    })
+    .unwrap()
+}
+
+fn named(endpoint: &Endpoint, name: &str, to: u64, dial: &[SocketAddr], host: &Arc<Host>) -> Link {
+    let owner: Arc<dyn Owner> = Arc::clone(host) as Arc<dyn Owner>;
+    endpoint
+        .link(name, LinkConfig::default(), peer(to, dial), owner)
+        .unwrap()
+}
+
+#[test]
+fn encrypted_lanes_carry_everything_both_ways() {
+    let authority = Authority::new();
+    let (a, b) = (
+        encrypted(1, &authority.files("a")),
+        encrypted(2, &authority.files("b")),
+    );
+    let (at_a, at_b) = (Host::new(), Host::new());
+    let to_b = named(&a, "b", 2, &[b.local_addr().unwrap()], &at_a);
+    let to_a = named(&b, "a", 1, &[], &at_b);
+    to_b.open(FLOW, 0, true);
+    to_a.open(FLOW, 0, true);
+    let sizes = [1, 1000, 16_000, 300_000, 3_000_001];
+    for sequence in 0..30 {
+        send(&to_b, &at_a, FLOW, sequence, sizes[sequence as usize % 5]);
+        send(&to_a, &at_b, FLOW, sequence, sizes[sequence as usize % 5]);
+    }
+    let all: Vec<u64> = (0..30).collect();
+    for host in [&at_a, &at_b] {
+        host.wait("all", |seen| seen.acknowledged(FLOW).len() == 30);
+        host.wait("all of the peer", |seen| {
+            seen.committed.get(&FLOW).is_some_and(|all| all.len() == 30)
+        });
+        assert_eq!(host.seen.lock().unwrap().committed[&FLOW], all);
+    }
+    assert!(to_b.status().lanes.iter().all(|lane| lane.encrypted));
+    assert_eq!(to_b.status().lanes.len(), 4);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+/// The peer is refused or refuses; the sender keeps what it has.
+fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
+    let (at_a, at_b) = (Host::new(), Host::new());
+    let to_b = named(a, "b", 2, &[b.local_addr().unwrap()], &at_a);
+    let to_a = named(b, b_calls_it, 1, &[], &at_b);
+    to_b.open(FLOW, 0, true);
+    send(&to_b, &at_a, FLOW, 0, 100);
+    let until = Instant::now() + LIMIT;
+    while b.counts().refused < 2 {
+        assert!(
+            Instant::now() < until,
+            "waited {LIMIT:?} for refusals: {:?}",
+            b.counts()
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(b.counts().accepted, 0);
+    assert!(to_a.status().lanes.is_empty());
+    assert_eq!(at_b.seen.lock().unwrap().events, []);
+    within_limit("its end", move || drop(to_a));
+    (at_a, to_b)
+}
+
+#[test]
+fn a_stranger_gets_no_lane() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    // Signed by somebody else.
+    let mut files = others.files("a");
+    files.roots = ours.files("a").roots;
+    let (a, b) = (encrypted(1, &files), encrypted(2, &ours.files("b")));
+    let (_, link) = no_lane(&a, &b, "a");
+    drop(link);
+    // Signed by ours, and somebody else.
+    let (a, b) = (
+        encrypted(1, &ours.files("c")),
+        encrypted(2, &ours.files("b")),
+    );
+    let (at_a, link) = no_lane(&a, &b, "a");
+    at_a.has(
+        "the reason",
+        |event| matches!(event, Event::Refused { why } if why.contains("Key")),
+    );
+    drop(link);
+    // The listener is somebody else.
+    let (a, b) = (
+        encrypted(1, &ours.files("a")),
+        encrypted(2, &ours.files("c")),
+    );
+    let (_, link) = no_lane(&a, &b, "a");
+    assert!(link
+        .status()
+        .error
+        .is_some_and(|why| why.contains("certificate")));
+    drop(link);
+    // Not encrypted.
+    let (a, b) = (endpoint(1), encrypted(2, &ours.files("b")));
+    drop(no_lane(&a, &b, "a"));
+}
+
+#[test]
+fn files_that_are_none_are_named() {
+    let files = Authority::new().files("a");
+    for (what, wrong) in [
+        (
+            "roots",
+            TlsFiles {
+                roots: vec![],
+                ..files.clone()
+            },
+        ),
+        (
+            "chain",
+            TlsFiles {
+                chain: b"-----".to_vec(),
+                ..files.clone()
+            },
+        ),
+        (
+            "key",
+            TlsFiles {
+                key: files.chain.clone(),
+                ..files.clone()
+            },
+        ),
+    ] {
+        let error = Tls::new(&wrong).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
+// The first words.
+
+struct Raw(TcpStream);
+
+impl Raw {
+    fn new(to: SocketAddr) -> Self {
+        let tcp = TcpStream::connect(to).unwrap();
+        tcp.set_read_timeout(Some(LIMIT)).unwrap();
+        tcp.set_write_timeout(Some(LIMIT)).unwrap();
+        Self(tcp)
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        let length = frame.encode(&mut bytes);
+        // It may be cut off already.
+        let _ = self.0.write_all(&bytes[..length]);
+    }
+
+    /// The next frame; none if the connection ended.
+    fn hear(&mut self) -> Option<Frame> {
+        let (mut bytes, mut need) = (Vec::new(), 8);
+        loop {
+            while bytes.len() < need {
+                let mut one = [0];
+                match self.0.read(&mut one) {
+                    Ok(0) => return None,
+                    Ok(_) => bytes.push(one[0]),
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                        return None
+                    }
+                    Err(error) => panic!("waited {LIMIT:?} for a frame: {error}"),
+                }
+            }
+            match Frame::decode(&bytes).unwrap() {
+                Decoded::Frame(frame, _) => return Some(frame),
+                Decoded::Short(more) => need = more,
+            }
+        }
+    }
+
+    fn until_end(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.hear()).collect()
+    }
+}
+
+fn hello(lane: u32) -> Frame {
+    Frame::Hello {
+        node: 1,
+        realm: 7,
+        lane,
+        ring_bytes: 1 << 20,
+        region_bytes: 0,
+        to: 2,
+        key: KEY,
+    }
+}
+
+#[test]
+fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
+    let b = endpoint(2);
+    let at_b = Host::new();
+    let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    let address = b.local_addr().unwrap();
+    let with = |change: fn(&mut u64, &mut u64, &mut u64, &mut LaneKey)| {
+        let mut frame = hello(1);
+        if let Frame::Hello {
+            node,
+            realm,
+            to,
+            key,
+            ..
+        } = &mut frame
+        {
+            change(node, realm, to, key);
+        }
+        frame
+    };
+    let wrong = [
+        (with(|_, realm, _, _| *realm = 8), ResetReason::Realm, 7),
+        (with(|_, _, to, _| *to = 3), ResetReason::Incarnation, 2),
+        (with(|node, _, _, _| *node = 9), ResetReason::Incarnation, 1),
+        (with(|_, _, _, key| key.0[31] ^= 1), ResetReason::Key, 0),
+    ];
+    let count = wrong.len() as u64;
+    for (frame, reason, ours) in wrong {
+        let mut raw = Raw::new(address);
+        raw.say(&frame);
+        assert_eq!(raw.until_end(), [Frame::Reset { reason, ours }]);
+    }
+    // Another version: the header is the same in all.
+    let mut raw = Raw::new(address);
+    let mut bytes = [0; FRAME_BYTES_MAX];
+    let length = hello(1).encode(&mut bytes);
+    bytes[1] = WIRE_VERSION + 1;
+    raw.0.write_all(&bytes[..length]).unwrap();
+    let ours = u64::from(WIRE_VERSION);
+    assert_eq!(
+        raw.until_end(),
+        [Frame::Reset {
+            reason: ResetReason::Version,
+            ours
+        }]
+    );
+    // Not a hello, and nothing at all.
+    let mut raw = Raw::new(address);
+    raw.say(&Frame::Goodbye);
+    assert_eq!(raw.until_end(), []);
+    assert_eq!(Raw::new(address).until_end(), []);
+    // A number a second time.
+    let mut first = Raw::new(address);
+    first.say(&hello(4));
+    assert!(matches!(
+        first.hear(),
+        Some(Frame::Hello {
+            node: 2,
+            to: 1,
+            lane: 4,
+            ..
+        })
+    ));
+    let mut raw = Raw::new(address);
+    raw.say(&hello(4));
+    assert_eq!(
+        raw.until_end(),
+        [Frame::Reset {
+            reason: ResetReason::Lanes,
+            ours: 1
+        }]
+    );
+    let until = Instant::now() + LIMIT;
+    while b.counts().accepted + b.counts().refused < 1 + count + 4 {
+        assert!(
+            Instant::now() < until,
+            "waited {LIMIT:?} for the counts: {:?}",
+            b.counts()
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!((b.counts().accepted, b.counts().refused), (1, count + 4));
+    assert_eq!(b.counts().cut_off, 0);
+    drop(first);
+    within_limit("the links' end", move || drop((to_a, b)));
+}
+
+#[test]
+fn a_dialler_names_both_versions() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for tcp in listener.incoming().flatten() {
+            // What a later version would say first.
+            let mut raw = Raw(tcp);
+            raw.0.set_read_timeout(Some(LIMIT)).unwrap();
+            raw.hear();
+            let mut bytes = [0; FRAME_BYTES_MAX];
+            let length = Frame::Reset {
+                reason: ResetReason::Version,
+                ours: 9,
+            }
+            .encode(&mut bytes);
+            bytes[1] = 9;
+            let _ = raw.0.write_all(&bytes[..length]);
+        }
+    });
+    let a = endpoint(1);
+    let at_a = Host::new();
+    let to_b = link(&a, LinkConfig::default(), peer(2, &[address]), &at_a);
+    at_a.has("a refusal", |event| {
+        let ours = format!("this is version {WIRE_VERSION}");
+        matches!(event, Event::Refused { why } if why.contains("version 9") && why.contains(&ours))
+    });
+    within_limit("the link's end", move || drop((to_b, a)));
+}
+
+// Lies.
+
+/// A peer with one lane that opened a flow, and knows its window.
+fn liar(b: &Endpoint, lane: u32) -> Raw {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let mut raw = Raw::new(b.local_addr().unwrap());
+        raw.say(&hello(lane));
+        match raw.hear() {
+            Some(Frame::Hello { .. }) => {
+                raw.say(&Frame::Open {
+                    flow: FLOW,
+                    first: 0,
+                });
+                let opened = |frame: Frame| matches!(frame, Frame::Ack { flow: FLOW, .. });
+                while !opened(raw.hear().expect("an acknowledgement of the flow")) {}
+                return raw;
+            }
+            // Its last lie is not forgotten yet.
+            _ => assert!(Instant::now() < until, "waited {LIMIT:?} for a lane"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_peer_that_lies_is_cut_off_and_counted() {
+    let b = endpoint(2);
+    let at_b = Host::new();
+    let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    let eager = |cursor, bytes: u32, charge_end| Frame::Eager {
+        flow: FLOW,
+        sequence: 0,
+        charge_end,
+        cursor,
+        bytes,
+        meta_bytes: 0,
+    };
+    let stranger = Flow {
+        topic: 99,
+        incarnation: 1,
+    };
+    let meta = Meta::default();
+    let lies: Vec<(&str, Vec<Frame>)> = vec![
+        ("a cursor", vec![eager(64, 10, 10)]),
+        (
+            "a frame larger than a quarter of the ring",
+            vec![eager(0, 300_000, 300_000)],
+        ),
+        ("beyond its window", vec![eager(0, 10, 1 << 40)]),
+        (
+            "a chunk without a grant",
+            vec![Frame::Chunk {
+                grant: 5,
+                offset: 0,
+                bytes: 10,
+            }],
+        ),
+        (
+            "an abandoned grant that was none",
+            vec![Frame::Abandon { grant: 77 }],
+        ),
+        (
+            "a flow that is not open",
+            vec![Frame::Request {
+                flow: stranger,
+                sequence: 0,
+                charge_end: 0,
+                bytes: 10,
+                meta,
+            }],
+        ),
+        ("an acknowledgement", vec![Frame::Head { head: 1 }]),
+        ("a hello in the middle", vec![hello(9)]),
+        (
+            "a message of another size",
+            vec![
+                Frame::Request {
+                    flow: FLOW,
+                    sequence: 0,
+                    charge_end: 0,
+                    bytes: 100_000,
+                    meta,
+                },
+                Frame::Request {
+                    flow: FLOW,
+                    sequence: 0,
+                    charge_end: 0,
+                    bytes: 200_000,
+                    meta,
+                },
+            ],
+        ),
+    ];
+    let mut lane = 1;
+    for (told, (what, frames)) in lies.iter().enumerate() {
+        let mut raw = liar(&b, lane);
+        lane += 100;
+        frames.iter().for_each(|frame| raw.say(frame));
+        // The bytes of messages, of those that have some.
+        let _ = raw.0.write_all(&[0; 400_000]);
+        let _ = raw.0.shutdown(std::net::Shutdown::Write);
+        raw.until_end();
+        let until = Instant::now() + LIMIT;
+        while b.counts().cut_off < told as u64 + 1 {
+            assert!(
+                Instant::now() < until,
+                "waited {LIMIT:?} for {what}: {:?}",
+                b.counts()
+            );
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(b.counts().cut_off, told as u64 + 1, "{what}");
+    }
+    // Bytes that are no frame.
+    let mut raw = liar(&b, lane);
+    raw.0.write_all(&[0xff; 64]).unwrap();
+    raw.until_end();
+    assert_eq!(b.counts().cut_off, lies.len() as u64 + 1);
+    assert!(!at_b.seen.lock().unwrap().committed.contains_key(&FLOW));
+    within_limit("the link's end", move || drop((to_a, b)));
+    assert_eq!(at_b.in_use.load(SeqCst), 0);
+}
+
+#[test]
+fn a_chunk_over_another_or_outside_its_message_is_a_lie() {
+    let b = endpoint(2);
+    let at_b = Host::new();
+    let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    for (lane, (offset, bytes)) in [(0, 50_001), (99_999, 2), (10, 5), (1 << 40, 1)]
+        .iter()
+        .enumerate()
+    {
+        let before = b.counts().cut_off;
+        let mut raw = liar(&b, lane as u32 * 100 + 1);
+        let meta = Meta::default();
+        raw.say(&Frame::Request {
+            flow: FLOW,
+            sequence: lane as u64,
+            charge_end: 0,
+            bytes: 100_000,
+            meta,
+        });
+        let grant = loop {
+            if let Frame::Grant { grant, lanes, .. } = raw.hear().expect("a grant") {
+                assert_eq!(Some(lanes), Lanes::new(&[lane as u32 * 100 + 1]));
+                break grant;
+            }
+        };
+        raw.say(&Frame::Chunk {
+            grant,
+            offset: 0,
+            bytes: 50_000,
+        });
+        raw.0.write_all(&[1; 50_000]).unwrap();
+        raw.say(&Frame::Chunk {
+            grant,
+            offset: *offset,
+            bytes: *bytes,
+        });
+        let _ = raw.0.write_all(&[2; 60_000]);
+        let _ = raw.0.shutdown(std::net::Shutdown::Write);
+        raw.until_end();
+        assert_eq!(b.counts().cut_off, before + 1, "{offset} {bytes}");
+    }
+    within_limit("the link's end", move || drop((to_a, b)));
+    assert_eq!(at_b.in_use.load(SeqCst), 0);
+}
