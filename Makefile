@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos races bench miri asan tsan aarch64 install dist clean setup
+.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,6 +95,10 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 
 bench: build ## The figures, as one JSON file under bench/results
 	@bench/run.sh
+
+plots: ## docs/plots and docs/results.md from bench/results/*.json
+	@tools/setup.sh python
+	.venv/bin/python tools/plots/draw.py
 
 miri: ## Undefined behaviour in the pure crates
 	@tools/miri.sh

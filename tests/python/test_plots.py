@@ -1,0 +1,145 @@
+"""tools/plots: what it draws of which files, and that it says what it left out."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAW = ROOT / "tools/plots/draw.py"
+pytestmark = [
+    pytest.mark.skipif(not DRAW.exists(), reason="tools/plots is not here"),
+    pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"),
+]
+
+
+def spread(us):
+    return {"p50_us": us, "p99_us": us * 2, "min_us": us / 2, "max_us": us * 3}
+
+
+def latency(domain, size, wait, us):
+    found = spread(us) | {"domain": domain, "size": size, "subscribers": 1, "wait": wait, "floor": spread(us / 2)}
+    if domain != "host":
+        found["gpu"] = {"mps": False, "copied": spread(us * 9)}
+    return found
+
+
+def handoff(mps, us):
+    sizes = [spread(us) | {"size": size, "kernel_us": k, "floor_us": us / 1.5} for size in (4096, 4 << 20) for k in (0, 200)]
+    return {"clock": "one", "mps": mps, "wait": "poll", "sizes": sizes}
+
+
+def fanout(domain):
+    way = {"last": spread(3.0), "latency": spread(2.0), "floor": {"send": spread(0.5), "latency": spread(1.0)}}
+    counts = [{"subscribers": n, "awake": way, "sleeping": way} for n in (1, 2, 4)]
+    return {"domain": domain, "size": 64 << 20, "per_subscriber_us": {}, "counts": counts}
+
+
+def compare(device):
+    rows = [
+        {"way": way, "size": size, "consumers": n, "last": spread(size / 1000)}
+        for way in ("rgaps", "zenoh", "hop") for size in (4096, 65536) for n in (1, 4)
+    ]
+    parts = {"wait": 1.0, "transport": 0.5, "compute": 2.0, "transport out": 0.25}
+    pipeline = [
+        {
+            "way": way, "models": "standard", "batch": batch, "sinks": ["segment", "classify"],
+            "frames_per_s": {"segment": 100.0, "classify": 90.0}, "bound_frames_per_s": 200.0,
+            "latency": {"segment": spread(9e3), "classify": spread(5e3)},
+            "alone_ms": {"source": 1, "blur": 1, "segment": 3, "classify": 2},
+            "profile_ms": {stage: parts for stage in ("source", "blur", "segment", "classify")},
+        }
+        for way in ("rgaps", "zenoh") for batch in (1, 4)
+    ]
+    serialise = {"way": "pickle", "bytes": 4000000, "serialise": spread(700.0), "deserialise": spread(300.0)}
+    ratio = {"frames_times": 2.5, "than": "zenoh", "latency_times": 4.5, "latency_than": "zenoh", "of_bound": 0.8, "of_bound_copying": 0.3}
+    against = {"models": "standard", "batch": 4, "sinks": ["segment"], "way": "rgaps", "segment": ratio}
+    return {
+        "tool": "compare", "device": device, "revision": "c0ffee", "command": "compare/run --only all",
+        "machine": {"gpu": "NVIDIA Test", "cores": 2, "cpu": "Some", "kernel": "6"},
+        "serialisation": {"rows": [serialise], "floor_copy": spread(250.0)},
+        "transfer": {"rows": rows, "floor_copy": [{"size": 4096} | spread(20.0), {"size": 65536} | spread(30.0)]},
+        "pipeline": {"rows": pipeline, "against_copying": [against]},
+    }
+
+
+def draw(folder, files):
+    results, out = folder / "results", folder / "docs"
+    for name, value in files.items():
+        path = results / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+    run = subprocess.run(
+        [sys.executable, str(DRAW), "--results", str(results), "--out", str(out)],
+        capture_output=True, text=True, timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    plots = {path.stem: path.read_text() for path in (out / "plots").glob("*.svg")}
+    return plots, (out / "results.md").read_text(), run.stderr
+
+
+def test_files_of_a_section_each(tmp_path):
+    report = {"revision": "abc123", "machine": {"gpus": ["GPU 0: NVIDIA Test"], "cores": 2, "cpu": "Some", "kernel": "6"}}
+    files = {
+        f"h200-2026-11-22/figures-cuda-{size}-{wait}.json": latency("cuda:GPU-0", size, wait, us)
+        for size in (4096, 1 << 22) for wait, us in (("poll", 0.5), ("block", 4.0))
+    }
+    files |= {
+        "h200-2026-11-22/report.json": report | {"figures": {"again": latency("cuda:GPU-0", 4096, "poll", 0.5)}},
+        "h200-2026-11-22/figures-handoff-poll.json": handoff(False, 142.0),
+        "h200-2026-11-22/mps-handoff-poll.json": handoff(True, 5.0),
+        "h200-2026-11-22/figures-cuda-fanout-64MiB.json": fanout("cuda:GPU-0"),
+        "h200-2026-11-22/compare-all.json": compare("cuda"),
+    }
+    plots, page, _ = draw(tmp_path, files)
+    assert sorted(plots) == ["fanout", "handoff", "latency", "pipeline", "profile", "transfer"]
+    for name, plot in plots.items():
+        assert "floor" in plot or "bound" in plot, name
+        assert len(plot) < 200_000
+    assert "copied" in plots["latency"] and "MPS, poll, 4 MiB" in plots["handoff"]
+    # Machine, revision and command of each.
+    assert "revision abc123" in page and "NVIDIA Test" in page and "compare/run --only all" in page
+    assert "dist/gpu-check --only mps --match handoff-poll" in page
+    assert "| pickle | 4000000 | 700 (1400) | 300 (600) |" in page
+    assert "2.5 x zenoh" in page and "80% (30%)" in page
+
+
+def test_what_is_left_out_is_named(tmp_path):
+    files = {
+        "new-2026-11-22.json": {"a": latency("host", 4096, "poll", 0.3)},
+        "old-2026-11-21.json": {"a": latency("host", 4096, "poll", 0.9)},
+        "broken.json": "{",
+        "other.json": {"seed": 1},
+        "compare-cpu-2026-11-22.json": compare("cpu"),  # tests the program, and measures nothing
+    }
+    plots, page, told = draw(tmp_path, files)
+    assert list(plots) == ["latency"] and "new-2026-11-22.json" in page
+    for name in ("old-2026-11-21.json", "broken.json", "other.json", "compare-cpu", "handoff.svg"):
+        assert name in told and name in page.split("## Not drawn")[1], name
+
+
+def test_a_plot_that_nothing_is_there_for_goes(tmp_path):
+    draw(tmp_path, {"a-2026-11-22.json": {"a": handoff(False, 1.0)}})
+    (tmp_path / "results/a-2026-11-22.json").unlink()
+    plots, _, _ = draw(tmp_path, {"b-2026-11-22.json": {"a": latency("host", 4096, "poll", 0.3)}})
+    assert list(plots) == ["latency"]
+
+
+def test_the_files_that_are_here(tmp_path):
+    run = subprocess.run(
+        [sys.executable, str(DRAW), "--out", str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert list((tmp_path / "plots").glob("*.svg"))
+
+
+def test_the_page_names_what_is_there():
+    page = (ROOT / "docs/results.md").read_text()
+    named = re.findall(r"\((plots/[\w-]+\.svg)\)", page)
+    assert named and all((ROOT / "docs" / name).exists() for name in named)
+    files = re.findall(r"- `(bench/results/[^`]+)`: ", page)
+    assert files and all((ROOT / name).exists() for name in files)

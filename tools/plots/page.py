@@ -1,0 +1,102 @@
+"""docs/results.md: the plots, what each shows, and where its figures are from."""
+from read import newest
+
+SAYS = {
+    "latency": ("Latency against size", """From the publish call to the return of `recv`, one subscriber, nothing else under way. The floor is a
+64-byte slot that is polled, or slept on with a futex, between the same processes in the same run. *Copied* is
+the way without shared GPU memory: to pinned host memory and from there."""),
+    "handoff": ("From kernel to kernel", """From the end of a publisher's kernel to the begin of a subscriber's, in two processes. *Queued before*:
+the publisher's kernel takes 200 us, so the subscriber's work waits on the GPU already, and what is left is the
+GPU's part. The floor is the same kernels in the same order with a bare number in memory."""),
+    "fanout": ("Fan-out", """One publisher, until the last of N subscribers has the message. The bytes are there once. The floor is
+a 64-byte store and, for sleepers, a futex wake each."""),
+    "transfer": ("Beside the ways people do it now", """A tensor on the GPU from one Python process to others on the same GPU, until the last has it there,
+its stream synchronised. Every word of every message is compared. Floors: a number through a pipe, and copying to
+pinned memory and back in one process."""),
+    "pipeline": ("The vision pipeline", """Photographs to 512 x 512 float16 -> blur -> DeepLabV3 and ResNet-50, four processes; real architectures
+with random weights. The bound is a batch over the sum of what each stage takes alone: what one GPU does if the
+stages take turns and transport is free."""),
+    "profile": ("What bounds the pipeline", """A batch of 4, one at a time, every part synchronised: computing and
+transport of all four processes, added."""),
+}
+
+
+def tables_of(figures):
+    """Documents of bench/compare from a GPU, the newest; of each its tables."""
+    found = [f for f in figures if f.kind == "compare" and f.value.get("device") == "cuda"]
+    return newest(found)
+
+
+def table(head, rows):
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(lines + [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows])
+
+
+def p50_p99(times):
+    return f"{times['p50_us']:.0f} ({times['p99_us']:.0f})"
+
+
+def serialisation(figures):
+    for figure in tables_of(figures):
+        found = figure.value.get("serialisation") or {}
+        if found.get("rows"):
+            rows = [
+                (row["way"], row["bytes"], *(p50_p99(row[key]) for key in ("serialise", "deserialise")))
+                for row in found["rows"]
+            ]
+            if found.get("floor_copy"):
+                rows.append(("floor: the bytes copied once", 4_000_000, f"{found['floor_copy']['p50_us']:.0f}", ""))
+            return table(["1000 x 1000 float32", "bytes", "serialise, us p50 (p99)", "back"], rows)
+    return None
+
+
+def against(figures):
+    rows = []
+    for figure in tables_of(figures):
+        for each in (figure.value.get("pipeline") or {}).get("against_copying", []):
+            for sink in each["sinks"]:
+                one = each[sink]
+                rows.append((
+                    "yes" if figure.value.get("mps") else "no", each["models"], each["batch"],
+                    " + ".join(each["sinks"]), sink, each["way"], f"{one['frames_times']} x {one['than']}", f"{one['latency_times']} x {one['latency_than']}",
+                    f"{one['of_bound']:.0%} ({one['of_bound_copying']:.0%})",
+                ))
+    rows = list(dict.fromkeys(rows))
+    head = ["MPS", "models", "batch", "stages", "of", "way", "frames/s", "latency", "of the bound (copying)"]
+    return table(head, rows) if rows else None
+
+
+def origin(sources, results):
+    """Machine, revision and command of each file behind a plot."""
+    lines = []
+    for source in {str(each.source.path): each.source for each in sources}.values():
+        about = source.about
+        lines.append(
+            f"- `bench/results/{source.path.relative_to(results)}`: {about.get('machine') or 'machine not named'}; "
+            f"revision {str(about.get('revision') or 'not named')[:80]}; "
+            f"command `{about.get('command') or command_of(source)}`"
+        )
+    return "\n".join(lines)
+
+
+def command_of(source):
+    """gpu-check names its files <section>-<name>."""
+    section, _, name = source.path.stem.partition("-")
+    return f"dist/gpu-check --only {section} --match {name}" if name else "dist/gpu-check"
+
+
+def text(figures, drawn, left_out, results):
+    parts = [
+        "# Results\n\nDrawn by `make plots` from `bench/results/`; do not edit. How each figure is measured:"
+        " [benchmarks.md](benchmarks.md).",
+    ]
+    for name, (title, says) in SAYS.items():
+        if name in drawn:
+            parts.append(f"## {title}\n{says}\n\n![{title}](plots/{name}.svg)\n\n{origin(drawn[name], results)}")
+    tables = {"The pipeline beside the best copying way": against(figures), "Serialising": serialisation(figures)}
+    for title, found in tables.items():
+        if found:
+            parts.append(f"## {title}\n{found}\n\n{origin(tables_of(figures), results)}")
+    if left_out:
+        parts.append("## Not drawn\n" + "\n".join(f"- `{name}`: {reason}" for name, reason in left_out))
+    return "\n\n".join(parts) + "\n"
