@@ -14,7 +14,7 @@ endif
 
 # The crash test: how many kills, and the seed that a failure prints.
 KILLS ?= 1000
-# Of the crash test with messages behind GPU work, on the test driver.
+# Of each crash test with messages behind GPU work, on the test driver: with subscribers in one domain and in two.
 GPU_KILLS ?= 60
 SEED ?= 1
 # `make test` runs a shorter one.
@@ -84,9 +84,11 @@ c-test: build test-driver ## C programs against the header and both libraries
 chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 SEED=1; last line is JSON
 	@tools/setup.sh base rust
 	cargo build --release --locked --quiet -p rgaps-chaos -p rgaps-test-driver
+	@for domains in "cuda" "cuda --across host" "host --across cuda" "cuda --across cuda:1"; do \
+	  RGAPS_CUDA_LIBRARY=target/release/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
+	  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_SEED=$(SEED) \
+	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
-	@RGAPS_CUDA_LIBRARY=target/release/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
-	  RGAPS_TEST_DRIVER_SEED=$(SEED) target/release/rgaps-chaos --domain cuda --kills $(GPU_KILLS) --seed $(SEED)
 
 races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU
 	@tools/setup.sh base rust

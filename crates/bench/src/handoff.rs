@@ -69,10 +69,23 @@ pub struct Handoff {
     pub clock: Clock,
     /// What the GPU's clock goes by.
     pub clock_step_ns: u64,
+    /// The first of `sizes`, in short.
+    #[serde(flatten)]
+    pub first: Option<Brief>,
     pub sizes: Vec<Size>,
     pub lost: u64,
     pub corrupt: u64,
     pub machine: Machine,
+}
+
+/// A hand-over of one size in short.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Brief {
+    pub size: u64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub floor_us: f64,
 }
 
 /// How hand-overs were timed.
@@ -130,6 +143,7 @@ pub fn handoff(
             Clock::Halved
         },
         clock_step_ns: 0,
+        first: None,
         sizes: Vec::new(),
         lost: 0,
         corrupt: 0,
@@ -187,12 +201,18 @@ fn run(stage: &Stage, gpu: &Gpu, plan: &Plan, report: &mut Handoff) -> anyhow::R
     let time = |begin, end| times(report.clock, plan, &found.stamps, &theirs, begin, end);
     let (ns, floor) = (time(BEGIN, END)?, time(FLOOR_BEGIN, FLOOR_END)?);
     let count = ns.len();
-    let floor = Micros::of(floor);
+    let (time, floor) = (Micros::of(ns), Micros::of(floor));
+    report.first.get_or_insert(Brief {
+        size: plan.size,
+        p50_us: time.p50_us,
+        p99_us: time.p99_us,
+        floor_us: floor.p50_us,
+    });
     report.sizes.push(Size {
         size: plan.size,
         kernel_us: plan.kernel_ns / 1000,
         mps,
-        time: Micros::of(ns),
+        time,
         floor_us: floor.p50_us,
         floor_p99_us: floor.p99_us,
         count,

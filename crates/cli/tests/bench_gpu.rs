@@ -117,6 +117,10 @@ fn a_hand_over_is_timed_from_kernel_to_kernel() {
         let row = |size, kernel_us| (Some(size), Some(kernel_us));
         let expected = [row(4096, 0), row(4096, 300), row(65536, 0), row(65536, 300)];
         assert_eq!(rows, expected);
+        // The first of them is the document's own.
+        for field in ["size", "p50_us", "p99_us", "floor_us", "mps"] {
+            assert!(found[field] == sizes[0][field] && !found[field].is_null());
+        }
         for row in sizes {
             is_ordered(row, &ALL);
             is_ordered(row, &["floor_us", "floor_p99_us"]);

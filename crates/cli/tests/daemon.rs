@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::process::Stdio;
 use support::{finish, wait_for, Realm};
 
 #[test]
@@ -210,4 +211,49 @@ fn completion_knows_the_commands() {
     }
     let help = realm.run(&["--help"]).ok();
     assert!(help.contains("Exit codes:"), "{help}");
+}
+
+/// Processes of the daemon that serve a realm.
+fn daemons(realm: &Realm) -> Vec<i32> {
+    let folder = realm.folder.path().to_str().unwrap().to_owned();
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let read = |pid: &i32, what| std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    numbers
+        .filter(|pid| {
+            read(pid, "comm").starts_with(b"rgapsd")
+                && String::from_utf8_lossy(&read(pid, "environ")).contains(&folder)
+        })
+        .collect()
+}
+
+#[test]
+fn programs_that_start_at_once_start_one_daemon() {
+    for _ in 0..3 {
+        let realm = Realm::new();
+        let publish = |n: usize| {
+            let topic = format!("at/once/{n}");
+            realm
+                .command(&["topic", "pub", &topic, "--text", "x", "--transient-local"])
+                .env("SECRET_OF_THE_FIRST", n.to_string())
+                .env("CUDA_VISIBLE_DEVICES", "")
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let programs: Vec<_> = (0..10).map(publish).collect();
+        for program in programs {
+            finish(program).ok();
+        }
+        assert_eq!(realm.json(&["topic", "list"]).as_array().unwrap().len(), 10);
+        let pid = realm.json(&["status"])["pid"].as_i64().unwrap() as i32;
+        // Others that were started have seen the first, and left.
+        wait_for("one daemon", || daemons(&realm) == [pid]);
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let environment = String::from_utf8_lossy(&environment);
+        for foreign in ["SECRET_OF_THE_FIRST", "CUDA_VISIBLE_DEVICES"] {
+            assert!(!environment.contains(foreign), "{environment}");
+        }
+    }
 }

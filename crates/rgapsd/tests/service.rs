@@ -349,3 +349,80 @@ fn systemd_is_told() {
     let bytes = socket.recv(&mut said).unwrap();
     assert_eq!(&said[..bytes], b"READY=1\n");
 }
+
+/// Values of a key in a systemd unit's file.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let lines = unit.lines().filter_map(|line| line.strip_prefix(key));
+    let values = lines.filter_map(|rest| rest.strip_prefix('='));
+    values
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What the units that are shipped say is what the daemon understands: it starts, tells systemd that it is
+/// ready, and serves where they say.
+#[test]
+fn the_units_that_are_shipped_start_it() {
+    let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    for name in ["rgapsd.service", "user/rgapsd.service"] {
+        let unit = std::fs::read_to_string(units.join(name)).unwrap();
+        assert_eq!(values(&unit, "Type"), ["notify"]);
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("rgaps");
+        // What RuntimeDirectory= makes.
+        let mode = values(&unit, "RuntimeDirectoryMode").remove(0);
+        std::fs::create_dir(&run).unwrap();
+        let mode = std::fs::Permissions::from_mode(u32::from_str_radix(&mode, 8).unwrap());
+        std::fs::set_permissions(&run, mode).unwrap();
+        let notified = folder.path().join("notify");
+        let notify = std::os::unix::net::UnixDatagram::bind(&notified).unwrap();
+        notify.set_read_timeout(Some(PATIENCE)).unwrap();
+        let command = values(&unit, "ExecStart");
+        assert_eq!(command[0], "/usr/bin/rgapsd");
+        let settings = values(&unit, "Environment").into_iter().map(|setting| {
+            let (key, value) = setting.split_once('=').unwrap();
+            let here = value.replace("/run", folder.path().to_str().unwrap());
+            (key.to_owned(), here)
+        });
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_rgapsd"))
+            .args(&command[1..])
+            .env_clear()
+            .envs(settings)
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .env("NOTIFY_SOCKET", &notified)
+            .current_dir(folder.path())
+            .stdin(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 64];
+        let told = notify.recv(&mut said);
+        let socket = run.join("default.sock");
+        let served = Channel::connect(&socket).map(|channel| Client::connect(channel, "unit"));
+        let idle_exit_ms = served.map(|mut client| status(&mut client).idle_exit_ms);
+        let mode = std::fs::metadata(&socket).map(|meta| meta.permissions().mode() & 0o777);
+        // systemd's way to end it.
+        let pid = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let mut ended = None;
+        let end = std::time::Instant::now() + PATIENCE;
+        while ended.is_none() && std::time::Instant::now() < end {
+            ended = child.try_wait().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        assert_eq!(&said[..told.unwrap()], b"READY=1\n", "{name}");
+        assert_eq!(idle_exit_ms.unwrap(), None, "{name}: it stays");
+        let wanted = if name.starts_with("user") {
+            0o600
+        } else {
+            0o660
+        };
+        assert_eq!(mode.unwrap(), wanted, "{name}");
+        assert!(
+            ended.is_some_and(|status| status.success()),
+            "{name}: {ended:?}"
+        );
+    }
+}

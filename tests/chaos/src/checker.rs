@@ -104,8 +104,11 @@ fn check_topic(
         };
         if publisher.orphan && !kept {
             add(
-                format!("its history of {} is still there", publisher.kept),
-                publisher.kept,
+                format!(
+                    "its history of {} with {} copies is still there",
+                    publisher.kept, publisher.copies
+                ),
+                publisher.kept + publisher.copies,
             );
         }
         if !publisher.orphan {

@@ -573,23 +573,28 @@ impl Episode<'_> {
                 .config(config(&self.supervisor.socket))
                 .build()
         })?;
-        let publisher = until_joined(|| {
-            let builder = node.publisher("chaos/whole");
-            builder.domain(crate::domain::domain()).create()
-        })?;
-        let begun = Instant::now();
-        loop {
-            match publisher.loan(POOL_BYTES) {
-                Ok(loan) => break drop(loan),
-                Err(error) if begun.elapsed() > STUCK => {
-                    self.supervisor.tally.leaked_blocks += 1;
-                    eprintln!("chaos: leaked: nobody is there, but {error}");
-                    break;
+        for (number, domain) in [Some(crate::domain::domain()), crate::domain::across()]
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            let publisher = until_joined(|| {
+                let builder = node.publisher(&format!("chaos/whole{number}"));
+                builder.domain(domain).create()
+            })?;
+            let begun = Instant::now();
+            loop {
+                match publisher.loan(POOL_BYTES) {
+                    Ok(loan) => break drop(loan),
+                    Err(error) if begun.elapsed() > STUCK => {
+                        self.supervisor.tally.leaked_blocks += 1;
+                        eprintln!("chaos: leaked: nobody is there, but {error}");
+                        break;
+                    }
+                    Err(_) => std::thread::sleep(TURN * 10),
                 }
-                Err(_) => std::thread::sleep(TURN * 10),
             }
         }
-        drop(publisher);
         drop(node);
         let begun = Instant::now();
         loop {
@@ -598,7 +603,8 @@ impl Episode<'_> {
             topics.retain(|topic| topic.name != TOPIC);
             let leased: u64 = raw.pools()?.iter().map(|pool| pool.leased_bytes).sum();
             raw.enter_zone()?;
-            // GPU memory stays in its segments; only host memory is given back to the system.
+            // GPU memory stays in its segments, as does what a GPU's driver knows; only other host memory
+            // is given back to the system.
             let memory = if on_gpu() { 0 } else { raw.pool_memory()? };
             if topics.is_empty() && leased == 0 && memory == 0 {
                 return Ok(());

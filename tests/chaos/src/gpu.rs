@@ -1,7 +1,6 @@
 //! Work on streams: messages that are published before they are written, and let go of before they
 //! are read.
 
-use crate::domain::domain;
 use crate::pattern::{fill, holds, Identity};
 use crate::random::Random;
 use anyhow::Context as _;
@@ -23,7 +22,7 @@ struct Lane {
     copied: Option<(Identity, usize)>,
 }
 
-/// This process's streams on the GPU that messages live on.
+/// This process's streams on the GPU that it writes or reads messages on.
 pub struct Lanes {
     lanes: Vec<Lane>,
     /// Messages that were not what they should be.
@@ -31,9 +30,9 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// None: messages live on the host.
-    pub fn new() -> anyhow::Result<Option<Lanes>> {
-        let Domain::Cuda(uuid) = domain() else {
+    /// For messages in a domain. None: it is the host.
+    pub fn new(domain: Domain) -> anyhow::Result<Option<Lanes>> {
+        let Domain::Cuda(uuid) = domain else {
             return Ok(None);
         };
         let context = Context::retain(Driver::load()?, uuid).context("the GPU's context")?;

@@ -3,11 +3,11 @@
 use anyhow::Context;
 use rgaps_layout::{
     ClientRecord, Descriptor, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
-    TopicRecord, CONTROL_BYTES, GRANULE_BYTES, MAX_CLIENTS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
-    PRODUCER_BIT, RECORD_LIVE, RECORD_ORPHAN, RING_BIT,
+    TopicRecord, CONTROL_BYTES, GRANULE_BYTES, MAX_CLIENTS, MAX_POOLS, MAX_PUBLISHERS,
+    MAX_SUBSCRIBERS, PRODUCER_BIT, RECORD_LIVE, RECORD_ORPHAN, RING_BIT,
 };
 use rgaps_pool::{Access, SharedMap};
-use rgaps_topic::{Holders, RegionView, Shared, Storage, TopicView};
+use rgaps_topic::{replicas, Holders, RegionView, Shared, Storage, TopicView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{size_of, MaybeUninit};
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,6 +45,8 @@ pub struct Publisher {
     pub bytes_live: u64,
     /// Messages that the ring holds.
     pub kept: u64,
+    /// Their copies in other pools.
+    pub copies: u64,
     /// Blocks with a subscriber's bit.
     pub held: Vec<String>,
     /// Blocks with the publisher's bit: loans.
@@ -110,16 +112,21 @@ impl Zone {
         Ok(topics)
     }
 
-    /// How many granules of the first pool each publisher slot leases.
+    /// How many granules of all pools each publisher slot leases.
     fn granule_owners(&self) -> anyhow::Result<BTreeMap<u32, u64>> {
         let mut owners = BTreeMap::new();
-        let pool: PoolRecord = self.read(RegistryHeader::pool(0))?;
-        let segments = &pool.segments[..(pool.segment_count as usize).min(pool.segments.len())];
-        let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
-        for granule in 0..(bytes / GRANULE_BYTES) as usize {
-            let owner: u32 = self.read(RegistryHeader::granule(0, granule))?;
-            if owner != 0 {
-                *owners.entry(owner).or_default() += 1;
+        for index in 0..MAX_POOLS {
+            let pool: PoolRecord = self.read(RegistryHeader::pool(index))?;
+            if pool.state != RECORD_LIVE {
+                continue;
+            }
+            let segments = &pool.segments[..(pool.segment_count as usize).min(pool.segments.len())];
+            let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
+            for granule in 0..(bytes / GRANULE_BYTES) as usize {
+                let owner: u32 = self.read(RegistryHeader::granule(index, granule))?;
+                if owner != 0 {
+                    *owners.entry(owner).or_default() += 1;
+                }
             }
         }
         Ok(owners)
@@ -188,10 +195,14 @@ impl Zone {
             words.tail().load(Ordering::Acquire),
             words.head().load(Ordering::Acquire),
         );
-        // Block and generation of each message that the ring holds.
+        // Block and generation of each message that the ring holds, and of its copies.
         let mut in_ring: BTreeSet<(u32, u64)> = (tail..head.min(tail + 65536))
             .filter_map(|sequence| self.announced(record, sequence))
             .collect();
+        let copies: BTreeSet<(u32, u64)> = (tail..head.min(tail + 65536))
+            .flat_map(|sequence| replicas(&region, sequence))
+            .collect();
+        in_ring.extend(&copies);
         let orphan = record.state == RECORD_ORPHAN;
         let mut found = Publisher {
             client: self.client(record.client)?,
@@ -200,6 +211,7 @@ impl Zone {
             granules_live: 0,
             bytes_live: 0,
             kept: head - tail.min(head),
+            copies: copies.len() as u64,
             held: Vec::new(),
             loaned: Vec::new(),
             stray: Vec::new(),
@@ -218,7 +230,10 @@ impl Zone {
                 bytes.load(Ordering::Acquire),
             );
             found.bytes_live += bytes;
-            granules.extend(offset / GRANULE_BYTES..=(offset + bytes - 1) / GRANULE_BYTES);
+            let entry = region.replica(block).context("a block")?;
+            let pool = entry.pool().load(Ordering::Acquire);
+            let covered = offset / GRANULE_BYTES..=(offset + bytes - 1) / GRANULE_BYTES;
+            granules.extend(covered.map(|granule| (pool, granule)));
             let what = format!("block {block} of generation {generation} with mask {mask:#x}");
             if mask & ((1 << MAX_SUBSCRIBERS) - 1) != 0 {
                 found.held.push(what.clone());

@@ -41,6 +41,9 @@ struct Arguments {
     /// Where messages live: host, cuda (the first GPU) or cuda:GPU-...
     #[arg(long, default_value = "host")]
     domain: String,
+    /// Where about half of the subscribers read, if not there: messages are copied for them.
+    #[arg(long)]
+    across: Option<String>,
     /// Keeps the folder with the logs.
     #[arg(long)]
     keep: bool,
@@ -77,7 +80,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<bool> {
     match arguments.part {
         None => {
-            domain::choose(&arguments.domain)?;
+            domain::choose(&arguments.domain, arguments.across.as_deref())?;
             supervisor::run(arguments.kills, arguments.seed, arguments.keep)
         }
         Some(Part::Actor { spec }) => {

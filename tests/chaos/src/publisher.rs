@@ -2,11 +2,12 @@
 
 use crate::actor::{is_passing, until_joined, Part};
 use crate::board::{PAUSE, PAUSED, RUN, RUNNING};
+use crate::domain::{across, domain};
 use crate::gpu::Lanes;
 use crate::pattern::{fill, Identity};
 use crate::places::Places;
 use crate::topics::Kind;
-use rgaps::{Loan, LoanError, Publisher, Stream};
+use rgaps::{Loan, LoanError, PublishError, Publisher, Stream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ pub fn run(part: Part) -> anyhow::Result<()> {
         kind,
         publisher,
         places: Places::default(),
-        lanes: Lanes::new()?,
+        lanes: Lanes::new(domain())?,
         published: 0,
     };
     if work.part.spec.survivor {
@@ -161,6 +162,13 @@ impl Work {
                 &actor.disorder,
                 format!("message {} was published as {sequence}", self.published),
             ),
+            Err(unpublished) if across().is_some() && has_no_copy(&unpublished.error) => {
+                // Its stream may still write it.
+                if let Some(loan) = unpublished.loan {
+                    loan.discard_on(stream);
+                }
+                std::thread::sleep(PAUSE_TIME);
+            }
             Err(error) => self.part.complain(&actor.errors, error),
         }
     }
@@ -180,5 +188,17 @@ impl Work {
             .store(self.publisher.leased_bytes(), Ordering::Relaxed);
         actor.phase.store(PAUSED, Ordering::Release);
         std::thread::sleep(PAUSE_TIME);
+    }
+}
+
+/// Whether there was no memory for a copy, or no daemon to have it from.
+fn has_no_copy(error: &PublishError) -> bool {
+    match error {
+        PublishError::Elsewhere(error) => matches!(
+            **error,
+            LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
+        ),
+        PublishError::Client(error) => is_passing(error),
+        _ => false,
     }
 }

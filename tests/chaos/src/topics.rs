@@ -1,7 +1,7 @@
 //! The topics, one of each kind of service.
 
 use crate::random::Random;
-use rgaps::{Late, Publisher, PublisherBuilder, Subscriber, SubscriberBuilder};
+use rgaps::{Domain, Late, Publisher, PublisherBuilder, Subscriber, SubscriberBuilder};
 use rgaps::{Node, OpenError};
 use std::time::Duration;
 
@@ -79,13 +79,18 @@ impl Kind {
         }
     }
 
-    /// A subscriber; whether it is reliable. One that is to live takes all there is.
+    /// A subscriber; whether it is reliable, and where it reads. One that is to live takes all there is.
     pub fn subscriber(
         &self,
         node: &Node,
         survivor: bool,
         random: &mut Random,
-    ) -> Result<(Subscriber, bool), OpenError> {
+    ) -> Result<(Subscriber, bool, Domain), OpenError> {
+        let here = crate::domain::domain();
+        let reads = match crate::domain::across() {
+            Some(across) if random.percent(50) => across,
+            _ => here,
+        };
         let reliable = self.reliable && (survivor || random.percent(75));
         let late = match random.below(4) {
             _ if !self.transient_local => Late::Nothing,
@@ -105,7 +110,11 @@ impl Kind {
         } else {
             builder
         };
-        Ok((builder.create()?, reliable))
+        let builder = match reads == here {
+            true => builder,
+            false => builder.domain(reads),
+        };
+        Ok((builder.create()?, reliable, reads))
     }
 
     /// Bytes of the next message: mostly small, some to 64 KiB, a few of mebibytes.

@@ -13,7 +13,7 @@ use crate::{ClientError, LoanError, PublishError};
 use rgaps_cuda::{CudaError, CudaStream, Driver, PinnedBuffer};
 use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_POOLS, MAX_REPLICAS};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{CudaUse, PeerUse};
+use rgaps_session::{CudaUse, PeerUse, RefusalCode};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::monotonic_ns;
 use rgaps_topic::{progress, Copied, Point, Progress};
@@ -93,6 +93,8 @@ impl PublisherCore {
                     loan,
                     offset,
                 }),
+                // Whoever read there left since we looked: nobody needs the copy.
+                Err(LoanError::Client(error)) if is_unread(&error) => {}
                 Err(error) => {
                     self.withdraw(provided);
                     return Err(match error {
@@ -245,6 +247,11 @@ impl PublisherCore {
         }
         let target = match self.open(pool) {
             Ok(target) => target.map(Arc::new),
+            // Whoever read there has left, and may come again.
+            Err(error) if is_unread(&error) => {
+                elsewhere.again_ns = Some(monotonic_ns() + RETRY_NS);
+                return None;
+            }
             // It is the daemon that was not there, and another one will be.
             Err(error) if !matches!(error, ClientError::Pool(_) | ClientError::Refused(_)) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
@@ -355,6 +362,11 @@ impl PublisherCore {
         let reaches = context.driver().reaches(context.device(), peer);
         reaches.map_err(|error| error.into_pool(peer))
     }
+}
+
+/// Whether the daemon says that nobody reads in a pool.
+fn is_unread(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::NotPermitted)
 }
 
 /// What a copy was queued as.
