@@ -8,7 +8,7 @@ use rgaps_session::{Notice, Range, RefusalCode, Request, Role, MAX_PATH_BYTES};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
     progress, timeline, Copied, Holders, Message, Point, Progress, Reader, RegionView, Shared,
-    Start, Writer,
+    Start, With, Writer,
 };
 use std::time::Duration;
 use support::*;
@@ -204,8 +204,13 @@ fn publish(
         true => points[0],
         false => points[1],
     };
+    let with = With {
+        tensor: None,
+        read,
+        copies: [copy],
+    };
     writer
-        .publish_copied(loan, &message, read, [copy], &mut |_| {})
+        .publish_with(loan, &message, with, &mut |_| {})
         .unwrap();
 }
 

@@ -169,25 +169,30 @@ pub struct PublisherSlot {
 pub struct SubscriberSlot {
     /// Random, changes with every subscriber of the slot; 0 when empty. Written by the daemon.
     pub incarnation: u64,
-    /// Padding.
-    pub reserved0: [u64; 7],
-
-    /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber.
+    /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber, seldom:
+    /// publishers have the line at hand when they wake it.
     pub doorbell: u32,
+    /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
+    /// Written by the daemon.
+    pub pool: u32,
+    /// Padding.
+    pub reserved0: [u64; 6],
+
     /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
     /// that left are reused only when every subscriber is past their leaving.
     pub seen_epoch: u32,
+    /// Padding.
+    pub reserved1: u32,
     /// Samples taken, ever.
     pub received: u64,
     /// Messages missed, ever.
     pub missed: u64,
     /// Samples held now.
     pub held: u32,
-    /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
-    /// Written by the daemon.
-    pub pool: u32,
     /// Padding.
-    pub reserved2: [u64; 4],
+    pub reserved2: u32,
+    /// Padding.
+    pub reserved3: [u64; 4],
 
     /// Sequence number that the subscriber reads next, per publisher slot. A reliable
     /// subscriber's cursor holds the publisher back.
@@ -364,12 +369,12 @@ const _: () = {
     assert!(offset_of!(PublisherSlot, blocks_used) == 84);
     assert!(offset_of!(PublisherSlot, published_bytes) == 88);
     assert!(size_of::<SubscriberSlot>() == 256);
-    assert!(offset_of!(SubscriberSlot, doorbell) == 64);
-    assert!(offset_of!(SubscriberSlot, seen_epoch) == 68);
+    assert!(offset_of!(SubscriberSlot, doorbell) == 8);
+    assert!(offset_of!(SubscriberSlot, seen_epoch) == 64);
     assert!(offset_of!(SubscriberSlot, received) == 72);
     assert!(offset_of!(SubscriberSlot, missed) == 80);
     assert!(offset_of!(SubscriberSlot, held) == 88);
-    assert!(offset_of!(SubscriberSlot, pool) == 92);
+    assert!(offset_of!(SubscriberSlot, pool) == 12);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);
     assert!(offset_of!(TopicRegion, publishers) == 24);

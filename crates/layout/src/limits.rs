@@ -1,7 +1,7 @@
 //! Named limits. Every table, queue and bit mask that is shared takes its size from here.
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Publishers of one topic on one host. One bit each in a topic's `blocked` word.
 pub const MAX_PUBLISHERS: usize = 16;

@@ -22,6 +22,7 @@
 
 mod client;
 mod error;
+mod holds;
 mod letting;
 mod listener;
 mod loan;

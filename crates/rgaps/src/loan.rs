@@ -193,9 +193,12 @@ impl Loan {
     /// Publishes the bytes, which are there: on a device, behind the work on the stream that was copied
     /// on last, or else on the default stream. Returns the message's number among the publisher's,
     /// from 0.
-    pub fn publish(self) -> Result<u64, Unpublished> {
+    pub fn publish(mut self) -> Result<u64, Unpublished> {
         let stream = self.stream;
-        self.publish_on(stream)
+        match self.send(stream) {
+            Ok(sequence) => Ok(sequence),
+            Err(error) => Err(self.unpublished(error, stream)),
+        }
     }
 
     /// Publishes behind the work queued on `stream` so far. Nothing waits for that work here: whoever
@@ -205,22 +208,31 @@ impl Loan {
     /// A reliable subscriber is waited for before anything is queued on the stream. A stream that
     /// captures a graph is refused.
     pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {
+        match self.send(stream) {
+            Ok(sequence) => Ok(sequence),
+            Err(error) => Err(self.unpublished(error, stream)),
+        }
+    }
+
+    /// Publishes where the loan is: it is large, and moving it takes as long as sending a message does.
+    #[inline]
+    fn send(&mut self, stream: Stream) -> Result<u64, PublishError> {
         let filled = Filled {
             offset: self.offset,
             bytes: self.bytes,
             tag: self.tag,
-            tensor: self.tensor,
+            tensor: self.tensor.as_ref(),
         };
-        match self.publisher.publish(&mut self.block, &filled, stream) {
-            Ok(sequence) => Ok(sequence),
-            Err(error) => {
-                let lost = matches!(error, PublishError::LoanLost(_));
-                self.failed = Some(stream);
-                Err(Unpublished {
-                    error,
-                    loan: (!lost).then(|| Box::new(self)),
-                })
-            }
+        self.publisher.publish(&mut self.block, &filled, stream)
+    }
+
+    #[cold]
+    fn unpublished(mut self, error: PublishError, stream: Stream) -> Unpublished {
+        let lost = matches!(error, PublishError::LoanLost(_));
+        self.failed = Some(stream);
+        Unpublished {
+            error,
+            loan: (!lost).then(|| Box::new(self)),
         }
     }
 }
@@ -236,11 +248,11 @@ impl Loan {
 }
 
 /// What a loan says of its bytes when it is published.
-pub(crate) struct Filled {
+pub(crate) struct Filled<'a> {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
-    pub(crate) tensor: Option<Tensor>,
+    pub(crate) tensor: Option<&'a Tensor>,
 }
 
 /// An error of a GPU that is not the topic's.

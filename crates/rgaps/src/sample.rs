@@ -26,7 +26,7 @@ pub struct Sample {
     pub(crate) subscriber: Arc<SubscriberCore>,
     /// The same hold in all clones; the last of them lets go.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
-    /// Index of the clones' count.
+    /// Index of what all clones share.
     pub(crate) hold: u32,
     pub(crate) message: Message,
     pub(crate) publisher: u32,
@@ -128,7 +128,8 @@ impl Sample {
 
     /// Shape and element type, of a message that is a tensor and lies within its bytes.
     pub fn tensor(&self) -> Option<&Tensor> {
-        let tensor = self.message.tensor.as_ref()?;
+        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
+        let tensor = unsafe { self.subscriber.holds.tensor(self.hold)? };
         check_extent(tensor, self.message.bytes).ok()?;
         Some(tensor)
     }

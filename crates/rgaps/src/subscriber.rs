@@ -2,6 +2,7 @@
 
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::holds::Holds;
 use crate::letting::{Letting, Recorded};
 use crate::listener::Listener;
 use crate::pending::Deadline;
@@ -9,7 +10,7 @@ use crate::readiness::Readiness;
 use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
-use rgaps_pool::{Access, Mapping, Stream};
+use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Demand, Member, PoolGrant, RefusalCode, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
@@ -25,6 +26,10 @@ use std::time::Duration;
 
 /// How often a subscriber that waits for a message's work to be copied looks whether it has finished.
 const COPY_SLICE_NS: u64 = 1_000_000;
+
+/// How long a subscriber that was woken looks for the message before it sleeps again: some times as long
+/// as publishing takes.
+const WOKEN_SPIN_NS: u64 = 2_000;
 
 /// How messages reach a subscriber that reads in a domain of its own.
 const PATH_UNKNOWN: u32 = 0;
@@ -182,18 +187,31 @@ impl Subscriber {
             let Some(left_ns) = deadline.left_ns() else {
                 return Err(RecvError::TimedOut(core.topic_name.clone()));
             };
-            sleeper.sleep(left_ns.min(self.core.slice_ns()));
+            sleeper.sleep(left_ns.min(core.slice_ns()));
+            // A look takes less than saying once more that we sleep. Some more follow, since who rings
+            // when he begins to publish (`ring_ahead`) may not be done yet.
+            if let Some(sample) = self.look(WOKEN_SPIN_NS)? {
+                return Ok(sample);
+            }
         }
     }
 
     fn spin(&self) -> Result<Option<Sample>, RecvError> {
-        let spin_ns = self.core.qos.spin.as_nanos() as u64;
-        let begun_ns = monotonic_ns();
+        self.look(self.core.qos.spin.as_nanos() as u64)
+    }
+
+    /// Looks for a message for so long, once at least.
+    fn look(&self, spin_ns: u64) -> Result<Option<Sample>, RecvError> {
+        let mut begun_ns = None;
         loop {
             if let Some(sample) = self.try_recv()? {
                 return Ok(Some(sample));
             }
-            if monotonic_ns() - begun_ns >= spin_ns {
+            if spin_ns == 0 {
+                return Ok(None);
+            }
+            let now_ns = monotonic_ns();
+            if now_ns - *begun_ns.get_or_insert(now_ns) >= spin_ns {
                 return Ok(None);
             }
             spin_hint();
@@ -471,7 +489,9 @@ impl SubscriberCore {
             state.spare = Some(hold);
             return Ok(None);
         };
-        let held = self.holds.enter(hold);
+        // SAFETY: the place is the one that `begin` gave, which no sample has had since, and `state` is
+        // locked.
+        let held = unsafe { self.holds.enter(hold, state.reader.tensor()) };
         self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))
     }
@@ -719,77 +739,5 @@ impl Drop for SubscriberCore {
             // Without a daemon the next one sees that we are gone.
             let _ = conductor.leave(member);
         });
-    }
-}
-
-/// Counts of the clones of each sample that is held, and how many those are. All of it is there
-/// from the start, so that receiving allocates nothing.
-pub(crate) struct Holds {
-    clones: Box<[AtomicU32]>,
-    /// Per sample, streams whose work may read it.
-    streams: Box<[Mutex<Vec<Recorded>>]>,
-    unused: Mutex<Vec<u32>>,
-    held: AtomicU32,
-}
-
-impl Holds {
-    fn new(most: u32) -> Holds {
-        Holds {
-            clones: (0..most).map(|_| AtomicU32::new(0)).collect(),
-            streams: (0..most).map(|_| Mutex::default()).collect(),
-            unused: Mutex::new((0..most).rev().collect()),
-            held: AtomicU32::new(0),
-        }
-    }
-
-    fn unused(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place, if fewer than the limit are in use.
-    fn begin(&self) -> Option<u32> {
-        self.unused().pop()
-    }
-
-    /// A sample takes its place, with one clone. Returns how many are held now.
-    fn enter(&self, hold: u32) -> u32 {
-        self.clones[hold as usize].store(1, Ordering::Relaxed);
-        self.held.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// A sample leaves its place. Returns how many are held now.
-    fn end(&self, hold: u32) -> u32 {
-        let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.unused().push(hold);
-        held
-    }
-
-    fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Recorded>> {
-        let streams = self.streams[hold as usize].lock();
-        streams.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Remembers that work on a stream reads the sample.
-    pub(crate) fn record(&self, hold: u32, stream: Stream) {
-        let stream = Recorded::here(stream);
-        let mut streams = self.streams(hold);
-        if !streams.contains(&stream) {
-            streams.push(stream);
-        }
-    }
-
-    pub(crate) fn add(&self, hold: u32) {
-        // Relaxed, like Arc: whoever clones holds a clone already.
-        self.clones[hold as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// True: that was the last one.
-    pub(crate) fn remove(&self, hold: u32) -> bool {
-        // Release what this clone's user read, acquire what the others' did, like Arc.
-        self.clones[hold as usize].fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    pub(crate) fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
     }
 }

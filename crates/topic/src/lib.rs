@@ -44,4 +44,4 @@ pub use timeline::{timeline, TimelineView};
 pub use verdict::{queued_points, settle_points, Place};
 pub use view::{LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView};
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
-pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, Writer};
+pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, With, Writer};

@@ -20,6 +20,8 @@ use std::sync::Arc;
 /// by a message that came after the sleeper had said so, and that message rings.
 const SKIPS_MAX: u32 = 64;
 
+const _: () = assert!(MAX_PUBLISHERS == u16::BITS as usize);
+
 /// Where a subscriber begins to read publishers that were there before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
@@ -151,6 +153,8 @@ pub struct Reader<S: Storage> {
     /// Pool in which copies are read, where there are such.
     pool: Option<u16>,
     sources: [Option<Arc<Source<S>>>; MAX_PUBLISHERS],
+    /// A bit for each of those that are there.
+    known: u16,
     /// Publishers that left while blocks of theirs are held here.
     leaving: Vec<Arc<Source<S>>>,
     cursors: [u64; MAX_PUBLISHERS],
@@ -162,6 +166,10 @@ pub struct Reader<S: Storage> {
     next: usize,
     received: u64,
     missed_total: u64,
+    /// Whether the message taken last is a tensor, and the last one that was. It stays here, so that
+    /// messages that are none do not carry room for one from hand to hand.
+    is_tensor: bool,
+    tensor: Tensor,
 }
 
 /// A slot of a ring, as a reader finds it.
@@ -183,6 +191,7 @@ struct Descriptor {
     /// Words 28 to 31: blocks with copies.
     copies: [u64; MAX_REPLICAS / 2],
     message: Message,
+    is_tensor: bool,
 }
 
 impl<S: Storage> Reader<S> {
@@ -207,6 +216,7 @@ impl<S: Storage> Reader<S> {
             reliable,
             pool: None,
             sources: std::array::from_fn(|_| None),
+            known: 0,
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
@@ -215,6 +225,8 @@ impl<S: Storage> Reader<S> {
             next: 0,
             received: 0,
             missed_total: 0,
+            is_tensor: false,
+            tensor: Tensor::default(),
             topic,
         };
         for index in 0..MAX_PUBLISHERS {
@@ -256,6 +268,12 @@ impl<S: Storage> Reader<S> {
         &self.topic
     }
 
+    /// What the message is that the last [`poll`](Self::poll) took, if it is a tensor.
+    #[inline]
+    pub fn tensor(&self) -> Option<&Tensor> {
+        self.is_tensor.then_some(&self.tensor)
+    }
+
     /// Takes the next message, of the publishers in turn. None: there is nothing new.
     #[inline]
     pub fn poll(&mut self) -> Option<Taken<S>> {
@@ -263,13 +281,14 @@ impl<S: Storage> Reader<S> {
         if epoch != self.epoch_seen || !self.leaving.is_empty() {
             self.follow_membership(epoch);
         }
-        for turn in 0..MAX_PUBLISHERS {
-            let index = (self.next + turn) % MAX_PUBLISHERS;
-            if self.sources[index].is_some() {
-                if let Some(taken) = self.take(index) {
-                    self.next = (index + 1) % MAX_PUBLISHERS;
-                    return Some(taken);
-                }
+        // Bit n stands for the publisher n places after that whose turn it is.
+        let mut turns = self.known.rotate_right(self.next as u32);
+        while turns != 0 {
+            let index = (self.next + turns.trailing_zeros() as usize) % MAX_PUBLISHERS;
+            turns &= turns - 1;
+            if let Some(taken) = self.take(index) {
+                self.next = (index + 1) % MAX_PUBLISHERS;
+                return Some(taken);
             }
         }
         None
@@ -334,6 +353,8 @@ impl<S: Storage> Reader<S> {
             if known != there {
                 self.leaving.extend(self.sources[index].take());
                 self.sources[index] = there.and_then(|incarnation| self.learn(index, incarnation));
+                self.known &= !(1 << index);
+                self.known |= u16::from(self.sources[index].is_some()) << index;
             }
         }
     }
@@ -384,11 +405,12 @@ impl<S: Storage> Reader<S> {
         for _ in 0..SKIPS_MAX {
             let cursor = self.cursors[index];
             let source = self.sources[index].as_ref()?;
-            match read_slot(&source.region, cursor) {
+            match read_slot(&source.region, cursor, &mut self.tensor) {
                 Slot::Ready(mut descriptor) => {
                     let home = descriptor.message.pool;
                     self.turn_to_copy(source, cursor, &mut descriptor);
                     if let Some(held) = self.hold(source, &descriptor) {
+                        self.is_tensor = descriptor.is_tensor;
                         return Some(self.taken(index, cursor, held, home, descriptor.message));
                     }
                 }
@@ -513,9 +535,10 @@ impl<S: Storage> Reader<S> {
     }
 }
 
-/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied.
+/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied. What it says
+/// of a tensor goes to `tensor`.
 #[inline]
-fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
+fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tensor) -> Slot {
     let get = |word| region.descriptor(cursor, word).load(Ordering::Relaxed);
     let committed = region.descriptor(cursor, 0).load(Ordering::Acquire);
     if committed != cursor + 1 {
@@ -538,7 +561,10 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
         },
         false => Point::NONE,
     };
-    let tensor = (flags & DESCRIPTOR_TYPED != 0).then(|| read_tensor(&get, (place >> 48) as u8));
+    let is_tensor = flags & DESCRIPTOR_TYPED != 0;
+    if is_tensor {
+        *tensor = read_tensor(&get, (place >> 48) as u8);
+    }
     let descriptor = Descriptor {
         generation: get(1),
         incarnation: get(2),
@@ -554,8 +580,8 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64) -> Slot {
             publish_ns: get(6),
             tag: get(7),
             point,
-            tensor,
         },
+        is_tensor,
     };
     // SYNC: descriptor.
     fence(Ordering::Acquire);

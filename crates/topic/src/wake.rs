@@ -9,7 +9,7 @@ use crate::view::doorbell;
 use crate::{Storage, TopicView};
 use rgaps_layout::{MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_sync::atomic::{fence, AtomicU32, Ordering};
-use rgaps_sync::futex_wake_all;
+use rgaps_sync::{futex_wake_all, prefetch_for_write};
 
 /// Rings doorbell `index` of the control segment, if there is such a doorbell.
 pub fn ring<S: Storage>(storage: &S, index: u32) {
@@ -19,25 +19,59 @@ pub fn ring<S: Storage>(storage: &S, index: u32) {
     }
 }
 
-/// Rings for the subscribers in `among` that sleep. Call it after the news are out.
+/// Rings for the subscribers in `among` that sleep. Call it after the news are out. Returns who slept.
 #[inline]
-pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, among: u64) {
+pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, among: u64) -> u64 {
     fence(Ordering::SeqCst);
     let asleep = topic.sleepers().load(Ordering::Relaxed) & among;
     if asleep != 0 {
         ring_each(topic, asleep);
     }
+    asleep
 }
 
 /// Rings for one subscriber before the news are out, if all of them sleep: waking takes the kernel
 /// longer than publishing takes the caller. Who wakes too early sleeps again, and is rung for again
-/// by [`ring_sleepers`], which this never replaces. If anyone is awake it gets the news first.
+/// by [`ring_sleepers`], which this never replaces. If anyone is awake it gets the news first. Returns
+/// whom it rang for.
 #[inline]
-pub fn ring_ahead<S: Storage>(topic: &TopicView<S>) {
+pub fn ring_ahead<S: Storage>(topic: &TopicView<S>) -> u64 {
     let asleep = topic.sleepers().load(Ordering::Relaxed);
-    let subscribers = topic.subscribers().load(Ordering::Relaxed);
-    if asleep != 0 && subscribers & !asleep == 0 {
-        ring_each(topic, asleep & asleep.wrapping_neg());
+    if asleep == 0 || topic.subscribers().load(Ordering::Relaxed) & !asleep != 0 {
+        return 0;
+    }
+    let first = asleep & asleep.wrapping_neg();
+    ring_each(topic, first);
+    first
+}
+
+/// Whether it is worth it to ring ahead. It is not where the woken one runs before the news are out and
+/// sleeps again: on the publisher's own core, say, when the others are busy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Foresight {
+    /// Times not to ring ahead from now on.
+    rests: u32,
+    /// How many those were last.
+    rested: u32,
+}
+
+impl Foresight {
+    const RESTS_MAX: u32 = 1023;
+
+    /// Whether to ring ahead this time. Ask where someone sleeps.
+    pub(crate) fn advises(&mut self) -> bool {
+        let rests = self.rests;
+        self.rests = rests.saturating_sub(1);
+        rests == 0
+    }
+
+    /// What came of it.
+    pub(crate) fn learn(&mut self, was_too_early: bool) {
+        self.rested = match was_too_early {
+            true => (self.rested * 2 + 1).min(Self::RESTS_MAX),
+            false => self.rested / 4,
+        };
+        self.rests = if was_too_early { self.rested } else { 0 };
     }
 }
 
@@ -49,6 +83,7 @@ fn ring_each<S: Storage>(topic: &TopicView<S>, mut asleep: u64) {
         if index as usize >= MAX_SUBSCRIBERS {
             return;
         }
+        fetch_bell(topic, index);
         // Of several that have news, one rings. Acquire: the doorbell that the sleeper chose
         // before it set its bit is visible.
         if topic.sleepers().fetch_and(!(1 << index), Ordering::AcqRel) >> index & 1 != 0 {
@@ -59,6 +94,21 @@ fn ring_each<S: Storage>(topic: &TopicView<S>, mut asleep: u64) {
                 .load(Ordering::Relaxed);
             ring(topic.storage(), bell);
         }
+    }
+}
+
+/// Begins to fetch the doorbell that a sleeper has as far as can be seen: its line comes while we clear
+/// the sleeper's bit. Which one it really has is to be read after that.
+#[inline]
+fn fetch_bell<S: Storage>(topic: &TopicView<S>, index: u32) {
+    if cfg!(loom) {
+        // A load that nothing comes of is one more for the model to try.
+        return;
+    }
+    let subscriber = topic.subscriber(index as usize);
+    let bell = subscriber.doorbell().load(Ordering::Relaxed);
+    if let Some(word) = doorbell(topic.storage(), bell) {
+        prefetch_for_write(word);
     }
 }
 
@@ -114,5 +164,32 @@ impl<'a> Sleeper<'a> {
     /// The word and its remembered value, for a wait on several.
     pub fn word(&self) -> (&'a AtomicU32, u32) {
         (self.word, self.rings)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Foresight;
+
+    #[test]
+    fn ringing_ahead_is_given_up_where_it_is_too_early_and_tried_again() {
+        let mut foresight = Foresight::default();
+        let mut rung = |was_too_early: bool, messages: u32| {
+            let rung = (0..messages).filter(|_| {
+                let rings = foresight.advises();
+                if rings {
+                    foresight.learn(was_too_early);
+                }
+                rings
+            });
+            rung.count()
+        };
+        assert_eq!(rung(false, 100), 100);
+        // After 1, 3, 7 ... 1023 rests.
+        assert_eq!(rung(true, 2048), 11);
+        assert!(rung(true, 102_400) <= 100);
+        // At most one rest more when it helps.
+        assert!(rung(false, 2048) >= 1024);
+        assert_eq!(rung(false, 100), 100);
     }
 }

@@ -3,8 +3,10 @@
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
 use crate::letting_go::claim_passed;
 use crate::step::step;
+use crate::wake::Foresight;
 use crate::{
-    progress, ring_sleepers, Copied, Point, Progress, PublisherView, RegionView, Storage, TopicView,
+    progress, ring_ahead, ring_sleepers, Copied, Point, Progress, PublisherView, RegionView,
+    Storage, TopicView,
 };
 use rgaps_layout::{
     DType, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS,
@@ -78,8 +80,17 @@ pub struct Message {
     pub tag: u64,
     /// What has to be reached before the bytes are there.
     pub point: Point,
-    /// Set for tensors.
-    pub tensor: Option<Tensor>,
+}
+
+/// What goes with a message.
+#[derive(Clone, Copy, Debug)]
+pub struct With<'a, C> {
+    /// Its shape, of a tensor.
+    pub tensor: Option<&'a Tensor>,
+    /// When the work has passed that writes the message and makes the copies.
+    pub read: Point,
+    /// Copies in other pools, at most [`MAX_REPLICAS`].
+    pub copies: C,
 }
 
 /// What the publisher remembers of a block, beyond anyone else's reach.
@@ -98,8 +109,15 @@ struct Retained {
     generation: u64,
     /// Payload bytes published up to and with this message, wrapping.
     end_bytes: u64,
-    /// Blocks with copies, plus 1.
-    copies: [u32; MAX_REPLICAS],
+    copies: Copies,
+}
+
+/// Blocks with copies of a message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    are_any: bool,
+    /// Their numbers, plus 1.
+    blocks: [u32; MAX_REPLICAS],
 }
 
 /// A block that the publisher's own work may still write.
@@ -138,6 +156,9 @@ pub struct Writer<S> {
     slowest: u64,
     epoch_seen: u32,
     sweep_seen: u32,
+    /// Who was rung for ahead of the next message.
+    rung_ahead: u64,
+    foresight: Foresight,
 }
 
 impl<S: Storage> Writer<S> {
@@ -185,6 +206,8 @@ impl<S: Storage> Writer<S> {
             region,
             slowest: start,
             epoch_seen: 0,
+            rung_ahead: 0,
+            foresight: Foresight::default(),
         })
     }
 
@@ -433,6 +456,15 @@ impl<S: Storage> Writer<S> {
         slowest
     }
 
+    /// Rings for a sleeper ahead of the next message, if all subscribers sleep and it helps: see
+    /// [`ring_ahead`].
+    #[inline]
+    pub fn ring_ahead(&mut self) {
+        if self.topic.sleepers().load(Ordering::Relaxed) != 0 && self.foresight.advises() {
+            self.rung_ahead = ring_ahead(&self.topic);
+        }
+    }
+
     /// Announces a message that fills a loan, pushes out what the history has no room for, and
     /// rings for sleepers. Returns its sequence number.
     pub fn publish(
@@ -441,20 +473,28 @@ impl<S: Storage> Writer<S> {
         message: &Message,
         freed: &mut impl Freed,
     ) -> Result<u64, PublishError> {
-        self.publish_copied(loan, message, message.point, [], freed)
+        let with = With {
+            tensor: None,
+            read: message.point,
+            copies: [],
+        };
+        self.publish_with(loan, message, with, freed)
     }
 
-    /// The same for a message that has copies in other pools, at most [`MAX_REPLICAS`]. `read` is when
-    /// the work has passed that writes the message and makes the copies.
-    pub fn publish_copied(
+    /// The same for a message with more to it.
+    pub fn publish_with(
         &mut self,
         loan: Loan,
         message: &Message,
-        read: Point,
-        copies: impl IntoIterator<Item = Copied>,
+        with: With<'_, impl IntoIterator<Item = Copied>>,
         freed: &mut impl Freed,
     ) -> Result<u64, PublishError> {
         let Loan { block, generation } = loan;
+        let With {
+            tensor,
+            read,
+            copies,
+        } = with;
         // Whoever polls has the slot's line; it comes while we do the rest.
         prefetch_for_write(self.region.descriptor(self.head, 0));
         let word = self.region.holders(block).expect("our own block");
@@ -477,23 +517,28 @@ impl<S: Storage> Writer<S> {
         }
         step!("publish.in_ring");
         let sequence = self.head;
-        self.write_descriptor(sequence, block, generation, message, &copies);
+        let now = Retained {
+            block,
+            generation,
+            end_bytes: self.published_bytes.wrapping_add(message.bytes),
+            copies,
+        };
+        self.write_descriptor(sequence, &now, message, tensor);
         step!("publish.committed");
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
         step!("publish.announced");
-        ring_sleepers(&self.topic, holder::SUBSCRIBERS);
+        let slept = ring_sleepers(&self.topic, holder::SUBSCRIBERS);
         step!("publish.rung");
 
         // What follows no subscriber waits for.
-        self.published_bytes = self.published_bytes.wrapping_add(message.bytes);
+        if self.rung_ahead != 0 {
+            self.foresight.learn(slept & self.rung_ahead != 0);
+            self.rung_ahead = 0;
+        }
+        self.published_bytes = now.end_bytes;
         let at = (sequence & (self.retained.len() as u64 - 1)) as usize;
-        self.retained[at] = Retained {
-            block,
-            generation,
-            end_bytes: self.published_bytes,
-            copies,
-        };
+        self.retained[at] = now;
         self.slot
             .published_bytes()
             .store(self.published_bytes, Ordering::Relaxed);
@@ -505,14 +550,15 @@ impl<S: Storage> Writer<S> {
         Ok(sequence)
     }
 
-    /// Hands copies to the ring. Without a message they are given back. Returns their blocks, plus 1.
+    /// Hands copies to the ring. Without a message they are given back.
+    #[inline]
     fn commit_copies(
         &mut self,
         copies: impl IntoIterator<Item = Copied>,
         committed: bool,
         freed: &mut impl Freed,
-    ) -> [u32; MAX_REPLICAS] {
-        let mut blocks = [0; MAX_REPLICAS];
+    ) -> Copies {
+        let mut done = Copies::default();
         for (index, Copied { loan, point }) in copies.into_iter().enumerate() {
             let Loan { block, generation } = loan;
             let word = self.region.holders(block).expect("our own block");
@@ -529,19 +575,26 @@ impl<S: Storage> Writer<S> {
             if !point.is_none() {
                 self.queue(block, generation, point);
             }
-            blocks[index] = block + 1;
+            done.blocks[index] = block + 1;
+            done.are_any = true;
         }
-        blocks
+        done
     }
 
+    #[inline]
     fn write_descriptor(
         &self,
         sequence: u64,
-        block: u32,
-        generation: u64,
+        retained: &Retained,
         message: &Message,
-        copies: &[u32; MAX_REPLICAS],
+        tensor: Option<&Tensor>,
     ) {
+        let Retained {
+            block,
+            generation,
+            copies,
+            ..
+        } = retained;
         let put = |word, value| {
             self.region
                 .descriptor(sequence, word)
@@ -553,7 +606,6 @@ impl<S: Storage> Writer<S> {
         // (SYNC: descriptor).
         fence(Ordering::Release);
         step!("publish.invalidated");
-        let tensor = message.tensor.as_ref();
         let ndim = tensor.map_or(0, |tensor| tensor.ndim);
         let Point { timeline, value } = message.point;
         let mut flags = 0;
@@ -563,17 +615,17 @@ impl<S: Storage> Writer<S> {
         if !message.point.is_none() {
             flags |= DESCRIPTOR_QUEUED;
         }
-        if copies.iter().any(|block| *block != 0) {
+        if copies.are_any {
             flags |= DESCRIPTOR_COPIED;
-            for (word, pair) in copies.chunks_exact(2).enumerate() {
+            for (word, pair) in copies.blocks.chunks_exact(2).enumerate() {
                 put(28 + word, u64::from(pair[0]) | u64::from(pair[1]) << 32);
             }
         }
-        put(1, generation);
+        put(1, *generation);
         put(2, self.incarnation);
         put(
             3,
-            u64::from(block)
+            u64::from(*block)
                 | u64::from(message.pool) << 32
                 | u64::from(ndim) << 48
                 | u64::from(flags) << 56,
@@ -614,13 +666,21 @@ impl<S: Storage> Writer<S> {
         self.slot.tail().store(self.tail, Ordering::Release);
         step!("evict.tail");
         self.drop_bit(block, generation, RING, freed);
-        for block in copies.into_iter().filter_map(|block| block.checked_sub(1)) {
+        if copies.are_any {
+            self.evict_copies(copies, freed);
+        }
+        step!("evict.released");
+        true
+    }
+
+    #[cold]
+    fn evict_copies(&mut self, copies: Copies, freed: &mut impl Freed) {
+        let blocks = copies.blocks.into_iter();
+        for block in blocks.filter_map(|block| block.checked_sub(1)) {
             // The ring's bit is on it, so it lives the life that it had when it was published.
             let generation = self.records[block as usize].generation;
             self.drop_bit(block, generation, RING, freed);
         }
-        step!("evict.released");
-        true
     }
 
     /// Takes messages out of the ring that every subscriber has read, of a volatile publisher

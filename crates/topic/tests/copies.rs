@@ -8,7 +8,7 @@ use fixture::Fixture;
 use rgaps_layout::{MAX_REPLICAS, POINT_ABORTED, POINT_NONE};
 use rgaps_topic::{
     abandon, evict_lost, evict_through, live_blocks, queued_points, replicas, settle_points,
-    timeline, Copied, Holders, Message, Place, Point, Reader, Shared, Start, Writer,
+    timeline, Copied, Holders, Message, Place, Point, Reader, Shared, Start, With, Writer,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -49,11 +49,13 @@ fn publish(
         point,
         ..Message::default()
     };
+    let with = With {
+        tensor: None,
+        read: Point::NONE,
+        copies,
+    };
     let freed = &mut |block| freed.push(block);
-    let read = Point::NONE;
-    writer
-        .publish_copied(loan, &message, read, copies, freed)
-        .unwrap();
+    writer.publish_with(loan, &message, with, freed).unwrap();
 }
 
 /// Reads and lets go of all there is: pool and tag.

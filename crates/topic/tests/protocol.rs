@@ -7,7 +7,7 @@ use fixture::Fixture;
 use rgaps_layout::{DType, MAX_DIMS};
 use rgaps_topic::{
     abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Point,
-    Reader, Start, Tensor,
+    Reader, Start, Tensor, With,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -42,20 +42,21 @@ fn messages_arrive_in_order_with_all_their_fields() {
         publish_ns: 5,
         point: Point::NONE,
         tag: 6,
-        tensor: None,
     };
-    for typed in [false, true] {
-        let sent = Message {
-            tensor: typed.then_some(tensor),
-            ..sent
+    for (sequence, tensor) in [None, Some(&tensor), None].into_iter().enumerate() {
+        let with = With {
+            tensor,
+            read: Point::NONE,
+            copies: [],
         };
         let loan = writer.loan(1 << 39, 1 << 33).unwrap();
         writer
-            .publish(loan, &sent, &mut |_| panic!("nothing is freed"))
+            .publish_with(loan, &sent, with, &mut |_| panic!("nothing is freed"))
             .unwrap();
         let taken = reader.poll().unwrap();
         assert_eq!(taken.message, sent);
-        assert_eq!((taken.sequence, taken.missed), (u64::from(typed), 0));
+        assert_eq!(reader.tensor(), tensor);
+        assert_eq!((taken.sequence, taken.missed), (sequence as u64, 0));
         taken.held.release();
         assert!(reader.poll().is_none());
     }

@@ -8,12 +8,12 @@ use rgaps_hostile::random::{seed, Random};
 use rgaps_layout::{PublisherRegion, CONTROL_BYTES, GRANULE_BYTES};
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Answer, Request};
-use rgaps_topic::{Message, RegionView, Shared, Tensor, TopicView, Writer};
+use rgaps_topic::{Message, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// A message that may say anything of itself.
-fn lie(random: &mut Random) -> Message {
+/// A message that may say anything of itself, and a tensor as which it may.
+fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
     let mut tensor = Tensor {
         ndim: random.nasty() as u8,
         ..Tensor::default()
@@ -25,7 +25,7 @@ fn lie(random: &mut Random) -> Message {
         tensor.shape[dim] = random.nasty();
         tensor.strides[dim] = random.nasty() as i64;
     }
-    Message {
+    let message = Message {
         pool: match random.below(3) {
             0 => random.nasty() as u16,
             _ => 0,
@@ -40,10 +40,10 @@ fn lie(random: &mut Random) -> Message {
             _ => random.below(4 * GRANULE_BYTES),
         },
         publish_ns: random.nasty(),
-        point: rgaps_topic::Point::NONE,
+        point: Point::NONE,
         tag: random.nasty(),
-        tensor: random.percent(50).then_some(tensor),
-    }
+    };
+    (message, random.percent(50).then_some(tensor))
 }
 
 #[test]
@@ -103,13 +103,18 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
 
     let (mut read, mut refused) = (0u64, 0u64);
     for _ in 0..1_500 {
-        let message = lie(&mut random);
+        let (message, tensor) = lie(&mut random);
+        let with = With {
+            tensor: tensor.as_ref(),
+            read: Point::NONE,
+            copies: [],
+        };
         writer.collect_returned(&mut |_| {});
         let loan = writer
             .loan(random.nasty(), random.nasty())
             .expect("a block");
         writer
-            .publish(loan, &message, &mut |_| {})
+            .publish_with(loan, &message, with, &mut |_| {})
             .expect("published");
         match victim.recv_timeout(Duration::from_secs(5)) {
             Ok(sample) => {

@@ -16,8 +16,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "2",
-        0xc45f_6361_5d03_e593,
+        "3",
+        0x0cac_5c2f_a9e9_174b,
     ),
 ];
 

@@ -161,6 +161,9 @@ impl PoolMapping {
         };
         let point = || {
             let on = on?;
+            if on.is_idle()? {
+                return Ok(Point::NONE);
+            }
             match zone.order(context) {
                 Some(order) => order.point(zone, conductor, &on),
                 None => on.synchronize().map(|()| Point::NONE),
@@ -283,8 +286,14 @@ impl Mapping for PoolMapping {
     fn cap(&self) -> u64 {
         self.place().cap()
     }
+    #[inline]
     fn mapped(&self) -> u64 {
-        self.place().mapped()
+        // Asked for every message.
+        match &*self.inner {
+            Place::Host(mapping) => mapping.mapped(),
+            Place::Cuda(mapping) => mapping.mapped(),
+            Place::Registered(mapping) => mapping.mapped(),
+        }
     }
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
         self.place().extend(fd, bytes)

@@ -95,17 +95,13 @@ impl Order {
         entry.1
     }
 
-    /// A point behind all work queued on a stream so far; none if there is none, or if it had to be
-    /// waited for.
+    /// A point behind all work queued on a stream so far; none if it had to be waited for.
     pub(super) fn point(
         &self,
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
         on: &OnStream<'_>,
     ) -> Result<Point, CudaError> {
-        if on.is_idle()? {
-            return Ok(Point::NONE);
-        }
         let id = on.id()?;
         let Some(line) = self.line(conductor, id) else {
             on.synchronize()?;

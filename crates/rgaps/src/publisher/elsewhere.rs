@@ -154,7 +154,7 @@ impl PublisherCore {
     pub(super) fn copy(
         &self,
         provided: Vec<Provided>,
-        filled: &Filled,
+        filled: &Filled<'_>,
         point: Point,
     ) -> (Point, Vec<Copied>) {
         let mut copies = Vec::new();
@@ -396,7 +396,7 @@ impl Target {
     fn copy(
         &self,
         core: &PublisherCore,
-        filled: &Filled,
+        filled: &Filled<'_>,
         offset: u64,
         point: Point,
         read: Point,

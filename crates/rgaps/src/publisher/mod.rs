@@ -22,7 +22,7 @@ use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{History, Member, Offer, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
-use rgaps_topic::{ring_ahead, Message, Point, RegionView, Shared, Sleeper, TopicView, Writer};
+use rgaps_topic::{Copied, Message, Point, RegionView, Shared, Sleeper, TopicView, With, Writer};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -220,6 +220,10 @@ impl Publisher {
     }
 }
 
+fn used_up() -> PublishError {
+    PublishError::Argument("the loan is used up".to_owned())
+}
+
 /// What a publisher's handle and its loans share.
 pub(crate) struct PublisherCore {
     conductor: Arc<Conductor>,
@@ -384,55 +388,84 @@ impl PublisherCore {
     pub(crate) fn publish(
         &self,
         block: &mut Option<rgaps_topic::Loan>,
-        filled: &Filled,
+        filled: &Filled<'_>,
         stream: Stream,
     ) -> Result<u64, PublishError> {
         let publish_ns = monotonic_ns();
         self.guard.check()?;
-        let used_up = || PublishError::Argument("the loan is used up".to_owned());
         if block.is_none() {
             return Err(used_up());
         }
-        if let Some(tensor) = &filled.tensor {
+        if let Some(tensor) = filled.tensor {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
-        // Before anything is queued on the stream, so that nothing is in the way of what has to run for
-        // subscribers to read on.
-        if self.qos.reliable && !self.lock().writer.has_room(filled.bytes) {
-            drop(self.wait_for_room(filled.bytes)?);
-        }
-        let targets = self.provide(filled.bytes)?;
-        ring_ahead(&self.topic);
-        let point = match self.point(stream) {
-            Ok(point) => point,
-            Err(error) => {
-                self.withdraw(targets);
-                return Err(error.into());
-            }
-        };
-        let (read, copies) = self.copy(targets, filled, point);
         let message = Message {
             pool: self.own.pool.pool as u16,
             offset: filled.offset,
             bytes: filled.bytes,
             publish_ns,
             tag: filled.tag,
-            point,
-            tensor: filled.tensor,
+            point: Point::NONE,
         };
-        let mut state = self.lock();
-        if self.qos.reliable && !state.writer.has_room(filled.bytes) {
+        // Before anything is queued on the stream, so that nothing is in the way of what has to run for
+        // subscribers to read on.
+        let mut state = self.room(filled.bytes)?;
+        state.writer.ring_ahead();
+        let is_elsewhere = self.topic.elsewhere().load(Ordering::Acquire) != 0;
+        if is_elsewhere || self.own.mapping.context().is_some() {
             drop(state);
-            // Another thread's message has taken the room that there was.
-            state = match self.wait_for_room(filled.bytes) {
-                Ok(state) => state,
-                Err(error) => {
-                    self.take_back(copies, read);
-                    return Err(error);
-                }
-            };
+            return self.publish_behind(block, message, filled, stream);
         }
+        let with = With {
+            tensor: filled.tensor,
+            read: Point::NONE,
+            copies: [],
+        };
+        self.announce(state, block, &message, with)
+    }
+
+    /// The same where work on a GPU writes the message, or has to copy it.
+    fn publish_behind(
+        &self,
+        block: &mut Option<rgaps_topic::Loan>,
+        mut message: Message,
+        filled: &Filled<'_>,
+        stream: Stream,
+    ) -> Result<u64, PublishError> {
+        let targets = self.provide(filled.bytes)?;
+        message.point = match self.point(stream) {
+            Ok(point) => point,
+            Err(error) => {
+                self.withdraw(targets);
+                return Err(error.into());
+            }
+        };
+        let (read, copies) = self.copy(targets, filled, message.point);
+        // Another thread's message may have taken the room that there was.
+        let state = match self.room(filled.bytes) {
+            Ok(state) => state,
+            Err(error) => {
+                self.take_back(copies, read);
+                return Err(error);
+            }
+        };
+        let with = With {
+            tensor: filled.tensor,
+            read,
+            copies,
+        };
+        self.announce(state, block, &message, with)
+    }
+
+    #[inline]
+    fn announce(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        block: &mut Option<rgaps_topic::Loan>,
+        message: &Message,
+        with: With<'_, impl IntoIterator<Item = Copied>>,
+    ) -> Result<u64, PublishError> {
         let State {
             writer,
             memory,
@@ -442,11 +475,21 @@ impl PublisherCore {
         let block = block.take().ok_or_else(used_up)?;
         *loans -= 1;
         writer
-            .publish_copied(block, &message, read, copies, &mut |block| {
-                memory.free(block)
-            })
+            .publish_with(block, message, with, &mut |block| memory.free(block))
             .map_err(|_| PublishError::LoanLost(self.topic_name.clone()))
             .map(|sequence| sequence - writer.start())
+    }
+
+    /// Room for a message, waited for where reliable subscribers have to read on. It lasts as long as
+    /// the lock.
+    #[inline]
+    fn room(&self, bytes: u64) -> Result<MutexGuard<'_, State>, PublishError> {
+        let mut state = self.lock();
+        if !self.qos.reliable || state.writer.has_room(bytes) {
+            return Ok(state);
+        }
+        drop(state);
+        self.wait_for_room(bytes)
     }
 
     /// A point behind the work queued on a stream so far.

@@ -5,7 +5,7 @@ use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{
     timeline, Copied, LettingGo, Loan, Message, Point, PublisherView, Reader, RegionView, Start,
-    Taken, TopicView, Writer,
+    Taken, TopicView, With, Writer,
 };
 use std::sync::Arc;
 
@@ -211,7 +211,6 @@ pub fn message(tag: u64, offset: u64) -> Message {
         publish_ns: tag,
         tag,
         point: Point::NONE,
-        tensor: None,
     }
 }
 
@@ -314,10 +313,13 @@ impl Publisher {
             point: Point::NONE,
         };
         let message = message(tag, place as u64);
+        let with = With {
+            tensor: None,
+            read: Point::NONE,
+            copies: [copied],
+        };
         writer
-            .publish_copied(loan, &message, Point::NONE, [copied], &mut |block| {
-                memory.free(block)
-            })
+            .publish_with(loan, &message, with, &mut |block| memory.free(block))
             .unwrap();
     }
 

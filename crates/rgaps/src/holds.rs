@@ -1,0 +1,131 @@
+//! What a subscriber knows of the samples that it holds.
+
+use crate::letting::Recorded;
+use rgaps_pool::Stream;
+use rgaps_topic::Tensor;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A place for each sample that may be held, with what its clones share, and how many are. All of it is
+/// there from the start, so that receiving allocates nothing.
+pub(crate) struct Holds {
+    places: Box<[Place]>,
+    unused: Mutex<Vec<u32>>,
+    /// Samples that took a place, ever, and those of them that left it; both wrap around.
+    entered: AtomicU32,
+    ended: AtomicU32,
+}
+
+/// What the clones of a sample share.
+struct Place {
+    clones: AtomicU32,
+    tensor: UnsafeCell<Option<Tensor>>,
+    /// Streams whose work may read the sample.
+    streams: Mutex<Vec<Recorded>>,
+}
+
+// SAFETY: `tensor` is all that is not for several threads by itself. It is written by `enter` only, by
+// the one who has taken the place's number out of `unused`, when no clone of a sample is there; while
+// there are clones it is only read. The last one to go puts the number back under the lock, after it
+// has seen the others go (`remove`).
+unsafe impl Sync for Place {}
+
+impl Holds {
+    pub(crate) fn new(most: u32) -> Holds {
+        let place = |_| Place {
+            clones: AtomicU32::new(0),
+            tensor: UnsafeCell::new(None),
+            streams: Mutex::default(),
+        };
+        Holds {
+            places: (0..most).map(place).collect(),
+            unused: Mutex::new((0..most).rev().collect()),
+            entered: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+        }
+    }
+
+    fn unused(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place, if fewer than the limit are in use.
+    pub(crate) fn begin(&self) -> Option<u32> {
+        self.unused().pop()
+    }
+
+    /// A sample takes its place, with one clone. Returns how many are held now.
+    ///
+    /// # Safety
+    /// The place came from [`begin`](Self::begin), and no sample has taken it since. One thread enters at a
+    /// time.
+    pub(crate) unsafe fn enter(&self, hold: u32, tensor: Option<&Tensor>) -> u32 {
+        let place = &self.places[hold as usize];
+        // SAFETY: nobody else has the place, says the caller.
+        let of_place = unsafe { &mut *place.tensor.get() };
+        match tensor {
+            Some(tensor) => *of_place = Some(*tensor),
+            // Which writes no more than that.
+            None => *of_place = None,
+        }
+        place.clones.store(1, Ordering::Relaxed);
+        // One writer, so no read-modify-write.
+        let entered = self.entered.load(Ordering::Relaxed).wrapping_add(1);
+        self.entered.store(entered, Ordering::Relaxed);
+        entered.wrapping_sub(self.ended.load(Ordering::Relaxed))
+    }
+
+    /// A sample leaves its place. Returns how many are held now.
+    pub(crate) fn end(&self, hold: u32) -> u32 {
+        // Whoever sees that a sample has ended has seen that it had entered.
+        let ended = self.ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let held = self.entered.load(Ordering::Relaxed).wrapping_sub(ended);
+        self.unused().push(hold);
+        held
+    }
+
+    /// What the message is, if it is a tensor.
+    ///
+    /// # Safety
+    /// A clone of the sample in that place lives as long as the result.
+    pub(crate) unsafe fn tensor(&self, hold: u32) -> Option<&Tensor> {
+        // SAFETY: nobody writes it while there is a clone.
+        unsafe { (*self.places[hold as usize].tensor.get()).as_ref() }
+    }
+
+    pub(crate) fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Recorded>> {
+        let streams = self.places[hold as usize].streams.lock();
+        streams.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that work on a stream reads the sample.
+    pub(crate) fn record(&self, hold: u32, stream: Stream) {
+        let stream = Recorded::here(stream);
+        let mut streams = self.streams(hold);
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+    }
+
+    pub(crate) fn add(&self, hold: u32) {
+        // Relaxed, like Arc: whoever clones holds a clone already.
+        self.places[hold as usize]
+            .clones
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True: that was the last one.
+    pub(crate) fn remove(&self, hold: u32) -> bool {
+        // Release what this clone's user read, acquire what the others' did, like Arc.
+        self.places[hold as usize]
+            .clones
+            .fetch_sub(1, Ordering::AcqRel)
+            == 1
+    }
+
+    pub(crate) fn held(&self) -> u32 {
+        let ended = self.ended.load(Ordering::Acquire);
+        self.entered.load(Ordering::Relaxed).wrapping_sub(ended)
+    }
+}
