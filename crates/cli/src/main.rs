@@ -46,7 +46,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "rgaps", &mut script);
-            output.raw(&script)
+            let script = String::from_utf8(script)?;
+            let shell = shell.to_string();
+            let document = serde_json::json!({ "shell": shell, "script": script });
+            output.put(&document, |to| to.write_all(script.as_bytes()))
         }
     }
 }

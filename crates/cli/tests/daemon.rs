@@ -208,9 +208,53 @@ fn completion_knows_the_commands() {
             script.contains("doctor") && script.contains("echo"),
             "{shell}"
         );
+        let document = realm.json(&["completion", shell]);
+        assert_eq!(
+            (&document["shell"], &document["script"]),
+            (&shell.into(), &script.into())
+        );
     }
     let help = realm.run(&["--help"]).ok();
     assert!(help.contains("Exit codes:"), "{help}");
+}
+
+/// Who may not open the socket is told so, and whom to ask; he starts no daemon of his own there.
+#[test]
+fn a_socket_that_is_not_ours_is_told_apart() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let realm = Realm::new();
+    let up = realm.json(&["up"]);
+    let is_root = rustix::process::geteuid().is_root();
+    let may = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(realm.path("r.sock"), mode).unwrap();
+    };
+    may(0);
+    for arguments in [&["status"][..], &["topic", "pub", "t", "--text", "x"]] {
+        let mut command = realm.command(arguments);
+        if is_root {
+            // Nothing stops root; anyone else is stopped.
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(realm.folder.path(), mode).unwrap();
+            let program = realm.path("rgaps");
+            std::fs::copy(command.get_program(), &program).unwrap();
+            let mut other = std::process::Command::new(&program);
+            other.args(arguments).current_dir("/").uid(65534).gid(65534);
+            other
+                .env("RGAPS_SOCKET", realm.path("r.sock"))
+                .env("HOME", "/");
+            command = other;
+        }
+        let run: support::Run = command.output().unwrap().into();
+        let said = run.fails_with(6);
+        assert!(
+            said.contains("may not be used") && said.contains("socket_mode"),
+            "{said}"
+        );
+    }
+    may(0o600);
+    assert_eq!(realm.json(&["status"])["pid"], up["pid"]);
 }
 
 /// Processes of the daemon that serve a realm.

@@ -8,6 +8,13 @@ use rgaps_pool::Stream;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a copy is waited for after a wait for it has failed, how often it is asked about, and how
+/// often asking may fail.
+const FINISH_WAIT: Duration = Duration::from_secs(10);
+const FINISH_PAUSE: Duration = Duration::from_micros(100);
+const FINISH_FAILURES: u32 = 1000;
 
 /// A stream of our own. Work on it does not wait for the default stream, nor the reverse.
 pub struct CudaStream {
@@ -132,8 +139,8 @@ impl CudaStream {
         // wait is needed: from pageable memory the call returns when the bytes are staged.
         unsafe {
             cu!(driver, cuMemcpyHtoDAsync(to, from, bytes, self.raw))?;
-            cu!(driver, cuStreamSynchronize(self.raw))
         }
+        self.finish()
     }
 
     /// Copies to the host and waits.
@@ -149,8 +156,8 @@ impl CudaStream {
                 driver,
                 cuMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, to.len(), self.raw)
             )?;
-            cu!(driver, cuStreamSynchronize(self.raw))
         }
+        self.finish()
     }
 
     /// Copies from an address of the host or of any device, whichever it is, and waits.
@@ -172,8 +179,33 @@ impl CudaStream {
         // SAFETY: as in `write_host`. A copy between devices does not wait on the CPU by itself.
         unsafe {
             cu!(driver, cuMemcpyAsync(to, from, bytes, self.raw))?;
-            cu!(driver, cuStreamSynchronize(self.raw))
         }
+        self.finish()
+    }
+
+    /// Waits for a copy between ranges that are somebody else's as soon as we return: a wait that fails
+    /// does not end the copy, so it is waited for in another way, too, before that failure is told.
+    fn finish(&self) -> Result<(), CudaError> {
+        let Err(error) = self.synchronize() else {
+            return Ok(());
+        };
+        let end = Instant::now() + FINISH_WAIT;
+        let mut failures = 0;
+        // With its context its work has ended.
+        while !error.is_lost() && failures < FINISH_FAILURES {
+            match self.is_idle() {
+                Ok(true) => break,
+                Ok(false) if Instant::now() < end => {}
+                Err(error) if error.is_lost() => break,
+                Err(_) if Instant::now() < end => failures += 1,
+                _ => {
+                    tracing::error!(%error, "a copy may still run whose memory is not ours any more");
+                    break;
+                }
+            }
+            std::thread::sleep(FINISH_PAUSE);
+        }
+        Err(error)
     }
 
     /// Memory that the driver has never heard of is ordinary host memory; on systems that let the

@@ -316,3 +316,27 @@ fn threads_share_a_mapping() {
         }
     });
 }
+
+/// A wait that fails does not end the copy that it was for: whoever is told of the failure takes the
+/// memory back, or gives it to others.
+#[test]
+fn a_copy_is_over_when_the_failure_of_its_wait_is_told() {
+    let gpu = Gpu::new("");
+    let (writer, segment) = gpu.pool(Access::ReadWrite);
+    let reader = gpu.mapping(4 * UNIT, Access::ReadOnly).unwrap();
+    reader.extend(segment.fd.as_fd(), UNIT).unwrap();
+    writer.write(0, &[1; 100]).unwrap();
+    let slow = "delay_us=150000;fail=cuStreamSynchronize:1:CUDA_ERROR_OUT_OF_MEMORY";
+    gpu.control.configure(slow);
+    let failed = cuda_code(writer.write(0, &[2; 100]));
+    assert_eq!(failed, ("cuStreamSynchronize", 2));
+    assert_eq!((peek(&reader, 0), peek(&reader, 99)), (2, 2));
+    gpu.control.configure(slow);
+    let mut found = [0; 100];
+    let failed = cuda_code(reader.read(0, &mut found));
+    assert_eq!(failed, ("cuStreamSynchronize", 2));
+    assert_eq!(
+        found, [2; 100],
+        "later it would be written to what is not ours"
+    );
+}

@@ -11,6 +11,7 @@ mod capture;
 mod daemon;
 mod deaths;
 mod errors;
+mod failures;
 mod gpu;
 mod harness;
 mod letting;
