@@ -23,6 +23,11 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Payloads above this are left to the lane's own thread.
 pub(crate) const BULK_BYTES: usize = 64 << 10;
 
+/// Small messages of a flow are acknowledged together: after so many, or this part of their window, or behind
+/// what is written anyway, or when the clock ticks.
+const OWED_MAX: u32 = 16;
+const OWED_PART: u64 = 8;
+
 /// What came of a message that was to be sent.
 pub type Sent = Offered;
 
@@ -297,6 +302,11 @@ pub(crate) struct Driver {
     arrivals: BTreeMap<Flow, Arrivals>,
     ready: VecDeque<Flow>,
     deliveries: VecDeque<Delivery>,
+    /// What flows' senders were told last, and on which lane.
+    told: HashMap<Flow, (u32, u64, u64)>,
+    /// Small messages that were delivered and are not acknowledged yet: how many, and their bytes.
+    owed: BTreeMap<Flow, (u32, u32)>,
+    owed_bytes_max: u32,
 }
 
 impl Driver {
@@ -306,7 +316,11 @@ impl Driver {
         owner: Arc<dyn Owner>,
         committed: &[(Flow, u64)],
     ) -> Self {
+        let part = receiver.window_bytes / OWED_PART;
         Self {
+            told: HashMap::new(),
+            owed: BTreeMap::new(),
+            owed_bytes_max: u32::try_from(part).unwrap_or(u32::MAX),
             sender: Sender::new(sender, 0),
             receiver: Receiver::new(receiver, Landings::new(owner), committed),
             staged: BTreeMap::new(),
@@ -379,6 +393,7 @@ impl Driver {
     pub(crate) fn lane_closed(&mut self, lane: u32, now_ms: u64) {
         self.out.remove(&lane);
         self.dirty.remove(&lane);
+        self.told.retain(|_, (on, ..)| *on != lane);
         self.stuck = self.stuck.filter(|stuck| *stuck != lane);
         self.sender.lane_closed(lane, now_ms);
         self.receiver.lane_closed(lane);
@@ -452,6 +467,7 @@ impl Driver {
         self.sender.tick(now_ms);
         self.receiver.tick(now_ms);
         self.act(None);
+        self.pay_all();
         self.retry();
     }
 
@@ -523,13 +539,32 @@ impl Driver {
                 } else {
                     self.ready.push_back(flow);
                 }
-                if window > 0 {
-                    self.receiver.released(flow, window);
-                } else {
-                    self.receiver.tell_again(flow);
+                let (count, bytes) = self.owed.entry(flow).or_default();
+                *bytes += window;
+                *count += 1;
+                if window == 0 || *count >= OWED_MAX || *bytes >= self.owed_bytes_max {
+                    self.pay(flow);
                 }
-                self.act(None);
+                if was_closed {
+                    self.told.remove(&flow);
+                }
             }
+        }
+    }
+
+    /// Acknowledges what was delivered.
+    fn pay(&mut self, flow: Flow) {
+        let (_, bytes) = self.owed.remove(&flow).unwrap_or_default();
+        if bytes > 0 {
+            self.receiver.released(flow, bytes);
+        }
+        self.receiver.tell_again(flow);
+        self.act(None);
+    }
+
+    fn pay_all(&mut self) {
+        while let Some((flow, _)) = self.owed.first_key_value() {
+            self.pay(*flow);
         }
     }
 
@@ -557,6 +592,9 @@ impl Driver {
     /// Moves what is to be written next into an empty batch: without `bulk` only what is short. Whether that left something.
     pub(crate) fn batch(&mut self, lane: u32, bulk: bool, batch: &mut Batch) -> bool {
         batch.clear();
+        if self.waiting(lane).is_some() && self.out.keys().next() == Some(&lane) {
+            self.pay_all();
+        }
         let Some(out) = self.out.get_mut(&lane) else {
             return false;
         };
@@ -661,10 +699,18 @@ impl Driver {
         match action {
             Action::Write(write) => {
                 let mut frame = write.frame;
-                if let Frame::Ack { flow, next, .. } = &mut frame {
+                if let Frame::Ack { flow, next, limit } = &mut frame {
                     // What the owner has not taken is not acknowledged.
                     let first = self.arrivals.get(flow).and_then(Arrivals::first);
                     *next = first.map_or(*next, |first| first.min(*next));
+                    let news = (write.lane, *next, *limit);
+                    if self
+                        .told
+                        .insert(*flow, news)
+                        .is_some_and(|(_, n, l)| (n, l) == (*next, *limit))
+                    {
+                        return;
+                    }
                 }
                 if let Some(out) = self.out.get_mut(&write.lane) {
                     out.push_control(frame);

@@ -117,6 +117,10 @@ pub struct Receiver<P> {
     next_grant: u64,
     /// Flows that ended: frames of theirs may still come from lanes that the sender has lost.
     ended: VecDeque<Ended>,
+    /// Some of them are to be told to the sender.
+    ended_untold: bool,
+    /// Flows that are to be told to the sender, or wait for places.
+    active: BTreeSet<Flow>,
     actions: VecDeque<Action>,
 }
 
@@ -132,6 +136,8 @@ impl<P: Places> Receiver<P> {
             grants: BTreeMap::new(),
             next_grant: 1,
             ended: VecDeque::new(),
+            ended_untold: false,
+            active: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
@@ -174,9 +180,11 @@ impl<P: Places> Receiver<P> {
         for number in numbers {
             self.lane_left(number, lane);
         }
-        for flow in self.flows.values_mut() {
-            flow.tell = flow.open;
+        for (flow, state) in &mut self.flows {
+            state.tell = state.open;
+            self.active.insert(*flow);
         }
+        self.ended_untold = true;
         for ended in &mut self.ended {
             ended.told = ended.told.filter(|on| *on != lane);
         }
@@ -363,6 +371,7 @@ impl<P: Places> Receiver<P> {
         if let Some(state) = self.flows.get_mut(&flow) {
             state.window.release(u64::from(bytes));
             state.tell = state.open;
+            self.active.insert(flow);
             self.flush();
         }
     }
@@ -371,9 +380,12 @@ impl<P: Places> Receiver<P> {
     pub fn tell_again(&mut self, flow: Flow) {
         if let Some(state) = self.flows.get_mut(&flow) {
             state.tell = state.open;
-        }
-        for ended in self.ended.iter_mut().filter(|ended| ended.flow == flow) {
-            ended.told = None;
+            self.active.insert(flow);
+        } else {
+            for ended in self.ended.iter_mut().filter(|ended| ended.flow == flow) {
+                ended.told = None;
+                self.ended_untold = true;
+            }
         }
         self.flush();
     }
@@ -449,7 +461,7 @@ impl<P: Places> Receiver<P> {
                 .insert(flow, ReceiveFlow::new(next, self.config.window_bytes));
         }
         if !self.flows.contains_key(&flow) {
-            if self.flows.len() >= FLOWS_MAX {
+            if self.flows.len() >= FLOWS_MAX && !self.forget_one() {
                 return Err(lie("open", "there are too many flows"));
             }
             self.flows
@@ -472,7 +484,19 @@ impl<P: Places> Receiver<P> {
             self.actions.push_back(Action::Opened { flow, next });
         }
         (state.open, state.tell) = (true, true);
+        self.active.insert(flow);
         Ok(())
+    }
+
+    /// Forgets a flow of a former life of the peer that nobody opened again.
+    fn forget_one(&mut self) -> bool {
+        let idle = |state: &ReceiveFlow| !state.open && state.window.held() == 0;
+        let found = self.flows.iter().find(|(_, state)| idle(state));
+        let Some(flow) = found.map(|(flow, _)| *flow) else {
+            return false;
+        };
+        self.flows.remove(&flow);
+        true
     }
 
     fn closed(&mut self, flow: Flow, next: u64, lane: u32) -> Result<(), PeerLie> {
@@ -507,6 +531,7 @@ impl<P: Places> Receiver<P> {
         bytes: u32,
         take: impl FnOnce(&mut VecDeque<Action>),
     ) -> Result<(), PeerLie> {
+        self.active.insert(flow);
         let Some(state) = self.open_flow(flow, "eager")? else {
             return Ok(());
         };
@@ -587,6 +612,7 @@ impl<P: Places> Receiver<P> {
     }
 
     fn asked(&mut self, flow: Flow, sequence: u64, asked: Asked) -> Result<(), PeerLie> {
+        self.active.insert(flow);
         let Some(state) = self.open_flow(flow, "request")? else {
             return Ok(());
         };
@@ -640,6 +666,7 @@ impl<P: Places> Receiver<P> {
         {
             Some(state) => {
                 state.kept.insert(sequence, place);
+                self.active.insert(flow);
                 if again {
                     state.pending.insert(sequence, asked);
                 }
@@ -654,6 +681,7 @@ impl<P: Places> Receiver<P> {
             return Ok(());
         };
         state.tell = true;
+        self.active.insert(flow);
         loop {
             let sequence = state.next;
             if let Some((early, charge_end)) = state.early.remove(&sequence) {
@@ -719,6 +747,7 @@ impl<P: Places> Receiver<P> {
                 before: false,
                 told: None,
             });
+            self.ended_untold = true;
         }
         Ok(())
     }
@@ -763,7 +792,8 @@ impl<P: Places> Receiver<P> {
             return;
         };
         let lane = numbers[0];
-        for ended in &mut self.ended {
+        let untold = std::mem::take(&mut self.ended_untold);
+        for ended in self.ended.iter_mut().filter(|_| untold) {
             if ended.told.is_none() && !ended.before {
                 ended.told = Some(lane);
                 let frame = Frame::Ack {
@@ -780,7 +810,10 @@ impl<P: Places> Receiver<P> {
             }
         }
         let mut granted = Vec::new();
-        for (flow, state) in &mut self.flows {
+        for flow in &std::mem::take(&mut self.active) {
+            let Some(state) = self.flows.get_mut(flow) else {
+                continue;
+            };
             if state.tell {
                 state.tell = false;
                 let (next, limit) = (state.next, state.window.limit());
@@ -811,6 +844,7 @@ impl<P: Places> Receiver<P> {
                     })
                 };
                 let Some(place) = kept.or_else(new) else {
+                    self.active.insert(*flow);
                     break;
                 };
                 state.pending.remove(&sequence);

@@ -141,8 +141,11 @@ pub struct Sender {
     /// Acknowledged, but a lane still reads the bytes.
     draining: BTreeMap<(Flow, u64), (Span, u32)>,
     actions: VecDeque<Action>,
-    order: Vec<Flow>,
-    turn: usize,
+    /// Flows that may have something to send, in turn; each is in both.
+    runnable: VecDeque<Flow>,
+    is_runnable: BTreeSet<Flow>,
+    /// Flows that have something, for which lanes or windows had no room.
+    starved: BTreeSet<Flow>,
     /// Lanes that are closed, and abandoned grants that lanes which are not open yet are to be told.
     closed: BTreeSet<u32>,
     owed: BTreeSet<(u32, u64)>,
@@ -160,8 +163,9 @@ impl Sender {
             flows: BTreeMap::new(),
             draining: BTreeMap::new(),
             actions: VecDeque::new(),
-            order: Vec::new(),
-            turn: 0,
+            runnable: VecDeque::new(),
+            is_runnable: BTreeSet::new(),
+            starved: BTreeSet::new(),
             closed: BTreeSet::new(),
             owed: BTreeSet::new(),
             out_since_ms: Some(now_ms),
@@ -178,7 +182,7 @@ impl Sender {
         if self.flows.contains_key(&flow) {
             return;
         }
-        self.order.push(flow);
+        self.wake(flow);
         self.flows.insert(
             flow,
             SendFlow {
@@ -204,6 +208,7 @@ impl Sender {
             sending
                 .entries
                 .push_back(Entry::new(sending.next, sending.next, Kind::Close));
+            self.wake(flow);
             self.pump();
         }
     }
@@ -253,6 +258,7 @@ impl Sender {
             .push_back(Entry::new(sequence, sequence + 1, message));
         sending.retained += span.bytes;
         sending.next = sequence + 1;
+        self.wake(flow);
         self.pump();
         Offered::Taken
     }
@@ -273,6 +279,7 @@ impl Sender {
         for grant in self.forget_owed(lane) {
             self.control(lane, Frame::Abandon { grant });
         }
+        self.wake_all();
         self.pump();
         true
     }
@@ -323,6 +330,7 @@ impl Sender {
         for (grant, lanes) in abandoned {
             self.abandon(grant, lanes);
         }
+        self.wake_all();
         self.pump();
     }
 
@@ -334,6 +342,7 @@ impl Sender {
             .and_then(|lane| lane.busy.pop_front());
         if let Some((flow, sequence)) = oldest {
             self.not_busy(flow, sequence);
+            self.wake_starved();
             self.pump();
         }
     }
@@ -372,7 +381,10 @@ impl Sender {
     /// A frame for this end.
     pub fn frame(&mut self, lane: u32, frame: &Frame) -> Result<(), PeerLie> {
         match *frame {
-            Frame::Ack { flow, next, limit } => self.acknowledged(flow, next, limit)?,
+            Frame::Ack { flow, next, limit } => {
+                self.acknowledged(flow, next, limit)?;
+                self.wake(flow);
+            }
             Frame::Grant {
                 flow,
                 sequence,
@@ -381,11 +393,13 @@ impl Sender {
                 lanes,
             } => {
                 self.granted(flow, sequence, grant, offset, lanes);
+                self.wake(flow);
             }
             Frame::Head { head } => {
                 if let Some(lane) = self.lanes.get_mut(&lane) {
                     lane.ring.head_returned(head)?;
                 }
+                self.wake_starved();
             }
             _ => return Err(lie("frame", "it is not for the sending end")),
         }
@@ -445,7 +459,7 @@ impl Sender {
                 Kind::Gap => {}
                 Kind::Close => {
                     self.flows.remove(&flow);
-                    self.order.retain(|other| *other != flow);
+                    self.starved.remove(&flow);
                     self.ended_if_drained(flow);
                 }
             }
@@ -558,15 +572,31 @@ impl Sender {
         if self.lanes.is_empty() {
             return;
         }
-        let mut idle = 0;
-        while idle < self.order.len() {
-            self.turn = (self.turn + 1) % self.order.len();
-            idle = if self.step(self.order[self.turn]) {
-                0
-            } else {
-                idle + 1
-            };
+        while let Some(flow) = self.runnable.pop_front() {
+            self.is_runnable.remove(&flow);
+            if self.step(flow) {
+                self.wake(flow);
+            } else if self.flows.get(&flow).is_some_and(SendFlow::has_work) {
+                self.starved.insert(flow);
+            }
         }
+    }
+
+    fn wake(&mut self, flow: Flow) {
+        if self.is_runnable.insert(flow) {
+            self.runnable.push_back(flow);
+        }
+    }
+
+    fn wake_starved(&mut self) {
+        for flow in std::mem::take(&mut self.starved) {
+            self.wake(flow);
+        }
+    }
+
+    fn wake_all(&mut self) {
+        let flows: Vec<Flow> = self.flows.keys().copied().collect();
+        flows.into_iter().for_each(|flow| self.wake(flow));
     }
 
     fn least_busy(&self, among: impl Fn(u32) -> bool) -> Option<u32> {
@@ -797,6 +827,18 @@ impl Entry {
 }
 
 impl SendFlow {
+    /// Whether something of what is looked at is not on its way.
+    fn has_work(&self) -> bool {
+        self.entries
+            .iter()
+            .take(LOOK_AHEAD)
+            .any(|entry| match entry.state {
+                State::Waiting => true,
+                State::Granted { sent, .. } => !entry.is_sent(sent),
+                _ => false,
+            })
+    }
+
     fn push_gap(&mut self, first: u64, next: u64) {
         match self.entries.back_mut() {
             Some(Entry {
