@@ -305,7 +305,8 @@ fn main() {
         .map(|arg| arg.parse().expect("a number"))
         .collect();
     let argument = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
-    let (size, lanes, messages) = (argument(0, 64 << 20), argument(1, 4), argument(2, 40));
+    let (size, lanes) = (argument(0, 64 << 20), argument(1, 4));
+    let messages = argument(2, 40).max(4);
     let (mut raw, mut link, mut wire) = (0.0f64, 0.0f64, 0.0f64);
     let (mut raw_us, mut link_us) = (Vec::new(), Vec::new());
     // In turns, so that a machine that changes its pace changes it for both; the best of each.
