@@ -228,6 +228,17 @@ static void loans(const char *name)
     OK(rgaps_loan_publish_on(loan, stream, NULL));
     OK(rgaps_subscriber_recv(subscriber, SOON, &sample));
     CHECK(is_all(rgaps_sample_data(sample), BYTES, 33));
+    rgaps_sample_release(sample);
+    /* Who has waited names no stream. */
+    OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+    CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 34, BYTES, stream));
+    CU(cu.synchronize(stream));
+    OK(rgaps_loan_publish_on(loan, RGAPS_NO_STREAM, NULL));
+    OK(rgaps_subscriber_recv(subscriber, SOON, &sample));
+    uint32_t ready = 0;
+    OK(rgaps_sample_is_ready(sample, &ready));
+    CHECK(ready);
+    CHECK(is_all(rgaps_sample_data(sample), BYTES, 34));
     CHECK(strcmp(rgaps_sample_domain(sample), rgaps_publisher_domain(publisher)) == 0);
     FAILS(RGAPS_ERROR_CUDA, "stream", rgaps_sample_release_on(sample, (void *)(uintptr_t)12345));
     /* It is still held then. */

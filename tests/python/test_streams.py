@@ -80,6 +80,27 @@ def test_a_consumer_that_sees_to_the_order_itself(cuda, driver):
         assert driver.calls("cuStreamWaitValue64") == before + 1
 
 
+def test_a_publisher_that_has_waited_asks_no_stream(cuda, driver):
+    pub, sub = cuda
+    writes = driver.stream()
+    for keeps_an_array in (False, True):
+        loan = pub.loan(SIZE)
+        capsule = Capsule(loan.__dlpack__(stream=1, max_version=(1, 1)))
+        writes.fill(loan.address, 7, SIZE)
+        writes.synchronize()
+        if keeps_an_array:
+            with pytest.warns(rgaps.CopyWarning):
+                loan.publish(stream=-1)
+            capsule.delete()
+        else:
+            capsule.delete()
+            before = driver.calls("cuStreamQuery")
+            loan.publish(stream=-1)
+            assert driver.calls("cuStreamQuery") == before
+        sample = sub.recv(10)
+        assert sample.is_ready() and sample.tobytes() == b"\7" * SIZE
+
+
 @pytest.mark.parametrize("wrong", [0, -2, "stream", 2.5])
 def test_what_is_no_stream(cuda, wrong):
     pub, sub = cuda

@@ -18,6 +18,8 @@ const KERNEL_NS: u64 = 20_000_000;
 pub struct Enqueue {
     /// Whether work is queued.
     pub query: Short,
+    /// The same where none is.
+    pub query_idle: Short,
     pub write: Short,
     pub wait: Short,
 }
@@ -40,7 +42,15 @@ pub fn enqueue(gpu: &Gpu) -> anyhow::Result<Enqueue> {
         gpu.finish("numbers")?;
         anyhow::Ok(Micros::of(times).short())
     };
+    gpu.finish("what is queued before")?;
+    let mut idle = Vec::new();
+    for _ in 0..COUNT {
+        let begun = monotonic_ns();
+        anyhow::ensure!(gpu.is_idle()?, "a stream without work has some");
+        idle.push(monotonic_ns() - begun);
+    }
     Ok(Enqueue {
+        query_idle: Micros::of(idle).short(),
         query: time(&|_| gpu.is_idle().map(drop))?,
         write: time(&|number| gpu.write(&words, 0, number))?,
         // Of a number that is there: the wait is queued all the same.

@@ -16,7 +16,7 @@ use crate::crew::{Crew, Job, Orders};
 use crate::floor::{self, NAP};
 use crate::gpu::Gpu;
 use crate::stage::{node, Stage};
-use rgaps::{Domain, Loan, PublisherQos, RecvError, Sample, Subscriber, SubscriberQos};
+use rgaps::{Domain, Loan, PublisherQos, RecvError, Sample, Stream, Subscriber, SubscriberQos};
 use rgaps_cuda::DeviceBuffer;
 use rgaps_sync::{monotonic_ns, spin_hint};
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,8 @@ pub struct Plan {
     pub domain: Domain,
     /// How long the kernel in flight takes when a message is published; 0 is none.
     pub kernel_ns: u64,
+    /// Messages are published on the stream that wrote them, and not without one, once they are there.
+    pub on_stream: bool,
 }
 
 impl Plan {
@@ -291,8 +293,9 @@ impl Sender<'_> {
         }
         let begun = monotonic_ns();
         let published = match self.gpu {
-            Some(gpu) => loan.publish_on(gpu.handle()),
-            None => loan.publish(),
+            Some(gpu) if self.plan.on_stream => loan.publish_on(gpu.handle()),
+            // `finish` has waited for the bytes.
+            _ => loan.publish_on(Stream::NONE),
         };
         published.map_err(|unpublished| unpublished.error)?;
         let took = monotonic_ns() - begun;

@@ -40,11 +40,23 @@ pub struct Latency {
 pub struct OnGpu {
     /// This process was a client of MPS.
     pub mps: bool,
-    /// The same with a kernel in flight on the publisher's stream.
+    /// The same, published on the stream that wrote the messages; all work on it is done.
+    pub idle_stream: IdleStream,
+    /// The same with a kernel in flight on that stream.
     pub in_flight: InFlight,
     pub enqueue: Enqueue,
     /// The bytes copied through pinned host memory, to one subscriber.
     pub copied: Copied,
+}
+
+/// The CPU's way of a message where the driver is asked whether there is work to wait for.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct IdleStream {
+    #[serde(flatten)]
+    pub latency: Micros,
+    pub messages: usize,
+    pub publish: Short,
 }
 
 /// The CPU's way of a message while the GPU is at work.
@@ -56,7 +68,7 @@ pub struct InFlight {
     pub latency: Micros,
     pub messages: usize,
     pub publish: Short,
-    /// The median, and that of the publish call, beyond those without a kernel.
+    /// The median, and that of the publish call, beyond those of the idle stream.
     pub grew_us: f64,
     pub publish_grew_us: f64,
 }
@@ -83,6 +95,7 @@ pub fn latency(
         subscribers,
         domain,
         kernel_ns: 0,
+        on_stream: false,
     };
     let outcome = exchange::run(&stage, "bench/latency", &plan)?;
     let (mut lost, mut corrupt) = (outcome.lost, outcome.corrupt);
@@ -93,18 +106,30 @@ pub fn latency(
             let busy = Plan {
                 kernel_ns: kernel_us * 1000,
                 messages: messages.min(IN_FLIGHT_MAX),
+                on_stream: true,
+                ..plan.clone()
+            };
+            let idle = Plan {
+                on_stream: true,
                 ..plan
             };
+            let without = exchange::run(&stage, "bench/latency/idle-stream", &idle)?;
             let with = exchange::run(&stage, "bench/latency/in-flight", &busy)?;
-            lost += with.lost;
-            corrupt += with.corrupt;
-            let in_flight = in_flight(kernel_us, with, latency, publish);
+            lost += without.lost + with.lost;
+            corrupt += without.corrupt + with.corrupt;
+            let idle_stream = IdleStream {
+                latency: Micros::of(without.messages.concat()),
+                messages: without.publish.len(),
+                publish: Micros::of(without.publish).short(),
+            };
+            let in_flight = in_flight(kernel_us, with, &idle_stream);
             let gpu = Gpu::open(uuid)?;
             let enqueue = enqueue(&gpu)?;
             let copied = copied(&stage, uuid, size, messages, wait)?;
             corrupt += copied.corrupt;
             Some(OnGpu {
                 mps: is_under_mps(),
+                idle_stream,
                 in_flight,
                 enqueue,
                 copied,
@@ -129,7 +154,7 @@ pub fn latency(
     })
 }
 
-fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: Micros, publish: Short) -> InFlight {
+fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: &IdleStream) -> InFlight {
     let latency = Micros::of(outcome.messages.concat());
     let messages = outcome.publish.len();
     let with = Micros::of(outcome.publish).short();
@@ -138,7 +163,7 @@ fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: Micros, publish: 
         messages,
         latency,
         publish: with,
-        grew_us: round(latency.p50_us - idle.p50_us, 3),
-        publish_grew_us: round(with.p50_us - publish.p50_us, 3),
+        grew_us: round(latency.p50_us - idle.latency.p50_us, 3),
+        publish_grew_us: round(with.p50_us - idle.publish.p50_us, 3),
     }
 }

@@ -144,6 +144,8 @@ typedef struct rgaps_listener rgaps_listener_t;
 
 /* A CUstream or cudaStream_t. */
 typedef void *rgaps_stream_t;
+/* For rgaps_loan_publish_on(): no stream; the caller has waited for all work that writes the message. */
+#define RGAPS_NO_STREAM ((rgaps_stream_t)-1)
 
 /* ---- Library ------------------------------------------------------------------------------- */
 

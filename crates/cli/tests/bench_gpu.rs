@@ -202,6 +202,7 @@ fn latency_on_a_gpu_has_a_kernel_in_flight_and_the_copying_way_beside_it() {
         is_ordered(&found["publish"], &["p50_us", "p99_us"]);
         let gpu = &found["gpu"];
         is_ordered(&gpu["in_flight"], &ALL);
+        is_ordered(&gpu["idle_stream"], &ALL);
         assert_eq!(gpu["in_flight"]["kernel_us"], 500);
         assert!(gpu["in_flight"]["grew_us"].is_f64(), "{gpu}");
         for operation in ["query", "write", "wait"] {

@@ -67,6 +67,12 @@ pub struct Segment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream(pub u64);
 
+impl Stream {
+    /// No stream: all work that concerns the bytes has been waited for, or there was none. The array
+    /// API standard's -1.
+    pub const NONE: Stream = Stream(u64::MAX);
+}
+
 /// What goes wrong with pools.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

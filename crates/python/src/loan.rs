@@ -171,6 +171,9 @@ impl LoanBase {
                 order::current_of_torch(py, device::ordinal(uuid)?)
             }
             (None, _, _) => Ok(block.last_stream().unwrap_or(Stream(0))),
+            (Some(number), _, _) if number.extract::<i64>().is_ok_and(|number| number == -1) => {
+                Ok(Stream::NONE)
+            }
             (Some(_), _, _) => order::named(named),
         }
     }
@@ -185,7 +188,9 @@ impl LoanBase {
         self.sender
             .check_declared("the loan", Some((form.dtype, &form.shape)))?;
         let stream = self.stream(py, block, stream)?;
-        block.join(stream).map_err(IntoPyErr::into_py_err)?;
+        if stream != Stream::NONE {
+            block.join(stream).map_err(IntoPyErr::into_py_err)?;
+        }
         let mut loan = self.take_loan(py, block, stream)?;
         let is_copy = block.has_loan();
         loan.set_tag(self.tag.load(Ordering::Relaxed));
@@ -336,7 +341,8 @@ impl LoanBase {
     /// On a GPU it comes behind the work queued so far on ``stream`` and on the streams that
     /// consumers named to ``__dlpack__``; nothing waits for that here. Without ``stream``: of a
     /// loan for torch, behind torch's current stream of the GPU too; if there was no consumer,
-    /// behind the default stream. If an array over the loan is still alive, a copy is published,
+    /// behind the default stream. ``stream=-1`` says that all of that work has been waited for
+    /// already, and no stream is asked. If an array over the loan is still alive, a copy is published,
     /// with a `CopyWarning`.
     #[pyo3(signature = (*, stream=None))]
     pub(crate) fn publish(

@@ -144,9 +144,14 @@ pub(crate) unsafe fn copy(
     bytes: u64,
     after: &[Stream],
 ) -> Result<(), rgaps::LoanError> {
+    let known = after
+        .iter()
+        .copied()
+        .filter(|stream| *stream != Stream::NONE);
+    let after: Vec<Stream> = known.collect();
     let last = after.last().copied().unwrap_or(Stream(0));
     if loan.domain() != Domain::Host {
-        join(loan, after, last)?;
+        join(loan, &after, last)?;
     }
     // SAFETY: the source is readable until the work has finished, which is waited for: only torch
     // says when memory that it gave out is used again, and it copies by itself.

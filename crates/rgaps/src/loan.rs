@@ -205,6 +205,10 @@ impl Loan {
     /// receives the message has his own work wait for it ([`Sample::wait_on`](crate::Sample::wait_on)).
     /// On host memory the stream is not used.
     ///
+    /// With [`Stream::NONE`] the caller says that he has waited for all work that writes the bytes: the
+    /// driver is not asked about any. To ask takes it 0.2 to 1.4 us where all work is done (`bench latency`
+    /// measures it).
+    ///
     /// A reliable subscriber is waited for before anything is queued on the stream. A stream that
     /// captures a graph is refused.
     pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {

@@ -156,6 +156,9 @@ impl PoolMapping {
         conductor: &Arc<Conductor>,
         stream: Stream,
     ) -> Result<Point, CudaError> {
+        if stream == Stream::NONE {
+            return Ok(Point::NONE);
+        }
         let (Some(on), Some(context)) = (self.on_stream(stream), self.context()) else {
             return Ok(Point::NONE);
         };

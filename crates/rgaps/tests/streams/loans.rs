@@ -2,7 +2,7 @@
 
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, never, until, SOON};
-use rgaps::{Node, PublishError, Publisher};
+use rgaps::{Node, PublishError, Publisher, Stream};
 use std::time::Duration;
 
 fn publisher(node: &Node, domain: rgaps::Domain) -> Publisher {
@@ -112,6 +112,42 @@ fn a_loan_whose_publishing_failed_is_not_reused_under_its_work() {
             room(&publisher) == POOL_BLOCKS - 1
         });
         assert_eq!(value_of(&subscriber.recv_timeout(SOON).unwrap()), Some(1));
+    });
+}
+
+/// The caller has waited: no stream is asked, whatever else is queued, and the message is there.
+#[test]
+fn without_a_stream_no_stream_is_asked() {
+    alone(&[], || {
+        let gpu = gpu();
+        let daemon = small_pool();
+        let node = daemon.node("test");
+        let subscriber = node.subscriber("t").create().unwrap();
+        let publisher = publisher(&node, gpu.domain);
+        let (stream, busy) = (gpu.stream(), gpu.stream());
+        publish_done(&publisher, &stream, 1);
+        drop(subscriber.recv_timeout(SOON).unwrap());
+        let loan = publisher.loan(MESSAGE).unwrap();
+        // SAFETY: the loan's bytes are ours, and the work is waited for.
+        unsafe { stream.fill(loan.address(), 2, MESSAGE).unwrap() };
+        stream.synchronize().unwrap();
+        let gate = gpu.close(&busy);
+        gpu.configure("");
+        loan.publish_on(Stream::NONE).unwrap();
+        for call in [
+            "cuStreamQuery",
+            "cuStreamWriteValue64",
+            "cuStreamIsCapturing",
+        ] {
+            assert!(matches!(gpu.calls(call), None | Some(0)), "{call}");
+        }
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        assert!(sample.is_ready().unwrap());
+        assert_eq!(value_of(&sample), Some(2));
+        drop(gate);
+        // Given back, too: at once.
+        publisher.loan(MESSAGE).unwrap().discard_on(Stream::NONE);
+        assert_eq!(room(&publisher), POOL_BLOCKS - 1);
     });
 }
 
