@@ -183,13 +183,15 @@ fn an_idle_topic_and_the_daemon_are_small() {
     }
 }
 
-/// Lines of a trace between the first and the last mark; none without two marks.
+/// System calls of a trace between the first and the last mark; none without two marks. A signal, such as
+/// that of the subscriber's end, is no call.
 fn between_marks(trace: &str) -> Option<Vec<&str>> {
     let lines: Vec<&str> = trace.lines().collect();
     let is_mark = |line: &&str| line.starts_with("getppid(");
     let first = lines.iter().position(&is_mark)?;
     let last = lines.iter().rposition(is_mark)?;
-    (last > first).then(|| lines[first + 1..last].to_vec())
+    let calls = lines.get(first + 1..last)?.iter().copied();
+    Some(calls.filter(|line| !line.starts_with("---")).collect())
 }
 
 #[test]
