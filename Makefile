@@ -95,6 +95,14 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 	cargo build --release --locked --quiet -p rgaps-races
 	@target/release/rgaps-races $(RACES)
 
+sim: ## Links between hosts in virtual time, with seeded faults: SEEDS=10000
+	@tools/setup.sh base rust
+	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test sim -- --nocapture
+	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --lib bytes_that_are_cut -- --nocapture
+
+fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each target
+	@tools/fuzz.sh
+
 bench: build ## The figures, as one JSON file under bench/results
 	@bench/run.sh
 

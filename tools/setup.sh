@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, valgrind, rust, python, aarch64, deny, nightly, miri.
+# a second. Each argument is a group: base, valgrind, rust, python, aarch64, deny, nightly,
+# miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -10,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 RUST_MIN=1.85
 PYTHON_MIN=3.10
 DENY_VERSION=0.18.3
+FUZZ_VERSION=0.13.2
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -129,6 +131,15 @@ setup_nightly() {
 setup_miri() {
   setup_nightly
   rustup_need component miri nightly
+}
+
+setup_fuzz() {
+  setup_nightly
+  command -v cargo-fuzz >/dev/null && return
+  say "building cargo-fuzz (about 2 CPU minutes, once per machine)"
+  CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$PWD/target/cargo-fuzz" \
+    cargo install cargo-fuzz --version "$FUZZ_VERSION" --locked --debug --quiet
+  rm -rf target/cargo-fuzz
 }
 
 for group; do

@@ -802,3 +802,7 @@ pub(crate) fn fill(part: &mut Option<Part>, from: usize, bytes: &[u8]) {
         part.as_mut_slice()[from..from + bytes.len()].copy_from_slice(bytes);
     }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

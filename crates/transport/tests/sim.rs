@@ -31,7 +31,7 @@ fn seeds(faults: Faults) {
         match run {
             Ok(counts) => total.add(&counts),
             Err(panic) => {
-                eprintln!("failed with SEED={seed} and {faults:?}");
+                eprintln!("failed with {faults:?}; again: SEED={seed} cargo test -p rgaps-transport --test sim");
                 std::panic::resume_unwind(panic);
             }
         }
