@@ -18,6 +18,8 @@ use std::sync::Arc;
 const CONTROL_MAX: usize = 16 << 10;
 /// Frames of a batch, which is what one call writes.
 const BATCH_FRAMES: usize = 32;
+/// Their heads and payloads.
+pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
 /// A batch ends after so many bytes of payloads.
 const BATCH_BYTES: usize = 256 << 10;
 /// Payloads above this are left to the lane's own thread.
@@ -81,15 +83,15 @@ impl Batch {
         self.done == self.bytes
     }
 
-    /// What is left of it.
-    pub(crate) fn slices<'a>(&'a self, into: &mut Vec<IoSlice<'a>>) {
-        let mut skip = self.done;
-        let mut push = |mut slice: &'a [u8]| {
+    /// What is left of it; how many slices that are.
+    pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
+        let (mut skip, mut count) = (self.done, 0);
+        let mut push = |slice: &'a [u8]| {
             let skipped = skip.min(slice.len());
             skip -= skipped;
-            slice = &slice[skipped..];
-            if !slice.is_empty() {
-                into.push(IoSlice::new(slice));
+            if skipped < slice.len() {
+                into[count] = IoSlice::new(&slice[skipped..]);
+                count += 1;
             }
         };
         let mut head = 0;
@@ -100,6 +102,7 @@ impl Batch {
                 push(payload.slice(*from, *to));
             }
         }
+        count
     }
 
     pub(crate) fn wrote(&mut self, bytes: usize) {
@@ -188,6 +191,10 @@ struct Arrivals {
     waits: bool,
     /// What is here up to `Closed` has no window any more that it could go back to.
     closed: bool,
+    /// Small messages that were delivered and are not acknowledged yet: how many, and their bytes.
+    owed: (u32, u32),
+    /// What the sender was told last, and on which lane.
+    told: Option<(u32, u64, u64)>,
 }
 
 impl Arrivals {
@@ -296,16 +303,17 @@ pub(crate) struct Driver {
     gave_up: BTreeSet<(Flow, u64)>,
     full: BTreeSet<Flow>,
     out: BTreeMap<u32, Out>,
-    dirty: BTreeSet<u32>,
+    dirty: Vec<u32>,
     stuck: Option<u32>,
     taken: HashMap<(Flow, u64), (Vec<u8>, usize)>,
+    /// What comes in its turn; a flow stays here until it is closed.
     arrivals: BTreeMap<Flow, Arrivals>,
+    /// Flows whose owner could not take the first.
+    waiting: Vec<Flow>,
     ready: VecDeque<Flow>,
     deliveries: VecDeque<Delivery>,
-    /// What flows' senders were told last, and on which lane.
-    told: HashMap<Flow, (u32, u64, u64)>,
-    /// Small messages that were delivered and are not acknowledged yet: how many, and their bytes.
-    owed: BTreeMap<Flow, (u32, u32)>,
+    /// Flows that are owed an acknowledgement.
+    owed: Vec<Flow>,
     owed_bytes_max: u32,
 }
 
@@ -318,8 +326,8 @@ impl Driver {
     ) -> Self {
         let part = receiver.window_bytes / OWED_PART;
         Self {
-            told: HashMap::new(),
-            owed: BTreeMap::new(),
+            owed: Vec::new(),
+            waiting: Vec::new(),
             owed_bytes_max: u32::try_from(part).unwrap_or(u32::MAX),
             sender: Sender::new(sender, 0),
             receiver: Receiver::new(receiver, Landings::new(owner), committed),
@@ -328,7 +336,7 @@ impl Driver {
             gave_up: BTreeSet::new(),
             full: BTreeSet::new(),
             out: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: Vec::new(),
             stuck: None,
             taken: HashMap::new(),
             arrivals: BTreeMap::new(),
@@ -392,8 +400,10 @@ impl Driver {
     /// A lane is closed, and nobody reads or writes for it any more.
     pub(crate) fn lane_closed(&mut self, lane: u32, now_ms: u64) {
         self.out.remove(&lane);
-        self.dirty.remove(&lane);
-        self.told.retain(|_, (on, ..)| *on != lane);
+        self.dirty.retain(|dirty| *dirty != lane);
+        for arrivals in self.arrivals.values_mut() {
+            arrivals.told = arrivals.told.filter(|(on, ..)| *on != lane);
+        }
         self.stuck = self.stuck.filter(|stuck| *stuck != lane);
         self.sender.lane_closed(lane, now_ms);
         self.receiver.lane_closed(lane);
@@ -411,6 +421,9 @@ impl Driver {
     pub(crate) fn restart(&mut self) {
         self.sender.restart();
         self.receiver.restart();
+        // Flows that come again begin anew.
+        self.arrivals
+            .retain(|_, arrivals| arrivals.first().is_some() || arrivals.owed.0 > 0);
         self.act(None);
         self.event(Event::PeerRestarted);
     }
@@ -476,9 +489,10 @@ impl Driver {
             self.receiver.places_freed();
             self.act(None);
         }
-        for (flow, arrivals) in &mut self.arrivals {
-            if std::mem::take(&mut arrivals.waits) && arrivals.out.is_none() {
-                self.ready.push_back(*flow);
+        for flow in std::mem::take(&mut self.waiting) {
+            if let Some(arrivals) = self.arrivals.get_mut(&flow) {
+                arrivals.waits = false;
+                self.ready.push_back(flow);
             }
         }
     }
@@ -488,7 +502,7 @@ impl Driver {
         if let Some(out) = self.out.get_mut(&lane) {
             if out.control.is_empty() {
                 out.control.push_back(Frame::Alive { beat });
-                self.dirty.insert(lane);
+                make_dirty(&mut self.dirty, lane);
             }
         }
     }
@@ -530,23 +544,26 @@ impl Driver {
             Err(arrival) => {
                 arrivals.queue.push_front(arrival);
                 arrivals.waits = true;
+                self.waiting.push(flow);
             }
             Ok(window) => {
                 let window = if arrivals.closed { 0 } else { window };
                 arrivals.closed &= !was_closed;
-                if arrivals.queue.is_empty() {
-                    self.arrivals.remove(&flow);
-                } else {
+                if !arrivals.queue.is_empty() {
                     self.ready.push_back(flow);
                 }
-                let (count, bytes) = self.owed.entry(flow).or_default();
+                let (count, bytes) = &mut arrivals.owed;
+                if *count == 0 {
+                    self.owed.push(flow);
+                }
                 *bytes += window;
                 *count += 1;
                 if window == 0 || *count >= OWED_MAX || *bytes >= self.owed_bytes_max {
                     self.pay(flow);
                 }
-                if was_closed {
-                    self.told.remove(&flow);
+                let idle = |arrivals: &mut Arrivals| arrivals.first().is_none();
+                if was_closed && self.arrivals.get_mut(&flow).is_some_and(idle) {
+                    self.arrivals.remove(&flow);
                 }
             }
         }
@@ -554,22 +571,25 @@ impl Driver {
 
     /// Acknowledges what was delivered.
     fn pay(&mut self, flow: Flow) {
-        let (_, bytes) = self.owed.remove(&flow).unwrap_or_default();
-        if bytes > 0 {
-            self.receiver.released(flow, bytes);
+        let arrivals = self.arrivals.get_mut(&flow);
+        let owed = arrivals.map(|arrivals| std::mem::take(&mut arrivals.owed));
+        match owed {
+            Some((1.., bytes)) if bytes > 0 => self.receiver.released(flow, bytes),
+            Some((1.., _)) => self.receiver.tell_again(flow),
+            // It was paid since.
+            _ => return,
         }
-        self.receiver.tell_again(flow);
         self.act(None);
     }
 
     fn pay_all(&mut self) {
-        while let Some((flow, _)) = self.owed.first_key_value() {
-            self.pay(*flow);
+        while let Some(flow) = self.owed.pop() {
+            self.pay(flow);
         }
     }
 
     /// Lanes that have something to write since this was asked last.
-    pub(crate) fn dirty(&mut self) -> BTreeSet<u32> {
+    pub(crate) fn dirty(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.dirty)
     }
 
@@ -670,7 +690,7 @@ impl Driver {
                 if out.writes.len() > CONTROL_MAX {
                     self.stuck = Some(write.lane);
                 }
-                self.dirty.insert(write.lane);
+                make_dirty(&mut self.dirty, write.lane);
             }
             Action::Release {
                 flow,
@@ -701,15 +721,13 @@ impl Driver {
                 let mut frame = write.frame;
                 if let Frame::Ack { flow, next, limit } = &mut frame {
                     // What the owner has not taken is not acknowledged.
-                    let first = self.arrivals.get(flow).and_then(Arrivals::first);
-                    *next = first.map_or(*next, |first| first.min(*next));
-                    let news = (write.lane, *next, *limit);
-                    if self
-                        .told
-                        .insert(*flow, news)
-                        .is_some_and(|(_, n, l)| (n, l) == (*next, *limit))
-                    {
-                        return;
+                    if let Some(arrivals) = self.arrivals.get_mut(flow) {
+                        *next = arrivals.first().map_or(*next, |first| first.min(*next));
+                        let news = (write.lane, *next, *limit);
+                        let told = arrivals.told.replace(news);
+                        if told.is_some_and(|(_, next, limit)| (next, limit) == (news.1, news.2)) {
+                            return;
+                        }
                     }
                 }
                 if let Some(out) = self.out.get_mut(&write.lane) {
@@ -717,7 +735,7 @@ impl Driver {
                     if out.control.len() > CONTROL_MAX {
                         self.stuck = Some(write.lane);
                     }
-                    self.dirty.insert(write.lane);
+                    make_dirty(&mut self.dirty, write.lane);
                 }
             }
             Action::Take {
@@ -793,6 +811,12 @@ impl Driver {
         if arrivals.queue.len() == 1 && arrivals.out.is_none() && !arrivals.waits {
             self.ready.push_back(flow);
         }
+    }
+}
+
+fn make_dirty(dirty: &mut Vec<u32>, lane: u32) {
+    if !dirty.contains(&lane) {
+        dirty.push(lane);
     }
 }
 

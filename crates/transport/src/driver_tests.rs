@@ -337,9 +337,9 @@ fn write(driver: &mut Driver, lane: &mut Lane, end: usize, random: &mut Random) 
         driver.written(lane.number, payloads);
         driver.batch(lane.number, !random.one_in(3), &mut pipe.batch);
     }
-    let mut slices = Vec::new();
-    pipe.batch.slices(&mut slices);
-    let all: Vec<u8> = slices
+    let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+    let count = pipe.batch.slices(&mut slices);
+    let all: Vec<u8> = slices[..count]
         .iter()
         .flat_map(|slice| slice.iter().copied())
         .collect();

@@ -5,7 +5,7 @@
 //! or would have to wait is left to the lane's writing thread.
 
 use crate::connection::{Connection, Wait};
-use crate::driver::{fill, Batch, Destination, BULK_BYTES};
+use crate::driver::{fill, Batch, Destination, BATCH_SLICES, BULK_BYTES};
 use crate::frame::{Decoded, Frame};
 use crate::running::Running;
 use std::io::IoSlice;
@@ -153,11 +153,10 @@ impl Stream {
                         break;
                     }
                 }
-                let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
-                batch.slices(&mut slices);
-                let wrote = self.connection.write(&slices, wait);
+                let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+                let count = batch.slices(&mut slices);
+                let wrote = self.connection.write(&slices[..count], wait);
                 let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
-                drop(slices);
                 if wrote == 0 {
                     // It would have to wait.
                     self.ring_bell();

@@ -120,7 +120,7 @@ pub struct Receiver<P> {
     /// Some of them are to be told to the sender.
     ended_untold: bool,
     /// Flows that are to be told to the sender, or wait for places.
-    active: BTreeSet<Flow>,
+    active: Vec<Flow>,
     actions: VecDeque<Action>,
 }
 
@@ -137,7 +137,7 @@ impl<P: Places> Receiver<P> {
             next_grant: 1,
             ended: VecDeque::new(),
             ended_untold: false,
-            active: BTreeSet::new(),
+            active: Vec::new(),
             actions: VecDeque::new(),
         }
     }
@@ -182,7 +182,7 @@ impl<P: Places> Receiver<P> {
         }
         for (flow, state) in &mut self.flows {
             state.tell = state.open;
-            self.active.insert(*flow);
+            make_active(&mut self.active, *flow);
         }
         self.ended_untold = true;
         for ended in &mut self.ended {
@@ -371,7 +371,7 @@ impl<P: Places> Receiver<P> {
         if let Some(state) = self.flows.get_mut(&flow) {
             state.window.release(u64::from(bytes));
             state.tell = state.open;
-            self.active.insert(flow);
+            make_active(&mut self.active, flow);
             self.flush();
         }
     }
@@ -380,7 +380,7 @@ impl<P: Places> Receiver<P> {
     pub fn tell_again(&mut self, flow: Flow) {
         if let Some(state) = self.flows.get_mut(&flow) {
             state.tell = state.open;
-            self.active.insert(flow);
+            make_active(&mut self.active, flow);
         } else {
             for ended in self.ended.iter_mut().filter(|ended| ended.flow == flow) {
                 ended.told = None;
@@ -484,7 +484,7 @@ impl<P: Places> Receiver<P> {
             self.actions.push_back(Action::Opened { flow, next });
         }
         (state.open, state.tell) = (true, true);
-        self.active.insert(flow);
+        make_active(&mut self.active, flow);
         Ok(())
     }
 
@@ -531,12 +531,25 @@ impl<P: Places> Receiver<P> {
         bytes: u32,
         take: impl FnOnce(&mut VecDeque<Action>),
     ) -> Result<(), PeerLie> {
-        self.active.insert(flow);
+        make_active(&mut self.active, flow);
         let Some(state) = self.open_flow(flow, "eager")? else {
             return Ok(());
         };
         state.tell = true;
         if sequence < state.next || state.early.contains_key(&sequence) {
+            return Ok(());
+        }
+        if sequence == state.next {
+            // It is its turn: the usual case.
+            state.window.arrive(u64::from(bytes), charge_end)?;
+            state.next = sequence + 1;
+            take(&mut self.actions);
+            self.actions.push_back(Action::Commit {
+                flow,
+                sequence,
+                large: None,
+                eager_bytes: bytes,
+            });
             return Ok(());
         }
         state.window.admits(u64::from(bytes), charge_end)?;
@@ -612,7 +625,7 @@ impl<P: Places> Receiver<P> {
     }
 
     fn asked(&mut self, flow: Flow, sequence: u64, asked: Asked) -> Result<(), PeerLie> {
-        self.active.insert(flow);
+        make_active(&mut self.active, flow);
         let Some(state) = self.open_flow(flow, "request")? else {
             return Ok(());
         };
@@ -666,7 +679,7 @@ impl<P: Places> Receiver<P> {
         {
             Some(state) => {
                 state.kept.insert(sequence, place);
-                self.active.insert(flow);
+                make_active(&mut self.active, flow);
                 if again {
                     state.pending.insert(sequence, asked);
                 }
@@ -681,7 +694,7 @@ impl<P: Places> Receiver<P> {
             return Ok(());
         };
         state.tell = true;
-        self.active.insert(flow);
+        make_active(&mut self.active, flow);
         loop {
             let sequence = state.next;
             if let Some((early, charge_end)) = state.early.remove(&sequence) {
@@ -844,7 +857,7 @@ impl<P: Places> Receiver<P> {
                     })
                 };
                 let Some(place) = kept.or_else(new) else {
-                    self.active.insert(*flow);
+                    make_active(&mut self.active, *flow);
                     break;
                 };
                 state.pending.remove(&sequence);
@@ -870,6 +883,12 @@ impl<P: Places> Receiver<P> {
         for number in granted {
             self.tell_grant(number);
         }
+    }
+}
+
+fn make_active(active: &mut Vec<Flow>, flow: Flow) {
+    if !active.contains(&flow) {
+        active.push(flow);
     }
 }
 

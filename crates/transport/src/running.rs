@@ -610,7 +610,7 @@ impl Running {
     fn kick_dirty(&self, but: Option<u32>) -> bool {
         let mut core = self.lock();
         let mut dirty = core.driver.dirty();
-        but.map(|but| dirty.remove(&but));
+        dirty.retain(|lane| Some(*lane) != but);
         let lane = |number| core.lanes.get(number).map(|open| Arc::clone(&open.lane));
         let lanes: Vec<Arc<dyn Lane>> = dirty.iter().filter_map(lane).collect();
         drop(core);

@@ -124,6 +124,8 @@ struct SendFlow {
     opened: bool,
     closing: bool,
     lane: Option<u32>,
+    /// It is among those that have a turn.
+    runnable: bool,
 }
 
 #[derive(Debug)]
@@ -141,9 +143,8 @@ pub struct Sender {
     /// Acknowledged, but a lane still reads the bytes.
     draining: BTreeMap<(Flow, u64), (Span, u32)>,
     actions: VecDeque<Action>,
-    /// Flows that may have something to send, in turn; each is in both.
+    /// Flows that may have something to send, in turn.
     runnable: VecDeque<Flow>,
-    is_runnable: BTreeSet<Flow>,
     /// Flows that have something, for which lanes or windows had no room.
     starved: BTreeSet<Flow>,
     /// Lanes that are closed, and abandoned grants that lanes which are not open yet are to be told.
@@ -164,7 +165,6 @@ impl Sender {
             draining: BTreeMap::new(),
             actions: VecDeque::new(),
             runnable: VecDeque::new(),
-            is_runnable: BTreeSet::new(),
             starved: BTreeSet::new(),
             closed: BTreeSet::new(),
             owed: BTreeSet::new(),
@@ -182,7 +182,6 @@ impl Sender {
         if self.flows.contains_key(&flow) {
             return;
         }
-        self.wake(flow);
         self.flows.insert(
             flow,
             SendFlow {
@@ -196,8 +195,10 @@ impl Sender {
                 opened: false,
                 closing: false,
                 lane: None,
+                runnable: false,
             },
         );
+        self.wake(flow);
         self.pump();
     }
 
@@ -573,7 +574,9 @@ impl Sender {
             return;
         }
         while let Some(flow) = self.runnable.pop_front() {
-            self.is_runnable.remove(&flow);
+            if let Some(sending) = self.flows.get_mut(&flow) {
+                sending.runnable = false;
+            }
             if self.step(flow) {
                 self.wake(flow);
             } else if self.flows.get(&flow).is_some_and(SendFlow::has_work) {
@@ -583,8 +586,10 @@ impl Sender {
     }
 
     fn wake(&mut self, flow: Flow) {
-        if self.is_runnable.insert(flow) {
-            self.runnable.push_back(flow);
+        if let Some(sending) = self.flows.get_mut(&flow) {
+            if !std::mem::replace(&mut sending.runnable, true) {
+                self.runnable.push_back(flow);
+            }
         }
     }
 
