@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build test test-driver demo check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links test test-driver demo check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ setup: ## Install what building and testing need (every other target calls its p
 build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
 	@tools/setup.sh base rust
 	cargo build --release --locked $(PRODUCTS)
+
+links: ## Release build of target/release/rgaps-links, for hosts that are linked with others
+	@tools/setup.sh base rust
+	cargo build --release --locked -p rgaps-links
 
 test: ## Everything, on a machine without a GPU
 	@tools/test.sh

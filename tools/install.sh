@@ -30,6 +30,6 @@ install -m 644 crates/capi/include/rgaps/thesis.h "$root$includedir/rgaps/thesis
 sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$libdir|; s|@INCLUDEDIR@|$includedir|; s|@VERSION@|$version|" \
   crates/capi/rgaps.pc.in >"$root$libdir/pkgconfig/rgaps.pc"
 chmod 644 "$root$libdir/pkgconfig/rgaps.pc"
-for program in rgaps rgapsd; do
+for program in rgaps rgapsd rgaps-links; do
   if [ -f "$built/$program" ]; then install -m 755 "$built/$program" "$root$prefix/bin/$program"; fi
 done

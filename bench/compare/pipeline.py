@@ -184,10 +184,11 @@ def sink(state, way, case, batch, mode, pair, index):
     return {"ended": ended, "lost": lost, "corrupt": int(seal.bad), "parts": meter.found()}
 
 
-def alone(state, batch, pair, rounds):
-    """What this stage's work takes while others have none; also makes all that it needs."""
+def alone(state, batch, pair):
+    """What this stage's work takes while others have none."""
     setup, role = state["setup"], state["role"]
     device, nbytes = setup.device, vision.payload_bytes(batch, setup.device) + vision.TRAILER
+    rounds = 20 if device.type == "cuda" else 3
     here, there = (torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(2))
     seal = seal_for(state, batch)
     if role == "source":
@@ -281,17 +282,10 @@ def run(options, found, save, say):
         begun = time.monotonic()
         try:
             with Pool(roles, {"frames": 1, "blurred": len(SINKS)}, acks, "pipeline", options.device, 400) as pool:
-                ready = set()
                 for number, (pair, batch, sinks) in enumerate(cases):
-                    task = {"batch": batch, "pair": pair}
-                    if (pair, batch) not in ready:
-                        # Making models and recording graphs takes seconds, which are not the first messages'.
-                        pool.ask({role: ("alone", task | {"rounds": 1}) for role in roles}, 120)
-                        ready.add((pair, batch))
                     if (pair, batch) not in alone_ms:
-                        rounds = {"rounds": 20 if options.device == "cuda" else 3}
                         alone_ms[pair, batch] = {
-                            role: pool.ask({role: ("alone", task | rounds)}, 120)[role] for role in roles
+                            role: pool.ask({role: ("alone", {"batch": batch, "pair": pair})}, 120)[role] for role in roles
                         }
                     row = measure(pool, way, number, pair, batch, sinks, alone_ms[pair, batch], batches, seconds)
                     found["rows"].append(row)

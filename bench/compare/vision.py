@@ -183,8 +183,7 @@ class Model:
                 self.compute(images)
         torch.cuda.current_stream().wait_stream(other)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process may have work of their own for the GPU.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph):
             found = self.compute(images)
         return images, graph, found
 

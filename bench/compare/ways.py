@@ -8,7 +8,6 @@ that torch's current stream may read; `done()` lets go of it, behind what is que
 Copying ways are written as somebody would who cares: memory is pinned where it can be, and made once.
 """
 import ctypes
-import os
 import time
 import warnings
 
@@ -156,9 +155,7 @@ def zenoh_session(setup, listen=None, connect=()):
         config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}" for port in connect]))
         config.insert_json5("connect/retry", "{period_init_ms: 100, period_max_ms: 200, period_increase_factor: 1}")
         # Messages go through its shared memory where they fit in (as is built in), so that they all do.
-        there = os.statvfs("/dev/shm")
-        pool = max(16 << 20, min(ZENOH_POOL_BYTES, there.f_bavail * there.f_bsize // 8))
-        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(pool))
+        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(ZENOH_POOL_BYTES))
         setup.kept[key] = zenoh.open(config)
     return setup.kept[key]
 
@@ -312,7 +309,7 @@ def iceoryx_service(setup, topic):
         .publish_subscribe(iceoryx2.Slice[ctypes.c_uint64])
         .enable_safe_overflow(False)
         .subscriber_max_buffer_size(DEPTH)
-        .subscriber_max_borrowed_samples(1)
+        .subscriber_max_borrowed_samples(2)
         .history_size(0)
         .max_publishers(1)
         .max_subscribers(8)
@@ -338,9 +335,7 @@ class IceoryxSender:
             .initial_max_slice_len(self.words)
             .allocation_strategy(iceoryx2.AllocationStrategy.Static)
             .backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
-            .max_loaned_samples(1)
-            # The credits let no more be under way; by itself it makes room for each subscriber's buffer.
-            .override_sample_preallocation(DEPTH + 3)
+            .max_loaned_samples(2)
             .create()
         )
         self.device = setup.device

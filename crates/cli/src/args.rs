@@ -68,6 +68,8 @@ pub enum Command {
     Topic(Topic),
     /// List the pools of shared memory.
     Pool,
+    /// List the other hosts of the realm, and how the links with them are.
+    Peers,
     /// Measure what rgaps does on this machine, each figure beside its floor.
     #[command(subcommand)]
     Bench(Bench),

@@ -10,6 +10,7 @@ mod domain;
 mod exit;
 mod mps;
 mod output;
+mod peers;
 mod pool;
 mod session;
 mod status;
@@ -40,6 +41,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Run(command) => mps::run(common, &command),
         Command::Doctor(doctor) => doctor::doctor(common, &doctor, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
+        Command::Peers => peers::peers(common, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),

@@ -6,11 +6,13 @@ use crate::refuse::refuse;
 use crate::sources::Sources;
 use crate::zone::Zone;
 use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, Notice, Refusal, RefusalCode, Request, ZoneId,
+    Access, AccessError, Answer, Config, Credentials, Notice, PeersInfo, Refusal, RefusalCode,
+    Request, ZoneId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A session has to say hello within this time.
@@ -109,6 +111,10 @@ pub struct Engine {
     pub(crate) recovery: Recovery,
     pub(crate) quarantine: Quarantine,
     pub(crate) counters: Counters,
+    /// What the links told last of the other hosts.
+    pub(crate) peers: Option<(SessionId, PeersInfo)>,
+    /// Why there are no links where there should be.
+    pub(crate) links_trouble: Option<Arc<Mutex<Option<String>>>>,
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
@@ -136,6 +142,8 @@ impl Engine {
             recovery,
             quarantine: Quarantine::default(),
             counters: Counters::default(),
+            peers: None,
+            links_trouble: None,
             requests: 0,
             notices: Vec::new(),
             stopping: false,

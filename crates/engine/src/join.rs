@@ -398,6 +398,7 @@ impl Zone {
             doorbell,
             pool,
             path: None,
+            remote: Vec::new(),
         };
         if let Err(error) = self
             .registry
@@ -406,12 +407,20 @@ impl Zone {
             self.control.doorbells.give(doorbell);
             return Err(system("write its registry", error));
         }
+        let is_links = self.is_links_client(client);
         let topic = self
             .topics
             .get_mut(&index)
             .expect("the topic that is being joined");
         step!("join.subscriber");
-        fill_subscriber(&self.control.topic(topic.region), topic, &subscriber);
+        // One of the links' is none itself, and stands for nobody yet.
+        let stands_for = u32::from(is_links);
+        fill_subscriber(
+            &self.control.topic(topic.region),
+            topic,
+            &subscriber,
+            stands_for,
+        );
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
         Ok((Side::Subscriber, slot, incarnation))

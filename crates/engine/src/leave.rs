@@ -7,7 +7,7 @@ use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
-use rgaps_session::Side;
+use rgaps_session::{Side, LINKS_CLIENT, MAX_DEPARTED};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
@@ -127,6 +127,14 @@ impl Zone {
         step!("orphan.begin");
         let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
         step!("orphan.abandoned");
+        if publisher.client_name == LINKS_CLIENT {
+            // Links that are started again are told, and know what they had published.
+            if self.departed.len() >= MAX_DEPARTED {
+                self.departed.pop_front();
+            }
+            let published = left.head.saturating_sub(publisher.ring.start);
+            self.departed.push_back((publisher.incarnation, published));
+        }
         publisher.owner = Owner::Orphan(Orphan {
             order,
             tail: left.tail,

@@ -22,6 +22,7 @@ mod join;
 mod leases;
 mod leave;
 mod letting_go;
+mod links;
 mod listing;
 mod membership;
 mod mps;

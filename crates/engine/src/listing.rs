@@ -7,8 +7,8 @@ use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_pool::PageSize;
 use rgaps_session::{
-    check_topic_name, Answer, ClientRow, PoolRow, PublisherRow, Refusal, RefusalCode, Status,
-    SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, PAGE_ROWS,
+    check_topic_name, Answer, ClientRow, PoolRow, PublisherRow, Refusal, RefusalCode, RemoteRow,
+    Status, SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, MAX_REMOTE_HOSTS, PAGE_ROWS,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -61,6 +61,7 @@ impl Engine {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.quarantine.warnings();
+        warnings.extend(self.links_warning());
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(
                 "client '{}' (process {}) closed its session without leaving and is detached: what \
@@ -153,6 +154,7 @@ impl Engine {
                 .iter()
                 .map(|s| zone.subscriber_row(topic, s))
                 .collect(),
+            remote: remote_rows(topic),
         }))
     }
 
@@ -322,6 +324,12 @@ impl Zone {
                 .collect(),
         }
     }
+}
+
+/// Hosts with subscribers of a topic.
+fn remote_rows(topic: &Topic) -> Vec<RemoteRow> {
+    let rows = topic.subscribers.iter().flat_map(|s| &s.remote);
+    rows.take(MAX_REMOTE_HOSTS).cloned().collect()
 }
 
 /// What could not be had for a pool's segments, each said once.

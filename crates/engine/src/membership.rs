@@ -66,6 +66,7 @@ pub(crate) fn fill_subscriber(
     view: &TopicView<Shared>,
     topic: &mut Topic,
     subscriber: &Subscriber,
+    stands_for: u32,
 ) {
     let slot = view.subscriber(subscriber.slot as usize);
     view.sleepers()
@@ -77,6 +78,7 @@ pub(crate) fn fill_subscriber(
     slot.received().store(0, Ordering::Relaxed);
     slot.missed().store(0, Ordering::Relaxed);
     slot.held().store(0, Ordering::Relaxed);
+    slot.stands_for().store(stands_for, Ordering::Relaxed);
     // Before it counts as a subscriber in any mask: a publisher that sees it there sees where it
     // reads.
     let pool = subscriber.pool.map_or(0, |pool| pool + 1);

@@ -198,6 +198,7 @@ impl Zone {
             doorbell,
             pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),
             path: None,
+            remote: Vec::new(),
         })
     }
 }

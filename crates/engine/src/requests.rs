@@ -47,6 +47,7 @@ impl Engine {
                 "a client's name has at most {MAX_CLIENT_NAME} bytes and no control characters"
             )));
         }
+        self.check_links(session, &name)?;
         let expects_hand_back = self.recovery.expects_any();
         let known = self.session(session)?;
         known.name = name;
@@ -171,6 +172,10 @@ impl Engine {
             Request::Pools => self.list_pools(session),
             Request::Clients { from } => self.list_clients(from),
             Request::Stop => self.stop_for(session),
+            Request::Interest { known, from } => self.interest(session, known, from),
+            Request::StandsFor { member, hosts } => self.stands_for(session, &member, hosts),
+            Request::SetPeers(peers) => self.set_peers(session, peers),
+            Request::Peers => Ok(Answer::Peers(self.list_peers())),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
             Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),
         }

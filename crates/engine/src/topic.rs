@@ -4,7 +4,7 @@ use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
     MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
-use rgaps_session::{Demand, History, Offer, Ring};
+use rgaps_session::{Demand, History, Offer, RemoteRow, Ring};
 use std::collections::BTreeSet;
 
 /// `TopicRecord::pool` while no one has named a domain.
@@ -132,6 +132,8 @@ pub(crate) struct Subscriber {
     pub(crate) pool: Option<u32>,
     /// How its messages reach it, as it says.
     pub(crate) path: Option<String>,
+    /// Of one of the links': whom it stands for.
+    pub(crate) remote: Vec<RemoteRow>,
 }
 
 impl Subscriber {

@@ -14,7 +14,7 @@ use rgaps_layout::{
 };
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -57,6 +57,8 @@ pub(crate) struct Zone {
     /// Counts orphans, for their order.
     pub(crate) next_orphan: u64,
     pub(crate) set_aside: Option<SetAside>,
+    /// Publishers of links that left or died, and how many messages each published.
+    pub(crate) departed: VecDeque<(u64, u64)>,
     pub(crate) limits: Limits,
 }
 
@@ -96,6 +98,7 @@ impl Zone {
             held_up: BTreeSet::new(),
             next_orphan: 0,
             set_aside: None,
+            departed: VecDeque::new(),
             limits: limits.clone(),
         }
     }

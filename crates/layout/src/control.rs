@@ -175,8 +175,13 @@ pub struct SubscriberSlot {
     /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
     /// Written by the daemon.
     pub pool: u32,
+    /// How many subscribers on other hosts it stands for, plus 1; 0: none, it is one itself. Written by
+    /// the daemon.
+    pub stands_for: u32,
     /// Padding.
-    pub reserved0: [u64; 6],
+    pub reserved4: u32,
+    /// Padding.
+    pub reserved0: [u64; 5],
 
     /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
     /// that left are reused only when every subscriber is past their leaving.
@@ -375,6 +380,7 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, missed) == 80);
     assert!(offset_of!(SubscriberSlot, held) == 88);
     assert!(offset_of!(SubscriberSlot, pool) == 12);
+    assert!(offset_of!(SubscriberSlot, stands_for) == 16);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);
     assert!(offset_of!(TopicRegion, publishers) == 24);

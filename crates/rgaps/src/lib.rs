@@ -47,8 +47,8 @@ pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    ClientRow, Config, History, MpsInfo, MpsState, PoolRow, PublisherRow, Status, SubscriberRow,
-    TopicInfo, TopicRow,
+    ClientRow, Config, History, MpsInfo, MpsState, PeerRow, PeerState, PeersInfo, PoolRow,
+    PublisherRow, RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;
@@ -60,4 +60,14 @@ pub use wait_set::{Token, WaitSet};
 pub mod internal {
     #[cfg(feature = "crash-steps")]
     pub use rgaps_topic::set_crash_hook;
+}
+
+/// What the process with the links to other hosts asks of the daemon, and no other may.
+#[doc(hidden)]
+pub mod links {
+    pub use crate::node::Interest;
+    pub use rgaps_session::{
+        Demand, InterestPublisher, InterestRow, Links, LinksTls, Offer, Watermark, LINKS_CLIENT,
+        MAX_REMOTE_HOSTS,
+    };
 }

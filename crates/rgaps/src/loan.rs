@@ -20,6 +20,8 @@ pub struct Loan {
     pub(crate) tensor: Option<Tensor>,
     /// Where work on the bytes was queued last, as far as we know.
     pub(crate) stream: Stream,
+    /// When it was published, if that was elsewhere.
+    pub(crate) publish_ns: Option<u64>,
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
 }
@@ -226,6 +228,7 @@ impl Loan {
             bytes: self.bytes,
             tag: self.tag,
             tensor: self.tensor.as_ref(),
+            publish_ns: self.publish_ns,
         };
         self.publisher.publish(&mut self.block, &filled, stream)
     }
@@ -251,12 +254,22 @@ impl Loan {
     }
 }
 
+/// For the process with the links to other hosts, and no other.
+#[doc(hidden)]
+impl Loan {
+    /// Says when the message was published elsewhere, on this host's clock.
+    pub fn set_publish_ns(&mut self, publish_ns: u64) {
+        self.publish_ns = Some(publish_ns);
+    }
+}
+
 /// What a loan says of its bytes when it is published.
 pub(crate) struct Filled<'a> {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<&'a Tensor>,
+    pub(crate) publish_ns: Option<u64>,
 }
 
 /// An error of a GPU that is not the topic's.

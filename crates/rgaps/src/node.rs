@@ -2,10 +2,10 @@
 
 use crate::client::Conductor;
 use crate::{
-    ClientError, ClientRow, MpsInfo, OpenError, PoolRow, PublisherBuilder, Status,
-    SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
+    ClientError, ClientRow, MpsInfo, OpenError, PeersInfo, PoolRow, PublisherBuilder, RemoteRow,
+    Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
 };
-use rgaps_session::Config;
+use rgaps_session::{Config, InterestRow};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -110,6 +110,11 @@ impl Node {
         self.conductor.topic(name)
     }
 
+    /// The other hosts of the realm, as the links to them are.
+    pub fn peers(&self) -> Result<PeersInfo, ClientError> {
+        self.conductor.peers()
+    }
+
     /// All pools.
     pub fn pools(&self) -> Result<Vec<PoolRow>, ClientError> {
         self.conductor.pools()
@@ -123,5 +128,41 @@ impl Node {
     /// Has the daemon leave for good. Members go on among those who are there.
     pub fn stop_daemon(&self) -> Result<(), ClientError> {
         self.conductor.stop_daemon()
+    }
+}
+
+/// Who publishes and subscribes on this host, links left out.
+#[derive(Clone, Debug)]
+pub struct Interest {
+    /// Changes with who is in which topic.
+    pub version: u64,
+    /// Changes with every daemon.
+    pub daemon: u64,
+    /// None: nothing has changed.
+    pub rows: Option<Vec<InterestRow>>,
+    /// To who knows nothing yet: publishers of former links, and how many messages each published.
+    pub departed: Vec<(u64, u64)>,
+}
+
+/// For the process with the links to other hosts, and no other.
+#[doc(hidden)]
+impl Node {
+    /// Who publishes and subscribes on this host, if that has changed since `known`.
+    pub fn interest(&self, known: u64) -> Result<Interest, ClientError> {
+        self.conductor.interest(known)
+    }
+
+    /// Says whom a subscriber stands for.
+    pub fn stands_for(
+        &self,
+        subscriber: &Subscriber,
+        hosts: Vec<RemoteRow>,
+    ) -> Result<(), ClientError> {
+        self.conductor.stands_for(subscriber.core.member(), hosts)
+    }
+
+    /// Tells the daemon how it is with other hosts.
+    pub fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
+        self.conductor.set_peers(peers)
     }
 }

@@ -395,6 +395,10 @@ impl SubscriberCore {
         &self.topic_name
     }
 
+    pub(crate) fn member(&self) -> Member {
+        self.member
+    }
+
     pub(crate) fn conductor(&self) -> &Arc<Conductor> {
         &self.conductor
     }

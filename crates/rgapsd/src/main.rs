@@ -1,6 +1,7 @@
 //! The daemon of a host or user. All that it does is in `rgaps-engine`; this is its start and end.
 #![forbid(unsafe_code)]
 
+mod links;
 mod notify;
 
 use anyhow::{bail, Context};
@@ -97,11 +98,20 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     }
     engine.set_mps(Box::new(mps));
     let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
+    let links = links::Links::keep(&Config {
+        socket: Some(socket.clone()),
+        ..config.clone()
+    })?;
+    if let Some(links) = &links {
+        engine.watch_links(links.trouble());
+    }
     let reactor = Reactor::new(engine, listener, signals)?;
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
     ready.ready();
     notify::ready();
-    reactor.run()?;
+    let outcome = reactor.run();
+    drop(links);
+    outcome?;
     Ok(())
 }
 

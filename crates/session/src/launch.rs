@@ -3,7 +3,7 @@
 //! Ten clients that start at once start one daemon: whoever takes the start lock looks again,
 //! starts it and holds the lock until it is ready.
 
-use crate::config::{prepare_folder, INLINE_VARIABLE};
+use crate::config::{prepare_folder, INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 use crate::lock::{with_suffix, StartLock};
 use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
@@ -298,17 +298,41 @@ fn start(
 /// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program
 /// or on the `PATH`.
 pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
-    if let Some(named) = std::env::var_os("RGAPS_DAEMON") {
+    find_program("RGAPS_DAEMON", "rgapsd", bin_dirs)
+        .map_err(|searched| LaunchError::NotFound { searched })
+}
+
+/// The program with the links to other hosts, as a daemon of this configuration starts it: found as the
+/// daemon is (`RGAPS_LINKS_PROGRAM`, `rgaps-links`). It gets all signals, and ends with whoever
+/// starts it.
+pub fn links_command(config: &Config) -> Result<Command, String> {
+    let program = find_program(LINKS_PROGRAM_VARIABLE, "rgaps-links", &[]).map_err(|searched| {
+        format!(
+            "the program 'rgaps-links' was not found in {}; install it beside rgapsd, or set \
+             {LINKS_PROGRAM_VARIABLE} to its path",
+            list(&searched)
+        )
+    })?;
+    let inline = config.to_inline().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command
+        .arg("--with-parent")
+        // What the environment says is in the configuration; a second look would change nothing.
+        .env(INLINE_VARIABLE, inline)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    unblock_signals(&mut command);
+    Ok(command)
+}
+
+/// A program: what `variable` names, or `name` in `bin_dirs`, beside this program or on the `PATH`. An
+/// error: where it was looked for.
+fn find_program(variable: &str, name: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, Vec<PathBuf>> {
+    if let Some(named) = std::env::var_os(variable) {
         let path = PathBuf::from(named);
-        return if is_program(&path) {
-            std::path::absolute(&path).map_err(|source| LaunchError::Spawn {
-                program: path,
-                source,
-            })
-        } else {
-            Err(LaunchError::NotFound {
-                searched: vec![path],
-            })
+        return match std::path::absolute(&path) {
+            Ok(absolute) if is_program(&path) => Ok(absolute),
+            _ => Err(vec![path]),
         };
     }
     let mut folders = bin_dirs.to_vec();
@@ -330,9 +354,9 @@ pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     folders.retain(|folder| folder.is_absolute());
     let program = folders
         .iter()
-        .map(|folder| folder.join("rgapsd"))
+        .map(|folder| folder.join(name))
         .find(|path| is_program(path));
-    program.ok_or(LaunchError::NotFound { searched: folders })
+    program.ok_or(folders)
 }
 
 fn is_program(path: &Path) -> bool {

@@ -19,11 +19,13 @@ pub use access::{
 };
 pub use config::{
     segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, Cuda, CudaPool,
-    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, PeerUse, Pools, Principal,
-    RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, Links, LinksTls, PeerUse, Pools,
+    Principal, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
-pub use launch::{connect, connect_or_start, find_daemon, unblock_signals, LaunchError};
+pub use launch::{
+    connect, connect_or_start, find_daemon, links_command, unblock_signals, LaunchError,
+};
 pub use lock::{DaemonLock, LockError};
 pub use message::*;
 pub use mps::{

@@ -8,7 +8,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -19,6 +19,18 @@ pub const MAX_RANGES: usize = 256;
 pub const MAX_PATH_BYTES: usize = 200;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
+/// Rows of one page of what links want to know, whose rows are longer.
+pub const INTEREST_ROWS: usize = 24;
+/// Hosts that a subscriber of the links stands for, and rows of a listing of hosts.
+pub const MAX_REMOTE_HOSTS: usize = 64;
+/// Publishers of former links that are remembered in a zone.
+pub const MAX_DEPARTED: usize = 1024;
+/// Longest name of a host.
+pub const MAX_HOST_NAME: usize = 64;
+/// Longest text about a host.
+pub const MAX_PEER_TEXT: usize = 300;
+/// The name of the process that has the links to other hosts. The daemon's own user or root only.
+pub const LINKS_CLIENT: &str = "rgaps-links";
 
 /// From a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -357,6 +369,26 @@ pub enum Request {
     },
     /// Leave, for good: only from the daemon's own user or root. Answer: [`Answer::Done`].
     Stop,
+    /// Links: who publishes and subscribes on this host, themselves left out, from row `from` on, if
+    /// anything has changed since `known`. Answer: [`Answer::Interest`].
+    Interest {
+        /// The version that is known; 0: none.
+        known: u64,
+        /// First row wanted.
+        from: u32,
+    },
+    /// Links: whom a subscriber of theirs stands for. Not kept when the daemon dies. Answer:
+    /// [`Answer::Done`].
+    StandsFor {
+        /// The subscriber.
+        member: Member,
+        /// At most [`MAX_REMOTE_HOSTS`].
+        hosts: Vec<RemoteRow>,
+    },
+    /// Links: the other hosts, as they are. Kept as long as the session. Answer: [`Answer::Done`].
+    SetPeers(PeersInfo),
+    /// The other hosts. Answer: [`Answer::Peers`].
+    Peers,
     /// How it is with MPS. Answer: [`Answer::Mps`].
     Mps,
     /// This process's CUDA contexts are made through the MPS of this pipe directory, so its end does
@@ -445,6 +477,20 @@ pub enum Answer {
     Clients(Vec<ClientRow>),
     /// To `Mps`.
     Mps(MpsInfo),
+    /// To `Interest`.
+    Interest {
+        /// Changes with who is in which topic.
+        version: u64,
+        /// Random, changes with every daemon.
+        daemon: u64,
+        /// None of them if nothing has changed.
+        rows: Vec<InterestRow>,
+        /// To who knows nothing yet: incarnations of publishers of former links, and how many messages
+        /// each published; the last [`MAX_DEPARTED`].
+        departed: Vec<(u64, u64)>,
+    },
+    /// To `Peers`.
+    Peers(PeersInfo),
 }
 
 /// A client's place in a zone.
@@ -570,6 +616,8 @@ pub struct TopicInfo {
     pub zone: ZoneId,
     pub publishers: Vec<PublisherRow>,
     pub subscribers: Vec<SubscriberRow>,
+    /// Hosts that have subscribers of it.
+    pub remote: Vec<RemoteRow>,
 }
 
 /// A publisher of a topic.
@@ -671,4 +719,93 @@ pub struct MpsInfo {
     pub quarantined: u32,
     /// Why it is not as it should be, and what to do.
     pub reason: Option<String>,
+}
+
+/// A topic as links see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterestRow {
+    /// Its name.
+    pub name: String,
+    /// Its type; empty while nobody has named one.
+    pub type_name: String,
+    /// Where its messages live, once somebody has said so.
+    pub domain: Option<Domain>,
+    /// Publishers of this host, and those that left a history.
+    pub publishers: Vec<InterestPublisher>,
+    /// Incarnations of publishers that links, also former ones, have or had here.
+    pub landed: Vec<u64>,
+    /// Subscribers of this host.
+    pub subscribers: u32,
+    /// All that any of them asks for.
+    pub demand: Demand,
+}
+
+/// A publisher as links see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterestPublisher {
+    /// Its random number.
+    pub incarnation: u64,
+    /// What it promises.
+    pub offer: Offer,
+    /// It left or died; its history is kept.
+    pub orphan: bool,
+}
+
+/// A host that has subscribers of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteRow {
+    /// Its name.
+    pub host: String,
+    /// How many.
+    pub subscribers: u32,
+    /// Messages reach them.
+    pub ready: bool,
+    /// How, or why not.
+    pub path: String,
+}
+
+/// The hosts of a realm as one of them sees them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeersInfo {
+    /// This host; empty if it has no links.
+    pub host: String,
+    /// The others.
+    pub peers: Vec<PeerRow>,
+}
+
+/// Another host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PeerRow {
+    pub host: String,
+    /// Of its links; changes when they are started again.
+    pub incarnation: u64,
+    /// Of what is said between hosts.
+    pub protocol: u32,
+    pub state: PeerState,
+    /// Why it is not linked, or how it is.
+    pub detail: String,
+    pub lanes: u32,
+    /// Topics that go there, and that come from there.
+    pub topics_out: u32,
+    pub topics_in: u32,
+    pub messages_out: u64,
+    pub messages_in: u64,
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+}
+
+/// How it is with another host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerState {
+    /// It is there, and not linked yet.
+    #[default]
+    Joining,
+    /// Messages cross.
+    Linked,
+    /// It was there.
+    Lost,
+    /// It cannot be linked with.
+    Refused,
 }

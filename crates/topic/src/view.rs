@@ -224,6 +224,12 @@ pub struct SubscriberView<S> {
 
 impl<S: Storage> SubscriberView<S> {
     field!(
+        u32,
+        SubscriberSlot,
+        stands_for,
+        "How many subscribers on other hosts it stands for, plus 1; 0: it is one itself."
+    );
+    field!(
         u64,
         SubscriberSlot,
         incarnation,

@@ -10,14 +10,14 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "3",
-        0xa860_0b2d_e363_1217,
+        "4",
+        0x65f1_996d_428d_d9f6,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "3",
-        0x0cac_5c2f_a9e9_174b,
+        0x8cab_6a11_ab19_4191,
     ),
 ];
 

@@ -3,7 +3,7 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{History, PublisherRow, SubscriberRow, TopicInfo, TopicRow};
+use rgaps::{History, PublisherRow, RemoteRow, SubscriberRow, TopicInfo, TopicRow};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -79,6 +79,8 @@ struct Info<'a> {
     zone: String,
     publisher_list: Vec<Publisher<'a>>,
     subscriber_list: Vec<Subscriber<'a>>,
+    /// Hosts that have subscribers.
+    hosts: Vec<Remote<'a>>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +99,25 @@ struct Publisher<'a> {
     kept: u64,
     leased_bytes: u64,
     blocks_used: u32,
+}
+
+#[derive(Serialize)]
+struct Remote<'a> {
+    host: &'a str,
+    subscribers: u32,
+    ready: bool,
+    path: &'a str,
+}
+
+impl<'a> From<&'a RemoteRow> for Remote<'a> {
+    fn from(row: &'a RemoteRow) -> Self {
+        Remote {
+            host: &row.host,
+            subscribers: row.subscribers,
+            ready: row.ready,
+            path: &row.path,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -166,6 +187,7 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
         zone: format!("{:032x}", found.zone),
         publisher_list: found.publishers.iter().map(Publisher::from).collect(),
         subscriber_list: found.subscribers.iter().map(Subscriber::from).collect(),
+        hosts: found.remote.iter().map(Remote::from).collect(),
     };
     output.put(&info, |to| show(&info, to))
 }
@@ -205,7 +227,22 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
         "LAG",
         "PATH",
     ];
-    table(to, &heads, &subscribers)
+    table(to, &heads, &subscribers)?;
+    if info.hosts.is_empty() {
+        return Ok(());
+    }
+    writeln!(to)?;
+    let hosts: Vec<_> = info.hosts.iter().map(remote_cells).collect();
+    table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
+}
+
+fn remote_cells(remote: &Remote<'_>) -> Vec<String> {
+    vec![
+        remote.host.to_owned(),
+        remote.subscribers.to_string(),
+        if remote.ready { "yes" } else { "no" }.to_owned(),
+        remote.path.to_owned(),
+    ]
 }
 
 fn publisher_cells(publisher: &Publisher<'_>) -> Vec<String> {

@@ -5,11 +5,12 @@ use super::link;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
 use super::{ClientError, ForkGuard, ZoneView};
+use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, ClientRow, Config, Member, MpsInfo, PoolGrant, PoolRow, Range, Request, Ring, Role,
-    Status, TopicInfo, TopicRow, ZoneId,
+    Answer, ClientRow, Config, InterestRow, Member, MpsInfo, PeersInfo, PoolGrant, PoolRow, Range,
+    RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -284,6 +285,70 @@ impl Conductor {
             Answer::Clients(rows) => Ok(rows),
             other => Err(unexpected("a question for clients", &other)),
         })
+    }
+
+    /// The other hosts.
+    pub(crate) fn peers(&self) -> Result<PeersInfo, ClientError> {
+        match self.ask(Request::Peers)? {
+            Answer::Peers(peers) => Ok(peers),
+            other => Err(unexpected("a question for other hosts", &other)),
+        }
+    }
+
+    /// Who publishes and subscribes on this host.
+    pub(crate) fn interest(&self, known: u64) -> Result<Interest, ClientError> {
+        let mut rows: Vec<InterestRow> = Vec::new();
+        let mut seen = None;
+        let mut departed = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let from = rows.len() as u32;
+            let (version, daemon, more) = match self.ask(Request::Interest { known, from })? {
+                Answer::Interest {
+                    version,
+                    daemon,
+                    rows,
+                    departed: these,
+                } => {
+                    departed.extend(these);
+                    (version, daemon, rows)
+                }
+                other => return Err(unexpected("a question for interest", &other)),
+            };
+            // What changes between two pages is a change of the next look: the first version counts.
+            let (version, daemon) = *seen.get_or_insert((version, daemon));
+            if version == known || more.is_empty() {
+                let rows = (version != known).then_some(rows);
+                return Ok(Interest {
+                    version,
+                    daemon,
+                    rows,
+                    departed,
+                });
+            }
+            rows.extend(more);
+        }
+        Err(ClientError::Protocol("its listing has no end".to_owned()))
+    }
+
+    /// Says whom a subscriber stands for.
+    pub(crate) fn stands_for(
+        &self,
+        member: Member,
+        hosts: Vec<RemoteRow>,
+    ) -> Result<(), ClientError> {
+        self.tell(Request::StandsFor { member, hosts })
+    }
+
+    /// Says how it is with other hosts.
+    pub(crate) fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
+        self.tell(Request::SetPeers(peers))
+    }
+
+    fn tell(&self, request: Request) -> Result<(), ClientError> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected("news", &other)),
+        }
     }
 
     /// Has the daemon leave for good; returns when it has.

@@ -197,9 +197,14 @@ impl Publisher {
         self.core.wait_for_subscribers(n, Deadline::after(timeout))
     }
 
-    /// Subscribers of the topic now.
+    /// Subscribers of the topic now, those on other hosts that messages reach included.
     pub fn subscribers(&self) -> u32 {
         self.core.subscribers()
+    }
+
+    /// A random number that is this publisher's own, as in [`Sample::publisher_id`](crate::Sample::publisher_id).
+    pub fn id(&self) -> u64 {
+        self.core.member.incarnation
     }
 
     /// Bytes that are leased to this publisher: of its pool, and of those that it copies to.
@@ -347,6 +352,7 @@ impl PublisherCore {
             tag: 0,
             tensor: None,
             stream: Stream(0),
+            publish_ns: None,
             failed: None,
         })
     }
@@ -391,7 +397,7 @@ impl PublisherCore {
         filled: &Filled<'_>,
         stream: Stream,
     ) -> Result<u64, PublishError> {
-        let publish_ns = monotonic_ns();
+        let publish_ns = filled.publish_ns.unwrap_or_else(monotonic_ns);
         self.guard.check()?;
         if block.is_none() {
             return Err(used_up());
@@ -550,7 +556,18 @@ impl PublisherCore {
 
     fn subscribers(&self) -> u32 {
         let all = (1 << MAX_SUBSCRIBERS) - 1;
-        (self.topic.subscribers().load(Ordering::Acquire) & all).count_ones()
+        let mut left = self.topic.subscribers().load(Ordering::Acquire) & all;
+        let mut count = 0u32;
+        while left != 0 {
+            let slot = self.topic.subscriber(left.trailing_zeros() as usize);
+            // Subscribers on other hosts have one among them that stands for them.
+            count = count.saturating_add(match slot.stands_for().load(Ordering::Relaxed) {
+                0 => 1,
+                others => others - 1,
+            });
+            left &= left - 1;
+        }
+        count
     }
 
     fn wait_for_subscribers(&self, n: u32, deadline: Deadline) -> Result<bool, ClientError> {

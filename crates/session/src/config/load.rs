@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 pub(crate) const INLINE_VARIABLE: &str = "RGAPSD_CONFIG";
 /// Names the file.
 const FILE_VARIABLE: &str = "RGAPS_CONFIG";
+/// Names the program with the links to other hosts.
+pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 4] = [
+const NO_KEYS: [&str; 5] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
+    LINKS_PROGRAM_VARIABLE,
     "RGAPS_CUDA_LIBRARY",
     "RGAPS_DOMAIN",
 ];
@@ -19,7 +22,7 @@ const NO_KEYS: [&str; 4] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "realm",
     "socket",
     "socket_mode",
@@ -30,6 +33,7 @@ const KEYS: [&str; 11] = [
     "pool",
     "cuda",
     "limits",
+    "links",
     "access",
 ];
 

@@ -5,13 +5,15 @@
 //! then the environment: `RGAPS_REALM`, `RGAPS_POOL__HOST__CAP=2GiB` and so on, two underscores
 //! for a dot. A daemon that a client starts gets the client's configuration as a whole.
 
+mod links;
 mod load;
 mod memory;
 mod paths;
 mod size;
 
+pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
-pub(crate) use load::INLINE_VARIABLE;
+pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub(crate) use paths::prepare_folder;
 pub use size::{ByteSize, ByteSizeError};
 
@@ -81,6 +83,8 @@ pub struct Config {
     pub cuda: Cuda,
     /// Limits.
     pub limits: Limits,
+    /// Links to other hosts.
+    pub links: Links,
     /// Who may publish and subscribe to what; topics that no rule names are open to everyone
     /// who can open the socket.
     pub access: Vec<AccessRule>,
@@ -105,6 +109,7 @@ impl Default for Config {
             pool: Pools::default(),
             cuda: Cuda::default(),
             limits: Limits::default(),
+            links: Links::default(),
             access: Vec::new(),
             file: None,
             ignored_variables: Vec::new(),
@@ -325,6 +330,7 @@ impl Config {
     pub fn check(&self) -> Result<(), String> {
         check_realm(&self.realm)?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
+        self.links.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;
         if self.recovery_ms < RECOVERY_MS_MIN {
             return Err(format!(

@@ -1,0 +1,217 @@
+//! What the process with the links to other hosts asks, and what it tells. It is a client with a name of
+//! its own; its members are left out of what it is told, so that no interest and no message comes back.
+
+use crate::engine::{Engine, SessionId};
+use crate::membership::announce;
+use crate::refuse::{bad, refuse};
+use crate::topic::Topic;
+use crate::zone::Zone;
+use rgaps_session::{
+    Answer, Demand, InterestPublisher, InterestRow, Member, PeersInfo, Refusal, RefusalCode,
+    RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED, MAX_HOST_NAME, MAX_PATH_BYTES,
+    MAX_PEER_TEXT, MAX_REMOTE_HOSTS,
+};
+use rgaps_sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+impl Engine {
+    /// Where whoever keeps the links' process running tells why it does not run.
+    pub fn watch_links(&mut self, trouble: Arc<Mutex<Option<String>>>) {
+        self.links_trouble = Some(trouble);
+    }
+
+    pub(crate) fn links_warning(&self) -> Option<String> {
+        let trouble = self.links_trouble.as_ref()?;
+        trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Refuses those who call themselves links and are not of the daemon's user.
+    pub(crate) fn check_links(&self, session: SessionId, name: &str) -> Result<(), Refusal> {
+        let uid = self.sessions.get(&session).map(|s| s.peer.credentials.uid);
+        let own = rustix::process::geteuid().as_raw();
+        if name == LINKS_CLIENT && !uid.is_some_and(|uid| uid == 0 || uid == own) {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                format!("only the daemon's own user, or root, may call a client '{LINKS_CLIENT}'"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
+        match self.is_links(session) {
+            true => Ok(()),
+            false => Err(refuse(
+                RefusalCode::NotPermitted,
+                format!("this is for the client '{LINKS_CLIENT}' only"),
+            )),
+        }
+    }
+
+    fn is_links(&self, session: SessionId) -> bool {
+        // `check_links` has seen to it that nobody else is called so.
+        let known = self.sessions.get(&session);
+        known.is_some_and(|session| session.welcomed && session.name == LINKS_CLIENT)
+    }
+
+    pub(crate) fn interest(
+        &self,
+        session: SessionId,
+        known: u64,
+        from: u32,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        let version = self.zones.values().fold(0u64, |version, zone| {
+            zone.topics.values().fold(version, |version, topic| {
+                mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
+            })
+        });
+        // 0 is what is known of nothing.
+        let version = version | 1;
+        let mut rows = Vec::new();
+        if version != known || from > 0 {
+            let by_name: BTreeMap<&str, (&Zone, &Topic)> = self
+                .zones
+                .values()
+                .flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
+                .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
+                .collect();
+            let page = by_name.values().skip(from as usize).take(INTEREST_ROWS);
+            rows.extend(page.map(|(zone, topic)| zone.interest_row(topic)));
+        }
+        let departed = match (known, from) {
+            (0, 0) => {
+                let all = self.zones.values().flat_map(|zone| &zone.departed);
+                all.take(MAX_DEPARTED).copied().collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Answer::Interest {
+            version,
+            daemon: self.daemon,
+            rows,
+            departed,
+        })
+    }
+
+    pub(crate) fn stands_for(
+        &mut self,
+        session: SessionId,
+        member: &Member,
+        hosts: Vec<RemoteRow>,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        let fits = |row: &RemoteRow| {
+            row.host.len() <= MAX_HOST_NAME
+                && row.path.len() <= MAX_PATH_BYTES
+                && !row.path.chars().any(char::is_control)
+        };
+        if member.side != Side::Subscriber
+            || hosts.len() > MAX_REMOTE_HOSTS
+            || !hosts.iter().all(fits)
+        {
+            return Err(bad("hosts of a topic that cannot be"));
+        }
+        let (zone, client) = self.zone_of(session, member.zone)?;
+        zone.check_member(member, client)?;
+        let Some(topic) = zone.topics.get_mut(&member.topic) else {
+            return Err(bad("there is no such topic"));
+        };
+        let ready = hosts.iter().filter(|row| row.ready);
+        let count = ready.fold(0u32, |sum, row| sum.saturating_add(row.subscribers));
+        let view = zone.control.topic(topic.region);
+        let word = view.subscriber(member.slot as usize);
+        let before = word
+            .stands_for()
+            .swap(count.saturating_add(1), Ordering::AcqRel);
+        if let Some(subscriber) = topic.subscribers.iter_mut().find(|s| s.slot == member.slot) {
+            subscriber.remote = hosts;
+        }
+        if before != count.saturating_add(1) {
+            // For those who wait for subscribers.
+            announce(&zone.control, topic);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn set_peers(
+        &mut self,
+        session: SessionId,
+        peers: PeersInfo,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        let fits = |text: &str, most| text.len() <= most && !text.chars().any(char::is_control);
+        let rows = &peers.peers;
+        if rows.len() > MAX_REMOTE_HOSTS
+            || !fits(&peers.host, MAX_HOST_NAME)
+            || !rows
+                .iter()
+                .all(|row| fits(&row.host, MAX_HOST_NAME) && fits(&row.detail, MAX_PEER_TEXT))
+        {
+            return Err(bad("a listing of hosts that cannot be"));
+        }
+        self.peers = Some((session, peers));
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn list_peers(&self) -> PeersInfo {
+        let told = self.peers.as_ref();
+        told.filter(|(session, _)| self.sessions.contains_key(session))
+            .map_or_else(PeersInfo::default, |(_, peers)| peers.clone())
+    }
+}
+
+/// Order matters: a change that undoes another still counts.
+fn mix(version: u64, number: u64) -> u64 {
+    (version.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Zone {
+    pub(crate) fn is_links_client(&self, client: u32) -> bool {
+        let client = self.clients.get(&client);
+        client.is_some_and(|client| client.name == LINKS_CLIENT)
+    }
+
+    fn interest_row(&self, topic: &Topic) -> InterestRow {
+        let (landed, publishers): (Vec<_>, Vec<_>) = topic
+            .publishers
+            .iter()
+            .partition(|publisher| publisher.client_name == LINKS_CLIENT);
+        let own = topic
+            .subscribers
+            .iter()
+            .filter(|subscriber| !self.is_links_client(subscriber.client));
+        let mut demand = Demand {
+            reliable: false,
+            transient_local: false,
+            depth: 0,
+        };
+        let mut subscribers = 0;
+        for subscriber in own {
+            subscribers += 1;
+            demand.reliable |= subscriber.demand.reliable;
+            demand.transient_local |= subscriber.demand.transient_local;
+            demand.depth = demand.depth.max(subscriber.demand.depth);
+        }
+        InterestRow {
+            name: topic.name.clone(),
+            type_name: topic.type_name.clone(),
+            domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
+            publishers: publishers
+                .into_iter()
+                .map(|publisher| InterestPublisher {
+                    incarnation: publisher.incarnation,
+                    offer: publisher.offer,
+                    orphan: publisher.is_orphan(),
+                })
+                .collect(),
+            landed: landed.into_iter().map(|p| p.incarnation).collect(),
+            subscribers,
+            demand,
+        }
+    }
+}

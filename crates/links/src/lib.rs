@@ -1,0 +1,20 @@
+//! The links of a host: carries topics between the hosts of a realm.
+//!
+//! A process of its own beside the daemon, and to it a client like others. Of each topic that other hosts
+//! want it is *one* subscriber, whatever their number: a sample is held, where it is, until each of
+//! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
+//! its loans, is published once, and fans out without copies. Hosts find each other and say what they
+//! want over Zenoh ([`plane`]); messages and what is said about them go through lanes
+//! (`rgaps-transport`). See `docs/decisions/0016-links-process.md`.
+#![forbid(unsafe_code)]
+
+mod committed;
+mod coordinator;
+mod forward;
+pub mod keys;
+mod land;
+mod peer;
+pub mod plane;
+mod wire;
+
+pub use coordinator::Coordinator;

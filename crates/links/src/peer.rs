@@ -1,0 +1,208 @@
+//! Another host as the coordinator knows it.
+
+use crate::forward::Departed;
+use crate::keys::{Node, Want};
+use crate::land::{Landing, Landings};
+use crate::wire::{Said, Stream, SAID};
+use rgaps::{PeerRow, PeerState};
+use rgaps_transport::{Flow, Link, Sent};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pause between two words about messages that were given up.
+const TELL_GIVEN_UP: Duration = Duration::from_secs(1);
+/// What is to be said and could not yet.
+const MAX_UNSAID: usize = 4096;
+
+/// A topic of theirs that comes here.
+pub struct Incoming {
+    /// What they said of it.
+    pub stream: Stream,
+    /// Where its publishers' messages land.
+    pub landings: HashMap<u64, Arc<Landing>>,
+    /// What was answered.
+    pub outcome: Result<(), String>,
+    /// Since when the life of the host that it came from is over.
+    pub former: Option<Instant>,
+}
+
+/// Another host.
+pub struct Peer {
+    /// Its last life.
+    pub node: Node,
+    /// The version that it speaks.
+    pub protocol: u32,
+    /// Since when it is gone.
+    pub lost: Option<Instant>,
+    /// Why it is not linked with.
+    pub refused: Option<String>,
+    /// The link, with which of its lives.
+    pub link: Option<(u64, Link)>,
+    /// Whether it has lanes.
+    pub up: bool,
+    /// Owns the link.
+    pub landings: Arc<Landings>,
+    /// Counts.
+    pub departed: Arc<Departed>,
+    /// When it is asked for its lanes again; none: while it is being asked.
+    pub meet_at: Option<Instant>,
+    /// What it wants.
+    pub wants: BTreeMap<String, Want>,
+    /// What it wanted until then, unless it is only gone.
+    pub wanted: BTreeMap<String, (Want, Instant)>,
+    /// What it said of streams that go there.
+    pub ready: HashMap<u64, Result<(), String>>,
+    /// What it was told of streams that go there.
+    pub announced: HashMap<u64, Stream>,
+    /// Streams that come from there.
+    pub incoming: HashMap<u64, Incoming>,
+    /// It was gone for so long that nothing is kept for it.
+    pub given_up: bool,
+    /// Something that was said was given up.
+    pub said_lost: bool,
+    said: u64,
+    said_open: bool,
+    unsaid: VecDeque<Vec<u8>>,
+    /// Messages that were given up since that was told last, and when that was.
+    pub gave_up: (u64, Option<Instant>),
+    /// What went wrong last.
+    pub detail: String,
+}
+
+impl Peer {
+    /// One that has just come.
+    pub fn new(node: Node, protocol: u32, landings: Arc<Landings>) -> Peer {
+        Peer {
+            node,
+            protocol,
+            lost: None,
+            refused: None,
+            link: None,
+            up: false,
+            landings,
+            departed: Arc::default(),
+            meet_at: None,
+            wants: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            ready: HashMap::new(),
+            announced: HashMap::new(),
+            incoming: HashMap::new(),
+            given_up: false,
+            said_lost: false,
+            said: 0,
+            said_open: false,
+            unsaid: VecDeque::new(),
+            gave_up: (0, None),
+            detail: String::new(),
+        }
+    }
+
+    /// The link, if there is one, with or without lanes.
+    pub fn linked(&self) -> Option<&Link> {
+        self.link.as_ref().map(|(_, link)| link)
+    }
+
+    /// Whether topics can go there.
+    pub fn is_usable(&self) -> bool {
+        self.refused.is_none() && self.link.is_some()
+    }
+
+    /// Says something, in its turn. `own` is this life of ours.
+    pub fn say(&mut self, own: u64, said: &Said) {
+        match said.encode() {
+            Ok(bytes) if self.unsaid.len() < MAX_UNSAID => self.unsaid.push_back(bytes),
+            Ok(_) => tracing::error!(host = self.node.host, "too much is to be said at once"),
+            Err(error) => tracing::error!(%error, "what cannot be said"),
+        }
+        self.say_more(own);
+    }
+
+    /// Says what could not be said before.
+    pub fn say_more(&mut self, own: u64) {
+        let Some((_, link)) = &self.link else { return };
+        let flow = Flow {
+            topic: SAID,
+            incarnation: own,
+        };
+        if !self.said_open {
+            link.open(flow, 0, true);
+            self.said_open = true;
+        }
+        while let Some(bytes) = self.unsaid.front() {
+            match link.send(flow, self.said, Arc::new(bytes.clone()), &[]) {
+                Sent::Full => return,
+                Sent::Taken => {}
+                Sent::Never => {
+                    tracing::error!(host = self.node.host, "what is said is not taken");
+                }
+            }
+            self.unsaid.pop_front();
+            self.said += 1;
+        }
+    }
+
+    /// A link that has said nothing yet.
+    pub fn begin_link(&mut self, life: u64, link: Link) {
+        self.link = Some((life, link));
+        (self.said, self.said_open) = (0, false);
+        self.unsaid.clear();
+        self.forget_said();
+    }
+
+    /// Another life of it knows nothing of what was said.
+    pub fn forget_said(&mut self) {
+        self.announced.clear();
+        self.ready.clear();
+    }
+
+    /// Tells of messages that were given up, not of each.
+    pub fn tell_given_up(&mut self) {
+        let (messages, told) = self.gave_up;
+        let due = told.is_none_or(|told| told.elapsed() >= TELL_GIVEN_UP);
+        if messages > 0 && due {
+            tracing::warn!(
+                host = self.node.host,
+                messages,
+                "messages were given up: the host was gone for longer than links.outage_ms, or more than \
+                 links.outage_max waited for it"
+            );
+            self.gave_up = (0, Some(Instant::now()));
+        }
+    }
+
+    /// As others see it.
+    pub fn row(&self) -> PeerRow {
+        let status = self.linked().map(Link::status);
+        let state = match (&self.refused, self.lost, self.up) {
+            (Some(_), ..) => PeerState::Refused,
+            (None, Some(_), false) => PeerState::Lost,
+            (None, _, true) => PeerState::Linked,
+            (None, None, false) => PeerState::Joining,
+        };
+        let error = || status.as_ref().and_then(|status| status.error.clone());
+        let detail = match (&self.refused, state) {
+            (Some(why), _) => why.clone(),
+            (None, PeerState::Linked) => String::new(),
+            (None, _) => error().unwrap_or_else(|| self.detail.clone()),
+        };
+        let arrived = &self.landings.arrived;
+        PeerRow {
+            host: self.node.host.clone(),
+            incarnation: self.node.incarnation,
+            protocol: self.protocol,
+            state,
+            detail: crate::wire::clip(&detail),
+            lanes: status
+                .as_ref()
+                .map_or(0, |status| status.lanes.len() as u32),
+            topics_out: self.ready.values().filter(|ready| ready.is_ok()).count() as u32,
+            topics_in: self.landings.streams() as u32,
+            messages_out: self.departed.messages.load(Ordering::Relaxed),
+            messages_in: arrived.messages.load(Ordering::Relaxed),
+            bytes_out: self.departed.bytes.load(Ordering::Relaxed),
+            bytes_in: arrived.bytes.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The control plane: who is there, who wants what, and how to reach them. Zenoh carries it.
+//!
+//! Nothing here waits for another host but [`Plane::meet`], which runs on a thread of its own and tells
+//! what came of it as news.
+
+use crate::keys::{Node, Token, Want, PLANE_VERSION};
+use anyhow::{anyhow, bail, Context};
+use rgaps::links::Links;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use zenoh::liveliness::LivelinessToken;
+use zenoh::sample::SampleKind;
+use zenoh::{Session, Wait};
+
+/// How long a host that is asked for its lanes may take.
+const MEET_LIMIT: Duration = Duration::from_secs(2);
+/// How long it takes at most to leave in order.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+/// Longest message of a meeting.
+const MAX_MEETING_BYTES: usize = 4096;
+/// Addresses of a host's lanes.
+const MAX_ADDRESSES: usize = 16;
+
+/// What happened to other hosts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// One is there, and speaks this version.
+    Came(Node, u32),
+    /// One is gone, for now at least.
+    Went(Node),
+    /// One has subscribers of a topic.
+    Wants(Node, String, Want),
+    /// It has them no more, or others.
+    WantsNot(Node, String, Want),
+    /// One wants to know how to reach us, and was told.
+    Met(Node, LaneSecret),
+    /// We asked one.
+    Meeting(Node, Result<Address, String>),
+}
+
+/// Secret of the lanes of two hosts' lives.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneSecret(pub [u8; 32]);
+
+impl std::fmt::Debug for LaneSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LaneSecret(..)")
+    }
+}
+
+/// How to reach a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Where it accepts lanes.
+    pub lanes: Vec<SocketAddr>,
+    /// What shows it that they are ours.
+    pub secret: LaneSecret,
+}
+
+/// Asks for an address.
+#[derive(Debug, Serialize, Deserialize)]
+struct Question {
+    protocol: u32,
+    host: String,
+    incarnation: u64,
+}
+
+/// Answers it.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    Address(Address),
+    /// Why not, in words.
+    Refused(String),
+}
+
+/// Gives out secrets: the same for the same life of a host.
+#[derive(Default)]
+struct Secrets(Mutex<BTreeMap<Node, LaneSecret>>);
+
+/// Lives of hosts whose secrets are remembered.
+const MAX_SECRETS: usize = 1024;
+
+impl Secrets {
+    fn of(&self, node: &Node) -> anyhow::Result<LaneSecret> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(secret) = known.get(node) {
+            return Ok(*secret);
+        }
+        if known.len() >= MAX_SECRETS {
+            known.pop_first();
+        }
+        let secret = LaneSecret(random_bytes()?);
+        known.insert(node.clone(), secret);
+        Ok(secret)
+    }
+}
+
+/// Random bytes of the kernel's.
+pub(crate) fn random_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
+    use std::io::Read;
+    let mut bytes = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("/dev/urandom")?;
+    Ok(bytes)
+}
+
+/// A random number that is not 0.
+pub fn random_u64() -> anyhow::Result<u64> {
+    Ok(u64::from_le_bytes(random_bytes()?).max(1))
+}
+
+/// This host's part in the control plane; leaving it takes its tokens away.
+pub struct Plane {
+    session: Session,
+    realm: String,
+    own: Node,
+    wants: BTreeMap<String, (Want, LivelinessToken)>,
+    // Undeclared when dropped.
+    _node: LivelinessToken,
+    news: Sender<News>,
+}
+
+impl Plane {
+    /// Joins the realm's control plane. `lanes`: where this host accepts lanes. What happens is told
+    /// through `news`, from threads of Zenoh's.
+    pub fn join(
+        realm: &str,
+        links: &Links,
+        own: Node,
+        lanes: Vec<SocketAddr>,
+        news: Sender<News>,
+    ) -> anyhow::Result<Plane> {
+        let config = configure(links)?;
+        let session = zenoh::open(config).wait().map_err(|error| {
+            anyhow!("the control plane cannot be opened: {error}; see links.control in rgaps.toml")
+        })?;
+        answer_meetings(&session, realm, &own, lanes, news.clone())?;
+        let (heard, told) = (realm.to_owned(), news.clone());
+        let this = own.host.clone();
+        session
+            .liveliness()
+            .declare_subscriber(format!("rgaps/{realm}/**"))
+            .history(true)
+            .callback(move |sample| {
+                let there = sample.kind() == SampleKind::Put;
+                if let Some(item) = hear(&heard, &this, sample.key_expr().as_str(), there) {
+                    let _ = told.send(item);
+                }
+            })
+            .background()
+            .wait()
+            .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))?;
+        let key = Token::Node(own.clone(), PLANE_VERSION).key(realm);
+        let node = session
+            .liveliness()
+            .declare_token(key)
+            .wait()
+            .map_err(|error| anyhow!("this host cannot be announced: {error}"))?;
+        Ok(Plane {
+            session,
+            realm: realm.to_owned(),
+            own,
+            wants: BTreeMap::new(),
+            _node: node,
+            news,
+        })
+    }
+
+    /// Says what this host's subscribers want of a topic; none: there are none.
+    pub fn want(&mut self, topic: &str, want: Option<Want>) -> anyhow::Result<()> {
+        let known = self.wants.get(topic).map(|(known, _)| *known);
+        if known == want {
+            return Ok(());
+        }
+        let Some(want) = want else {
+            self.wants.remove(topic);
+            return Ok(());
+        };
+        let token = Token::Want(self.own.clone(), topic.to_owned(), want);
+        let token = self
+            .session
+            .liveliness()
+            .declare_token(token.key(&self.realm))
+            .wait()
+            .map_err(|error| anyhow!("topic '{topic}' cannot be announced: {error}"))?;
+        // The new one is there before the old one goes, so that nobody sees none.
+        self.wants.insert(topic.to_owned(), (want, token));
+        Ok(())
+    }
+
+    /// Topics that this host wants.
+    pub fn wanted(&self) -> Vec<String> {
+        self.wants.keys().cloned().collect()
+    }
+
+    /// Asks another host how to reach it; the answer comes as [`News::Meeting`].
+    pub fn meet(&self, node: &Node) -> anyhow::Result<()> {
+        let question = Question {
+            protocol: PLANE_VERSION,
+            host: self.own.host.clone(),
+            incarnation: self.own.incarnation,
+        };
+        let payload = postcard::to_stdvec(&question)?;
+        let (session, news) = (self.session.clone(), self.news.clone());
+        let (key, node) = (node.meeting(&self.realm), node.clone());
+        std::thread::Builder::new()
+            .name("rgaps-meeting".to_owned())
+            .spawn(move || {
+                let outcome = ask(&session, &key, payload).map_err(|error| format!("{error:#}"));
+                let _ = news.send(News::Meeting(node, outcome));
+            })
+            .context("creating a thread")?;
+        Ok(())
+    }
+
+    /// Leaves, so that others see it at once.
+    pub fn leave(self) {
+        let Plane { session, wants, .. } = self;
+        drop(wants);
+        // It may wait for hosts that do not answer.
+        let (done, is_done) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            if let Err(error) = session.close().wait() {
+                tracing::debug!(%error, "closing the control plane");
+            }
+            let _ = done.send(());
+        });
+        let _ = is_done.recv_timeout(CLOSE_LIMIT);
+    }
+}
+
+fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address> {
+    let replies = session
+        .get(key)
+        .payload(payload)
+        .timeout(MEET_LIMIT)
+        .wait()
+        .map_err(|error| anyhow!("{error}"))?;
+    // None at once where the host was lost a moment ago.
+    let reply = replies
+        .recv_timeout(MEET_LIMIT)
+        .ok()
+        .flatten()
+        .context("it did not answer")?;
+    let sample = reply.result().map_err(|error| anyhow!("{error}"))?;
+    match decode(&sample.payload().to_bytes())? {
+        Reply::Address(address) => {
+            if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
+                bail!("it named {} addresses", address.lanes.len());
+            }
+            Ok(address)
+        }
+        Reply::Refused(why) => bail!("it refuses: {}", why.chars().take(200).collect::<String>()),
+    }
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
+    if bytes.len() > MAX_MEETING_BYTES {
+        bail!("a message of {} bytes, which is too long", bytes.len());
+    }
+    let (value, rest) = postcard::take_from_bytes(bytes).context("a message that is none")?;
+    if !rest.is_empty() {
+        bail!("a message with something behind it");
+    }
+    Ok(value)
+}
+
+fn answer_meetings(
+    session: &Session,
+    realm: &str,
+    own: &Node,
+    lanes: Vec<SocketAddr>,
+    news: Sender<News>,
+) -> anyhow::Result<()> {
+    let key = own.meeting(realm);
+    let secrets = Arc::new(Secrets::default());
+    let at = key.clone();
+    session
+        .declare_queryable(key)
+        .callback(move |query| {
+            let asked = query.payload().map(|payload| payload.to_bytes());
+            let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
+                Ok((node, address)) => {
+                    let _ = news.send(News::Met(node, address.secret));
+                    Reply::Address(address)
+                }
+                Err(error) => {
+                    tracing::warn!("a host was refused: {error:#}");
+                    Reply::Refused(format!("{error:#}"))
+                }
+            };
+            let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
+            if let Err(error) = query.reply(&at, bytes).wait() {
+                tracing::debug!(%error, "an answer was lost");
+            }
+        })
+        .background()
+        .wait()
+        .map_err(|error| anyhow!("other hosts cannot be answered: {error}"))
+}
+
+fn answer(
+    asked: &[u8],
+    lanes: &[SocketAddr],
+    secrets: &Secrets,
+) -> anyhow::Result<(Node, Address)> {
+    let question: Question = decode(asked)?;
+    if question.protocol != PLANE_VERSION {
+        bail!("{}", versions(&question.host, question.protocol));
+    }
+    let node = Node {
+        host: question.host,
+        incarnation: question.incarnation,
+    };
+    // Checked as a token's is.
+    let key = Token::Node(node.clone(), PLANE_VERSION).key("r");
+    if Token::parse("r", &key).is_none() {
+        bail!("a host of that name there cannot be");
+    }
+    let secret = secrets.of(&node)?;
+    let lanes = lanes.to_vec();
+    Ok((node, Address { lanes, secret }))
+}
+
+/// Why two hosts cannot be linked.
+pub fn versions(host: &str, theirs: u32) -> String {
+    format!(
+        "host '{host}' speaks version {theirs} of what is said between hosts, this one version \
+         {PLANE_VERSION}: install the same version of rgaps on both"
+    )
+}
+
+/// What a token that came or went says; none: nothing of another host.
+fn hear(realm: &str, this: &str, key: &str, there: bool) -> Option<News> {
+    let news = match (Token::parse(realm, key)?, there) {
+        (Token::Node(node, protocol), true) => News::Came(node, protocol),
+        (Token::Node(node, _), false) => News::Went(node),
+        (Token::Want(node, topic, want), true) => News::Wants(node, topic, want),
+        (Token::Want(node, topic, want), false) => News::WantsNot(node, topic, want),
+    };
+    let (News::Came(node, _)
+    | News::Went(node)
+    | News::Wants(node, ..)
+    | News::WantsNot(node, ..)
+    | News::Met(node, _)
+    | News::Meeting(node, _)) = &news;
+    (node.host != this).then_some(news)
+}
+
+/// Zenoh as we use it: nothing that was not asked for.
+fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
+    let mut config = zenoh::Config::default();
+    let mut set = |key: &str, value: String| {
+        config
+            .insert_json5(key, &value)
+            .map_err(|error| anyhow!("Zenoh does not take {key} = {value}: {error}"))
+    };
+    set("mode", json("peer"))?;
+    set("listen/endpoints", list(&links.control))?;
+    set("connect/endpoints", list(&links.connect))?;
+    // As a whole: a single key of it is not known.
+    set(
+        "connect/retry",
+        "{ period_init_ms: 100, period_max_ms: 500, period_increase_factor: 1.5 }".to_owned(),
+    )?;
+    set("scouting/multicast/enabled", links.scouting.to_string())?;
+    set("scouting/gossip/enabled", "true".to_owned())?;
+    set("transport/link/tx/lease", links.lease_ms.to_string())?;
+    set("transport/link/tx/keep_alive", "4".to_owned())?;
+    set("timestamping/enabled", "false".to_owned())?;
+    set("adminspace/enabled", "false".to_owned())?;
+    let tls = &links.tls;
+    if let (Some(ca), Some(certificate), Some(key)) = (&tls.ca, &tls.certificate, &tls.key) {
+        let path = |path: &std::path::Path| json(&path.to_string_lossy());
+        set("transport/link/tls/root_ca_certificate", path(ca))?;
+        set("transport/link/tls/listen_certificate", path(certificate))?;
+        set("transport/link/tls/listen_private_key", path(key))?;
+        set("transport/link/tls/connect_certificate", path(certificate))?;
+        set("transport/link/tls/connect_private_key", path(key))?;
+        set("transport/link/tls/enable_mtls", "true".to_owned())?;
+    }
+    Ok(config)
+}
+
+/// A string of JSON.
+fn json(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn list(endpoints: &[String]) -> String {
+    let quoted: Vec<String> = endpoints.iter().map(|endpoint| json(endpoint)).collect();
+    format!("[{}]", quoted.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meeting_names_both_versions() {
+        let question = Question {
+            protocol: PLANE_VERSION + 6,
+            host: "old".to_owned(),
+            incarnation: 3,
+        };
+        let asked = postcard::to_stdvec(&question).unwrap();
+        let refused = answer(&asked, &[], &Secrets::default()).unwrap_err();
+        let text = refused.to_string();
+        for part in ["'old'", "version 7", &format!("version {PLANE_VERSION}")] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused() {
+        let secrets = Secrets::default();
+        for (host, incarnation) in [("", 1), ("a/b", 1), ("a", 0)] {
+            let question = Question {
+                protocol: PLANE_VERSION,
+                host: host.to_owned(),
+                incarnation,
+            };
+            let asked = postcard::to_stdvec(&question).unwrap();
+            answer(&asked, &[], &secrets).unwrap_err();
+        }
+        for length in 0..64 {
+            answer(&vec![0xff; length], &[], &secrets).unwrap_err();
+        }
+        answer(&vec![0; MAX_MEETING_BYTES + 1], &[], &secrets).unwrap_err();
+    }
+
+    #[test]
+    fn a_life_of_a_host_has_one_secret() {
+        let secrets = Secrets::default();
+        let node = |incarnation| Node {
+            host: "a".to_owned(),
+            incarnation,
+        };
+        let first = secrets.of(&node(1)).unwrap();
+        assert_eq!(secrets.of(&node(1)).unwrap(), first);
+        assert_ne!(secrets.of(&node(2)).unwrap(), first);
+        for life in 3..2 * MAX_SECRETS as u64 {
+            secrets.of(&node(life)).unwrap();
+        }
+        assert!(secrets.0.lock().unwrap().len() <= MAX_SECRETS);
+    }
+}

@@ -1,0 +1,278 @@
+//! What two hosts' links say to each other over the link itself: a description with each message, and, in a
+//! flow of its own, what the messages belong to. What a peer says is bounded and checked here.
+
+use anyhow::{bail, Context};
+use rgaps::links::Offer;
+use rgaps::{DType, Tensor};
+use rgaps_session::check_topic_name;
+use rustix::time::{clock_gettime, ClockId};
+use serde::{Deserialize, Serialize};
+
+/// Dimensions of a tensor.
+const DIMS: usize = 8;
+/// `Meta`'s flags: it is a tensor.
+const TYPED: u8 = 1;
+/// Longest text of [`Said`].
+const MAX_SAID_BYTES: usize = 16 << 10;
+/// Longest type name, and reason.
+const MAX_TEXT: usize = 300;
+/// Publishers of a topic.
+const MAX_PUBLISHERS: usize = 16;
+/// `Flow::topic` of what is said.
+pub const SAID: u64 = 0;
+
+/// A message's description.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Meta {
+    /// Bytes of it; an empty message is carried as one byte.
+    pub bytes: u64,
+    /// The user's own number.
+    pub tag: u64,
+    /// When it was published: nanoseconds of the wall clock, which hosts have in common more or less.
+    pub published_ns: u64,
+    /// Shape and element type.
+    pub tensor: Option<Tensor>,
+}
+
+impl Meta {
+    /// As it travels: at most 160 bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(160);
+        for number in [self.bytes, self.tag, self.published_ns] {
+            to.extend(number.to_le_bytes());
+        }
+        let Some(tensor) = &self.tensor else {
+            to.push(0);
+            return to;
+        };
+        let dims = usize::from(tensor.ndim).min(DIMS);
+        to.extend([TYPED, tensor.dtype.code, tensor.dtype.bits]);
+        to.extend(tensor.dtype.lanes.to_le_bytes());
+        to.push(dims as u8);
+        for dim in 0..dims {
+            to.extend(tensor.shape[dim].to_le_bytes());
+            to.extend(tensor.strides[dim].to_le_bytes());
+        }
+        to
+    }
+
+    /// What a peer sent; none: it is no description.
+    pub fn decode(from: &[u8]) -> Option<Meta> {
+        let mut rest = from;
+        let mut take = |bytes: usize| {
+            let (these, after) = rest.split_at_checked(bytes)?;
+            rest = after;
+            Some(these)
+        };
+        let mut number = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
+        let (bytes, tag, published_ns) = (number()?, number()?, number()?);
+        let tensor = match take(1)?[0] {
+            0 => None,
+            TYPED => {
+                let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
+                let dtype = DType {
+                    code,
+                    bits,
+                    lanes: u16::from_le_bytes([low, high]),
+                };
+                let mut tensor = Tensor {
+                    dtype,
+                    ndim,
+                    ..Tensor::default()
+                };
+                for dim in 0..usize::from(ndim) {
+                    let (shape, stride) = take(16)?.split_at(8);
+                    *tensor.shape.get_mut(dim)? = u64::from_le_bytes(shape.try_into().ok()?);
+                    tensor.strides[dim] = i64::from_le_bytes(stride.try_into().ok()?);
+                }
+                Some(tensor)
+            }
+            _ => return None,
+        };
+        rest.is_empty().then_some(Meta {
+            bytes,
+            tag,
+            published_ns,
+            tensor,
+        })
+    }
+}
+
+/// What one end says to the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Said {
+    /// Messages of a topic come to you, in flows of this number. Said again when it changes.
+    Stream(Stream),
+    /// What comes in flows of this number has a place here, or why not.
+    Ready(u64, Result<(), String>),
+}
+
+/// Where a topic's messages come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// `Flow::topic` of its flows; random, used once.
+    pub number: u64,
+    /// The topic.
+    pub topic: String,
+    /// Its type.
+    pub type_name: String,
+    /// Who publishes: `Flow::incarnation`, and what is promised.
+    pub publishers: Vec<(u64, Offer)>,
+}
+
+impl Said {
+    /// As it travels.
+    pub fn encode(&self) -> anyhow::Result<Vec<u8>> {
+        Ok(postcard::to_stdvec(self)?)
+    }
+
+    /// What a peer said.
+    pub fn decode(from: &[u8]) -> anyhow::Result<Said> {
+        if from.len() > MAX_SAID_BYTES {
+            bail!("it says {} bytes at once", from.len());
+        }
+        let (said, rest) =
+            postcard::take_from_bytes::<Said>(from).context("it says what is nothing")?;
+        if !rest.is_empty() {
+            bail!("it says something more");
+        }
+        match &said {
+            Said::Stream(stream) => {
+                check_topic_name(&stream.topic)?;
+                if stream.number == SAID
+                    || stream.type_name.len() > MAX_TEXT
+                    || stream.publishers.len() > MAX_PUBLISHERS
+                {
+                    bail!("it announces a topic that cannot be");
+                }
+            }
+            Said::Ready(_, Err(why)) if why.len() > MAX_TEXT => bail!("it has too much to say"),
+            Said::Ready(..) => {}
+        }
+        Ok(said)
+    }
+}
+
+/// A reason that fits.
+pub fn clip(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut clipped = String::new();
+    for c in plain {
+        if clipped.len() + c.len_utf8() > MAX_TEXT {
+            break;
+        }
+        clipped.push(c);
+    }
+    clipped
+}
+
+fn now(clock: ClockId) -> i128 {
+    let now = clock_gettime(clock);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
+
+/// A time of this host's clock that counts from its start, on the wall clock.
+pub fn to_wall(monotonic_ns: u64) -> u64 {
+    let wall = i128::from(monotonic_ns) + now(ClockId::Realtime) - now(ClockId::Monotonic);
+    u64::try_from(wall).unwrap_or(0)
+}
+
+/// And back: a time that this host's clock never showed is now.
+pub fn from_wall(wall_ns: u64) -> u64 {
+    let monotonic = now(ClockId::Monotonic);
+    let then = i128::from(wall_ns) - now(ClockId::Realtime) + monotonic;
+    u64::try_from(then.clamp(0, monotonic)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rgaps::tensor::strided;
+    use rgaps_session::History;
+
+    fn tensor() -> Meta {
+        Meta {
+            bytes: 48,
+            tag: u64::MAX,
+            published_ns: 7,
+            tensor: Some(strided(DType::F32, &[3, 2, 2], &[4, 2, 1]).unwrap()),
+        }
+    }
+
+    #[test]
+    fn descriptions_travel_whole() {
+        let plain = Meta {
+            tensor: None,
+            ..tensor()
+        };
+        let eight = Meta {
+            tensor: Some(strided(DType::U8, &[1; 8], &[-1; 8]).unwrap()),
+            ..tensor()
+        };
+        for meta in [plain, tensor(), eight] {
+            let bytes = meta.encode();
+            assert!(bytes.len() <= 160);
+            assert_eq!(Meta::decode(&bytes), Some(meta));
+            for length in 0..bytes.len() {
+                assert_eq!(Meta::decode(&bytes[..length]), None, "{length}");
+            }
+            assert_eq!(Meta::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn a_description_with_nine_dimensions_is_none() {
+        let mut bytes = tensor().encode();
+        bytes[24 + 5] = 9;
+        bytes.resize(24 + 6 + 9 * 16, 0);
+        assert_eq!(Meta::decode(&bytes), None);
+    }
+
+    fn stream(topic: &str, number: u64, publishers: usize) -> Said {
+        let offer = Offer {
+            history: History::KeepLast(3),
+            reliable: true,
+            transient_local: false,
+            loans: 1,
+        };
+        Said::Stream(Stream {
+            number,
+            topic: topic.to_owned(),
+            type_name: "t".to_owned(),
+            publishers: (0..publishers).map(|i| (i as u64, offer)).collect(),
+        })
+    }
+
+    #[test]
+    fn what_is_said_is_checked() {
+        for said in [
+            stream("a/b", 1, 16),
+            Said::Ready(3, Ok(())),
+            Said::Ready(3, Err(clip(&"ä".repeat(500)))),
+        ] {
+            let bytes = said.encode().unwrap();
+            assert_eq!(Said::decode(&bytes).unwrap(), said);
+            for length in 0..bytes.len() {
+                assert!(Said::decode(&bytes[..length]).is_err(), "{length}");
+            }
+            Said::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
+        }
+        for said in [
+            stream("a//b", 1, 1),
+            stream("a", 0, 1),
+            stream("a", 1, 17),
+            Said::Ready(3, Err("x".repeat(301))),
+        ] {
+            Said::decode(&said.encode().unwrap()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn times_come_back() {
+        let then = now(ClockId::Monotonic) as u64 - 1_000_000;
+        let back = from_wall(to_wall(then));
+        assert!(back.abs_diff(then) < 500_000_000, "{back} {then}");
+        assert!(from_wall(u64::MAX) <= now(ClockId::Monotonic) as u64);
+        assert_eq!(from_wall(0), 0);
+    }
+}

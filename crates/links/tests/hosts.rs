@@ -1,0 +1,233 @@
+//! Topics between hosts that are two or three daemons on this machine.
+mod support;
+
+use rgaps::{DType, Late};
+use std::time::Duration;
+use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
+
+const SIZES: [usize; 7] = [0, 1, 100, 5_000, 70_000, 3_000_000, 12_345_678];
+
+#[test]
+fn a_message_crosses_once_for_all_subscribers_of_a_host() {
+    let hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
+    let subscribers: Vec<_> = (0..3)
+        .map(|_| there.subscriber("photos").reliable().create().unwrap())
+        .collect();
+    let publisher = here
+        .publisher("photos")
+        .type_name("photo")
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 3);
+    for (number, bytes) in SIZES.into_iter().enumerate() {
+        let mut loan = publisher.loan(bytes as u64).unwrap();
+        loan.write(0, &content(number as u64, bytes)).unwrap();
+        loan.set_tag(number as u64 + 100);
+        if bytes == 5_000 {
+            loan.set_shape(DType::U8, &[50, 100]).unwrap();
+        }
+        loan.publish().unwrap();
+    }
+    let mut addresses = Vec::new();
+    for subscriber in &subscribers {
+        for (number, bytes) in SIZES.into_iter().enumerate() {
+            let sample = receive(subscriber);
+            assert_eq!(sample.len(), bytes as u64);
+            assert!(sample.as_slice().unwrap() == content(number as u64, bytes));
+            assert_eq!(sample.tag(), number as u64 + 100);
+            assert_eq!((sample.sequence(), sample.missed()), (number as u64, 0));
+            let tensor = sample.tensor();
+            assert_eq!(tensor.is_some(), bytes == 5_000);
+            if let Some(tensor) = tensor {
+                assert_eq!(
+                    (tensor.ndim, tensor.shape[0], tensor.shape[1]),
+                    (2, 50, 100)
+                );
+            }
+            if number == 5 {
+                addresses.push(sample);
+            }
+        }
+    }
+    // The same bytes for all of them.
+    let first = addresses[0].address();
+    assert!(addresses.iter().all(|sample| sample.address() == first));
+    let topic = there.topic("photos").unwrap();
+    assert_eq!(topic.row.type_name, "photo");
+    // Once for the host.
+    let total: u64 = SIZES.iter().map(|bytes| (*bytes).max(1) as u64).sum();
+    until("the count of what crossed", || {
+        let peers = here.peers().unwrap();
+        let row = &peers.peers[0];
+        (row.messages_out, row.bytes_out) == (SIZES.len() as u64, total)
+    });
+    let remote = here.topic("photos").unwrap().remote;
+    assert_eq!(remote.len(), 1);
+    assert_eq!(
+        (remote[0].host.as_str(), remote[0].subscribers),
+        ("host-b", 3)
+    );
+    assert!(
+        remote[0].ready && remote[0].path.contains("tcp"),
+        "{remote:?}"
+    );
+}
+
+#[test]
+fn publishers_may_come_first_and_both_ways_work_at_once() {
+    let hosts = hosts(2, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let publishers: Vec<_> = (0..2)
+        .map(|at| {
+            let topic = format!("from/{at}");
+            nodes[at]
+                .publisher(&topic)
+                .deadline(LIMIT)
+                .create()
+                .unwrap()
+        })
+        .collect();
+    let subscribers: Vec<_> = (0..2)
+        .map(|at| {
+            let topic = format!("from/{}", 1 - at);
+            nodes[at].subscriber(&topic).reliable().create().unwrap()
+        })
+        .collect();
+    for publisher in &publishers {
+        wait_for_subscribers(publisher, 1);
+    }
+    for number in 0..300u64 {
+        for publisher in &publishers {
+            publisher.put(&content(number, 2_000)).unwrap();
+        }
+    }
+    for subscriber in &subscribers {
+        for number in 0..300u64 {
+            let sample = receive(subscriber);
+            assert_eq!(sample.sequence(), number);
+            assert!(sample.as_slice().unwrap() == content(number, 2_000));
+        }
+    }
+}
+
+#[test]
+fn nothing_comes_back_and_three_hosts_get_each_message_once() {
+    const COUNT: u64 = 50;
+    let hosts = hosts(3, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    // All publish and subscribe the same topic.
+    let subscribers: Vec<_> = nodes
+        .iter()
+        .map(|node| node.subscriber("chat").reliable().create().unwrap())
+        .collect();
+    let publishers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let publisher = node.publisher("chat").deadline(LIMIT);
+            // All are published before any is read.
+            publisher.keep_last(COUNT as u32).create().unwrap()
+        })
+        .collect();
+    for publisher in &publishers {
+        wait_for_subscribers(publisher, 3);
+    }
+    for number in 0..COUNT {
+        for (at, publisher) in publishers.iter().enumerate() {
+            publisher.put(&[at as u8, number as u8]).unwrap();
+        }
+    }
+    for subscriber in &subscribers {
+        let mut next = [0u8; 3];
+        for _ in 0..3 * COUNT {
+            let sample = receive(subscriber);
+            let bytes = sample.as_slice().unwrap();
+            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
+            next[bytes[0] as usize] += 1;
+        }
+        // An echo would be one more.
+        let more = subscriber.recv_timeout(Duration::from_millis(300));
+        assert!(more.is_err(), "{more:?}");
+    }
+}
+
+#[test]
+fn who_comes_late_gets_the_history_also_on_another_host() {
+    let hosts = hosts(3, "");
+    let here = hosts[0].node("publisher");
+    let publisher = here
+        .publisher("map")
+        .transient_local()
+        .keep_last(4)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    for number in 0..10u64 {
+        publisher.put(&content(number, 300_000)).unwrap();
+    }
+    let late = |host: usize| {
+        let node = hosts[host].node("late");
+        let subscriber = node
+            .subscriber("map")
+            .reliable()
+            .late(Late::AllKept)
+            .create()
+            .unwrap();
+        (node, subscriber)
+    };
+    let (_first_node, first) = late(1);
+    for number in 6..10 {
+        assert!(receive(&first).as_slice().unwrap() == content(number, 300_000));
+    }
+    publisher.put(&content(10, 300_000)).unwrap();
+    assert!(receive(&first).as_slice().unwrap() == content(10, 300_000));
+    // The next host's history is not the first's again.
+    let (_second_node, second) = late(2);
+    for number in 7..11 {
+        assert!(receive(&second).as_slice().unwrap() == content(number, 300_000));
+    }
+    publisher.put(&content(11, 300_000)).unwrap();
+    for subscriber in [&first, &second] {
+        assert!(receive(subscriber).as_slice().unwrap() == content(11, 300_000));
+    }
+    // Of the publisher that stands for the one elsewhere.
+    let (_third_node, third) = late(1);
+    for number in 8..12 {
+        assert!(receive(&third).as_slice().unwrap() == content(number, 300_000));
+    }
+}
+
+#[test]
+fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
+    let hosts = hosts(
+        2,
+        "in_flight_max = \"1MiB\"\noutage_max = \"1MiB\"\nheld_max = 8",
+    );
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let subscriber = there.subscriber("slow").reliable().create().unwrap();
+    let publisher = here
+        .publisher("slow")
+        .keep_last(4)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 1);
+    const COUNT: u64 = 200;
+    let publishing = std::thread::spawn(move || {
+        for number in 0..COUNT {
+            publisher.put(&content(number, 100_000)).unwrap();
+        }
+        publisher
+    });
+    for number in 0..COUNT {
+        if number % 20 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let sample = receive(&subscriber);
+        assert_eq!((sample.sequence(), sample.missed()), (number, 0));
+        assert!(sample.as_slice().unwrap() == content(number, 100_000));
+    }
+    until("the publisher", || publishing.is_finished());
+    publishing.join().unwrap();
+}

@@ -1,0 +1,154 @@
+//! Two hosts as network namespaces with a cable between them, which is pulled. As root only, and where
+//! `ip netns` may be used; elsewhere it says why it did nothing.
+mod support;
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{content, until, wait_for_subscribers, Host, LIMIT};
+
+/// Two namespaces and a cable; gone when it is dropped.
+struct Cable {
+    names: [String; 2],
+    ends: [String; 2],
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip")
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+impl Cable {
+    fn lay() -> Result<Cable, String> {
+        let pid = std::process::id();
+        let cable = Cable {
+            names: ["a", "b"].map(|end| format!("rgaps-{pid}-{end}")),
+            ends: ["a", "b"].map(|end| format!("rg{pid}{end}")),
+        };
+        let [a, b] = &cable.names;
+        let [end_a, end_b] = &cable.ends;
+        ip(&["netns", "add", a])?;
+        ip(&["netns", "add", b])?;
+        ip(&[
+            "link", "add", end_a, "netns", a, "type", "veth", "peer", "name", end_b, "netns", b,
+        ])?;
+        for (at, (name, end)) in cable.names.iter().zip(&cable.ends).enumerate() {
+            let address = format!("10.213.77.{}/24", at + 1);
+            ip(&["-n", name, "addr", "add", &address, "dev", end])?;
+            ip(&["-n", name, "link", "set", "lo", "up"])?;
+            ip(&["-n", name, "link", "set", end, "up"])?;
+        }
+        Ok(cable)
+    }
+
+    fn pull(&self) {
+        ip(&["-n", &self.names[1], "link", "set", &self.ends[1], "down"]).unwrap();
+    }
+
+    fn plug_in(&self) {
+        ip(&["-n", &self.names[1], "link", "set", &self.ends[1], "up"]).unwrap();
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&["netns", "del", name]);
+        }
+    }
+}
+
+#[test]
+fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
+    let cable = match Cable::lay() {
+        Ok(cable) => cable,
+        Err(why) => return println!("left out: network namespaces are not to be had here: {why}"),
+    };
+    let host = |at: usize| {
+        let (own, other) = (at + 1, 2 - at);
+        let links = format!(
+            "host = \"host-{own}\"\nlisten = \"10.213.77.{own}:0\"\ninsecure = true\noutage_ms = 30000\n\
+             control = [\"tcp/10.213.77.{own}:7447\"]\nconnect = [\"tcp/10.213.77.{other}:7447\"]"
+        );
+        Host::start_in(Some(&cable.names[at]), &format!("host-{own}"), &links)
+    };
+    let hosts = [host(0), host(1)];
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
+    let subscribers: Vec<_> = (0..3)
+        .map(|_| there.subscriber("photos").reliable().create().unwrap())
+        .collect();
+    let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&publisher, 3);
+    const BYTES: usize = 100_000;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let publishing = std::thread::spawn(move || {
+        let mut number = 0u64;
+        while !stopped.load(Ordering::Relaxed) {
+            publisher.put(&content(number, BYTES)).unwrap();
+            number += 1;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        number
+    });
+    let readers: Vec<_> = subscribers
+        .into_iter()
+        .map(|subscriber| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                let mut next = 0u64;
+                let mut quiet = Instant::now();
+                // Until nothing has come for a while after the end.
+                while !stop.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_secs(3) {
+                    let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(100)) else {
+                        continue;
+                    };
+                    assert_eq!((sample.sequence(), sample.missed()), (next, 0));
+                    assert!(
+                        sample.as_slice().unwrap() == content(next, BYTES),
+                        "message {next}"
+                    );
+                    next += 1;
+                    quiet = Instant::now();
+                }
+                next
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    cable.pull();
+    std::thread::sleep(Duration::from_secs(2));
+    until("the loss to be seen", || {
+        here.peers()
+            .unwrap()
+            .peers
+            .iter()
+            .all(|peer| peer.lanes == 0)
+    });
+    cable.plug_in();
+    until("the link to be back", || {
+        here.peers()
+            .unwrap()
+            .peers
+            .iter()
+            .all(|peer| peer.lanes > 0)
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    stop.store(true, Ordering::Relaxed);
+    until("the publisher", || publishing.is_finished());
+    let published = publishing.join().unwrap();
+    for reader in readers {
+        until("a subscriber", || reader.is_finished());
+        assert_eq!(reader.join().unwrap(), published);
+    }
+    // Once for the host, but for what was on its way when the cable was pulled.
+    let crossed = here.peers().unwrap().peers[0].messages_out;
+    assert_eq!(crossed, published);
+}

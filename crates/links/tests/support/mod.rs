@@ -1,0 +1,236 @@
+//! Hosts on one machine: a daemon and links for each, with sockets of their own.
+#![allow(dead_code)]
+
+use rgaps::{Config, Node, PeerState, Publisher, Sample, Subscriber};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// `rgapsd` beside the test's executable, built if it is not there or old; or `RGAPS_DAEMON`.
+pub fn rgapsd() -> PathBuf {
+    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            if let Some(built) = std::env::var_os("RGAPS_DAEMON") {
+                return built.into();
+            }
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let status = Command::new(cargo)
+                .args(["build", "-q", "-p", "rgapsd"])
+                .status()
+                .unwrap();
+            assert!(status.success());
+            let exe = std::env::current_exe().unwrap();
+            exe.parent().unwrap().parent().unwrap().join("rgapsd")
+        })
+        .clone()
+}
+
+/// A process that ends with the test.
+pub struct Process(Child);
+
+impl Process {
+    fn start(
+        namespace: Option<&str>,
+        program: &Path,
+        arguments: &[&str],
+        config: &Path,
+    ) -> Process {
+        let mut command = match namespace {
+            None => Command::new(program),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                // It becomes the program, so to kill it is to kill that.
+                command.args(["netns", "exec", namespace]).arg(program);
+                command
+            }
+        };
+        let child = command
+            .args(arguments)
+            .arg("--config")
+            .arg(config)
+            .env("RGAPS_LINKS_PROGRAM", env!("CARGO_BIN_EXE_rgaps-links"))
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Process(child)
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub struct Host {
+    pub name: String,
+    namespace: Option<String>,
+    dir: tempfile::TempDir,
+    pub daemon: Process,
+    pub links: Option<Process>,
+}
+
+/// Addresses that nobody has, for a moment at least.
+pub fn ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    held.iter()
+        .map(|listener| listener.local_addr().unwrap().port())
+        .collect()
+}
+
+/// So many hosts that know of each other; `more` goes into each `[links]`.
+pub fn hosts(count: usize, more: &str) -> Vec<Host> {
+    let ports = ports(count);
+    (0..count)
+        .map(|at| {
+            let others: Vec<String> = (0..count)
+                .filter(|other| *other != at)
+                .map(|other| format!("\"tcp/127.0.0.1:{}\"", ports[other]))
+                .collect();
+            let name = format!("host-{}", (b'a' + at as u8) as char);
+            let links = format!(
+                "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+                 connect = [{}]\n{more}",
+                ports[at],
+                others.join(", ")
+            );
+            Host::start(&name, &links)
+        })
+        .collect()
+}
+
+impl Host {
+    pub fn start(name: &str, links: &str) -> Host {
+        Host::start_in(None, name, links)
+    }
+
+    /// In a network namespace.
+    pub fn start_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
+        let mut host = Host::start_daemon_in(namespace, name, links);
+        host.start_links();
+        host
+    }
+
+    /// Without links that the test starts.
+    pub fn start_whole(name: &str, links: &str) -> Host {
+        Host::start_daemon_in(None, name, links)
+    }
+
+    fn start_daemon_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("rgaps.toml");
+        let text = format!(
+            "socket = \"{}\"\nautostart = false\nlog = \"warn,rgaps_links=info\"\n\
+             [pool.host]\ncap = \"1GiB\"\n[links]\n{links}\n",
+            dir.path().join("rgaps.sock").display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let daemon = Process::start(namespace, &rgapsd(), &["--foreground"], &config);
+        let host = Host {
+            name: name.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            dir,
+            daemon,
+            links: None,
+        };
+        host.wait_for_daemon();
+        host
+    }
+
+    fn wait_for_daemon(&self) {
+        let config = self.config();
+        until("a daemon", || {
+            Node::builder("wait").config(config.clone()).build().is_ok()
+        });
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("rgaps.toml")
+    }
+
+    pub fn config(&self) -> Config {
+        Config::load(Some(&self.path())).unwrap()
+    }
+
+    pub fn node(&self, name: &str) -> Node {
+        Node::builder(name).config(self.config()).build().unwrap()
+    }
+
+    pub fn start_links(&mut self) {
+        let program = Path::new(env!("CARGO_BIN_EXE_rgaps-links"));
+        let namespace = self.namespace.as_deref();
+        self.links = Some(Process::start(namespace, program, &[], &self.path()));
+    }
+
+    /// As a crash would.
+    pub fn kill_links(&mut self) {
+        self.links = None;
+    }
+
+    pub fn kill_daemon(&mut self) {
+        self.daemon.kill();
+    }
+
+    pub fn start_daemon(&mut self) {
+        let namespace = self.namespace.as_deref();
+        self.daemon = Process::start(namespace, &rgapsd(), &["--foreground"], &self.path());
+        self.wait_for_daemon();
+    }
+
+    /// Until it is linked with so many others.
+    pub fn wait_for_peers(&self, count: usize) {
+        let node = self.node("peers");
+        until("hosts to be linked", || {
+            let peers = node.peers().unwrap_or_default().peers;
+            let linked = peers.iter().filter(|peer| peer.state == PeerState::Linked);
+            linked.count() >= count
+        });
+    }
+}
+
+/// Waits until something is so; fails, and says what was waited for, where it is not in time.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "waited for {what} for {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn wait_for_subscribers(publisher: &Publisher, count: u32) {
+    assert!(
+        publisher.wait_for_subscribers(count, LIMIT).unwrap(),
+        "waited for {count} subscribers for {LIMIT:?}; there are {}",
+        publisher.subscribers()
+    );
+}
+
+pub fn receive(subscriber: &Subscriber) -> Sample {
+    let received = subscriber.recv_timeout(LIMIT);
+    received.unwrap_or_else(|error| panic!("topic '{}': {error}", subscriber.topic()))
+}
+
+/// What message `number` of `bytes` bytes holds.
+pub fn content(number: u64, bytes: usize) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
