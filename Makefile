@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links test test-driver demo check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links test test-driver demo demo-hosts check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,10 @@ test: ## Everything, on a machine without a GPU
 
 demo: wheel ## A camera and three Python subscribers, without a copy; results under target/demo
 	@tools/demo.sh
+
+demo-hosts: wheel links ## The same on two hosts (network namespaces), with the cable pulled for 2 s
+	@tools/setup.sh hosts
+	@tools/demo-hosts.sh
 
 check: ## rustfmt, clippy without warnings, cargo-deny
 	@tools/setup.sh base rust deny

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from PIL import Image as Pillow
 
@@ -26,15 +27,33 @@ SUBSCRIBERS = ["edges", "histogram", "contact_sheet"]
 SECONDS_MAX = 90.0
 
 
+class Host(Protocol):
+    """Where a process runs, if not just here."""
+
+    #: What to call it.
+    name: str
+    #: The command that starts another one there.
+    enter: list[str]
+    #: Environment of all processes there.
+    env: dict[str, str]
+
+
 class Part:
     """One of the demo's processes, and what it last reported."""
 
-    def __init__(self, name: str, *arguments: str) -> None:
-        self.name = name
+    def __init__(self, program: str, *arguments: str, on: Host | None = None) -> None:
+        self.name = f"{program} {on.name}" if on else program
         self.last: dict[str, Any] = {"frames": 0}
-        self.errors = open(OUT / f"{name}.log", "w+")
-        command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors)
+        self.errors = open(OUT / f"{self.name}.log", "w+")
+        command = [sys.executable, str(HERE / f"{program}.py"), *arguments]
+        if on:
+            command = [*on.enter, *command]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=os.environ | on.env if on else None,
+        )
         assert self.process.stdout is not None
         self.pipe = self.process.stdout
         os.set_blocking(self.pipe.fileno(), False)
@@ -65,8 +84,8 @@ def progress(parts: list[Part], frames: int, begun: float) -> str:
     return f"{time.monotonic() - begun:5.1f} s   " + "   ".join(counts)
 
 
-def follow(parts: list[Part], frames: int) -> None:
-    """Shows the progress until all parts have ended, or one ends too early."""
+def follow(parts: list[Part], frames: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Shows the progress until all parts have ended, or one ends too early; calls `meanwhile` often."""
     terminal = sys.stdout.isatty()
     begun = shown = time.monotonic()
     selector = selectors.DefaultSelector()
@@ -78,6 +97,7 @@ def follow(parts: list[Part], frames: int) -> None:
                 selector.unregister(key.data.pipe)
                 if key.data.process.wait() != 0:
                     return
+        meanwhile()
         now = time.monotonic()
         if now - begun > SECONDS_MAX:
             print(f"\ngiven up after {SECONDS_MAX:.0f} s")
@@ -108,19 +128,24 @@ def table(subscribers: list[Part]) -> str:
 
 def faults(camera: Part, subscribers: list[Part], frames: int) -> list[str]:
     """All that is not as it should be."""
-    found = []
-    for part in [camera, *subscribers]:
-        if part.last["frames"] != frames:
-            found.append(f"{part.name}: {part.last['frames']} of {frames} frames")
+    found = unfinished([camera, *subscribers], frames)
     written = camera.last["places"]
     for part in subscribers:
-        last = part.last
-        for fault in ("missed", "corrupt", "copied_bytes"):
-            if last[fault]:
-                found.append(f"{part.name}: {fault} {last[fault]}")
-        elsewhere = sum(last["places"].get(str(n)) != place for n, place in enumerate(written))
+        elsewhere = sum(part.last["places"].get(str(n)) != place for n, place in enumerate(written))
         if elsewhere:
             found.append(f"{part.name}: {elsewhere} frames were not where the camera wrote them")
+    return found
+
+
+def unfinished(parts: list[Part], frames: int) -> list[str]:
+    """Frames that are not there, or not as they were sent."""
+    found = []
+    for part in parts:
+        if part.last["frames"] != frames:
+            found.append(f"{part.name}: {part.last['frames']} of {frames} frames")
+        for fault in ("missed", "corrupt", "copied_bytes"):
+            if part.last.get(fault):
+                found.append(f"{part.name}: {fault} {part.last[fault]}")
     return found
 
 
@@ -139,6 +164,17 @@ def compose(subscribers: list[Part]) -> Path:
     return path
 
 
+def end(parts: list[Part]) -> list[str]:
+    """Ends those that have not ended; what is wrong with how they did."""
+    for part in parts:
+        if part.process.poll() is None:
+            part.process.kill()
+    wrong = [text for part in parts if (text := part.wrong())]
+    for part in parts:
+        part.errors.close()
+    return wrong
+
+
 def play(domain: str, frames: int, photos: str | None) -> int:
     """Runs all parts; returns the exit code."""
     common = ["--domain", domain, "--frames", str(frames)]
@@ -150,16 +186,8 @@ def play(domain: str, frames: int, photos: str | None) -> int:
         camera = Part("camera", *common, "--subscribers", str(len(SUBSCRIBERS)), *folder)
         parts.insert(0, camera)
         follow(parts, frames)
-        for part in parts:
-            if part.process.poll() is None:
-                part.process.kill()
-        wrong = [text for part in parts if (text := part.wrong())]
     finally:
-        for part in parts:
-            if part.process.poll() is None:
-                part.process.kill()
-            part.process.wait()
-            part.errors.close()
+        wrong = end(parts)
     if wrong:
         print("\nFAILED\n" + "\n".join(wrong))
         return 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, valgrind, rust, python, aarch64, deny, nightly,
+# a second. Each argument is a group: base, hosts, valgrind, rust, python, aarch64, deny, nightly,
 # miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
@@ -45,6 +45,11 @@ setup_base() {
   # gdb and procps: tell what a test that hangs is waiting for.
   apt_need build-essential pkg-config ca-certificates curl git python3 python3-venv strace util-linux \
     gdb procps
+}
+
+setup_hosts() {
+  # Network namespaces and the cable between them.
+  apt_need iproute2
 }
 
 setup_valgrind() {
