@@ -15,7 +15,7 @@ cp target/release/librgaps.so dist/lib/
 cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/
 cp -r tests/python dist/tests/
-cp bench/run.sh dist/bench/
+cp bench/run.sh bench/python_latency.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
 chmod +x dist/gpu-check

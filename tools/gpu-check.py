@@ -8,7 +8,7 @@ gpu-check-results) each result is written to a file as it comes, <section>-<name
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
-Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races,
+Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races, chaos,
 mps and compare, for machines that are lent for minutes: --only races --match gpus-2.
 """
 import argparse, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
@@ -157,6 +157,12 @@ def python(env, folder):
         "summary": out.strip().split("\n")[-1] if out else "failed",
         "skipped": [l for l in out.split("\n") if l.startswith("SKIPPED")],
     }
+    env["RGAPS_SOCKET"] = f"{folder}/python.sock"
+    for wait in ("poll", "block") if torch_is_installed() else ():
+        measure = [sys.executable, HERE / "bench/python_latency.py", "--domain", "cuda", "--wait", wait]
+        messages = ["--messages", 100 if quick else 1000]
+        name = f"python latency {wait}"
+        yield f"latency-{wait}", document(name, run(name, [*measure, *messages], 200, env))
 
 
 def figure(name, env, *arguments, timeout=240, prefix=()):
@@ -223,8 +229,13 @@ def races(env, _folder):
 
 def chaos(env, _folder):
     kills = 20 if quick else 200
-    out = run("chaos", [HERE / "bin/rgaps-chaos", "--domain", "cuda", "--kills", kills, "--seed", 1], 420, env)
-    yield "kills", document("chaos", out)
+    ways = [("kills", ["cuda"], kills), ("kills-across-host", ["cuda", "--across", "host"], kills // 4)]
+    if len(gpus()) > 1:
+        ways.append(("kills-across-gpus", ["cuda", "--across", "cuda:1"], kills // 4))
+    for name, domains, count in ways:
+        if match in name:
+            command = [HERE / "bin/rgaps-chaos", "--domain", *domains, "--kills", count, "--seed", 1]
+            yield name, document(f"chaos {name}", run(f"chaos {name}", command, 420, env))
 
 
 def mps(env, folder):
@@ -258,9 +269,13 @@ def mps(env, folder):
         yield "checks", document("mps", out)
 
 
+def torch_is_installed():
+    return importlib.util.find_spec("torch") is not None
+
+
 def compare(env, _folder):
     """rgaps beside the ways people do it now. Each part also writes what it has as it goes, to the same file."""
-    if importlib.util.find_spec("torch") is None:
+    if not torch_is_installed():
         skipped("compare", "torch is not installed")
         yield "skipped", {"reason": "torch is not installed"}
         return
@@ -287,7 +302,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--match", default="", metavar="TEXT", help="of figures, races, mps and compare only those with TEXT in their name")
+    parser.add_argument("--match", default="", metavar="TEXT", help="of figures, races, chaos, mps and compare only those with TEXT in their name")
     arguments = parser.parse_args()
     quick, match = arguments.quick, arguments.match
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
