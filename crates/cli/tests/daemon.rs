@@ -246,7 +246,7 @@ fn a_socket_that_is_not_ours_is_told_apart() {
                 .env("HOME", "/");
             command = other;
         }
-        let run: support::Run = command.output().unwrap().into();
+        let run: support::Run = start(&mut command).into();
         let said = run.fails_with(6);
         assert!(
             said.contains("may not be used") && said.contains("socket_mode"),
@@ -255,6 +255,23 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     }
     may(0o600);
     assert_eq!(realm.json(&["status"])["pid"], up["pid"]);
+}
+
+/// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing
+/// until it becomes its own program.
+fn start(command: &mut std::process::Command) -> std::process::Output {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        match command.output() {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ExecutableFileBusy
+                    && std::time::Instant::now() < until =>
+            {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            output => return output.unwrap(),
+        }
+    }
 }
 
 /// Processes of the daemon that serve a realm.
