@@ -1,0 +1,305 @@
+//! Other hosts: their lives, how they come and go, and the links with them.
+
+use super::lanes::link_config;
+use super::{Coordinator, TRY_AGAIN};
+use crate::keys::{Node as Host, Want, PLANE_VERSION};
+use crate::land::Landings;
+use crate::peer::{Incoming, Peer};
+use crate::plane::{versions, Address, LaneSecret, News};
+use crate::wire::clip;
+use rgaps::links::MAX_REMOTE_HOSTS;
+use rgaps_transport::{Flow, LaneKey, Peer as LanePeer};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a want that was taken back stays, in case that the host is gone and not the want.
+const WANT_STAYS: Duration = Duration::from_millis(500);
+/// Pause before a host is asked again how to reach it.
+pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
+/// Hosts that are linked with.
+const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
+/// Lives of hosts that are remembered.
+const MAX_LIVES: usize = 4 * MAX_PEERS;
+/// Topics that one host wants.
+const MAX_WANTS: usize = 8192;
+
+/// What is known of a life of another host's links. A dead one may be heard of for a while beside the next.
+pub(super) struct Life {
+    node: Host,
+    /// Once its token was seen.
+    protocol: Option<u32>,
+    wants: BTreeMap<String, Want>,
+}
+
+impl Coordinator {
+    pub(super) fn learn(&mut self, news: News) {
+        self.dirty = true;
+        match news {
+            News::Came(node, protocol) => {
+                if let Some(life) = self.life(&node) {
+                    life.protocol = Some(protocol);
+                }
+                self.came(node, protocol);
+            }
+            News::Went(node) => self.went(&node),
+            News::Wants(node, topic, want) => {
+                if let Some(life) = self.life(&node) {
+                    if life.wants.len() < MAX_WANTS {
+                        life.wants.insert(topic.clone(), want);
+                    }
+                }
+                if let Some(peer) = self.known(&node) {
+                    peer.wanted.remove(&topic);
+                    if peer.wants.len() < MAX_WANTS {
+                        peer.wants.insert(topic, want);
+                    }
+                }
+            }
+            News::WantsNot(node, topic, want) => {
+                // Another want of the same topic came before this one went.
+                let life = self.lives.iter_mut().find(|life| life.node == node);
+                if let Some(life) = life.filter(|life| life.wants.get(&topic) == Some(&want)) {
+                    life.wants.remove(&topic);
+                }
+                if let Some(peer) = self.known(&node) {
+                    if peer.wants.get(&topic) == Some(&want) {
+                        peer.wanted.insert(topic, (want, Instant::now()));
+                    }
+                }
+            }
+            News::Met(node, secret) => self.accept(&node, secret),
+            News::Meeting(node, outcome) => self.met(&node, outcome),
+        }
+    }
+
+    /// A life of a host, remembered from now on; none: there are too many.
+    pub(super) fn life(&mut self, node: &Host) -> Option<&mut Life> {
+        let at = self.lives.iter().position(|life| life.node == *node);
+        let at = match at {
+            Some(at) => at,
+            None if self.lives.len() >= MAX_LIVES => return None,
+            None => {
+                self.lives.push(Life {
+                    node: node.clone(),
+                    protocol: None,
+                    wants: BTreeMap::new(),
+                });
+                self.lives.len() - 1
+            }
+        };
+        self.lives.get_mut(at)
+    }
+
+    pub(super) fn went(&mut self, node: &Host) {
+        self.lives.retain(|life| life.node != *node);
+        let Some(peer) = self.known(node) else { return };
+        tracing::info!(host = node.host, "a host is gone");
+        peer.lost = Some(Instant::now());
+        // Another life of it may have come before.
+        let of_host = self.lives.iter().rev();
+        let next = of_host
+            .filter(|life| life.node.host == node.host)
+            .find_map(|life| Some((life.node.clone(), life.protocol?)));
+        if let Some((node, protocol)) = next {
+            self.came(node, protocol);
+        }
+    }
+
+    /// The host, if that is the life of it that is known.
+    pub(super) fn known(&mut self, node: &Host) -> Option<&mut Peer> {
+        self.peers
+            .get_mut(&node.host)
+            .filter(|peer| peer.node == *node)
+    }
+
+    pub(super) fn came(&mut self, node: Host, protocol: u32) {
+        if !self.peers.contains_key(&node.host) {
+            if self.peers.len() >= MAX_PEERS {
+                let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
+                if let Some(host) = given_up.map(|(host, _)| host.clone()) {
+                    if let Some(peer) = self.peers.remove(&host) {
+                        peer.linked().iter().for_each(|link| link.close());
+                    }
+                }
+            }
+            if self.peers.len() >= MAX_PEERS {
+                tracing::error!(
+                    host = node.host,
+                    "more than {MAX_PEERS} hosts: one is left out"
+                );
+                return;
+            }
+            let landings = Landings::new(&node.host, self.hear.clone());
+            let peer = Peer::new(node.clone(), protocol, landings);
+            self.peers.insert(node.host.clone(), peer);
+        }
+        let life = self.lives.iter().find(|life| life.node == node);
+        let wants = life.map(|life| life.wants.clone()).unwrap_or_default();
+        let Some(peer) = self.peers.get_mut(&node.host) else {
+            return;
+        };
+        if peer.node != node {
+            tracing::info!(host = node.host, "a host's links were started again");
+            peer.node = node;
+            // What its former life wanted, this one may want in a moment.
+            let former = std::mem::take(&mut peer.wants);
+            peer.wanted = former
+                .iter()
+                .map(|(topic, want)| (topic.clone(), (*want, Instant::now())))
+                .collect();
+            peer.wants = former;
+        }
+        for wanted in peer.wanted.values_mut() {
+            wanted.1 = Instant::now();
+        }
+        for (topic, want) in wants {
+            peer.wanted.remove(&topic);
+            peer.wants.insert(topic, want);
+        }
+        peer.given_up = false;
+        peer.protocol = protocol;
+        peer.lost = None;
+        let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
+        if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
+            tracing::error!("{why}");
+        }
+        peer.refused = refused;
+        peer.meet_at = Some(Instant::now());
+    }
+
+    /// We asked a host how to reach it.
+    pub(super) fn met(&mut self, node: &Host, outcome: Result<Address, String>) {
+        let Some(peer) = self.known(node) else { return };
+        match outcome {
+            Ok(address) => self.join(node, address.secret, address.lanes),
+            Err(why) => {
+                tracing::debug!(host = node.host, why, "a host cannot be met");
+                peer.detail = clip(&why);
+                peer.meet_at = Some(Instant::now() + MEET_AGAIN);
+            }
+        }
+    }
+
+    /// A host has asked us: it will come with this secret.
+    pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
+        // It was heard of before, or its token is on its way.
+        if self
+            .peers
+            .get(&node.host)
+            .is_none_or(|peer| peer.node != *node)
+        {
+            self.came(node.clone(), PLANE_VERSION);
+        }
+        self.join(node, secret, Vec::new());
+    }
+
+    /// Makes the link with a host, or has it go on with another life of it.
+    pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
+        let links = &self.config.links;
+        let Some(peer) = self
+            .peers
+            .get_mut(&node.host)
+            .filter(|peer| peer.node == *node)
+        else {
+            return;
+        };
+        let lanes = LanePeer {
+            incarnation: node.incarnation,
+            key: LaneKey(secret.0),
+            dial,
+        };
+        let outcome = match &peer.link {
+            Some((_, link)) => link.set_peer(lanes).map(|()| None),
+            None => {
+                let config = link_config(links);
+                self.endpoint
+                    .link(&node.host, config, lanes, peer.landings.clone())
+                    .map(Some)
+            }
+        };
+        match outcome {
+            Ok(Some(link)) => peer.begin_link(node.incarnation, link),
+            Ok(None) => {
+                if let Some((life, _)) = &mut peer.link {
+                    if *life != node.incarnation {
+                        *life = node.incarnation;
+                        peer.forget_said();
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, host = node.host, "a host cannot be linked with");
+                peer.detail = clip(&error.to_string());
+                peer.meet_at = Some(Instant::now() + TRY_AGAIN);
+            }
+        }
+    }
+
+    pub(super) fn reconcile_peers(&mut self) {
+        let now = Instant::now();
+        let outage = Duration::from_millis(self.config.links.outage_ms);
+        let own = self.own.clone();
+        for (host, peer) in &mut self.peers {
+            if !peer.given_up && !peer.up && peer.lost.is_some_and(|since| now - since > outage) {
+                tracing::warn!(host, "a host is given up: nothing is kept for it any more");
+                peer.given_up = true;
+                peer.wants.clear();
+                peer.wanted.clear();
+                peer.incoming.clear();
+                peer.landings.clear();
+                self.dirty = true;
+            }
+            if peer.lost.is_none() {
+                let due = |since: &Instant| now - *since > WANT_STAYS;
+                let gone: Vec<(String, Want)> = peer
+                    .wanted
+                    .iter()
+                    .filter(|(_, (_, since))| due(since))
+                    .map(|(topic, (want, _))| (topic.clone(), *want))
+                    .collect();
+                for (topic, want) in gone {
+                    peer.wanted.remove(&topic);
+                    if peer.wants.get(&topic) == Some(&want) {
+                        peer.wants.remove(&topic);
+                    }
+                    self.dirty = true;
+                }
+            }
+            // One of the two opens the lanes.
+            let opens = own.host < *host;
+            let linked = peer.link.as_ref().map(|(life, _)| *life);
+            let meets = opens
+                && peer.refused.is_none()
+                && peer.lost.is_none()
+                && peer.meet_at.is_some_and(|at| now >= at)
+                && (linked != Some(peer.node.incarnation) || !peer.up);
+            if meets {
+                peer.meet_at = None;
+                if let Err(error) = self.plane.meet(&peer.node) {
+                    tracing::error!("{error:#}");
+                    peer.meet_at = Some(now + MEET_AGAIN);
+                }
+            }
+            // What a former life of it published ends if this one does not go on with it.
+            let over = |incoming: &Incoming| incoming.former.is_some_and(|at| now - at > outage);
+            let former: Vec<u64> = peer
+                .incoming
+                .iter()
+                .filter(|(_, incoming)| over(incoming))
+                .map(|(stream, _)| *stream)
+                .collect();
+            for stream in former {
+                let incoming = peer.incoming.remove(&stream);
+                for incarnation in incoming.iter().flat_map(|i| i.landings.keys()) {
+                    peer.landings.remove(Flow {
+                        topic: stream,
+                        incarnation: *incarnation,
+                    });
+                }
+            }
+            peer.tell_given_up();
+            peer.say_more(own.incarnation);
+        }
+    }
+}

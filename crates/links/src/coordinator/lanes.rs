@@ -1,0 +1,47 @@
+//! What links and their lanes are made with.
+
+use anyhow::Context;
+use rgaps::links::{Links, LinksTls};
+use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles};
+
+/// How lanes are secured: as the control plane, where that has certificates.
+pub(super) fn security(links: &Links) -> anyhow::Result<Security> {
+    let LinksTls {
+        ca,
+        certificate,
+        key,
+    } = &links.tls;
+    let (Some(ca), Some(certificate), Some(key)) = (ca, certificate, key) else {
+        return Ok(match links.insecure {
+            true => Security::Insecure,
+            false => Security::Loopback,
+        });
+    };
+    let read =
+        |path: &std::path::Path| std::fs::read(path).with_context(|| path.display().to_string());
+    let files = TlsFiles {
+        roots: read(ca)?,
+        chain: read(certificate)?,
+        key: read(key)?,
+    };
+    Ok(Security::Tls(Tls::new(&files).context("links.tls")?))
+}
+
+pub(super) fn link_config(links: &Links) -> LinkConfig {
+    let mut config = LinkConfig {
+        lanes: links.lanes as usize,
+        ..LinkConfig::default()
+    };
+    config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);
+    config.quiet_ms = (links.lease_ms * 3 / 2).max(300);
+    config.sender.retained_bytes_max = links.in_flight_max.0;
+    config.sender.outage_bytes_max = links.outage_max.0;
+    config.sender.outage_ms = links.outage_ms;
+    config.receiver.watermark = match links.watermark {
+        rgaps::links::Watermark::Each => rgaps_transport::cursors::Watermark::Zero,
+        rgaps::links::Watermark::Eighth => rgaps_transport::cursors::Watermark::Eighth,
+        rgaps::links::Watermark::Quarter => rgaps_transport::cursors::Watermark::Quarter,
+        rgaps::links::Watermark::Half => rgaps_transport::cursors::Watermark::Half,
+    };
+    config
+}

@@ -1,0 +1,228 @@
+//! One thread that owns what the links know: this host's topics, other hosts, and what goes between them.
+//! Zenoh's threads, the links' and the one here that looks at the daemon send it what happened; a few times a
+//! second it makes what is so what should be so.
+
+mod hosts;
+mod incoming;
+mod lanes;
+mod tell;
+mod topics;
+
+use self::hosts::Life;
+use self::topics::Outward;
+use crate::committed::Committed;
+use crate::forward::Forwarder;
+use crate::keys::Node as Host;
+use crate::land::{Heard, Ours};
+use crate::peer::Peer;
+use crate::plane::{random_u64, News, Plane};
+use anyhow::Context;
+use rgaps::links::{InterestRow, LINKS_CLIENT};
+use rgaps::{Config, Node, PeersInfo};
+use rgaps_transport::{Endpoint, EndpointConfig};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// How often this host's topics are looked at, and what is so is made what should be.
+const LOOK: Duration = Duration::from_millis(50);
+/// Pause before what this host's daemon refused is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How long former links may take to be gone.
+const FORMER_LIMIT: Duration = Duration::from_secs(10);
+/// Threads that forward topics.
+const FORWARDERS: usize = 2;
+
+/// The links of this host.
+pub struct Coordinator {
+    node: Node,
+    config: Config,
+    own: Host,
+    plane: Plane,
+    endpoint: Endpoint,
+    committed: Committed,
+    ours: Ours,
+    forwarders: Vec<Forwarder>,
+    peers: BTreeMap<String, Peer>,
+    /// The last that came is the last.
+    lives: Vec<Life>,
+    topics: BTreeMap<String, Outward>,
+    rows: BTreeMap<String, InterestRow>,
+    /// Of the rows, and of the daemon that told them.
+    version: (u64, u64),
+    news: Receiver<News>,
+    heard: Receiver<(String, Heard)>,
+    hear: Sender<(String, Heard)>,
+    told: Option<(PeersInfo, Instant)>,
+    /// Something has changed since the topics were looked at.
+    dirty: bool,
+    reconcile_at: Instant,
+}
+
+impl Coordinator {
+    /// Joins the daemon and the realm's other hosts.
+    pub fn start(config: Config) -> anyhow::Result<Coordinator> {
+        let links = &config.links;
+        let host = links.host_name().map_err(anyhow::Error::msg)?;
+        let own = Host {
+            host,
+            incarnation: random_u64()?,
+        };
+        let mut of_node = config.clone();
+        // Whoever links hosts does not start daemons.
+        of_node.autostart = false;
+        let node = Node::builder(LINKS_CLIENT).config(of_node).build()?;
+        let mut beside = config.socket_path().into_os_string();
+        beside.push(".links");
+        wait_for_former(&node)?;
+        let departed = node.interest(0)?.departed.into_iter().collect();
+        let committed = Committed::open(beside.as_ref(), &departed)?;
+        let listen = links.listen.context("links.listen names no address")?;
+        let security = lanes::security(links)?;
+        let endpoint = Endpoint::new(EndpointConfig {
+            incarnation: own.incarnation,
+            realm: number_of(&config.realm),
+            listen: Some(listen),
+            security,
+        })?;
+        let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
+        let ours = Ours::default();
+        let forwarders = (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone()));
+        let forwarders = forwarders
+            .collect::<std::io::Result<_>>()
+            .context("creating a thread")?;
+        let (told, news) = channel();
+        let (hear, heard) = channel();
+        let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
+        tracing::info!(
+            host = own.host,
+            realm = config.realm,
+            ?lanes,
+            "links are ready"
+        );
+        Ok(Coordinator {
+            node,
+            own,
+            plane,
+            endpoint,
+            committed,
+            ours,
+            forwarders,
+            peers: BTreeMap::new(),
+            lives: Vec::new(),
+            topics: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            version: (0, 0),
+            news,
+            heard,
+            hear,
+            told: None,
+            dirty: true,
+            reconcile_at: Instant::now(),
+            config,
+        })
+    }
+
+    /// Runs until it is to stop, or the daemon is gone for good.
+    pub fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            // What links tell is what others wait for; the rest has time.
+            while let Ok((host, heard)) = self.heard.try_recv() {
+                self.listen(&host, heard);
+            }
+            while let Ok(news) = self.news.try_recv() {
+                self.learn(news);
+            }
+            match self.look() {
+                Ok(()) => {}
+                Err(error) => tracing::warn!("the daemon does not say who is there: {error:#}"),
+            }
+            self.reconcile();
+            self.tell();
+            let left = LOOK.saturating_sub(begun.elapsed());
+            if let Ok((host, heard)) = self.heard.recv_timeout(left) {
+                self.listen(&host, heard);
+            }
+        }
+        self.leave();
+        Ok(())
+    }
+
+    fn leave(self) {
+        let Coordinator {
+            plane,
+            endpoint,
+            forwarders,
+            peers,
+            topics,
+            ..
+        } = self;
+        drop((forwarders, topics));
+        plane.leave();
+        for peer in peers.values() {
+            if let Some(link) = peer.linked() {
+                link.close();
+            }
+        }
+        drop((peers, endpoint));
+    }
+
+    /// Looks who publishes and subscribes here.
+    fn look(&mut self) -> anyhow::Result<()> {
+        let interest = self.node.interest(self.version.0)?;
+        if interest.daemon != self.version.1 {
+            // It knows nothing of what the last one was told.
+            self.told = None;
+            self.dirty = true;
+            self.topics.values_mut().for_each(|topic| topic.told = None);
+        }
+        self.version = (interest.version, interest.daemon);
+        let Some(rows) = interest.rows else {
+            return Ok(());
+        };
+        self.dirty = true;
+        for landed in rows.iter().flat_map(|row| &row.landed) {
+            // Also those of a former life of ours.
+            self.ours.insert(*landed);
+        }
+        self.rows = rows
+            .into_iter()
+            .map(|row| (row.name.clone(), row))
+            .collect();
+        self.announce_wants();
+        self.end_gone_publishers();
+        Ok(())
+    }
+}
+
+/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+fn wait_for_former(node: &Node) -> anyhow::Result<()> {
+    let until = Instant::now() + FORMER_LIMIT;
+    loop {
+        let clients = node.clients()?.into_iter();
+        let links = clients.filter(|client| client.name == LINKS_CLIENT).count();
+        if links <= 1 {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            anyhow::bail!(
+                "another process has the links of this host already; stop it ('rgaps status' names it)"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn forwarder<'a>(forwarders: &'a [Forwarder], topic: &str) -> &'a Forwarder {
+    &forwarders[(number_of(topic) % forwarders.len() as u64) as usize]
+}
+
+/// A number that all derive from a name (FNV-1a).
+fn number_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
