@@ -3,7 +3,7 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{PeerRow, PeerState, PeersInfo};
+use rgaps::{PeerRow, PeerState, PeerTopic, PeersInfo};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -20,12 +20,14 @@ struct Peer<'a> {
     messages_in: u64,
     bytes_out: u64,
     bytes_in: u64,
+    topics: &'a [PeerTopic],
 }
 
 #[derive(Serialize)]
 struct Report<'a> {
     host: &'a str,
     peers: Vec<Peer<'a>>,
+    troubles: &'a [String],
 }
 
 impl<'a> From<&'a PeerRow> for Peer<'a> {
@@ -43,6 +45,7 @@ impl<'a> From<&'a PeerRow> for Peer<'a> {
             messages_in: row.messages_in,
             bytes_out: row.bytes_out,
             bytes_in: row.bytes_in,
+            topics: &row.topics,
         }
     }
 }
@@ -52,6 +55,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let report = Report {
         host: &info.host,
         peers: info.peers.iter().map(Peer::from).collect(),
+        troubles: &info.troubles,
     };
     output.put(&report, |to| {
         if report.host.is_empty() {
@@ -73,8 +77,38 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             "RECEIVED",
             "HOW",
         ];
-        table(to, &heads, &cells)
+        table(to, &heads, &cells)?;
+        let of_peer = |peer: &Peer<'_>| {
+            let host = peer.host.to_owned();
+            let lines = peer.topics.iter().map(move |row| lost(&host, row));
+            lines.collect::<Vec<_>>()
+        };
+        let topics: Vec<_> = report.peers.iter().flat_map(of_peer).collect();
+        if !topics.is_empty() {
+            writeln!(to)?;
+            let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
+            table(to, &heads, &topics)?;
+        }
+        if !report.troubles.is_empty() {
+            writeln!(to, "\nnot reached:")?;
+        }
+        for line in report.troubles {
+            writeln!(to, "  {line}")?;
+        }
+        Ok(())
     })
+}
+
+/// What did not come across of a topic.
+fn lost(host: &str, row: &PeerTopic) -> Vec<String> {
+    vec![
+        host.to_owned(),
+        row.topic.clone(),
+        row.gave_up.to_string(),
+        row.missed.to_string(),
+        row.refused.to_string(),
+        row.why.clone(),
+    ]
 }
 
 fn cells(peer: &Peer<'_>) -> Vec<String> {

@@ -6,10 +6,11 @@ use crate::membership::announce;
 use crate::refuse::{bad, refuse};
 use crate::topic::Topic;
 use crate::zone::Zone;
+use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
     Answer, Demand, InterestPublisher, InterestRow, Member, PeersInfo, Refusal, RefusalCode,
     RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED, MAX_HOST_NAME, MAX_PATH_BYTES,
-    MAX_PEER_TEXT, MAX_REMOTE_HOSTS,
+    MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -146,8 +147,13 @@ impl Engine {
         self.require_links(session)?;
         let fits = |text: &str, most| text.len() <= most && !text.chars().any(char::is_control);
         let rows = &peers.peers;
+        let mut topics = rows.iter().flat_map(|row| &row.topics);
         if rows.len() > MAX_REMOTE_HOSTS
             || !fits(&peers.host, MAX_HOST_NAME)
+            || peers.troubles.len() > MAX_TROUBLES
+            || !peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
+            || rows.iter().map(|row| row.topics.len()).sum::<usize>() > MAX_PEER_TOPICS
+            || !topics.all(|row| fits(&row.topic, MAX_TOPIC_NAME) && fits(&row.why, MAX_PEER_TEXT))
             || !rows
                 .iter()
                 .all(|row| fits(&row.host, MAX_HOST_NAME) && fits(&row.detail, MAX_PEER_TEXT))

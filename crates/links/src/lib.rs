@@ -15,6 +15,7 @@ pub mod keys;
 mod land;
 mod peer;
 pub mod plane;
+mod probe;
 mod wire;
 
 pub use coordinator::Coordinator;

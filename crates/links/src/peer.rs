@@ -203,6 +203,7 @@ impl Peer {
             messages_in: arrived.messages.load(Ordering::Relaxed),
             bytes_out: self.departed.bytes.load(Ordering::Relaxed),
             bytes_in: arrived.bytes.load(Ordering::Relaxed),
+            topics: Vec::new(),
         }
     }
 }

@@ -193,6 +193,11 @@ impl Plane {
         Ok(())
     }
 
+    /// For who looks why others cannot be reached.
+    pub fn session(&self) -> Session {
+        self.session.clone()
+    }
+
     /// Topics that this host wants.
     pub fn wanted(&self) -> Vec<String> {
         self.wants.keys().cloned().collect()

@@ -47,8 +47,8 @@ pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    ClientRow, Config, History, MpsInfo, MpsState, PeerRow, PeerState, PeersInfo, PoolRow,
-    PublisherRow, RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow,
+    ClientRow, Config, History, MpsInfo, MpsState, PeerRow, PeerState, PeerTopic, PeersInfo,
+    PoolRow, PublisherRow, RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;
@@ -67,7 +67,7 @@ pub mod internal {
 pub mod links {
     pub use crate::node::Interest;
     pub use rgaps_session::{
-        Demand, InterestPublisher, InterestRow, Links, LinksTls, Offer, Watermark, LINKS_CLIENT,
-        MAX_REMOTE_HOSTS,
+        Demand, Direction, InterestPublisher, InterestRow, Links, LinksTls, Offer, Quota,
+        Watermark, LINKS_CLIENT, MAX_REMOTE_HOSTS,
     };
 }

@@ -18,9 +18,10 @@ pub use access::{
     DEFAULT_CLASS,
 };
 pub use config::{
-    segment_bytes, AccessRule, ByteSize, ByteSizeError, Config, ConfigError, Cuda, CudaPool,
-    CudaUse, Environment, FileMode, HostPool, HugePages, Limits, Links, LinksTls, PeerUse, Pools,
-    Principal, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    segment_bytes, AccessRule, Action, ByteSize, ByteSizeError, Config, ConfigError, Cuda,
+    CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, Limits, LinkRule,
+    Links, LinksTls, PeerUse, Pools, Principal, Quota, Watermark, RECONNECT_PAUSE_MAX_MS,
+    RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

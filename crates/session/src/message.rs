@@ -8,7 +8,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -29,6 +29,10 @@ pub const MAX_DEPARTED: usize = 1024;
 pub const MAX_HOST_NAME: usize = 64;
 /// Longest text about a host.
 pub const MAX_PEER_TEXT: usize = 300;
+/// Lines about hosts that are not there.
+pub const MAX_TROUBLES: usize = 16;
+/// Topics of which something did not come across, in a listing of hosts.
+pub const MAX_PEER_TOPICS: usize = 32;
 /// The name of the process that has the links to other hosts. The daemon's own user or root only.
 pub const LINKS_CLIENT: &str = "rgaps-links";
 
@@ -771,6 +775,9 @@ pub struct PeersInfo {
     pub host: String,
     /// The others.
     pub peers: Vec<PeerRow>,
+    /// Hosts that should be there and are not, and why not: a line each, at most [`MAX_TROUBLES`] of
+    /// [`MAX_PEER_TEXT`] bytes.
+    pub troubles: Vec<String>,
 }
 
 /// Another host.
@@ -793,6 +800,23 @@ pub struct PeerRow {
     pub messages_in: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
+    /// Topics of which something did not come across, and why; at most [`MAX_PEER_TOPICS`] in a listing.
+    pub topics: Vec<PeerTopic>,
+}
+
+/// What did not come across of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerTopic {
+    /// Its name.
+    pub topic: String,
+    /// Messages for that host that were given up.
+    pub gave_up: u64,
+    /// Messages from that host that never came here.
+    pub missed: u64,
+    /// How often that host sent, or asked for, what it may not.
+    pub refused: u64,
+    /// Why not, if there is a reason: a rule or a quota.
+    pub why: String,
 }
 
 /// How it is with another host.

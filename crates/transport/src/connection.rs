@@ -1,6 +1,6 @@
 //! A lane's connection: bytes in order, there and back, plain or encrypted.
 
-use crate::tls::{Session, Tls};
+use crate::tls::{in_words, Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,6 +21,10 @@ pub(crate) struct Connection {
     session: Option<Box<Session>>,
 }
 
+fn explained(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), in_words(&error))
+}
+
 impl Connection {
     /// Plain bytes. The kernel's own choice of buffers stays: a size that is set ends their growth, and is
     /// limited to `net.core.rmem_max`, which is smaller.
@@ -35,13 +39,15 @@ impl Connection {
 
     /// Encrypted; the peer has to prove that it has this name.
     pub(crate) fn dial_tls(&mut self, tls: &Tls, name: &str, limit: Duration) -> io::Result<()> {
-        self.session = Some(Box::new(tls.dial(&self.tcp, name, limit)?));
+        let session = tls.dial(&self.tcp, name, limit).map_err(explained)?;
+        self.session = Some(Box::new(session));
         Ok(())
     }
 
     /// Encrypted; the peer has to prove who it is.
     pub(crate) fn accept_tls(&mut self, tls: &Tls, limit: Duration) -> io::Result<()> {
-        self.session = Some(Box::new(tls.accept(&self.tcp, limit)?));
+        let session = tls.accept(&self.tcp, limit).map_err(explained)?;
+        self.session = Some(Box::new(session));
         Ok(())
     }
 

@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     security: Security,
     pub(crate) counts: Counts,
     links: Mutex<HashMap<LaneKey, Weak<Running>>>,
+    /// Why somebody was refused last.
+    refusal: Mutex<Option<String>>,
     hellos: AtomicUsize,
     closing: AtomicBool,
 }
@@ -136,12 +138,11 @@ impl Shared {
         let theirs = accept(&connection, self.incarnation, self.realm)?;
         match self.link(&theirs.key) {
             Some(link) if connection.may_be(&link.name) => link.accepted(connection, &theirs),
-            Some(_) => Err(refuse(
-                &connection,
-                ResetReason::Key,
-                0,
-                "another's certificate",
-            )),
+            Some(link) => {
+                link.impostor(connection.peer());
+                let theirs = "another's certificate";
+                Err(refuse(&connection, ResetReason::Key, 0, theirs))
+            }
             None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
         }
     }
@@ -196,6 +197,7 @@ impl Endpoint {
             security: config.security,
             counts: Counts::default(),
             links: Mutex::default(),
+            refusal: Mutex::default(),
             hellos: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
         });
@@ -234,6 +236,12 @@ impl Endpoint {
             refused: counts.refused.load(Relaxed),
             cut_off: counts.cut_off.load(Relaxed),
         }
+    }
+
+    /// Why a lane was refused last, once.
+    pub fn take_refusal(&self) -> Option<String> {
+        let refusal = &self.shared.refusal;
+        refusal.lock().expect("nobody panics with it").take()
     }
 
     /// A link to a peer of this name (with TLS its certificate's). It has lanes as soon as the peer has its end of it.
@@ -315,7 +323,13 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
         let greeted = Arc::clone(shared);
         let builder = std::thread::Builder::new().name("lane-hello".into());
         let thread = builder.spawn(move || {
+            let from = tcp.peer_addr();
             let result = greeted.accept(tcp);
+            if let Err(error) = &result {
+                let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
+                let mut refusal = greeted.refusal.lock().expect("nobody panics with it");
+                *refusal = Some(format!("{from}: {error}"));
+            }
             let counts = &greeted.counts;
             let count = if result.is_ok() {
                 &counts.accepted

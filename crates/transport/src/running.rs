@@ -395,6 +395,20 @@ impl Running {
         }
     }
 
+    /// Somebody had this link's key, and a certificate of somebody else.
+    pub(crate) fn impostor(&self, from: SocketAddr) {
+        let why = format!(
+            "a lane from {} was refused: its certificate is not for '{}'",
+            from.ip(),
+            self.name
+        );
+        let mut core = self.lock();
+        core.driver.event(Event::Refused { why: why.clone() });
+        core.error = Some(why);
+        drop(core);
+        self.settle();
+    }
+
     /// The next attempt is later.
     pub(crate) fn dial_failed(&self, error: &HelloError) {
         let why = error.to_string();
@@ -408,6 +422,8 @@ impl Running {
                     | HelloError::Decode(_)
                     | HelloError::Plain(_)
             )
+            || core.error.as_ref() != Some(&why)
+                && matches!(error, HelloError::Io(io) if io.kind() == std::io::ErrorKind::InvalidData)
         {
             core.driver.event(Event::Refused { why: why.clone() });
         }

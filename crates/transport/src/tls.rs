@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -15,6 +15,8 @@ use thiserror::Error;
 const AT_ONCE: usize = 256 << 10;
 /// Bytes that are read from the socket at once.
 const READ_BYTES: usize = 128 << 10;
+/// How long a peer that is tried has time to refuse.
+const PROBE_QUIET: Duration = Duration::from_millis(300);
 
 /// Who this daemon is, and whom it believes, as PEM.
 #[derive(Clone)]
@@ -55,6 +57,14 @@ pub enum TlsError {
 pub struct Tls {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    own: CertificateDer<'static>,
+}
+
+/// Whether a certificate is for a host of this name.
+fn is_for(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let parsed = ParsedCertificate::try_from(certificate).ok();
+    let both = parsed.zip(ServerName::try_from(name.to_owned()).ok());
+    both.is_some_and(|(parsed, name)| verify_server_name(&parsed, &name).is_ok())
 }
 
 fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -75,6 +85,7 @@ impl Tls {
         }
         let roots = Arc::new(roots);
         let chain = certificates("chain", &files.chain)?;
+        let own = chain[0].clone();
         let pem = |error| TlsError::Pem { what: "key", error };
         let key = PrivateKeyDer::from_pem_slice(&files.key).map_err(pem)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -94,7 +105,37 @@ impl Tls {
         Ok(Self {
             client: Arc::new(client),
             server: Arc::new(server),
+            own,
         })
+    }
+
+    /// Whether this host's certificate is for this name.
+    pub fn is_for(&self, name: &str) -> bool {
+        is_for(&self.own, name)
+    }
+
+    /// Tries who is at an address, who has to prove that name, and whether it takes us for somebody; says nothing
+    /// else. Why not, in words.
+    pub fn probe(&self, address: SocketAddr, name: &str, limit: Duration) -> Result<(), String> {
+        let tcp = TcpStream::connect_timeout(&address, limit).map_err(|error| error.to_string())?;
+        let session = self.dial(&tcp, name, limit);
+        let session = session.map_err(|error| in_words(&error))?;
+        // With TLS 1.3 a client hears of a refusal only after it was done itself.
+        let quiet = tcp.set_read_timeout(Some(limit.min(PROBE_QUIET)));
+        quiet.map_err(|error| error.to_string())?;
+        match session.read(&mut [0], |into| (&tcp).read(into)) {
+            Ok(0) => Err("it closed the connection".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(in_words(&error)),
+        }
     }
 
     /// Opens a session with the peer of this name, which has to prove it.
@@ -110,6 +151,39 @@ impl Tls {
         let server = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
         Session::begin(server.into(), tcp, limit)
     }
+}
+
+/// Why a handshake failed, and what to do.
+pub(crate) fn in_words(error: &io::Error) -> String {
+    use rustls::{AlertDescription as Alert, CertificateError, Error};
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let hint = match inner {
+        Some(Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => "its certificate is of another CA than links.tls.ca",
+        Some(Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "its certificate does not name the host by which it is known here",
+        Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => {
+            "it does not take this host's certificate: it is of another CA than its own"
+        }
+        Some(Error::AlertReceived(Alert::CertificateRequired)) => {
+            "it wants a certificate of this host"
+        }
+        Some(Error::InvalidMessage(_)) => "it does not speak TLS",
+        None if matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::WouldBlock
+        ) =>
+        {
+            "it ended what was to be TLS: perhaps it does not speak TLS"
+        }
+        _ => return error.to_string(),
+    };
+    format!("{hint} ({error})")
 }
 
 /// A stream whose reads and writes together take no longer than a limit.
@@ -183,10 +257,7 @@ impl Session {
     pub(crate) fn is(&self, name: &str) -> bool {
         let tls = self.tls.lock().expect("nobody panics with it");
         let first = tls.peer_certificates().and_then(<[_]>::first);
-        let parsed = first.and_then(|first| ParsedCertificate::try_from(first).ok());
-        let name = ServerName::try_from(name.to_owned()).ok();
-        let both = parsed.zip(name);
-        both.is_some_and(|(parsed, name)| verify_server_name(&parsed, &name).is_ok())
+        first.is_some_and(|first| is_for(first, name))
     }
 
     /// Some plaintext; `receive` brings encrypted bytes and may wait.

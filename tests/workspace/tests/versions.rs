@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "4",
-        0x65f1_996d_428d_d9f6,
+        "5",
+        0x1c8c_0a3b_ba1a_d660,
     ),
     (
         "crates/layout/src",

@@ -59,7 +59,11 @@ impl Coordinator {
                 }
             }
             Heard::Event(Event::Refused { why }) => {
-                peer.detail = clip(&why);
+                let why = clip(&why);
+                if peer.detail != why {
+                    tracing::warn!(host, "no lane with a host: {why}");
+                }
+                peer.detail = why;
                 // Its secret may be of another life.
                 peer.meet_at = Some(Instant::now() + MEET_AGAIN);
             }

@@ -5,7 +5,7 @@ use rgaps::links::{Links, LinksTls};
 use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles};
 
 /// How lanes are secured: as the control plane, where that has certificates.
-pub(super) fn security(links: &Links) -> anyhow::Result<Security> {
+pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
     let LinksTls {
         ca,
         certificate,
@@ -24,7 +24,15 @@ pub(super) fn security(links: &Links) -> anyhow::Result<Security> {
         chain: read(certificate)?,
         key: read(key)?,
     };
-    Ok(Security::Tls(Tls::new(&files).context("links.tls")?))
+    let tls = Tls::new(&files).context("links.tls")?;
+    if !tls.is_for(host) {
+        anyhow::bail!(
+            "links.tls.certificate: {} does not name '{host}', as this host is called: have one made whose \
+             subject alternative names have DNS:{host} (docs/links.md), or set links.host",
+            certificate.display()
+        );
+    }
+    Ok(Security::Tls(tls))
 }
 
 pub(super) fn link_config(links: &Links) -> LinkConfig {

@@ -16,10 +16,11 @@ use crate::keys::Node as Host;
 use crate::land::{Heard, Ours};
 use crate::peer::Peer;
 use crate::plane::{random_u64, News, Plane};
+use crate::probe::Probe;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo};
-use rgaps_transport::{Endpoint, EndpointConfig};
+use rgaps_transport::{Endpoint, EndpointConfig, Security};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,7 @@ pub struct Coordinator {
     own: Host,
     plane: Plane,
     endpoint: Endpoint,
+    probe: Probe,
     committed: Committed,
     ours: Ours,
     forwarders: Vec<Forwarder>,
@@ -80,7 +82,11 @@ impl Coordinator {
         let departed = node.interest(0)?.departed.into_iter().collect();
         let committed = Committed::open(beside.as_ref(), &departed)?;
         let listen = links.listen.context("links.listen names no address")?;
-        let security = lanes::security(links)?;
+        let security = lanes::security(links, &own.host)?;
+        let tls = match &security {
+            Security::Tls(tls) => Some(tls.clone()),
+            _ => None,
+        };
         let endpoint = Endpoint::new(EndpointConfig {
             incarnation: own.incarnation,
             realm: number_of(&config.realm),
@@ -96,6 +102,7 @@ impl Coordinator {
         let (told, news) = channel();
         let (hear, heard) = channel();
         let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
+        let probe = Probe::start(plane.session(), &links.connect, tls)?;
         tracing::info!(
             host = own.host,
             realm = config.realm,
@@ -107,6 +114,7 @@ impl Coordinator {
             own,
             plane,
             endpoint,
+            probe,
             committed,
             ours,
             forwarders,

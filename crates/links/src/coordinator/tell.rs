@@ -61,12 +61,16 @@ impl Coordinator {
     /// Tells the daemon how it is with other hosts.
     pub(super) fn tell(&mut self) {
         let now = Instant::now();
+        if let Some(why) = self.endpoint.take_refusal() {
+            tracing::debug!("a lane was refused: {why}");
+        }
         if self.told.as_ref().is_some_and(|(_, at)| now - *at < TELL) {
             return;
         }
         let info = PeersInfo {
             host: self.own.host.clone(),
             peers: self.peers.values().map(Peer::row).collect(),
+            troubles: self.probe.troubles(),
         };
         if self.told.as_ref().is_some_and(|(told, _)| *told == info) {
             return;

@@ -1,5 +1,6 @@
 //! Links to other hosts.
 
+use super::rules::{self, Direction, LinkRule, Quota};
 use super::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -51,8 +52,14 @@ pub struct Links {
     pub lanes: u32,
     /// When a receiver tells a sender how far it has read its ring.
     pub watermark: Watermark,
+    /// Bytes a second that a link carries: what quotas' shares add up to at most.
+    pub rate_max: Option<ByteSize>,
     /// Who is who between hosts.
     pub tls: LinksTls,
+    /// What may cross.
+    pub rules: Vec<LinkRule>,
+    /// And how much.
+    pub quotas: Vec<Quota>,
 }
 
 /// Certificates of the control plane and the lanes, all or none of them. The host's certificate names
@@ -104,7 +111,10 @@ impl Default for Links {
             held_max: 1024,
             lanes: 2,
             watermark: Watermark::default(),
+            rate_max: None,
             tls: LinksTls::default(),
+            rules: Vec::new(),
+            quotas: Vec::new(),
         }
     }
 }
@@ -128,7 +138,23 @@ impl Links {
         self.tls.ca.is_some()
     }
 
+    /// Whether a topic may go to, or come from, this host; if not, which rule says so.
+    pub fn may_cross(&self, direction: Direction, host: &str, topic: &str) -> Result<(), String> {
+        rules::may_cross(&self.rules, direction, host, topic)
+    }
+
+    /// Whether a topic may come from any host at all; if not, which rule says so.
+    pub fn may_come(&self, topic: &str) -> Result<(), String> {
+        rules::may_come(&self.rules, topic)
+    }
+
+    /// The quota that a topic has with this host.
+    pub fn quota(&self, host: &str, topic: &str) -> Option<&Quota> {
+        rules::quota(&self.quotas, host, topic)
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
+        rules::check(&self.rules, &self.quotas, self.rate_max)?;
         if let Some(host) = &self.host {
             check_host(host)?;
         }
@@ -290,6 +316,11 @@ mod tests {
             ("watermark = \"1/3\"", "1/3"),
             ("listen = \"0.0.0.0:0\"", "links.listen"),
             ("[tls]\nca = \"ca.pem\"", "all three"),
+            ("[[rules]]\nname = \"r\"\ntopics = [\"a\"]", "action"),
+            (
+                "[[rules]]\nname = \"r\"\ntopics = []\naction = \"deny\"",
+                "links.rules 'r'",
+            ),
             ("spare = 1", "spare"),
         ] {
             let error = parse(text).unwrap_err();

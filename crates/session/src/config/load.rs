@@ -104,6 +104,13 @@ impl Config {
             config.socket =
                 Some(std::path::absolute(&socket).map_err(|error| wrong("socket", error))?);
         }
+        let tls = &mut config.links.tls;
+        for path in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
+            if let Some(named) = path.take() {
+                let absolute = std::path::absolute(&named);
+                *path = Some(absolute.map_err(|error| wrong("links.tls", error))?);
+            }
+        }
         config.file = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         Ok(config)
     }

@@ -9,12 +9,14 @@ mod links;
 mod load;
 mod memory;
 mod paths;
+mod rules;
 mod size;
 
 pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub(crate) use paths::prepare_folder;
+pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
 
 use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS};

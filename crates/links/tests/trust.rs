@@ -1,0 +1,389 @@
+//! Hosts that prove who they are, and hosts that cannot.
+#![forbid(unsafe_code)]
+mod support;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rgaps::links::{Demand, Links};
+use rgaps::PeerState;
+use rgaps_links::keys::{Node as Life, Want};
+use rgaps_links::plane::{random_u64, News, Plane};
+use rgaps_transport::{
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, LinkConfig, Owner, Peer, Room, Security, Tls,
+    TlsFiles,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+
+/// How long a stranger is watched who is to get nothing, once it is known that it was refused.
+const WATCHED: Duration = Duration::from_millis(500);
+
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.pem"), issuer.pem()).unwrap();
+        Authority { issuer, dir }
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
+    /// A certificate for a host of this name at 127.0.0.1, and its key.
+    fn certify(&self, host: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let names = [host.to_owned(), "127.0.0.1".to_owned()];
+        let params = CertificateParams::new(names).unwrap();
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        let [certificate, secret] =
+            ["pem", "key"].map(|end| self.dir.path().join(format!("{host}.{end}")));
+        std::fs::write(&certificate, signed.pem()).unwrap();
+        std::fs::write(&secret, key.serialize_pem()).unwrap();
+        (certificate, secret)
+    }
+}
+
+fn files(ca: &Path, (certificate, key): &(PathBuf, PathBuf)) -> String {
+    format!(
+        "[links.tls]\nca = \"{}\"\ncertificate = \"{}\"\nkey = \"{}\"\n",
+        ca.display(),
+        certificate.display(),
+        key.display()
+    )
+}
+
+/// What `[links]` says: a host at the first port that knows of the second.
+fn links(name: &str, protocol: &str, own: u16, other: u16, more: &str) -> String {
+    format!(
+        "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"{protocol}/127.0.0.1:{own}\"]\n\
+         connect = [\"{protocol}/127.0.0.1:{other}\"]\n{more}"
+    )
+}
+
+#[test]
+fn topics_cross_between_hosts_that_prove_who_they_are() {
+    const SIZES: [usize; 5] = [0, 100, 70_000, 3_000_000, 9_345_678];
+    let authority = Authority::new();
+    let ports = ports(2);
+    let start = |name: &str, own: usize| {
+        let more = files(&authority.ca(), &authority.certify(name));
+        Host::start(name, &links(name, "tls", ports[own], ports[1 - own], &more))
+    };
+    let hosts = [start("host-a", 0), start("host-b", 1)];
+    let nodes = [hosts[0].node("member"), hosts[1].node("member")];
+    let topics = ["from/a", "from/b"];
+    let publishers = [0, 1].map(|at| {
+        let publisher = nodes[at].publisher(topics[at]).deadline(LIMIT);
+        publisher.create().unwrap()
+    });
+    let subscribers = [0, 1].map(|at| {
+        let subscriber = nodes[at].subscriber(topics[1 - at]).reliable();
+        subscriber.create().unwrap()
+    });
+    for publisher in &publishers {
+        wait_for_subscribers(publisher, 1);
+    }
+    for (at, publisher) in publishers.iter().enumerate() {
+        for (number, bytes) in SIZES.into_iter().enumerate() {
+            publisher
+                .put(&content((10 * at + number) as u64, bytes))
+                .unwrap();
+        }
+    }
+    for (at, subscriber) in subscribers.iter().enumerate() {
+        for (number, bytes) in SIZES.into_iter().enumerate() {
+            let sample = receive(subscriber);
+            let expected = content((10 * (1 - at) + number) as u64, bytes);
+            assert!(sample.as_slice().unwrap() == expected, "{bytes} bytes");
+        }
+    }
+    for (at, node) in nodes.iter().enumerate() {
+        let remote = node.topic(topics[at]).unwrap().remote;
+        assert!(remote[0].path.contains("tcp with TLS"), "{remote:?}");
+        until("nothing that is not reached", || {
+            node.peers().unwrap().troubles.is_empty()
+        });
+    }
+}
+
+/// `host-a` of a realm, and a stranger that gets nothing of it. Both say why, with one of these words.
+fn gets_nothing(stranger: &str, protocol: &str, why_here: &str, why_there: &str) {
+    let authority = Authority::new();
+    let ports = ports(2);
+    let more = files(&authority.ca(), &authority.certify("host-a"));
+    let here = Host::start("host-a", &links("host-a", "tls", ports[0], ports[1], &more));
+    let there = Host::start(
+        "host-b",
+        &links("host-b", protocol, ports[1], ports[0], stranger),
+    );
+    let (a, b) = (here.node("publisher"), there.node("subscriber"));
+    let subscriber = b.subscriber("secret").reliable().create().unwrap();
+    let publisher = a.publisher("secret").create().unwrap();
+    for (node, why) in [(&a, why_here), (&b, why_there)] {
+        let said = Mutex::new(Vec::new());
+        let tells = || {
+            let peers = node.peers().unwrap_or_default();
+            let tells = peers.troubles.iter().any(|line| line.contains(why));
+            *said.lock().unwrap() = peers.troubles;
+            tells
+        };
+        let begun = Instant::now();
+        while !tells() {
+            let said = said.lock().unwrap();
+            assert!(
+                begun.elapsed() < LIMIT,
+                "waited for '{why}' in 'rgaps peers': {said:?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    publisher.put(b"secret").unwrap();
+    assert!(subscriber.recv_timeout(WATCHED).is_err());
+    assert_eq!(publisher.subscribers(), 0);
+    assert_eq!(
+        (a.peers().unwrap().peers, b.peers().unwrap().peers),
+        (vec![], vec![])
+    );
+}
+
+#[test]
+fn a_host_of_another_ca_gets_nothing() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    drop(ours);
+    let stranger = files(&others.ca(), &others.certify("host-b"));
+    gets_nothing(&stranger, "tls", "another CA", "another CA");
+}
+
+#[test]
+fn a_host_without_a_certificate_gets_nothing() {
+    gets_nothing("", "tcp", "does not speak TLS", "nobody who speaks");
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused_before_it_is_used() {
+    let authority = Authority::new();
+    let ports = ports(2);
+    let more = files(&authority.ca(), &authority.certify("host-c"));
+    let text = links("host-b", "tls", ports[1], ports[0], &more);
+    let host = Host::start_whole("host-b", &text);
+    let said = said_by_links(&host.path());
+    assert!(said.contains("does not name 'host-b'"), "{said}");
+}
+
+/// What `rgaps-links` says that ends at once.
+fn said_by_links(config: &Path) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rgaps-links"))
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > LIMIT {
+            let _ = child.kill();
+            panic!("waited {LIMIT:?} for rgaps-links to refuse its configuration");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Takes nothing, and remembers what it is told.
+#[derive(Default)]
+struct Ears(Mutex<Vec<Event>>);
+
+impl Owner for Ears {
+    fn place(&self, _: Flow, _: u64, _: &[u8], _: u64) -> Room {
+        Room::Refused
+    }
+
+    fn event(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// A host with a certificate for `host-x`, as others of the realm have one, that says it is another.
+struct Impostor {
+    plane: Plane,
+    news: Receiver<News>,
+    endpoint: Endpoint,
+    own: Life,
+}
+
+impl Impostor {
+    fn new(authority: &Authority, claims: &str, own: u16, other: u16) -> Impostor {
+        let (certificate, key) = authority.certify("host-x");
+        let own_life = Life {
+            host: claims.to_owned(),
+            incarnation: random_u64().unwrap(),
+        };
+        let read = |path: &Path| std::fs::read(path).unwrap();
+        let pem = TlsFiles {
+            roots: read(&authority.ca()),
+            chain: read(&certificate),
+            key: read(&key),
+        };
+        let endpoint = Endpoint::new(EndpointConfig {
+            incarnation: own_life.incarnation,
+            realm: fnv("default"),
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            security: Security::Tls(Tls::new(&pem).unwrap()),
+        })
+        .unwrap();
+        let mut links = Links {
+            control: vec![format!("tls/127.0.0.1:{own}")],
+            connect: vec![format!("tls/127.0.0.1:{other}")],
+            ..Links::default()
+        };
+        links.tls.ca = Some(authority.ca());
+        (links.tls.certificate, links.tls.key) = (Some(certificate), Some(key));
+        let (told, news) = channel();
+        let lanes = endpoint.local_addr().into_iter().collect();
+        let mut plane = Plane::join("default", &links, own_life.clone(), lanes, told).unwrap();
+        let demand = Demand {
+            reliable: true,
+            transient_local: false,
+            depth: 0,
+        };
+        let subscribers = 1;
+        let want = Want {
+            subscribers,
+            demand,
+        };
+        plane.want("secret", Some(want)).unwrap();
+        Impostor {
+            plane,
+            news,
+            endpoint,
+            own: own_life,
+        }
+    }
+
+    fn hear<T>(&self, what: &str, mut of: impl FnMut(News) -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            let left = LIMIT.saturating_sub(begun.elapsed());
+            let news = self.news.recv_timeout(left);
+            let news = news.unwrap_or_else(|_| panic!("waited {LIMIT:?} for {what}"));
+            if let Some(found) = of(news) {
+                return found;
+            }
+        }
+    }
+
+    /// A link with `host-a`, which is dialled or dials.
+    fn link(
+        &self,
+        life: &Life,
+        secret: [u8; 32],
+        dial: Vec<std::net::SocketAddr>,
+    ) -> (Arc<Ears>, rgaps_transport::Link) {
+        let ears = Arc::new(Ears::default());
+        let peer = Peer {
+            incarnation: life.incarnation,
+            key: LaneKey(secret),
+            dial,
+        };
+        let owner = ears.clone() as Arc<dyn Owner>;
+        let link = self
+            .endpoint
+            .link("host-a", LinkConfig::default(), peer, owner);
+        (ears, link.unwrap())
+    }
+}
+
+fn fnv(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[test]
+fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
+    let authority = Authority::new();
+    // The one whose name is first opens the lanes: both ways are tried.
+    for claims in ["host-0", "host-b"] {
+        let ports = ports(2);
+        let more = files(&authority.ca(), &authority.certify("host-a"));
+        let here = Host::start("host-a", &links("host-a", "tls", ports[0], ports[1], &more));
+        let node = here.node("publisher");
+        let publisher = node.publisher("secret").create().unwrap();
+        let impostor = Impostor::new(&authority, claims, ports[1], ports[0]);
+        let life = impostor.hear("host-a", |news| match news {
+            News::Came(life, _) if life.host == "host-a" => Some(life),
+            _ => None,
+        });
+        let (ears, link) = if claims < "host-a" {
+            impostor.plane.meet(&life).unwrap();
+            let address = impostor.hear("an answer", |news| match news {
+                News::Meeting(_, outcome) => Some(outcome.unwrap()),
+                _ => None,
+            });
+            impostor.link(&life, address.secret.0, address.lanes)
+        } else {
+            let secret = impostor.hear("a question", |news| match news {
+                News::Met(_, secret) => Some(secret),
+                _ => None,
+            });
+            impostor.link(&life, secret.0, vec![])
+        };
+        until("the reason in 'rgaps peers'", || {
+            let peers = node.peers().unwrap().peers;
+            let row = peers.iter().find(|row| row.host == impostor.own.host);
+            row.is_some_and(|row| {
+                row.state != PeerState::Linked && row.detail.contains("certificate")
+            })
+        });
+        publisher.put(b"secret").unwrap();
+        std::thread::sleep(WATCHED);
+        assert_eq!(publisher.subscribers(), 0);
+        let heard = ears.0.lock().unwrap();
+        assert!(
+            !heard.iter().any(|event| matches!(event, Event::Up)),
+            "{heard:?}"
+        );
+        drop(heard);
+        let row = &node.peers().unwrap().peers[0];
+        assert_eq!((row.lanes, row.topics_out, row.messages_in), (0, 0, 0));
+        link.close();
+        impostor.plane.leave();
+    }
+}
+
+#[test]
+fn nothing_goes_over_a_network_in_the_clear_unless_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("rgaps.toml");
+    for (address, said) in [
+        ("listen = \"10.1.2.3:0\"", "links.listen"),
+        ("connect = [\"tcp/10.1.2.3:7447\"]", "links.connect"),
+        ("control = [\"tcp/0.0.0.0:0\"]", "links.control"),
+    ] {
+        let text = format!("autostart = false\n[links]\nhost = \"a\"\n{address}\n");
+        std::fs::write(&config, &text).unwrap();
+        let refused = said_by_links(&config);
+        assert!(
+            refused.contains(said) && refused.contains("insecure = true"),
+            "{refused}"
+        );
+        // With it, it is the daemon that is missing.
+        std::fs::write(&config, format!("{text}insecure = true\n")).unwrap();
+        let refused = said_by_links(&config);
+        assert!(!refused.contains("insecure"), "{refused}");
+    }
+}
