@@ -215,7 +215,7 @@ def figures(env, _folder):
 def races(env, _folder):
     """Kernels that write late and read late, every byte checked; and the same with a wait left out, which
     must be seen."""
-    messages, left_out = (100, 12) if quick else (1000, 40)
+    messages, left_out = (100, 12) if quick else (10_000, 40)
     for count in range(1, min(2, len(gpus())) + 1):
         name = f"gpus-{count}"
         if match not in name:

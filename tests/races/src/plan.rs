@@ -44,7 +44,7 @@ impl Scenario {
     /// How many messages of its past the publisher keeps.
     pub fn history(self) -> u32 {
         match self {
-            Scenario::Publish | Scenario::Synchronize => 4,
+            Scenario::Publish | Scenario::Synchronize => AT_ONCE as u32,
             Scenario::Release | Scenario::Evict | Scenario::Discard => 1,
         }
     }
@@ -68,6 +68,10 @@ pub struct Spec {
     pub kernel_ns: u64,
     pub seed: u64,
 }
+
+/// Slow kernels that run at the same time at most, at each end. Messages take turns on as many streams, so
+/// that ten thousand with kernels of 50 ms take half a minute.
+pub const AT_ONCE: usize = 16;
 
 /// Tags of messages that are there to be evicted.
 pub const TAG_IGNORED: u64 = u64::MAX;

@@ -1,13 +1,10 @@
 //! The publisher's process.
 
 use crate::gpu::{node, Gpu, SOON};
-use crate::plan::{Scenario, Spec, TAG_IGNORED};
+use crate::plan::{Scenario, Spec, AT_ONCE, TAG_IGNORED};
 use anyhow::ensure;
 use rgaps::{Loan, Stream};
 use std::io::Read;
-
-/// Streams that slow kernels take turns on.
-const SLOW_STREAMS: usize = 2;
 
 pub fn run(spec: &Spec) -> anyhow::Result<()> {
     let gpu = Gpu::open(spec.gpu)?;
@@ -23,7 +20,7 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
         publisher.wait_for_subscribers(1, SOON)?,
         "no subscriber came"
     );
-    let slow = (0..SLOW_STREAMS)
+    let slow = (0..AT_ONCE)
         .map(|_| gpu.stream())
         .collect::<Result<Vec<_>, _>>()?;
     let (fast, idle) = (gpu.stream()?, gpu.stream()?);
@@ -45,7 +42,7 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
         }
     };
     for message in 0..spec.messages {
-        let slow = slow[message as usize % SLOW_STREAMS].handle();
+        let slow = slow[message as usize % AT_ONCE].handle();
         // What the library is told of where the slow work is.
         let told = if spec.skip { idle_stream } else { slow };
         let mut next = match spec.scenario {

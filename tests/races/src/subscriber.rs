@@ -1,19 +1,17 @@
 //! The subscriber's process. Says what it found as JSON.
 
 use crate::gpu::{node, Gpu, SOON};
-use crate::plan::{Found, Scenario, Spec, TAG_IGNORED};
+use crate::plan::{Found, Scenario, Spec, AT_ONCE, TAG_IGNORED};
 use anyhow::ensure;
 use rgaps_pool::Mapping;
-
-/// Samples that are read at the same time at most.
-const AT_ONCE: u64 = 4;
 
 pub fn run(spec: &Spec) -> anyhow::Result<()> {
     let gpu = Gpu::open(spec.read_on)?;
     let node = node(spec, "races-subscriber")?;
     let counts = gpu.numbers(spec.messages)?;
-    let reading = gpu.stream()?;
-    let stream = reading.handle();
+    let reading = (0..AT_ONCE)
+        .map(|_| gpu.stream())
+        .collect::<Result<Vec<_>, _>>()?;
     let mut subscriber = node.subscriber(&spec.topic).reliable();
     if spec.across.is_some() {
         subscriber = subscriber.domain(gpu.domain);
@@ -21,6 +19,10 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
     let subscriber = subscriber.create()?;
     let mut received = 0;
     while received < spec.messages {
+        let reading = &reading[received as usize % AT_ONCE];
+        // So many samples are held at most.
+        reading.synchronize()?;
+        let stream = reading.handle();
         let sample = subscriber.recv_timeout(SOON)?;
         if sample.tag() == TAG_IGNORED {
             continue;
@@ -61,11 +63,10 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
             _ => sample.release_on(stream),
         }
         received += 1;
-        if received % AT_ONCE == 0 {
-            reading.synchronize()?;
-        }
     }
-    reading.synchronize()?;
+    for stream in &reading {
+        stream.synchronize()?;
+    }
     let mut bytes = vec![0; spec.messages as usize * 8];
     counts.read(0, &mut bytes)?;
     let mut found = Found {

@@ -123,7 +123,7 @@ fn race(arguments: &Arguments, scenario: Scenario, skip: bool) -> anyhow::Result
         seed: arguments.seed,
     };
     let specs: Vec<Spec> = (0..arguments.gpus).map(spec).collect();
-    // A message takes two and a half slow kernels at most, one after the other.
+    // A message takes two and a half slow kernels at most, were they all one after the other.
     let patience = 2 * SOON + kernel * 5 * u32::try_from(messages)?;
     let end = Instant::now() + patience;
 
@@ -166,6 +166,8 @@ impl Process {
     fn start(part: &'static str, spec: &Spec) -> anyhow::Result<Process> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([part, &serde_json::to_string(spec)?])
+            // Hardware queues for all its streams, so that slow kernels do not queue behind each other.
+            .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
