@@ -282,17 +282,23 @@ def run(options, found, save, say):
         begun = time.monotonic()
         try:
             with Pool(roles, {"frames": 1, "blurred": len(SINKS)}, acks, "pipeline", options.device, 400) as pool:
+                warm = set()
                 for number, (pair, batch, sinks) in enumerate(cases):
-                    if (pair, batch) not in alone_ms:
-                        alone_ms[pair, batch] = {
+                    # In each way's processes, so that none of them builds its models while it is measured.
+                    if (pair, batch) not in warm:
+                        warm.add((pair, batch))
+                        stages = {
                             role: pool.ask({role: ("alone", {"batch": batch, "pair": pair})}, 120)[role] for role in roles
                         }
+                        alone_ms.setdefault((pair, batch), stages)
                     row = measure(pool, way, number, pair, batch, sinks, alone_ms[pair, batch], batches, seconds)
                     found["rows"].append(row)
                     found["against_copying"] = against(found["rows"])
                     save()
                     if row["lost"] or row["corrupt"]:
                         yield f"{way}, batch {batch}", f"lost {row['lost']}, corrupt {row['corrupt']}"
+                    if row["batches"] < batches // 8:
+                        yield f"{way}, batch {batch}", f"only {row['batches']} batches were measured: something stood still"
         except Failed as error:
             yield way, str(error)
         say(f"pipeline: {way}: {time.monotonic() - begun:.1f} s")
