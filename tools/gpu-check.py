@@ -3,19 +3,19 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, races, chaos, mps, compare, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, compare, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
-Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, races, chaos,
+Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, links, races, chaos,
 mps and compare, for machines that are lent for minutes: --only races --match gpus-2.
 """
 import argparse, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "races", "chaos", "mps", "compare", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "compare", "doctor"]
 OUTPUT_CHARS = 4000
 
 report = {"finished": False, "failures": [], "skipped": []}
@@ -210,6 +210,53 @@ def figures(env, _folder):
     for name, arguments in plans():
         if match in name:
             yield name, figure(name, env, *arguments)
+
+
+#: The section `links` begins nothing that it may not end within this many seconds of its begin.
+LINKS_SECONDS = 350
+
+
+def link_plans():
+    """What a link is measured with, the most wanted first: how many seconds each may take, and how."""
+    link = ["link"]
+    yield "copies", 60, ["copies", "--count", 5 if quick else 20]
+    for domain in ("cuda", "host"):
+        yield f"{domain}-64MiB-k1", 40, [*link, "--domain", domain, "--size", "64MiB", "--messages", 20, "--baseline"]
+        yield f"{domain}-64MiB-k8", 40, [*link, "--domain", domain, "--size", "64MiB", "--messages", 10, "--subscribers", 8, "--baseline"]
+    for wait in ("block", "poll"):
+        yield f"host-64B-{wait}", 30, [*link, "--size", 64, "--lanes", 1, "--messages", 2000, "--wait", wait]
+    yield "cuda-1GiB-k1", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--baseline"]
+    yield "cuda-1GiB-k8", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--subscribers", 8, "--baseline"]
+    for count in (1, 8, 2, 4):
+        yield f"cuda-4MiB-k{count}", 30, [*link, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count, "--baseline"]
+    yield "cuda-5GiB-k1", 90, [*link, "--domain", "cuda", "--size", "5GiB", "--messages", 1]
+    for lanes in (1, 4):
+        for domain in ("host", "cuda"):
+            yield f"{domain}-64MiB-lanes{lanes}", 30, [*link, "--domain", domain, "--size", "64MiB", "--messages", 10, "--lanes", lanes]
+    for lanes in (1, 4):
+        yield f"host-64MiB-tls-lanes{lanes}", 40, [*link, "--size", "64MiB", "--messages", 10, "--lanes", lanes, "--tls"]
+    for topics in (2, 4, 8):
+        yield f"host-4MiB-topics{topics}", 30, [*link, "--size", "4MiB", "--messages", 10, "--topics", topics]
+    for count in (2, 4):
+        yield f"cuda-64MiB-k{count}", 40, [*link, "--domain", "cuda", "--size", "64MiB", "--messages", 10, "--subscribers", count, "--baseline"]
+        yield f"cuda-1GiB-k{count}", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--subscribers", count, "--baseline"]
+    for size in ("64KiB", "1MiB", "1GiB"):
+        yield f"host-{size}-k1", 40, [*link, "--size", size, "--messages", 2 if size == "1GiB" else 40]
+    for count in (1, 8):
+        yield f"host-4MiB-k{count}", 30, [*link, "--size", "4MiB", "--messages", 40, "--subscribers", count]
+
+
+def links(env, _folder):
+    """Topics between two hosts on this machine. Each document says whether namespaces were to be had."""
+    ends = time.monotonic() + LINKS_SECONDS
+    env = dict(env, RGAPS_LINKS_PROGRAM=str(HERE / "bin/rgaps-links"), CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    for name, seconds, arguments in link_plans():
+        if match not in name:
+            continue
+        if time.monotonic() + seconds > ends:
+            skipped(f"links {name}", f"{LINKS_SECONDS} s are over")
+            continue
+        yield name, figure(f"links {name}", env, *arguments, timeout=seconds)
 
 
 def races(env, _folder):

@@ -1,6 +1,6 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
-A figure is one of: `latency`, `handoff`, `fanout`, `spread` (documents of `rgaps bench`), `compare` (of
+A figure is one of: `latency`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
 bench/compare/run). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
@@ -36,6 +36,10 @@ def kind_of(value):
         return "fanout"
     if {"of_bare", "arrived"} <= keys:
         return "spread"
+    if {"transport", "raw_tcp_gbit_s"} <= keys:
+        return "link"
+    if "copies" in keys and "gpu" in keys:
+        return "copies"
     if {"wait", "size", "p50_us", "floor", "subscribers"} <= keys:
         return "latency"
     return None

@@ -124,6 +124,20 @@ impl Board {
         (PAGE + words * 8) as u64
     }
 
+    /// Bytes from `offset` (of [`data_offset`](Self::data_offset)) on, for `use_them`. Only for whose turn it is.
+    pub fn bytes<R>(&self, offset: u64, bytes: u64, use_them: impl FnOnce(&mut [u8]) -> R) -> R {
+        assert!(offset >= self.data_offset(0, 0) && offset + bytes <= self.map.bytes());
+        // SAFETY: the range lies in the mapping, behind the words that take turns, which lives as long as
+        // `self`. Of a board that is used so, nobody reads data as words, and a process touches a range
+        // only between the word that gave it the turn (acquired) and the one that passes it on (released).
+        use_them(unsafe {
+            std::slice::from_raw_parts_mut(
+                self.map.base().as_ptr().add(offset as usize),
+                bytes as usize,
+            )
+        })
+    }
+
     /// Futex word `index`.
     pub fn bell(&self, index: usize) -> &AtomicU32 {
         // SAFETY: as in `words`; the first page is accessed as 32-bit atomics only.

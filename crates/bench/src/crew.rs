@@ -1,7 +1,7 @@
 //! The other processes of a benchmark: this program again, told what to do.
 
 use crate::board::{Board, Geometry};
-use crate::{alloc, copied, exchange, fanin, handoff, handover, path, spread, throughput};
+use crate::{alloc, copied, exchange, fanin, handoff, handover, link, path, spread, throughput};
 use anyhow::{bail, Context};
 use rgaps::Config;
 use rustix::process::{set_parent_process_death_signal, Signal};
@@ -42,6 +42,9 @@ pub enum Job {
     HandBack(handoff::Plan),
     Read(spread::Plan),
     CopyIn(copied::Plan),
+    Become(link::Program),
+    Relay(Box<link::Relay>),
+    Subscribe(link::Subscribe),
 }
 
 /// What [`COMMAND`] does with its argument.
@@ -62,6 +65,9 @@ pub fn member(orders: &str) -> anyhow::Result<()> {
         Job::HandBack(plan) => handoff::hand_back(&orders, plan, &board),
         Job::Read(plan) => spread::read(&orders, plan, &board),
         Job::CopyIn(plan) => copied::copy_in(&orders, plan, &board),
+        Job::Become(program) => program.become_it(),
+        Job::Relay(relay) => link::relay(&orders, relay, &board),
+        Job::Subscribe(told) => link::subscribe(&orders, told, &board),
     }
 }
 
@@ -93,6 +99,11 @@ impl Crew {
         Ok(())
     }
 
+    /// The process that was added last.
+    pub fn last_pid(&self) -> u32 {
+        self.0.last().map_or(0, Child::id)
+    }
+
     /// Waits until it is so. A child that fails ends the wait.
     pub fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
@@ -113,7 +124,8 @@ impl Crew {
         Ok(())
     }
 
-    fn check(&mut self) -> anyhow::Result<()> {
+    /// Fails if a child has.
+    pub fn check(&mut self) -> anyhow::Result<()> {
         for child in &mut self.0 {
             if let Some(status) = child.try_wait()? {
                 if !status.success() {

@@ -222,6 +222,24 @@ impl Gpu {
         Ok(())
     }
 
+    /// Copies from host memory that the driver does not know, and waits.
+    pub fn copy_in_pageable(&self, to: &DeviceBuffer, from: &[u8]) -> anyhow::Result<()> {
+        assert!(from.len() as u64 <= to.bytes());
+        let (address, bytes) = (from.as_ptr().addr() as u64, from.len() as u64);
+        // SAFETY: the slice is borrowed, and the buffer there, until the copy was waited for.
+        unsafe { self.stream.copy(to.address(), address, bytes)? };
+        self.finish("a copy from pageable memory")
+    }
+
+    /// The reverse.
+    pub fn copy_out_pageable(&self, to: &mut [u8], from: &DeviceBuffer) -> anyhow::Result<()> {
+        assert!(to.len() as u64 <= from.bytes());
+        let (address, bytes) = (to.as_mut_ptr().addr() as u64, to.len() as u64);
+        // SAFETY: as in `copy_in_pageable`.
+        unsafe { self.stream.copy(address, from.address(), bytes)? };
+        self.finish("a copy to pageable memory")
+    }
+
     /// Queues copying `bytes` bytes between places that this GPU reaches.
     pub fn copy_between(&self, to: &Place, from: &Place, bytes: u64) -> anyhow::Result<()> {
         assert!(bytes <= to.bytes() && bytes <= from.bytes());

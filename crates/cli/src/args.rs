@@ -400,6 +400,55 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u64).range(1..=1000))]
         topics: u64,
     },
+    /// Topics between two hosts on this machine, beside the same hops without rgaps and bare TCP.
+    Link {
+        /// What carries them.
+        #[arg(long, value_enum, default_value = "tcp")]
+        transport: BenchTransport,
+        /// Where messages are published and read: host, cuda (the first GPU) or cuda:GPU-<uuid>.
+        #[arg(long, default_value = "host")]
+        domain: String,
+        /// Bytes of a message.
+        #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+        size: ByteSize,
+        /// Subscribers of each topic, a process each.
+        #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=40))]
+        subscribers: u32,
+        /// Connections.
+        #[arg(long, value_name = "L", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8))]
+        lanes: u32,
+        /// Topics that messages are published on at once.
+        #[arg(long, value_name = "T", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=40))]
+        topics: u32,
+        /// Encrypted, with certificates made for the run.
+        #[arg(long)]
+        tls: bool,
+        /// Messages that are timed one by one, rounded up to whole rounds.
+        #[arg(long, value_name = "M", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        messages: u32,
+        /// How subscribers wait.
+        #[arg(long, value_enum, default_value = "block")]
+        wait: BenchWait,
+        /// Two network namespaces with a cable between them, which only root can make; or loopback.
+        #[arg(long, value_enum, default_value = "auto")]
+        namespaces: BenchNamespaces,
+        /// Also without rgaps: pinned memory and one stage after the other, as RGAPS has it; and pageable
+        /// memory, a Unix socket, one connection and a copy for each subscriber, as its baseline has it.
+        #[arg(long)]
+        baseline: bool,
+    },
+    /// Copies between a GPU and host memory that is pinned, or pageable.
+    Copies {
+        /// The GPU: cuda (the first), cuda:N or cuda:GPU-<uuid>.
+        #[arg(long, default_value = "cuda")]
+        domain: String,
+        /// Bytes of a copy; may be given several times.
+        #[arg(long, value_name = "BYTES", default_values = ["64KiB", "1MiB", "4MiB", "16MiB", "64MiB", "256MiB", "1GiB"])]
+        size: Vec<ByteSize>,
+        /// Copies of each kind that are timed.
+        #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        count: u32,
+    },
     /// Messages between two marks, for a look at the system calls between them.
     #[command(hide = true)]
     Path {
@@ -430,6 +479,24 @@ pub enum BenchPeer {
     Copy,
     /// Read where they are.
     Map,
+}
+
+/// What carries a benchmark's messages between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchTransport {
+    /// TCP.
+    Tcp,
+}
+
+/// Whether a benchmark's hosts are network namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchNamespaces {
+    /// If they can be made.
+    Auto,
+    /// They have to be.
+    Yes,
+    /// At loopback.
+    No,
 }
 
 fn late(text: &str) -> Result<rgaps::Late, String> {

@@ -1,9 +1,9 @@
 //! `bench`: the arguments of `rgaps-bench`, and its reports.
 
-use crate::args::{Bench, BenchPeer, BenchWait, Common};
+use crate::args::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait, Common};
 use crate::output::Output;
 use crate::{domain, session};
-use rgaps_bench::Wait;
+use rgaps_bench::{LinkOptions, Namespaces, Wait};
 use rgaps_session::PeerUse;
 use serde::Serialize;
 
@@ -122,6 +122,49 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             whole(report.lost, report.corrupt)
         }
         Bench::Memory { topics } => put(&rgaps_bench::memory(&config, topics)?, output),
+        Bench::Link {
+            transport: BenchTransport::Tcp,
+            domain,
+            size,
+            subscribers,
+            lanes,
+            topics,
+            tls,
+            messages,
+            wait,
+            namespaces,
+            baseline,
+        } => {
+            let options = LinkOptions {
+                domain: domain::parse(&domain)?,
+                size: size.0,
+                subscribers: subscribers as usize,
+                lanes,
+                topics: topics as usize,
+                tls,
+                messages: messages.into(),
+                wait: way(wait),
+                namespaces: match namespaces {
+                    BenchNamespaces::Auto => Namespaces::Auto,
+                    BenchNamespaces::Yes => Namespaces::Yes,
+                    BenchNamespaces::No => Namespaces::No,
+                },
+                baseline,
+            };
+            let report = rgaps_bench::link(&config, &options)?;
+            put(&report, output)?;
+            whole(report.lost + report.duplicate, report.corrupt)
+        }
+        Bench::Copies {
+            domain,
+            size,
+            count,
+        } => {
+            let sizes: Vec<u64> = size.iter().map(|size| size.0).collect();
+            let report = rgaps_bench::copies(domain::parse(&domain)?, &sizes, count as usize)?;
+            put(&report, output)?;
+            whole(0, report.corrupt)
+        }
         Bench::Path { size, messages } => {
             let report = rgaps_bench::path(&config, size.0, messages)?;
             put(&report, output)?;

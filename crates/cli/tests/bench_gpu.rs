@@ -291,3 +291,33 @@ fn what_cannot_be_measured_is_refused() {
         );
     }
 }
+
+#[test]
+fn messages_in_gpu_memory_cross_between_hosts() {
+    let realm = Realm::new();
+    let links = support::links().to_str().unwrap();
+    let report = report(
+        &realm,
+        &[("RGAPS_LINKS_PROGRAM", links)],
+        &[
+            "link",
+            "--domain",
+            "cuda",
+            "--size",
+            "65536",
+            "--subscribers",
+            "2",
+            "--messages",
+            "4",
+            "--namespaces",
+            "no",
+        ],
+    );
+    for wrong in ["lost", "duplicate", "corrupt"] {
+        assert_eq!(report[wrong], 0, "{report}");
+    }
+    assert!(
+        report["stages"]["d2h_us"].as_f64().unwrap() > 0.0,
+        "{report}"
+    );
+}

@@ -33,6 +33,36 @@ pub fn daemon() -> &'static Path {
     })
 }
 
+/// The program with the links between hosts, which is another package's, too.
+pub fn links() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(built) = std::env::var_os("RGAPS_LINKS_PROGRAM") {
+            return built.into();
+        }
+        // Where there is no compiler it is beside the program.
+        if let Some(program) = std::env::var_os("RGAPS_PROGRAM") {
+            return Path::new(&program).with_file_name("rgaps-links");
+        }
+        let folder = daemon().parent().unwrap();
+        let there = folder.join("rgaps-links");
+        // Built with the workspace, as `make test` does; to build it alone takes minutes, so one that is
+        // old is used, too.
+        if there.exists() {
+            return there;
+        }
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "rgaps-links", "--target-dir"]);
+        build.arg(folder.parent().unwrap());
+        if folder.file_name().is_some_and(|name| name == "release") {
+            build.arg("--release");
+        }
+        let built = build.status().expect("cargo can be started");
+        assert!(built.success(), "rgaps-links does not build");
+        there
+    })
+}
+
 /// A folder with a socket, and no daemon yet.
 pub struct Realm {
     pub folder: tempfile::TempDir,

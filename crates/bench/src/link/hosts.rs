@@ -1,0 +1,385 @@
+//! Two hosts on this machine: a daemon and links for each, in network namespaces with a cable between
+//! them, or at loopback.
+
+use crate::board::{Board, Geometry};
+use crate::crew::{Crew, Job, Orders};
+use anyhow::{bail, Context};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rgaps::{Config, Node, PeerState};
+use rgaps_session::{find_daemon, links_command, ByteSize};
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long daemons and links may take to begin.
+const SOON: Duration = Duration::from_secs(30);
+/// Where the control plane listens in a namespace of its own.
+const CONTROL_PORT: u16 = 7447;
+const MIB: u64 = 1 << 20;
+
+/// Whether the two hosts are namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// If they can be made.
+    Auto,
+    /// Or it fails.
+    Yes,
+    /// At loopback.
+    No,
+}
+
+/// What a child of ours turns into, so that it ends with us.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Program {
+    pub netns: Option<PathBuf>,
+    pub path: PathBuf,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Program {
+    pub fn become_it(&self) -> anyhow::Result<()> {
+        enter(self.netns.as_deref())?;
+        let errors = std::io::stderr().as_fd().try_clone_to_owned()?;
+        let error = Command::new(&self.path)
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(errors)
+            .exec();
+        Err(error).with_context(|| format!("'{}' cannot be run", self.path.display()))
+    }
+}
+
+/// Goes into a network namespace, before there are threads.
+pub fn enter(netns: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = netns else { return Ok(()) };
+    let file = std::fs::File::open(path)?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("the network namespace cannot be entered")
+}
+
+/// A host.
+pub struct Host {
+    pub config: Config,
+    pub address: IpAddr,
+    pub netns: Option<PathBuf>,
+    /// Its daemon and its links.
+    pub daemon: u32,
+    pub links: u32,
+}
+
+/// PEM files of a host, and who vouches for both.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Certificates {
+    pub ca: PathBuf,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Both, and what is between them.
+pub struct Hosts {
+    pub a: Host,
+    pub b: Host,
+    /// None at loopback, and then why.
+    pub cable: bool,
+    pub why: Option<String>,
+    pub certificates: Option<[Certificates; 2]>,
+    pub crew: Crew,
+    pub folder: TempDir,
+}
+
+/// What the links are to be like.
+pub struct Wanted {
+    pub size: u64,
+    /// Bytes that are on their way, or kept, at a time.
+    pub held: u64,
+    pub lanes: u32,
+    pub tls: bool,
+    pub namespaces: Namespaces,
+}
+
+struct Start<'a> {
+    crew: Crew,
+    board: &'a Board,
+}
+
+impl Start<'_> {
+    fn start(&mut self, program: Program, config: &Config) -> anyhow::Result<u32> {
+        let orders = Orders {
+            member: 0,
+            geometry: geometry(),
+            config: config.clone(),
+            topic: String::new(),
+            job: Job::Become(program),
+        };
+        self.crew.add(&orders, self.board)?;
+        Ok(self.crew.last_pid())
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry {
+        members: 1,
+        samples: 1,
+    }
+}
+
+impl Hosts {
+    pub fn start(user: &Config, wanted: &Wanted) -> anyhow::Result<Hosts> {
+        let folder = tempfile::Builder::new().prefix("rgaps-bench-").tempdir();
+        let folder = folder.context("no temporary folder can be made; set TMPDIR")?;
+        let board = Board::create(geometry())?;
+        let crew = Crew::default();
+        let mut start = Start {
+            crew,
+            board: &board,
+        };
+        let (netns, why) = match wanted.namespaces {
+            Namespaces::No => (None, Some("as asked".to_owned())),
+            may => match lay_cable(&mut start, user) {
+                Ok(both) => (Some(both), None),
+                Err(error) if may == Namespaces::Auto => (None, Some(format!("{error:#}"))),
+                Err(error) => return Err(error.context("network namespaces cannot be had")),
+            },
+        };
+        let addresses: [IpAddr; 2] = match netns {
+            Some(_) => [[10, 213, 79, 1].into(), [10, 213, 79, 2].into()],
+            None => [[127, 0, 0, 1].into(), [127, 0, 0, 2].into()],
+        };
+        let certificates = wanted
+            .tls
+            .then(|| certificates(folder.path(), addresses))
+            .transpose()?;
+        let ports = match netns {
+            Some(_) => [CONTROL_PORT; 2],
+            None => free_ports(addresses)?,
+        };
+        let mut hosts = Vec::new();
+        for at in 0..2 {
+            let other = 1 - at;
+            let mut config = Config {
+                realm: "bench".to_owned(),
+                socket: Some(folder.path().join(["a.sock", "b.sock"][at])),
+                idle_exit_ms: 0,
+                autostart: false,
+                access: Vec::new(),
+                log: "error".to_owned(),
+                ..user.clone()
+            };
+            config.cuda.mps = false;
+            let protocol = if wanted.tls { "tls" } else { "tcp" };
+            let endpoint = |at: usize| format!("{protocol}/{}:{}", addresses[at], ports[at]);
+            let links = &mut config.links;
+            links.host = Some(["bench-a", "bench-b"][at].to_owned());
+            links.listen = Some((addresses[at], 0).into());
+            links.control = vec![endpoint(at)];
+            links.connect = vec![endpoint(other)];
+            links.insecure = !wanted.tls;
+            links.lanes = wanted.lanes;
+            links.outage_max = ByteSize(wanted.held);
+            links.landing_max = ByteSize(wanted.held);
+            links.in_flight_max = ByteSize(wanted.size.max(256 * MIB));
+            if let Some(both) = &certificates {
+                links.tls.ca = Some(both[at].ca.clone());
+                links.tls.certificate = Some(both[at].certificate.clone());
+                links.tls.key = Some(both[at].key.clone());
+            }
+            hosts.push(start.host(config, addresses[at], netns.as_ref().map(|n| n[at].clone()))?);
+        }
+        let b = hosts.pop().context("two hosts")?;
+        let a = hosts.pop().context("two hosts")?;
+        let mut hosts = Hosts {
+            a,
+            b,
+            cable: netns.is_some(),
+            why,
+            certificates,
+            crew: start.crew,
+            folder,
+        };
+        hosts.wait_for_links()?;
+        Ok(hosts)
+    }
+
+    fn wait_for_links(&mut self) -> anyhow::Result<()> {
+        for config in [self.a.config.clone(), self.b.config.clone()] {
+            let node = node(&config, "rgaps-bench-peers")?;
+            until(&mut self.crew, "the hosts to be linked", || {
+                let peers = node.peers().unwrap_or_default().peers;
+                peers.iter().any(|peer| peer.state == PeerState::Linked)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Start<'_> {
+    fn host(
+        &mut self,
+        config: Config,
+        address: IpAddr,
+        netns: Option<PathBuf>,
+    ) -> anyhow::Result<Host> {
+        // The environment goes over files, not over this.
+        let inline = toml::to_string(&config).context("the configuration as TOML")?;
+        let environment = vec![("RGAPSD_CONFIG".to_owned(), inline)];
+        let program = |path: PathBuf, argument: &str| Program {
+            netns: netns.clone(),
+            path,
+            arguments: vec![argument.to_owned()],
+            environment: environment.clone(),
+        };
+        let daemon = self.start(program(find_daemon(&[])?, "--foreground"), &config)?;
+        until(&mut self.crew, "a daemon", || {
+            node(&config, "rgaps-bench-wait").is_ok()
+        })?;
+        let links = links_command(&config).map_err(anyhow::Error::msg)?;
+        let links = self.start(
+            program(links.get_program().into(), "--with-parent"),
+            &config,
+        )?;
+        Ok(Host {
+            config,
+            address,
+            netns,
+            daemon,
+            links,
+        })
+    }
+}
+
+fn node(config: &Config, name: &str) -> anyhow::Result<Node> {
+    crate::stage::node(config, name)
+}
+
+fn until(crew: &mut Crew, what: &str, mut so: impl FnMut() -> bool) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while !so() {
+        crew.check()?;
+        anyhow::ensure!(begun.elapsed() < SOON, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Two namespaces, which end with us, and a cable between them.
+fn lay_cable(start: &mut Start<'_>, config: &Config) -> anyhow::Result<[PathBuf; 2]> {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "only root can make them"
+    );
+    let own = std::fs::read_link("/proc/self/ns/net")?;
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let program = Program {
+            netns: None,
+            path: "unshare".into(),
+            arguments: ["--net", "sleep", "86400"].map(str::to_owned).into(),
+            environment: Vec::new(),
+        };
+        pids.push(start.start(program, config)?);
+    }
+    let paths = [pids[0], pids[1]].map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
+    for path in &paths {
+        until(&mut start.crew, "a network namespace", || {
+            std::fs::read_link(path).is_ok_and(|is| is != own)
+        })?;
+    }
+    let ends = ["a", "b"].map(|end| format!("rgb{}{end}", std::process::id()));
+    let [first, second] = [pids[0], pids[1]].map(|pid| pid.to_string());
+    run(
+        "ip",
+        &[
+            "link", "add", &ends[0], "netns", &first, "type", "veth", "peer", "name", &ends[1],
+            "netns", &second,
+        ],
+    )?;
+    for at in 0..2 {
+        let inside = |arguments: &[&str]| {
+            let path = format!("--net={}", paths[at].display());
+            run("nsenter", &[&[path.as_str(), "ip"], arguments].concat())
+        };
+        let address = format!("10.213.79.{}/24", at + 1);
+        inside(&["addr", "add", &address, "dev", &ends[at]])?;
+        inside(&["link", "set", "lo", "up"])?;
+        inside(&["link", "set", &ends[at], "up"])?;
+    }
+    Ok(paths)
+}
+
+fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("the program '{program}' cannot be run"))?;
+    if !output.status.success() {
+        bail!(
+            "{program}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}
+
+fn free_ports(addresses: [IpAddr; 2]) -> anyhow::Result<[u16; 2]> {
+    let held = [
+        TcpListener::bind((addresses[0], 0))?,
+        TcpListener::bind((addresses[1], 0))?,
+    ];
+    Ok([held[0].local_addr()?.port(), held[1].local_addr()?.port()])
+}
+
+fn certificates(folder: &Path, addresses: [IpAddr; 2]) -> anyhow::Result<[Certificates; 2]> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    let ca = folder.join("ca.pem");
+    std::fs::write(&ca, authority.pem())?;
+    let host = |name: &str, address: IpAddr| -> anyhow::Result<Certificates> {
+        let key = KeyPair::generate()?;
+        let params = CertificateParams::new([name.to_owned(), address.to_string()])?;
+        let signed = params.signed_by(&key, &authority)?;
+        let files = Certificates {
+            ca: ca.clone(),
+            certificate: folder.join(format!("{name}.pem")),
+            key: folder.join(format!("{name}.key")),
+        };
+        std::fs::write(&files.certificate, signed.pem())?;
+        std::fs::write(&files.key, key.serialize_pem())?;
+        Ok(files)
+    };
+    Ok([
+        host("bench-a", addresses[0])?,
+        host("bench-b", addresses[1])?,
+    ])
+}
+
+/// Nanoseconds that a process's threads have run.
+pub fn cpu_ns(pid: u32) -> u64 {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(|text| text.split(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Bytes that have left by the network of a process: over its cable, or over loopback, where what comes
+/// back counts too.
+pub fn sent_bytes(pid: u32, cable: bool) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(name, _)| (name.trim() == "lo") != cable)
+        .filter_map(|(_, counts)| counts.split_whitespace().nth(8)?.parse::<u64>().ok())
+        .sum()
+}

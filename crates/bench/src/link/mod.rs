@@ -1,0 +1,195 @@
+//! `bench link`: topics between two hosts, which are both on this machine: a daemon and links for each, a
+//! publisher on one, subscribers on the other.
+//!
+//! In rounds, in turns: hops of the floor (the same processes, wake-ups and copies without rgaps); bare TCP;
+//! messages one at a time, which is what latency is made of; a burst of messages on all topics, which is what
+//! rates are made of. Then all bytes are verified. All times are of one clock, since it is one machine.
+
+mod baseline;
+mod hosts;
+mod relay;
+mod report;
+mod run;
+mod subscribe;
+
+pub use hosts::{Namespaces, Program};
+pub use relay::{relay, Relay};
+pub use report::LinkReport;
+pub use run::link;
+pub use subscribe::{subscribe, Subscribe};
+
+use crate::exchange::Wait;
+use rgaps::Domain;
+use serde::{Deserialize, Serialize};
+
+/// Lanes of a link at most.
+pub const LANES_MAX: usize = 8;
+/// Subscribers of all topics at most: each has a bell.
+const SUBSCRIBERS_MAX: usize = 40;
+/// Messages before those that are timed, in each round.
+const WARM_UP: u64 = 4;
+/// Bytes of such a message.
+const WARM_UP_BYTES: u64 = 64;
+
+/// Bells of the board.
+mod bell {
+    use super::{LANES_MAX, SUBSCRIBERS_MAX};
+
+    pub const MAIN: usize = 63;
+
+    pub fn subscriber(member: usize) -> usize {
+        member
+    }
+
+    pub fn lane(lane: usize) -> usize {
+        assert!(lane < 2 * LANES_MAX);
+        SUBSCRIBERS_MAX + lane
+    }
+}
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // the names say it
+pub struct LinkOptions {
+    /// Where messages are published and read.
+    pub domain: Domain,
+    pub size: u64,
+    /// Of each topic, a process each.
+    pub subscribers: usize,
+    pub lanes: u32,
+    pub topics: usize,
+    pub tls: bool,
+    /// That are timed one by one.
+    pub messages: u64,
+    pub wait: Wait,
+    pub namespaces: Namespaces,
+    /// Also in the thesis's order, and in that of its baseline.
+    pub baseline: bool,
+}
+
+/// What all processes know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub domain: Domain,
+    pub size: u64,
+    /// Of each topic.
+    pub subscribers: usize,
+    pub topics: usize,
+    pub lanes: u32,
+    pub wait: Wait,
+    /// Rounds; the first is not counted.
+    pub rounds: u64,
+    /// Hops of the floor, and messages one at a time, of a round.
+    pub single: u64,
+    /// Messages of a burst, on each topic.
+    pub burst: u64,
+    /// Messages of a round that go in RGAPS's order, and as many in its baseline's.
+    pub thesis: u64,
+    /// Messages that the regions of the floor have room for.
+    pub slots: u64,
+}
+
+/// Most bytes of the messages that are there at the same time.
+const BYTES_MAX: u64 = 2 << 30;
+/// Of bare TCP, which uses its memory again.
+const REGION_BYTES: u64 = 256 << 20;
+/// Most messages of a round, one at a time and in the burst.
+const SINGLE_MAX: u64 = 32;
+const BURST_MAX: u64 = 64;
+const THESIS_MAX: u64 = 8;
+
+/// How a message goes without rgaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Floor,
+    /// As RGAPS has it: pinned memory, one stage after the other.
+    Series,
+    /// As its baseline has it: pageable memory, a Unix socket, one connection, and each subscriber copies.
+    Baseline,
+}
+
+impl Plan {
+    /// `pool_bytes`: what each host's pool may have.
+    fn new(options: &LinkOptions, memory_bytes: u64, pool_bytes: u64) -> Plan {
+        let size = options.size.max(1);
+        // Both hosts' pools have the messages, and other things need memory, too.
+        let budget = BYTES_MAX.min(memory_bytes / 16).min(pool_bytes / 4) / size;
+        let single = options
+            .messages
+            .clamp(1, SINGLE_MAX)
+            .min((budget / 2).max(1));
+        let burst = (budget / 2 / options.topics as u64).clamp(1, BURST_MAX);
+        Plan {
+            domain: options.domain,
+            size,
+            subscribers: options.subscribers,
+            topics: options.topics,
+            lanes: options.lanes,
+            wait: options.wait,
+            rounds: 1 + options.messages.div_ceil(single),
+            single,
+            burst,
+            thesis: match options.baseline {
+                true => single.min(THESIS_MAX),
+                false => 0,
+            },
+            slots: (REGION_BYTES / size).clamp(1, burst),
+        }
+    }
+
+    /// Hops without rgaps of a round: the floor's, those in RGAPS's order, those of its baseline.
+    fn hops(&self) -> u64 {
+        WARM_UP + self.single + 2 * self.thesis
+    }
+
+    fn way(&self, hop: u64) -> Way {
+        match hop {
+            hop if hop < WARM_UP + self.single => Way::Floor,
+            hop if hop < WARM_UP + self.single + self.thesis => Way::Series,
+            _ => Way::Baseline,
+        }
+    }
+
+    fn slot_bytes(&self) -> u64 {
+        self.size.next_multiple_of(64)
+    }
+
+    /// Processes that subscribe.
+    fn members(&self) -> usize {
+        self.subscribers * self.topics
+    }
+
+    fn topic(&self, member: usize) -> usize {
+        member / self.subscribers
+    }
+
+    fn name(&self, topic: usize) -> String {
+        format!("bench/link/{topic}")
+    }
+
+    /// Messages of a round on a topic, one by one and warming up.
+    fn alone(&self, topic: usize) -> u64 {
+        match topic {
+            0 => WARM_UP + self.single,
+            _ => 0,
+        }
+    }
+
+    fn per_round(&self, topic: usize) -> u64 {
+        self.alone(topic) + self.burst
+    }
+
+    /// Bytes of message `index` of a round.
+    fn bytes(&self, topic: usize, index: u64) -> u64 {
+        match topic == 0 && index < WARM_UP {
+            true => WARM_UP_BYTES.min(self.size),
+            false => self.size,
+        }
+    }
+
+    /// Bytes of all messages of a round.
+    fn round_bytes(&self) -> u64 {
+        let of = |topic| (0..self.per_round(topic)).map(move |index| self.bytes(topic, index));
+        (0..self.topics).flat_map(of).sum()
+    }
+}

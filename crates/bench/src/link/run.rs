@@ -1,0 +1,707 @@
+//! The benchmark's own side: starts everything, publishes, and orders the floor.
+
+use super::baseline::{BaselineStages, Device, Noted, SeriesStages, Thesis};
+use super::hosts::{cpu_ns, sent_bytes, Hosts, Wanted};
+use super::relay::{Bytes, Kind, Lanes, Relay, SOURCE};
+use super::report::{Cpu, LinkReport, Stages};
+use super::subscribe::{BURSTS, COPIES as OWN_COPIES, DUPLICATE, HOPS, LET_GO, MESSAGES};
+use super::{bell, LinkOptions, Plan, Subscribe, Way, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP};
+use crate::board::{Board, Field, Geometry, AREAS};
+use crate::contents;
+use crate::crew::{Crew, Job, Orders, PATIENCE};
+use crate::exchange::{self, Wait};
+use crate::gpu::{Gpu, Place};
+use crate::machine::Machine;
+use crate::stage::{node, Stage};
+use crate::summary::{at, median, round, Micros};
+use anyhow::Context;
+use rgaps::{Config, Domain, Loan, Publisher, PublisherQos, Stream};
+use rgaps_sync::{futex_wait, monotonic_ns};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Small messages to and fro of a round.
+const ROUND_TRIPS: u64 = 200;
+/// How long the paths may take to be ready.
+const SOON: Duration = Duration::from_secs(30);
+/// Before each message, so that sleepers sleep.
+const SETTLE: Duration = Duration::from_micros(200);
+/// Copies of a stage alone, and bytes of them at most.
+const COPIES: u64 = 10;
+const COPY_BYTES: u64 = 16 << 30;
+/// Messages of the notice alone.
+const NOTICES: usize = 200;
+
+/// Measures a link.
+pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> {
+    anyhow::ensure!(options.size > 0, "a message has bytes");
+    anyhow::ensure!(
+        (1..=LANES_MAX as u32).contains(&options.lanes),
+        "--lanes is 1 to {LANES_MAX}"
+    );
+    anyhow::ensure!(
+        options.subscribers * options.topics <= SUBSCRIBERS_MAX,
+        "at most {SUBSCRIBERS_MAX} subscribers of all topics together"
+    );
+    let machine = Machine::describe();
+    let pool_bytes = match options.domain {
+        Domain::Host => user.pool.host.cap_bytes(),
+        Domain::Cuda(_) => user.pool.cuda.cap.map_or(u64::MAX, |cap| cap.0),
+    };
+    let plan = Plan::new(options, machine.memory_bytes, pool_bytes);
+    let hosts = Hosts::start(
+        user,
+        &Wanted {
+            size: plan.size,
+            held: 2 * plan.round_bytes(),
+            lanes: plan.lanes,
+            tls: options.tls,
+            namespaces: options.namespaces,
+        },
+    )?;
+    let singles = (plan.rounds * plan.single.max(3 * plan.thesis)) as usize;
+    let geometry = Geometry {
+        members: plan.members() + 2,
+        samples: singles.max(ROUND_TRIPS as usize).max(plan.rounds as usize),
+    };
+    let region = (plan.slots * plan.slot_bytes()) as usize;
+    let bytes_geometry = Geometry {
+        members: 2,
+        samples: region.div_ceil(8 * AREAS) + 8,
+    };
+    let board = Board::create(geometry)?;
+    let bytes = Board::create(bytes_geometry)?;
+    let shared = bytes.share()?;
+    let told = Bytes {
+        path: format!("/proc/{}/fd/{}", std::process::id(), shared.as_raw_fd()).into(),
+        geometry: bytes_geometry,
+    };
+    let mut measure = Measure::new(options, &plan, &board, &bytes, geometry);
+    measure.start(&hosts, &told)?;
+    measure.publishers(&hosts.a.config)?;
+    for round in 0..plan.rounds {
+        measure.round(&hosts, round)?;
+    }
+    measure.report(user, hosts, machine)
+}
+
+struct Measure<'a> {
+    options: &'a LinkOptions,
+    plan: &'a Plan,
+    board: &'a Board,
+    bytes: &'a Board,
+    geometry: Geometry,
+    crew: Crew,
+    lanes: Lanes<'a>,
+    gpu: Option<Gpu>,
+    publishers: Vec<Publisher>,
+    /// What every subscriber of the first topic, and of the others, has to have counted before the next step.
+    done: [u64; 2],
+    tags: Vec<u64>,
+    /// When each message, hop and burst began.
+    published: Vec<u64>,
+    hopped: Vec<u64>,
+    bursts: Vec<u64>,
+    loans: Vec<u64>,
+    round_trips: Vec<u64>,
+    raw: Vec<f64>,
+    raw_tls: Vec<f64>,
+    raw_one: Vec<u64>,
+    wire_bytes: u64,
+    cpu: [u64; 3],
+    /// The memory that messages without rgaps are in, pinned to the board; pageable memory; the way to the
+    /// sending relay.
+    device: Option<Device>,
+    private: Vec<u8>,
+    unix: Option<UnixStream>,
+    series: Vec<Noted>,
+    baseline: Vec<Noted>,
+}
+
+impl<'a> Measure<'a> {
+    fn new(
+        options: &'a LinkOptions,
+        plan: &'a Plan,
+        board: &'a Board,
+        bytes: &'a Board,
+        geometry: Geometry,
+    ) -> Self {
+        Measure {
+            options,
+            plan,
+            board,
+            bytes,
+            geometry,
+            crew: Crew::default(),
+            lanes: Lanes::new(board, plan),
+            gpu: None,
+            publishers: Vec::new(),
+            done: [1, 1],
+            tags: vec![0; plan.topics],
+            published: Vec::new(),
+            hopped: Vec::new(),
+            bursts: Vec::new(),
+            loans: Vec::new(),
+            round_trips: Vec::new(),
+            raw: Vec::new(),
+            raw_tls: Vec::new(),
+            raw_one: Vec::new(),
+            wire_bytes: 0,
+            cpu: [0; 3],
+            device: None,
+            private: Vec::new(),
+            unix: None,
+            series: Vec::new(),
+            baseline: Vec::new(),
+        }
+    }
+
+    fn relay_member(&self, listens: bool) -> usize {
+        self.plan.members() + usize::from(listens)
+    }
+
+    fn start(&mut self, hosts: &Hosts, told: &Bytes) -> anyhow::Result<()> {
+        for listens in [true, false] {
+            let host = if listens { &hosts.b } else { &hosts.a };
+            let relay = Relay {
+                plan: self.plan.clone(),
+                listens,
+                netns: host.netns.clone(),
+                address: hosts.b.address,
+                certificates: hosts.certificates.clone().map(|[a, b]| [b, a]),
+                bytes: told.clone(),
+                socket: hosts.folder.path().join("baseline.sock"),
+            };
+            self.add(
+                self.relay_member(listens),
+                &host.config,
+                Job::Relay(Box::new(relay)),
+            )?;
+        }
+        for member in 0..self.plan.members() {
+            let told = Subscribe {
+                plan: self.plan.clone(),
+                bytes: told.clone(),
+            };
+            self.add(member, &hosts.b.config, Job::Subscribe(told))?;
+        }
+        self.wait_for("all processes", |m| {
+            let all = 0..m.geometry.members;
+            all.clone().all(|member| m.has_done(member, 1))
+        })?;
+        if self.plan.thesis > 0 {
+            let (domain, size) = (self.plan.domain, self.plan.size);
+            self.device = Some(Device::pinned(domain, size, self.bytes)?);
+            self.private = vec![0; size as usize];
+            let socket = hosts.folder.path().join("baseline.sock");
+            self.unix = Some(UnixStream::connect(socket)?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, member: usize, config: &Config, job: Job) -> anyhow::Result<()> {
+        let orders = Orders {
+            member,
+            geometry: self.geometry,
+            config: config.clone(),
+            topic: String::new(),
+            job,
+        };
+        self.crew.add(&orders, self.board)
+    }
+
+    fn publishers(&mut self, config: &Config) -> anyhow::Result<()> {
+        let node = node(config, "rgaps-bench-link")?;
+        for topic in 0..self.plan.topics {
+            let messages = self.plan.per_round(topic) as u32;
+            let qos = PublisherQos {
+                max_loans: messages,
+                loan_timeout: SOON,
+                deadline: PATIENCE,
+                ..PublisherQos::default()
+            };
+            let publisher = node
+                .publisher(&self.plan.name(topic))
+                .domain(self.plan.domain)
+                .qos(qos)
+                .keep_last(messages)
+                .create()?;
+            self.publishers.push(publisher);
+        }
+        for publisher in &self.publishers {
+            let count = self.plan.subscribers as u32;
+            anyhow::ensure!(
+                publisher.wait_for_subscribers(count, SOON)?,
+                "the path to {count} subscribers of '{}' was not ready within {} s; there are {}",
+                publisher.topic(),
+                SOON.as_secs(),
+                publisher.subscribers()
+            );
+        }
+        if self.plan.size % 8 == 0 {
+            self.gpu = Gpu::of(self.plan.domain)?;
+        }
+        Ok(())
+    }
+
+    fn has_done(&self, member: usize, count: u64) -> bool {
+        self.board
+            .field(member, Field::Done)
+            .load(Ordering::Acquire)
+            >= count
+    }
+
+    /// Sleeps until it is so: whoever changes something rings.
+    fn wait_for(&mut self, what: &str, so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let rings = self.board.bell(bell::MAIN).load(Ordering::Acquire);
+            if so(self) {
+                return Ok(());
+            }
+            futex_wait(self.board.bell(bell::MAIN), rings, 20_000_000);
+            if begun.elapsed() > Duration::from_millis(20) {
+                self.crew.check()?;
+                anyhow::ensure!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+            }
+        }
+    }
+
+    /// Until the subscribers of the first topic, or all, have done one thing more.
+    fn subscribers(&mut self, all: bool) -> anyhow::Result<()> {
+        self.done[0] += 1;
+        self.done[1] += u64::from(all);
+        self.wait_for("a subscriber", |m| {
+            (0..m.plan.members()).all(|member| {
+                let first = m.plan.topic(member) == 0;
+                m.has_done(member, m.done[usize::from(!first)])
+            })
+        })
+    }
+
+    fn settle(&self) {
+        if self.plan.wait == Wait::Block {
+            std::thread::sleep(SETTLE);
+        }
+    }
+
+    fn relays(&mut self) -> anyhow::Result<()> {
+        self.wait_for("the relays", |m| m.lanes.has_obeyed())
+    }
+
+    fn round(&mut self, hosts: &Hosts, round: u64) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let counts = round > 0;
+        let mut alone = Vec::new();
+        for index in 0..plan.alone(0) {
+            alone.push(self.filled(0, plan.bytes(0, index))?);
+        }
+        let mut bursts = Vec::new();
+        for topic in 0..plan.topics {
+            for _ in 0..plan.burst {
+                bursts.push((topic, self.filled(topic, plan.size)?));
+            }
+        }
+        if let Some(gpu) = &self.gpu {
+            gpu.finish("the messages' bytes")?;
+        }
+        for hop in 0..plan.hops() {
+            let number = round * plan.hops() + hop + 1;
+            match plan.way(hop) {
+                Way::Floor => self.hop(number, hop >= WARM_UP)?,
+                Way::Series => self.series(number)?,
+                Way::Baseline => self.baseline(number)?,
+            }
+        }
+        self.raw(round, counts)?;
+        for (index, loan) in alone.into_iter().enumerate() {
+            self.settle();
+            let begun = monotonic_ns();
+            publish(loan)?;
+            if index as u64 >= WARM_UP {
+                self.published.push(begun);
+            }
+            self.subscribers(false)?;
+        }
+        self.burst(hosts, bursts, counts)?;
+        self.board.line(LET_GO)[0].store(round + 1, Ordering::Release);
+        self.subscribers(true)
+    }
+
+    fn filled(&mut self, topic: usize, bytes: u64) -> anyhow::Result<Loan> {
+        let begun = monotonic_ns();
+        let mut loan = self.publishers[topic].loan(bytes)?;
+        if bytes == self.plan.size {
+            self.loans.push(monotonic_ns() - begun);
+        }
+        let tag = self.tags[topic];
+        self.tags[topic] += 1;
+        loan.set_tag(tag);
+        let seed = contents::seed(topic as u64, tag);
+        match &self.gpu {
+            Some(gpu) => gpu.fill(&mut loan, seed)?,
+            None => contents::fill(&mut loan, seed)?,
+        }
+        Ok(loan)
+    }
+
+    fn fill_source(&self, slot: u64, number: u64) {
+        let at = self.bytes.data_offset(SOURCE, 0) + slot * self.plan.slot_bytes();
+        let seed = contents::seed(number, slot);
+        self.bytes
+            .bytes(at, self.plan.size, |bytes| contents::make(seed, 0, bytes));
+    }
+
+    fn hop(&mut self, number: u64, counts: bool) -> anyhow::Result<()> {
+        self.fill_source(0, number);
+        self.settle();
+        let begun = monotonic_ns();
+        self.lanes
+            .order(Kind::Hop, number, 1, self.options.tls, begun);
+        if counts {
+            self.hopped.push(begun);
+        }
+        self.subscribers(false)?;
+        self.relays()
+    }
+
+    /// A message in RGAPS's order.
+    fn series(&mut self, number: u64) -> anyhow::Result<()> {
+        let mut device = self.device.take().context("memory for messages")?;
+        device.fill(contents::seed(number, 0))?;
+        self.settle();
+        let begun = monotonic_ns();
+        device.copy_out(self.bytes, self.bytes.data_offset(SOURCE, 0))?;
+        let copied = monotonic_ns();
+        self.lanes.order(Kind::Series, number, 1, false, begun);
+        self.subscribers(false)?;
+        self.relays()?;
+        self.device = Some(device);
+        let noted = self.noted(begun, copied);
+        self.series.push(noted);
+        Ok(())
+    }
+
+    /// A message as RGAPS's baseline carries it.
+    fn baseline(&mut self, number: u64) -> anyhow::Result<()> {
+        let device = self.device.as_mut().context("memory for messages")?;
+        device.fill(contents::seed(number, 0))?;
+        self.settle();
+        let begun = monotonic_ns();
+        let device = self.device.as_mut().context("memory for messages")?;
+        device.copy_out_pageable(&mut self.private)?;
+        let copied = monotonic_ns();
+        self.lanes.order(Kind::Baseline, number, 1, false, begun);
+        let unix = self.unix.as_mut().context("a way to the relay")?;
+        for chunk in self.private.chunks(1 << 20) {
+            unix.write_all(chunk)?;
+        }
+        self.subscribers(false)?;
+        self.relays()?;
+        let noted = self.noted(begun, copied);
+        self.baseline.push(noted);
+        Ok(())
+    }
+
+    fn noted(&self, begun_ns: u64, copied_ns: u64) -> Noted {
+        let [crossed_ns, on_gpu_ns] = self.lanes.arrived_ns();
+        Noted {
+            begun_ns,
+            copied_ns,
+            relay_ns: self.lanes.began_ns(),
+            crossed_ns,
+            on_gpu_ns,
+        }
+    }
+
+    /// What came of both, without the first round.
+    fn thesis(&self, p50_us: f64) -> Option<Thesis> {
+        let plan = self.plan;
+        let per_round = plan.thesis as usize;
+        let all = plan.rounds as usize * per_round;
+        if all == 0 {
+            return None;
+        }
+        let (members, counted) = (0..plan.subscribers, per_round..all);
+        let own = |member| self.board.results(member, OWN_COPIES, 3 * all);
+        let own: Vec<Vec<u64>> = members.map(own).collect();
+        let us = |ns: Vec<u64>| {
+            let us: Vec<f64> = ns.into_iter().map(|ns| ns as f64 / 1e3).collect();
+            round(median(us), 3)
+        };
+        // The last subscriber, and the mean of all, of what ended at `area` of each one's results.
+        let ended = |noted: &[Noted], area: usize| {
+            let took = |at: usize, times: &[u64]| {
+                times[area * all + at].saturating_sub(noted[at].begun_ns)
+            };
+            let last = |at: usize| own.iter().map(|times| took(at, times)).max().unwrap_or(0);
+            let mean = |at: usize| {
+                own.iter().map(|times| took(at, times)).sum::<u64>() / own.len().max(1) as u64
+            };
+            (
+                us(counted.clone().map(last).collect()),
+                us(counted.clone().map(mean).collect()),
+            )
+        };
+        let stage = |noted: &[Noted], from: fn(&Noted) -> u64, to: fn(&Noted) -> u64| {
+            us(noted[per_round..]
+                .iter()
+                .map(|n| to(n).saturating_sub(from(n)))
+                .collect())
+        };
+        let (baseline, series) = (&self.baseline[..], &self.series[..]);
+        let (baseline_us, baseline_mean_us) = ended(baseline, 0);
+        let (series_us, series_mean_us) = ended(series, 2);
+        let each = |times: &Vec<u64>| us(times[all + per_round..2 * all].to_vec());
+        Some(Thesis {
+            messages: all - per_round,
+            baseline_us,
+            baseline_mean_us,
+            baseline_stages: BaselineStages {
+                d2h_pageable_us: stage(baseline, |n| n.begun_ns, |n| n.copied_ns),
+                unix_socket_us: stage(baseline, |n| n.copied_ns, |n| n.relay_ns),
+                wire_us: stage(baseline, |n| n.relay_ns, |n| n.crossed_ns),
+                h2d_each_us: own.iter().map(each).collect(),
+            },
+            series_us,
+            series_mean_us,
+            series_stages: SeriesStages {
+                d2h_pinned_us: stage(series, |n| n.begun_ns, |n| n.copied_ns),
+                wire_us: stage(series, |n| n.copied_ns, |n| n.crossed_ns),
+                h2d_once_us: stage(series, |n| n.crossed_ns, |n| n.on_gpu_ns),
+            },
+            baseline_of_rgaps: round(baseline_us / p50_us.max(1e-3), 3),
+            series_of_rgaps: round(series_us / p50_us.max(1e-3), 3),
+        })
+    }
+
+    /// Bare TCP.
+    fn raw(&mut self, round: u64, counts: bool) -> anyhow::Result<()> {
+        let number = round + 1;
+        for slot in 0..self.plan.slots {
+            self.fill_source(slot, number);
+        }
+        self.lanes
+            .order(Kind::RoundTrip, number, ROUND_TRIPS, false, 0);
+        self.relays()?;
+        let member = self.relay_member(false);
+        let halves = self.board.results(member, 0, ROUND_TRIPS as usize);
+        let count = self.plan.burst * self.plan.topics as u64;
+        let rate = |took: u64| (count * self.plan.size * 8) as f64 / took.max(1) as f64;
+        self.lanes.order(Kind::Rate, number, 1, false, 0);
+        self.relays()?;
+        let one = self.lanes.took_ns(false);
+        self.lanes.order(Kind::Rate, number, count, false, 0);
+        self.relays()?;
+        let plain = rate(self.lanes.took_ns(false));
+        if self.options.tls {
+            self.lanes.order(Kind::Rate, number, count, true, 0);
+            self.relays()?;
+            if counts {
+                self.raw_tls.push(rate(self.lanes.took_ns(true)));
+            }
+        }
+        if counts {
+            self.round_trips.extend(halves);
+            self.raw_one.push(one);
+            self.raw.push(plain);
+        }
+        Ok(())
+    }
+
+    /// All at once, topics in turns.
+    fn burst(
+        &mut self,
+        hosts: &Hosts,
+        loans: Vec<(usize, Loan)>,
+        counts: bool,
+    ) -> anyhow::Result<()> {
+        let mut topics: Vec<_> = (0..self.plan.topics).map(|_| Vec::new()).collect();
+        loans
+            .into_iter()
+            .for_each(|(topic, loan)| topics[topic].push(loan));
+        let mut queues: Vec<_> = topics.into_iter().map(Vec::into_iter).collect();
+        let before = (spent(hosts), sent_bytes(hosts.a.daemon, hosts.cable));
+        self.settle();
+        self.bursts.push(monotonic_ns());
+        for _ in 0..self.plan.burst {
+            for queue in &mut queues {
+                publish(queue.next().context("a loan for each message")?)?;
+            }
+        }
+        self.subscribers(true)?;
+        let after = (spent(hosts), sent_bytes(hosts.a.daemon, hosts.cable));
+        if counts {
+            self.wire_bytes += after.1 - before.1;
+            for (sum, (now, then)) in self.cpu.iter_mut().zip(after.0.into_iter().zip(before.0)) {
+                *sum += now.saturating_sub(then);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(
+        mut self,
+        user: &Config,
+        hosts: Hosts,
+        machine: Machine,
+    ) -> anyhow::Result<LinkReport> {
+        let plan = self.plan;
+        // All have looked for messages that came again.
+        self.subscribers(true)?;
+        let (single, rounds) = (plan.single as usize, plan.rounds as usize);
+        let first = 0..plan.subscribers;
+        let times = |area: usize, begun: &[u64]| -> Vec<Vec<u64>> {
+            let since = |member| {
+                let came = self.board.results(member, area, begun.len());
+                let took = came
+                    .iter()
+                    .zip(begun)
+                    .map(|(came, begun)| came.saturating_sub(*begun));
+                // Without the first round.
+                took.skip(single).collect()
+            };
+            first.clone().map(since).collect()
+        };
+        let last = |times: &[Vec<u64>]| -> Vec<u64> {
+            let of = |at: usize| times.iter().map(|times| times[at]).max().unwrap_or(0);
+            (0..times[0].len()).map(of).collect()
+        };
+        let messages = times(MESSAGES, &self.published);
+        let hops = times(HOPS, &self.hopped);
+        let latency = Micros::of(last(&messages));
+        let floor = Micros::of(last(&hops)).short();
+        let payload_bytes = plan.size * plan.burst * plan.topics as u64;
+        let rates: Vec<f64> = (1..rounds)
+            .map(|round| {
+                let ends =
+                    (0..plan.members()).map(|m| self.board.results(m, BURSTS, rounds)[round]);
+                let took = ends.max().unwrap_or(0).saturating_sub(self.bursts[round]);
+                (payload_bytes * 8) as f64 / took.max(1) as f64
+            })
+            .collect();
+        let gbit_s = median(rates);
+        let raw = median(self.raw.clone());
+        let raw_tls = self.options.tls.then(|| median(self.raw_tls.clone()));
+        let middle = |mut ns: Vec<u64>| {
+            ns.sort_unstable();
+            round(at(&ns, 0.5) as f64 / 1e3, 3)
+        };
+        let (d2h_us, h2d_us) = copies_alone(plan)?;
+        let stages = Stages {
+            alloc_us: middle(self.loans.clone()),
+            d2h_us,
+            wire_us: middle(self.raw_one.clone()),
+            h2d_us,
+            notify_us: round(notice_alone(user, plan)?, 3),
+        };
+        let payload_bytes = payload_bytes * (plan.rounds - 1);
+        let per_gb = |ns: u64| round(ns as f64 / payload_bytes as f64, 4);
+        let sum = |field| -> u64 {
+            (0..self.geometry.members)
+                .map(|member| self.board.field(member, field).load(Ordering::Acquire))
+                .sum()
+        };
+        let of = |a: f64, b: f64| round(a / b.max(1e-9), 3);
+        let thesis = self.thesis(latency.p50_us);
+        Ok(LinkReport {
+            thesis,
+            transport: "tcp",
+            domain: plan.domain.to_string(),
+            size: plan.size,
+            subscribers: plan.subscribers,
+            lanes: plan.lanes,
+            topics: plan.topics,
+            tls: self.options.tls,
+            wait: plan.wait,
+            namespaces: hosts.cable,
+            without_namespaces: hosts.why.clone(),
+            messages: messages[0].len(),
+            each: Micros::of(messages.concat()).short(),
+            of_floor: of(latency.p50_us, floor.p50_us),
+            floor_us: floor.p50_us,
+            floor,
+            gbit_s: round(gbit_s, 3),
+            messages_per_s: round(gbit_s * 1e9 / 8.0 / plan.size as f64, 1),
+            burst: plan.burst,
+            raw_tcp_gbit_s: round(raw, 3),
+            of_raw_tcp: of(gbit_s, raw),
+            of_raw_tls: raw_tls.map(|raw| of(gbit_s, raw)),
+            raw_tls_gbit_s: raw_tls.map(|raw| round(raw, 3)),
+            raw_tcp_half_rtt_us: middle(self.round_trips.clone()),
+            of_slowest_stage: of(latency.p50_us, stages.slowest_us()),
+            stages,
+            latency,
+            wire_bytes: self.wire_bytes,
+            payload_bytes,
+            wire_of_payload: round(self.wire_bytes as f64 / payload_bytes as f64, 5),
+            cpu: Cpu {
+                daemons_s_per_gb: per_gb(self.cpu[0]),
+                sending_links_s_per_gb: per_gb(self.cpu[1]),
+                landing_links_s_per_gb: per_gb(self.cpu[2]),
+            },
+            lost: sum(Field::Lost),
+            duplicate: sum(DUPLICATE),
+            corrupt: sum(Field::Corrupt),
+            machine,
+        })
+    }
+}
+
+fn publish(loan: Loan) -> anyhow::Result<()> {
+    // All bytes were waited for.
+    loan.publish_on(Stream::NONE)
+        .map_err(|unpublished| unpublished.error)?;
+    Ok(())
+}
+
+/// Processor time of both daemons, of the links that send, of those that land.
+fn spent(hosts: &Hosts) -> [u64; 3] {
+    [
+        cpu_ns(hosts.a.daemon) + cpu_ns(hosts.b.daemon),
+        cpu_ns(hosts.a.links),
+        cpu_ns(hosts.b.links),
+    ]
+}
+
+/// Medians of a bare copy between GPU and pinned memory, both ways.
+fn copies_alone(plan: &Plan) -> anyhow::Result<(f64, f64)> {
+    let Some(gpu) = Gpu::of(plan.domain)? else {
+        return Ok((0.0, 0.0));
+    };
+    let device = Place::new(plan.domain, &gpu, plan.size)?;
+    let pinned = Place::new(Domain::Host, &gpu, plan.size)?;
+    let time = |to: &Place, from: &Place| -> anyhow::Result<f64> {
+        let mut took = Vec::new();
+        for _ in 0..COPIES.min(COPY_BYTES / plan.size).max(2) {
+            let begun = monotonic_ns();
+            gpu.copy_between(to, from, plan.size)?;
+            gpu.finish("a bare copy")?;
+            took.push((monotonic_ns() - begun) as f64 / 1e3);
+        }
+        Ok(round(median(took), 3))
+    };
+    Ok((time(&pinned, &device)?, time(&device, &pinned)?))
+}
+
+/// Median of a small message to as many subscribers on one host.
+fn notice_alone(user: &Config, plan: &Plan) -> anyhow::Result<f64> {
+    let stage = Stage::new(user, Domain::Host)?;
+    let outcome = exchange::run(
+        &stage,
+        "bench/notice",
+        &exchange::Plan {
+            size: 64,
+            messages: NOTICES,
+            wait: plan.wait,
+            subscribers: plan.subscribers,
+            domain: Domain::Host,
+            kernel_ns: 0,
+            on_stream: false,
+        },
+    )?;
+    Ok(Micros::of(outcome.messages.concat()).p50_us)
+}

@@ -1,0 +1,154 @@
+//! `bench link`: two hosts on this machine. What is measured is whole and has its fields; the times mean
+//! nothing here.
+
+mod support;
+
+use serde_json::Value;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use support::{links, Realm, Run};
+
+/// Much longer than any of these runs takes.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// Ends a benchmark that hangs; its processes end with it.
+struct Limited(Option<Child>);
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Run {
+    let realm = Realm::new();
+    let arguments = [&["bench", "link"], arguments, &["--json"]].concat();
+    let mut command = realm.command(&arguments);
+    let child = command
+        .env("RGAPS_LINKS_PROGRAM", links())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut limited = Limited(Some(child.unwrap()));
+    let deadline = Instant::now() + LIMIT;
+    // What it prints fits a pipe.
+    while limited.0.as_mut().unwrap().try_wait().unwrap().is_none() {
+        assert!(
+            Instant::now() < deadline,
+            "{arguments:?} did not end in {LIMIT:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    limited.0.take().unwrap().wait_with_output().unwrap().into()
+}
+
+#[track_caller]
+fn report(arguments: &[&str]) -> Value {
+    let out = run(arguments).ok();
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    for wrong in ["lost", "duplicate", "corrupt"] {
+        assert_eq!(report[wrong], 0, "{report}");
+    }
+    let above_zero = |value: &Value, fields: &[&str]| {
+        for field in fields {
+            let number = value[field].as_f64();
+            assert!(
+                number.is_some_and(|number| number > 0.0),
+                "{field} of {report}"
+            );
+        }
+    };
+    above_zero(
+        &report,
+        &[
+            "p50_us",
+            "p99_us",
+            "gbit_s",
+            "raw_tcp_gbit_s",
+            "raw_tcp_half_rtt_us",
+            "floor_us",
+            "wire_bytes",
+            "payload_bytes",
+        ],
+    );
+    above_zero(&report["stages"], &["alloc_us", "wire_us", "notify_us"]);
+    above_zero(
+        &report["cpu"],
+        &["sending_links_s_per_gb", "landing_links_s_per_gb"],
+    );
+    assert!(
+        report["wire_bytes"].as_u64() >= report["payload_bytes"].as_u64(),
+        "{report}"
+    );
+    report
+}
+
+#[test]
+fn several_topics_and_subscribers_lose_nothing() {
+    let report = report(&[
+        "--size",
+        "70001",
+        "--subscribers",
+        "2",
+        "--topics",
+        "2",
+        "--lanes",
+        "2",
+        "--messages",
+        "6",
+        "--namespaces",
+        "no",
+    ]);
+    assert_eq!(report["namespaces"], false);
+    assert!(report["messages"].as_u64().unwrap() >= 6, "{report}");
+    // Once, however many subscribers: whoever counted each of them would find twice as much.
+    let (wire, payload) = (&report["wire_bytes"], &report["payload_bytes"]);
+    assert!(
+        wire.as_f64().unwrap() < 1.5 * payload.as_f64().unwrap(),
+        "{report}"
+    );
+}
+
+#[test]
+fn encrypted_in_namespaces_where_they_are_to_be_had() {
+    let report = report(&["--size", "4099", "--tls", "--lanes", "1", "--messages", "4"]);
+    assert!(report["raw_tls_gbit_s"].as_f64().unwrap() > 0.0, "{report}");
+    assert_ne!(
+        report["namespaces"].as_bool(),
+        Some(report["without_namespaces"].is_string())
+    );
+}
+
+#[test]
+fn the_orders_of_the_thesis_have_their_stages() {
+    let report = report(&[
+        "--size",
+        "40000",
+        "--subscribers",
+        "2",
+        "--messages",
+        "4",
+        "--namespaces",
+        "no",
+        "--baseline",
+    ]);
+    let thesis = &report["thesis"];
+    for (order, stages) in [("baseline", 3), ("series", 3)] {
+        let whole = thesis[format!("{order}_us")].as_f64().unwrap();
+        let parts = thesis[format!("{order}_stages")].as_object().unwrap();
+        let parts: Vec<f64> = parts.values().filter_map(Value::as_f64).collect();
+        assert_eq!(parts.len(), stages, "{thesis}");
+        assert!(
+            whole > 0.0 && parts.iter().all(|part| *part > 0.0),
+            "{thesis}"
+        );
+    }
+    let own = thesis["baseline_stages"]["h2d_each_us"].as_array().unwrap();
+    assert!(
+        own.len() == 2 && own.iter().all(|us| us.as_f64() > Some(0.0)),
+        "{thesis}"
+    );
+}
