@@ -192,6 +192,7 @@ fn publish(
     let copy = Copied {
         loan: writer.loan_in(pool as u16, there, BYTES).unwrap(),
         point: points[1],
+        part_bytes: 0,
     };
     let message = Message {
         offset: at,

@@ -269,8 +269,9 @@ pub struct BlockEntry {
     pub point: u64,
     /// Of a replica: sequence number, plus 1, of the message that it is of; 0: it is none.
     pub replica_of: u64,
-    /// Padding.
-    pub reserved: u64,
+    /// Of a replica that is copied in parts: bytes of each but the last, which are there at consecutive
+    /// points, the last of which is `point`; 0: all at once.
+    pub part_bytes: u64,
 }
 
 /// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks.
@@ -358,6 +359,7 @@ const _: () = {
     assert!(offset_of!(BlockEntry, timeline) == 36);
     assert!(offset_of!(BlockEntry, point) == 40);
     assert!(offset_of!(BlockEntry, replica_of) == 48);
+    assert!(offset_of!(BlockEntry, part_bytes) == 56);
     assert!(size_of::<PublisherSlot>() == 128);
     assert!(offset_of!(PublisherSlot, incarnation) == 0);
     assert!(offset_of!(PublisherSlot, region_offset) == 8);

@@ -9,7 +9,7 @@ use crate::wire::{to_wall, Meta};
 use rgaps::{Node, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_transport::{Flow, Link, Payload, Sent};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,21 @@ pub enum Order {
 struct Held {
     sample: Sample,
     bytes: usize,
+    /// Bytes that were seen to be there.
+    ready: AtomicUsize,
+}
+
+impl Held {
+    /// How many bytes are there now, of a message that a GPU still copies down.
+    fn look(&self) -> Result<usize, RecvError> {
+        let ready = match self.sample.ready_bytes()? {
+            all if all == self.sample.len() => self.bytes,
+            some => some as usize,
+        };
+        // Release: whoever reads so many bytes finds them, as we have.
+        self.ready.fetch_max(ready, Ordering::Release);
+        Ok(ready)
+    }
 }
 
 impl Payload for Held {
@@ -70,14 +85,30 @@ impl Payload for Held {
         self.bytes
     }
 
+    fn ready(&self) -> usize {
+        self.ready.load(Ordering::Acquire)
+    }
+
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         if self.sample.is_empty() {
             return &[0][from..to];
         }
-        let bytes = self.sample.as_slice();
+        let bytes = self.sample.ready_slice();
         &bytes.expect("it was looked at when it was taken, and stays")[from..to]
     }
 }
+
+/// A message that goes to the links while it is copied down.
+struct Growing {
+    held: Arc<Held>,
+    publisher: u64,
+    sequence: u64,
+    /// What the links know.
+    told: usize,
+}
+
+/// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.
+const GROWS: Duration = Duration::from_micros(30);
 
 /// A message that is on its way to the links.
 struct Outgoing {
@@ -157,6 +188,8 @@ struct Topic {
     /// Taken, and its bytes are not there yet.
     unfinished: Option<Sample>,
     outgoing: Option<Outgoing>,
+    /// Sent, and not whole yet.
+    growing: Vec<Growing>,
     gone: Vec<u64>,
     /// The next look may find something without a doorbell.
     held_up: bool,
@@ -210,6 +243,7 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, orders: &Receiver<Order>) {
+        let mut pause = GROWS;
         loop {
             let first = match self.topics.is_empty() {
                 true => match orders.recv() {
@@ -230,9 +264,13 @@ impl Thread {
             }
             let mut held_up = false;
             let mut more = false;
+            let mut growing = false;
+            let mut grew = false;
             for (name, topic) in &mut self.topics {
+                grew |= topic.grow(name);
                 more |= topic.forward(name, &self.ours);
                 held_up |= topic.held_up;
+                growing |= !topic.growing.is_empty() || topic.unfinished.is_some();
                 match (topic.held_up, topic.token) {
                     // It would not let us sleep.
                     (true, Some(token)) => {
@@ -243,18 +281,27 @@ impl Thread {
                     _ => {}
                 }
             }
-            if !more {
-                self.sleep(held_up);
+            pause = match growing && !grew {
+                true => (2 * pause).min(HELD_UP),
+                false => GROWS,
+            };
+            match (more, growing) {
+                (true, _) => {}
+                (false, true) => self.sleep(pause),
+                (false, false) => self.sleep(self.patience(held_up)),
             }
         }
     }
 
-    fn sleep(&mut self, held_up: bool) {
-        let limit = match (held_up, self.topics.len() > MANY) {
+    fn patience(&self, held_up: bool) -> Duration {
+        match (held_up, self.topics.len() > MANY) {
             (true, _) => HELD_UP,
             (false, true) => LOOK_MANY,
             (false, false) => LOOK,
-        };
+        }
+    }
+
+    fn sleep(&mut self, limit: Duration) {
         let waited = match self.topics.values().any(|topic| topic.token.is_some()) {
             true => self.set.wait(limit).is_ok(),
             false => false,
@@ -300,6 +347,7 @@ impl Thread {
                     going: Vec::new(),
                     unfinished: None,
                     outgoing: None,
+                    growing: Vec::new(),
                     gone: Vec::new(),
                     held_up: false,
                 };
@@ -388,9 +436,10 @@ impl Topic {
             if ours.contains(sample.publisher_id()) {
                 continue;
             }
-            match sample.is_ready() {
-                Ok(true) => {}
-                Ok(false) => {
+            match sample.ready_bytes() {
+                // The first part of it is enough.
+                Ok(ready) if ready > 0 || sample.is_empty() => {}
+                Ok(_) => {
                     self.unfinished = Some(sample);
                     self.held_up = true;
                     return false;
@@ -400,7 +449,7 @@ impl Topic {
                     continue;
                 }
             }
-            if let Err(error) = sample.as_slice() {
+            if let Err(error) = sample.ready_slice() {
                 tracing::warn!(%error, topic = name, "a message does not leave this host");
                 continue;
             }
@@ -410,18 +459,78 @@ impl Topic {
                 published_ns: to_wall(sample.publish_ns()),
                 tensor: sample.tensor().copied(),
             };
+            let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
+            let held = Arc::new(Held {
+                bytes: sample.len().max(1) as usize,
+                sample,
+                ready: AtomicUsize::new(0),
+            });
+            // What it says is the links' to hear when they have the message.
+            let ready = held.look().unwrap_or(0);
+            if ready < held.bytes {
+                self.growing.push(Growing {
+                    held: held.clone(),
+                    publisher,
+                    sequence,
+                    told: 0,
+                });
+            }
             self.outgoing = Some(Outgoing {
-                publisher: sample.publisher_id(),
-                sequence: sample.sequence(),
+                publisher,
+                sequence,
                 meta: meta.encode(),
-                held: Arc::new(Held {
-                    bytes: sample.len().max(1) as usize,
-                    sample,
-                }),
+                held,
                 done: Vec::new(),
             });
         }
         true
+    }
+
+    /// Tells the links how far messages are that they have. Whether any has grown.
+    fn grow(&mut self, name: &str) -> bool {
+        let mut grew = false;
+        let Topic {
+            growing,
+            going,
+            outgoing,
+            ..
+        } = self;
+        growing.retain_mut(|message| {
+            let Growing {
+                held,
+                publisher,
+                sequence,
+                told,
+            } = message;
+            // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
+            let is_outgoing = outgoing
+                .as_ref()
+                .is_some_and(|outgoing| Arc::ptr_eq(&outgoing.held, held));
+            match held.look() {
+                Ok(ready) if ready > *told => {
+                    *told = ready;
+                    grew = true;
+                    for going in going.iter() {
+                        let flow = going.flow(*publisher);
+                        going.route.link.more(flow, *sequence, ready as u64);
+                    }
+                    ready < held.bytes || is_outgoing
+                }
+                Ok(ready) => ready < held.bytes || is_outgoing,
+                Err(error) => {
+                    for going in going.iter() {
+                        let flow = going.flow(*publisher);
+                        going.route.link.give_up(flow, *sequence);
+                    }
+                    if is_outgoing {
+                        *outgoing = None;
+                    }
+                    tracing::warn!(%error, topic = name, "a message does not leave this host");
+                    false
+                }
+            }
+        });
+        grew
     }
 
     /// False: some route has no room for it now.

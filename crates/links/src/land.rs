@@ -3,6 +3,7 @@
 
 use crate::committed::Mark;
 use crate::wire::{from_wall, Meta, SAID};
+use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, PublishError, Publisher};
 use rgaps_transport::{Event, Flow, Owner, Place, Room};
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// What is said at once at most.
 const MAX_SAID_BYTES: u64 = 16 << 10;
+/// Messages from this size on are copied to GPUs that they are read on while they land.
+const EARLY_BYTES_MIN: u64 = 1 << 20;
 /// How long messages of flows that were not announced wait for that.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(20);
 /// Flows that were not announced, whose time is taken.
@@ -69,6 +72,8 @@ pub struct Landing {
     /// Bytes of messages that land here now, and how many there may be.
     landing_bytes: AtomicU64,
     landing_max: u64,
+    /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
+    early: Mutex<Vec<(u64, EarlyCopies)>>,
 }
 
 impl Landing {
@@ -88,6 +93,7 @@ impl Landing {
             published: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
             landing_max,
+            early: Mutex::default(),
         })
     }
 
@@ -100,7 +106,7 @@ impl Landing {
         if landing > 0 && landing + bytes > self.landing_max {
             return Room::Full;
         }
-        let loan = match self.publisher.loan(bytes) {
+        let mut loan = match self.publisher.loan(bytes) {
             Ok(loan) => loan,
             Err(
                 LoanError::PoolFull { .. }
@@ -114,6 +120,13 @@ impl Landing {
             }
         };
         self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let early = match bytes >= EARLY_BYTES_MIN {
+            true => loan.copy_early(),
+            false => None,
+        };
+        if let Some(early) = &early {
+            self.early().push((sequence, early.clone()));
+        }
         let staged = match loan.domain() {
             Domain::Host => None,
             _ => Some(vec![0; bytes as usize].into_boxed_slice()),
@@ -121,9 +134,28 @@ impl Landing {
         Room::Place(Box::new(Landed {
             loan: Some(loan),
             staged,
+            early,
             bytes,
             landing: self.clone(),
         }))
+    }
+
+    fn early(&self) -> MutexGuard<'_, Vec<(u64, EarlyCopies)>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a message have landed.
+    fn arrived(&self, sequence: u64, from: u64, bytes: u64) {
+        let found = {
+            let early = self.early();
+            // The one that was begun last.
+            let mut all = early.iter().rev();
+            let of = all.find(|(number, _)| *number == sequence);
+            of.map(|(_, early)| early.clone())
+        };
+        if let Some(early) = found {
+            early.arrived(from, bytes);
+        }
     }
 
     /// Messages up to `next` are done with.
@@ -145,6 +177,8 @@ struct Landed {
     loan: Option<Loan>,
     /// Where the loan is on a GPU.
     staged: Option<Box<[u8]>>,
+    /// Copies that are begun while it lands.
+    early: Option<EarlyCopies>,
     bytes: u64,
     landing: Arc<Landing>,
 }
@@ -211,6 +245,11 @@ impl Place for Landed {
 
 impl Drop for Landed {
     fn drop(&mut self) {
+        if let Some(early) = &self.early {
+            self.landing
+                .early()
+                .retain(|(_, other)| !other.is_same(early));
+        }
         self.landing
             .landing_bytes
             .fetch_sub(self.bytes, Ordering::Relaxed);
@@ -358,6 +397,13 @@ impl Owner for Landings {
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         room
+    }
+
+    fn landed(&self, flow: Flow, sequence: u64, from: u64, bytes: u64) {
+        let landing = self.flows().known.get(&flow).cloned();
+        if let Some(landing) = landing {
+            landing.arrived(sequence, from, bytes);
+        }
     }
 
     fn event(&self, event: Event) {

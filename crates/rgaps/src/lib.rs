@@ -66,6 +66,7 @@ pub mod internal {
 #[doc(hidden)]
 pub mod links {
     pub use crate::node::Interest;
+    pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{
         Demand, Direction, InterestPublisher, InterestRow, Links, LinksTls, Offer, Quota,
         Watermark, LINKS_CLIENT, MAX_REMOTE_HOSTS,

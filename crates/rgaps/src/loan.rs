@@ -1,6 +1,6 @@
 //! A block that is being filled.
 
-use crate::publisher::PublisherCore;
+use crate::publisher::{EarlyCopies, PublisherCore};
 use crate::tensor::{check_extent, contiguous};
 use crate::{ClientError, DType, LoanError, PublishError, Unpublished};
 use rgaps_cuda::{CudaError, DeviceReader};
@@ -24,6 +24,8 @@ pub struct Loan {
     pub(crate) publish_ns: Option<u64>,
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
+    /// Copies that are made while it is filled.
+    pub(crate) early: Option<EarlyCopies>,
 }
 
 impl fmt::Debug for Loan {
@@ -230,7 +232,9 @@ impl Loan {
             tensor: self.tensor.as_ref(),
             publish_ns: self.publish_ns,
         };
-        self.publisher.publish(&mut self.block, &filled, stream)
+        let early = &mut self.early;
+        self.publisher
+            .publish(&mut self.block, &filled, stream, early)
     }
 
     #[cold]
@@ -261,6 +265,15 @@ impl Loan {
     pub fn set_publish_ns(&mut self, publish_ns: u64) {
         self.publish_ns = Some(publish_ns);
     }
+
+    /// Has the copies for subscribers that read on GPUs begin while the loan, in host memory, is filled: what is
+    /// told to [`EarlyCopies::arrived`] is copied then, and the rest when it is published.
+    pub fn copy_early(&mut self) -> Option<EarlyCopies> {
+        if self.domain() == Domain::Host && self.early.is_none() {
+            self.early = Some(EarlyCopies::new(&self.publisher, self.offset, self.bytes));
+        }
+        self.early.clone()
+    }
 }
 
 /// What a loan says of its bytes when it is published.
@@ -282,7 +295,14 @@ fn from_driver(error: CudaError) -> LoanError {
 
 impl Drop for Loan {
     fn drop(&mut self) {
+        let begun = match self.early.take() {
+            Some(early) if !self.publisher.guard.is_child() => early.end(),
+            _ => Vec::new(),
+        };
         if let Some(block) = self.block.take() {
+            if !begun.is_empty() {
+                return self.publisher.abandon_begun(block, begun);
+            }
             // Work on the stream may still write the block.
             let stream = self.failed.unwrap_or(self.stream);
             self.publisher.abandon(block, stream);

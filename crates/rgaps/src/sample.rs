@@ -9,10 +9,10 @@ use crate::RecvError;
 use rgaps_cuda::CudaError;
 use rgaps_layout::{Domain, POINT_ABORTED};
 use rgaps_pool::{Mapping, Stream};
-use rgaps_topic::{progress, Held, Message, Progress, Shared, Tensor};
+use rgaps_topic::{bytes_there, progress, Held, Message, Progress, Shared, Tensor};
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,10 @@ pub struct Sample {
     pub(crate) private: Option<Arc<Private>>,
     /// Whether the work that writes the bytes was seen to have finished.
     pub(crate) whole: AtomicBool,
+    /// Bytes from the start on that were seen to be there.
+    pub(crate) there: AtomicU64,
+    /// Of a copy that is made in parts: bytes of each.
+    pub(crate) part_bytes: u64,
     pub(crate) subscriber: Arc<SubscriberCore>,
     /// The same hold in all clones; the last of them lets go.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
@@ -86,15 +90,7 @@ impl Sample {
     /// most; [`synchronize`](Self::synchronize) waits for longer.
     pub fn as_slice(&self) -> Result<&[u8], RecvError> {
         self.subscriber.guard.check()?;
-        if self.domain() != Domain::Host {
-            return Err(RecvError::Untrusted {
-                topic: self.subscriber.topic_name().to_owned(),
-                reason: format!(
-                    "its bytes are in {}; use address() or read()",
-                    self.domain()
-                ),
-            });
-        }
+        self.check_host()?;
         self.synchronize(Sample::FINISH_WAIT)?;
         if let Some(copy) = &self.private {
             return Ok(&copy.bytes()[..self.message.bytes as usize]);
@@ -173,6 +169,58 @@ impl Sample {
             Progress::Pending => Ok(false),
             Progress::Aborted => Err(self.aborted()),
         }
+    }
+
+    /// Bytes from the start on that are there: all, or none, but of a large message that was copied to the host
+    /// for its readers, which comes in parts of some MiB. [`RecvError::Aborted`]: not all of them ever will be.
+    pub fn ready_bytes(&self) -> Result<u64, RecvError> {
+        self.subscriber.guard.check()?;
+        let bytes = self.message.bytes;
+        if self.whole.load(Ordering::Relaxed) {
+            return Ok(bytes);
+        }
+        let known = self.there.load(Ordering::Relaxed);
+        let parts = (bytes, self.part_bytes);
+        let storage = &self.subscriber.storage;
+        let Ok(there) = bytes_there(storage, self.message.point, parts, known) else {
+            return Err(self.aborted());
+        };
+        if there == bytes && self.progress() == Progress::Passed {
+            return Ok(bytes);
+        }
+        // Once seen they stay. Relaxed: as for `whole`.
+        self.there.fetch_max(there, Ordering::Relaxed);
+        Ok(there)
+    }
+
+    /// Waits on the CPU until so many bytes are there from the start on, and returns how many are.
+    /// [`RecvError::Unfinished`]: not in time.
+    pub fn wait_bytes(&self, bytes: u64, timeout: Duration) -> Result<u64, RecvError> {
+        let (deadline, bytes) = (Deadline::after(timeout), bytes.min(self.len()));
+        let mut pause = Pause::default();
+        loop {
+            let there = self.ready_bytes()?;
+            if there >= bytes {
+                return Ok(there);
+            }
+            self.check_time(deadline)?;
+            pause.pause();
+        }
+    }
+
+    /// The bytes that [`ready_bytes`](Self::ready_bytes) said are there, of a sample in host memory.
+    pub fn ready_slice(&self) -> Result<&[u8], RecvError> {
+        if self.whole.load(Ordering::Relaxed) {
+            return self.as_slice();
+        }
+        self.subscriber.guard.check()?;
+        self.check_host()?;
+        let there = match self.private {
+            Some(_) => 0,
+            None => self.there.load(Ordering::Relaxed) as usize,
+        };
+        // SAFETY: as in `as_slice`; so many bytes are there, and nobody writes them any more.
+        Ok(unsafe { std::slice::from_raw_parts(self.address() as *const u8, there) })
     }
 
     /// Waits on the CPU until it has. [`RecvError::Unfinished`]: not in time.
@@ -260,15 +308,33 @@ impl Sample {
     fn wait(&self, deadline: Deadline) -> Result<(), RecvError> {
         let mut pause = Pause::default();
         while !self.is_ready()? {
-            if deadline.left_ns().is_none() {
-                return Err(RecvError::Unfinished {
-                    topic: self.subscriber.topic_name().to_owned(),
-                    sequence: self.sequence,
-                });
-            }
+            self.check_time(deadline)?;
             pause.pause();
         }
         Ok(())
+    }
+
+    fn check_time(&self, deadline: Deadline) -> Result<(), RecvError> {
+        match deadline.left_ns() {
+            Some(_) => Ok(()),
+            None => Err(RecvError::Unfinished {
+                topic: self.subscriber.topic_name().to_owned(),
+                sequence: self.sequence,
+            }),
+        }
+    }
+
+    fn check_host(&self) -> Result<(), RecvError> {
+        if self.domain() == Domain::Host {
+            return Ok(());
+        }
+        Err(RecvError::Untrusted {
+            topic: self.subscriber.topic_name().to_owned(),
+            reason: format!(
+                "its bytes are in {}; use address() or read()",
+                self.domain()
+            ),
+        })
     }
 
     fn aborted(&self) -> RecvError {
@@ -285,6 +351,7 @@ impl Clone for Sample {
         Sample {
             private: self.private.clone(),
             whole: AtomicBool::new(self.whole.load(Ordering::Relaxed)),
+            there: AtomicU64::new(self.there.load(Ordering::Relaxed)),
             subscriber: self.subscriber.clone(),
             held: ManuallyDrop::new(self.held.duplicate()),
             ..*self

@@ -20,7 +20,7 @@ use rgaps_topic::{
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -453,6 +453,8 @@ impl SubscriberCore {
             Ok(Some(private)) => Ok(Some(Sample {
                 private,
                 whole: AtomicBool::new(false),
+                there: AtomicU64::new(0),
+                part_bytes: taken.part_bytes,
                 subscriber: core.clone(),
                 held: ManuallyDrop::new(taken.held),
                 hold,

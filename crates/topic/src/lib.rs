@@ -32,7 +32,7 @@ pub use orphan::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
     evict_through, live_blocks, ring_range, Abandoned,
 };
-pub use point::{progress, Point, Progress};
+pub use point::{bytes_there, progress, Point, Progress};
 pub use reader::{Held, Reader, Start, Taken};
 pub use replica::{replicas, Copied};
 #[cfg(not(loom))]

@@ -4,7 +4,7 @@
 
 use crate::timeline::timeline;
 use crate::Storage;
-use rgaps_layout::{POINT_ABORTED, POINT_NONE};
+use rgaps_layout::{MAX_PARTS, POINT_ABORTED, POINT_NONE};
 use rgaps_sync::atomic::Ordering;
 
 /// A value that a timeline reaches when the work queued before it has finished.
@@ -83,4 +83,43 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
         true => Progress::Passed,
         false => Progress::Aborted,
     }
+}
+
+/// How many of `bytes` bytes are there from the start on, that come in parts of `part_bytes` whose points are
+/// consecutive and end with `point`. `known` of them were there before. [`Progress::Aborted`] where not all
+/// of them ever are.
+///
+/// What an entry says of parts is a peer's word: parts that cannot be count as none.
+pub fn bytes_there<S: Storage>(
+    storage: &S,
+    point: Point,
+    (bytes, part_bytes): (u64, u64),
+    known: u64,
+) -> Result<u64, Progress> {
+    match progress(storage, point) {
+        Progress::Passed => return Ok(bytes),
+        Progress::Aborted => return Err(Progress::Aborted),
+        Progress::Pending => {}
+    }
+    let known = known.min(bytes);
+    if part_bytes == 0 || known == bytes {
+        return Ok(known);
+    }
+    let parts = bytes.div_ceil(part_bytes);
+    // The count of the last one: the first is not below the tenure's start.
+    if parts > MAX_PARTS || point.value & u64::from(u32::MAX) < parts {
+        return Ok(known);
+    }
+    let mut there = known / part_bytes;
+    while there + 1 < parts {
+        let part = Point {
+            value: point.value - (parts - 1 - there),
+            ..point
+        };
+        if progress(storage, part) != Progress::Passed {
+            break;
+        }
+        there += 1;
+    }
+    Ok((there * part_bytes).max(known))
 }

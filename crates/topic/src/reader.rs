@@ -45,6 +45,8 @@ pub struct Taken<S: Storage> {
     /// What the descriptor says. `pool`, `offset` and `bytes` are a peer's words: the caller
     /// checks them against the pools that are mapped.
     pub message: Message,
+    /// Of a copy that is made in parts: see [`BlockEntry::part_bytes`](rgaps_layout::BlockEntry::part_bytes).
+    pub part_bytes: u64,
     /// The pool of the message itself, where `message` says where its copy is.
     pub home: u16,
     /// The hold on the block.
@@ -408,10 +410,12 @@ impl<S: Storage> Reader<S> {
             match read_slot(&source.region, cursor, &mut self.tensor) {
                 Slot::Ready(mut descriptor) => {
                     let home = descriptor.message.pool;
-                    self.turn_to_copy(source, cursor, &mut descriptor);
+                    let part_bytes = self.turn_to_copy(source, cursor, &mut descriptor);
                     if let Some(held) = self.hold(source, &descriptor) {
                         self.is_tensor = descriptor.is_tensor;
-                        return Some(self.taken(index, cursor, held, home, descriptor.message));
+                        let mut taken = self.taken(index, cursor, held, home, descriptor.message);
+                        taken.part_bytes = part_bytes;
+                        return Some(taken);
                     }
                 }
                 Slot::Untouched => return None,
@@ -423,26 +427,27 @@ impl<S: Storage> Reader<S> {
         None
     }
 
-    /// Has a descriptor mean the message's copy in our pool, if it has one there.
+    /// Has a descriptor mean the message's copy in our pool, if it has one there. Bytes of the copy's parts.
     #[inline]
-    fn turn_to_copy(&self, source: &Source<S>, cursor: u64, descriptor: &mut Descriptor) {
+    fn turn_to_copy(&self, source: &Source<S>, cursor: u64, descriptor: &mut Descriptor) -> u64 {
         let Some(pool) = self.pool.filter(|pool| *pool != descriptor.message.pool) else {
-            return;
+            return 0;
         };
         if descriptor.copies == [0; MAX_REPLICAS / 2] {
-            return;
+            return 0;
         }
         let blocks = replica::named(descriptor.copies);
         let Some(found) = replica::find(&source.region, blocks, cursor, pool) else {
             // Copies in other pools only, or none that is still of this message: then the message
             // itself is gone, too, which holding it will tell.
-            return;
+            return 0;
         };
         descriptor.block = found.block;
         descriptor.generation = found.generation;
         descriptor.message.pool = pool;
         descriptor.message.offset = found.offset;
         descriptor.message.point = found.point;
+        found.part_bytes
     }
 
     fn hold(&self, source: &Arc<Source<S>>, descriptor: &Descriptor) -> Option<Held<S>> {
@@ -487,6 +492,7 @@ impl<S: Storage> Reader<S> {
             sequence: cursor.wrapping_sub(held.source.start),
             missed: std::mem::take(&mut self.missed[index]),
             message,
+            part_bytes: 0,
             home,
             held,
         }

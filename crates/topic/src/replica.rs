@@ -16,6 +16,8 @@ pub struct Copied {
     pub loan: crate::Loan,
     /// What has to be reached before its bytes are there.
     pub point: Point,
+    /// Bytes of its parts, the points of which end with `point`; 0: it is made in one.
+    pub part_bytes: u64,
 }
 
 /// A copy, as a reader finds it.
@@ -25,6 +27,7 @@ pub(crate) struct Found {
     pub(crate) generation: u64,
     pub(crate) offset: u64,
     pub(crate) point: Point,
+    pub(crate) part_bytes: u64,
 }
 
 /// Blocks that a descriptor names as copies: the two halves of four words.
@@ -68,6 +71,7 @@ pub(crate) fn find<S: Storage>(
                 timeline: entry.timeline().load(Ordering::Relaxed),
                 value: entry.point().load(Ordering::Relaxed),
             },
+            part_bytes: entry.part_bytes().load(Ordering::Relaxed),
         });
     }
     None

@@ -401,6 +401,12 @@ impl<S: Storage> ReplicaView<S> {
     field!(
         u64,
         BlockEntry,
+        part_bytes,
+        "Bytes of its parts, of a copy that is made in parts; 0: in one."
+    );
+    field!(
+        u64,
+        BlockEntry,
         replica_of,
         "Number of the message that it is a copy of, plus 1; 0: of none."
     );

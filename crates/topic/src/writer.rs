@@ -559,12 +559,18 @@ impl<S: Storage> Writer<S> {
         freed: &mut impl Freed,
     ) -> Copies {
         let mut done = Copies::default();
-        for (index, Copied { loan, point }) in copies.into_iter().enumerate() {
+        for (index, copied) in copies.into_iter().enumerate() {
+            let Copied {
+                loan,
+                point,
+                part_bytes,
+            } = copied;
             let Loan { block, generation } = loan;
             let word = self.region.holders(block).expect("our own block");
             let entry = self.region.replica(block).expect("our own block");
             entry.timeline().store(point.timeline, Ordering::Relaxed);
             entry.point().store(point.value, Ordering::Relaxed);
+            entry.part_bytes().store(part_bytes, Ordering::Relaxed);
             entry.replica_of().store(self.head + 1, Ordering::Relaxed);
             let fits = committed && index < MAX_REPLICAS;
             if !fits || !holder::commit(word, generation, !point.is_none()) {

@@ -39,6 +39,7 @@ fn publish(
         .map(|(pool, point)| Copied {
             loan: writer.loan_in(*pool, offset, 256).unwrap(),
             point: *point,
+            part_bytes: 0,
         })
         .collect();
     let message = Message {

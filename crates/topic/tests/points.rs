@@ -6,8 +6,8 @@ mod fixture;
 use fixture::Fixture;
 use rgaps_layout::{PublisherRegion, POINT_ABORTED, POINT_NONE};
 use rgaps_topic::{
-    abandon, progress, queued_points, ring_range, settle_points, timeline, Message, Point,
-    Progress, Start,
+    abandon, bytes_there, progress, queued_points, ring_range, settle_points, timeline, Message,
+    Point, Progress, Start,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -171,4 +171,33 @@ fn only_what_the_publisher_announced_is_looked_at() {
         settle(&fixture, false);
     }
     assert_eq!(progress(&fixture.shared, ABORTED), Progress::Aborted);
+}
+
+#[test]
+fn parts_of_a_copy_are_there_one_after_the_other_and_an_entry_may_lie() {
+    let (fixture, _writer) = published(&[]);
+    let word = |tenure: u64, count: u64| tenure << 32 | count;
+    // 10 bytes in parts of 4: at 5, 6 and 7.
+    let there = |parts, known| bytes_there(&fixture.shared, point(2, 7), parts, known);
+    for (count, bytes) in [(0, 0), (4, 0), (5, 4), (6, 8), (7, 10), (9, 10)] {
+        set(&fixture, word(2, count), 0);
+        assert_eq!(there((10, 4), 0), Ok(bytes), "at {count}");
+        assert_eq!(there((10, 4), 4), Ok(bytes.max(4)), "known, at {count}");
+        // All at once, or in more parts than there may be, or than the timeline has counted.
+        let whole = if count >= 7 { 10 } else { 0 };
+        for part_bytes in [0, 10, 11, u64::MAX] {
+            assert_eq!(there((10, part_bytes), 0), Ok(whole));
+        }
+        assert_eq!(there((1000, 4), 0).unwrap() == 1000, count >= 7);
+        assert_eq!(there((33, 1), 0).unwrap() == 33, count >= 7);
+        assert_eq!(there((8, 1), 0).unwrap() == 8, count >= 7);
+    }
+    // The tenure has ended: after the last part, or before it.
+    set(&fixture, word(3, 0), word(2, 7));
+    assert_eq!(there((10, 4), 0), Ok(10));
+    set(&fixture, word(3, 0), word(2, 6));
+    assert_eq!(there((10, 4), 8), Err(Progress::Aborted));
+    let none = bytes_there(&fixture.shared, Point::NONE, (10, 4), 0);
+    assert_eq!(none, Ok(10));
+    assert!(bytes_there(&fixture.shared, ABORTED, (10, 4), 0).is_err());
 }

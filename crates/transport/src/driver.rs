@@ -365,11 +365,12 @@ impl Driver {
         let (bytes, Some(meta)) = (payload.bytes() as u64, Meta::new(meta)) else {
             return Sent::Never;
         };
+        let ready = payload.ready() as u64;
         let offset = self.next_base;
         let span = crate::link::Span { offset, bytes };
         self.staged.insert(offset, payload);
         self.next_base += bytes.max(1);
-        let sent = self.sender.offer(flow, sequence, span, meta);
+        let sent = self.sender.offer_part(flow, sequence, span, meta, ready);
         if sent != Sent::Taken {
             let payload = self.staged.remove(&offset);
             self.deliveries.extend(payload.map(Delivery::Release));
@@ -379,6 +380,18 @@ impl Driver {
         }
         self.act(None);
         sent
+    }
+
+    /// More of a message is there.
+    pub(crate) fn more(&mut self, flow: Flow, sequence: u64, ready: u64) {
+        self.sender.more(flow, sequence, ready);
+        self.act(None);
+    }
+
+    /// A message that grew never will be whole.
+    pub(crate) fn give_up(&mut self, flow: Flow, sequence: u64) {
+        self.sender.give_up(flow, sequence);
+        self.act(None);
     }
 
     /// A lane is there, with the peer's ring and ours.

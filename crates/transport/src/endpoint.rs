@@ -394,6 +394,16 @@ impl Link {
         self.0 .0.send(flow, sequence, payload, meta)
     }
 
+    /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
+    pub fn more(&self, flow: Flow, sequence: u64, ready: u64) {
+        self.0 .0.more(flow, sequence, ready);
+    }
+
+    /// A message that was sent while it grew never will be whole: it is a gap for the peer. One that is whole goes on.
+    pub fn give_up(&self, flow: Flow, sequence: u64) {
+        self.0 .0.give_up(flow, sequence);
+    }
+
     /// The publisher is gone: [`crate::Event::Ended`] comes when all is acknowledged.
     pub fn close_flow(&self, flow: Flow) {
         self.0 .0.close_flow(flow);

@@ -7,7 +7,12 @@ use crate::frame::Flow;
 pub trait Payload: Send + Sync + 'static {
     /// How many; at least one.
     fn bytes(&self) -> usize;
-    /// A part. Called by lanes' threads, with bounds within [`Payload::bytes`].
+    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::Link::more`] says so
+    /// when there are more, and [`crate::Link::give_up`] if they never come. The rest is not looked at before.
+    fn ready(&self) -> usize {
+        self.bytes()
+    }
+    /// A part that is there. Called by lanes' threads, with bounds within [`Payload::bytes`].
     fn slice(&self, from: usize, to: usize) -> &[u8];
 }
 

@@ -193,6 +193,16 @@ impl Running {
         sent
     }
 
+    pub(crate) fn more(&self, flow: Flow, sequence: u64, ready: u64) {
+        self.lock().driver.more(flow, sequence, ready);
+        self.settle();
+    }
+
+    pub(crate) fn give_up(&self, flow: Flow, sequence: u64) {
+        self.lock().driver.give_up(flow, sequence);
+        self.settle();
+    }
+
     pub(crate) fn close_flow(&self, flow: Flow) {
         self.lock().driver.close(flow);
         self.settle();

@@ -95,6 +95,8 @@ struct Entry {
     state: State,
     /// Grants up to this number were abandoned.
     abandoned: u64,
+    /// Bytes of a message that are there, from the start on.
+    ready: u64,
 }
 
 impl Entry {
@@ -107,6 +109,7 @@ impl Entry {
             large: false,
             state: State::Waiting,
             abandoned: 0,
+            ready: u64::MAX,
         }
     }
 }
@@ -221,6 +224,18 @@ impl Sender {
 
     /// A message whose bytes stay where they are until they are released.
     pub fn offer(&mut self, flow: Flow, sequence: u64, span: Span, meta: Meta) -> Offered {
+        self.offer_part(flow, sequence, span, meta, u64::MAX)
+    }
+
+    /// The same for one of which `ready` bytes are there; [`Sender::more`] follows, or [`Sender::give_up`].
+    pub fn offer_part(
+        &mut self,
+        flow: Flow,
+        sequence: u64,
+        span: Span,
+        meta: Meta,
+        ready: u64,
+    ) -> Offered {
         let out = self.lanes.is_empty();
         let (all, outage) = (self.config.retained_bytes_max, self.config.outage_bytes_max);
         let max = if out { outage } else { all };
@@ -254,14 +269,53 @@ impl Sender {
             meta,
             busy: 0,
         };
-        sending
-            .entries
-            .push_back(Entry::new(sequence, sequence + 1, message));
+        sending.entries.push_back(Entry {
+            ready,
+            ..Entry::new(sequence, sequence + 1, message)
+        });
         sending.retained += span.bytes;
         sending.next = sequence + 1;
         self.wake(flow);
         self.pump();
         Offered::Taken
+    }
+
+    /// So many bytes of a message are there now.
+    pub fn more(&mut self, flow: Flow, sequence: u64, ready: u64) {
+        let entry = self.flows.get_mut(&flow).and_then(|sending| {
+            let mut entries = sending.entries.iter_mut();
+            entries.find(|entry| entry.first == sequence)
+        });
+        if let Some(entry) = entry {
+            entry.ready = entry.ready.max(ready);
+            self.wake(flow);
+            self.pump();
+        }
+    }
+
+    /// The rest of a message of which not all bytes are there never will be: the peer learns of a gap.
+    pub fn give_up(&mut self, flow: Flow, sequence: u64) {
+        let Some(sending) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        let here = |entry: &Entry| entry.first == sequence && entry.is_growing();
+        let Some(at) = sending.entries.iter().position(here) else {
+            return;
+        };
+        let state = sending.entries[at].state;
+        if let State::Granted { grant, .. } = state {
+            let entry = &mut sending.entries[at];
+            entry.abandoned = entry.abandoned.max(grant);
+        }
+        let draining = sending.give_up_at(at, flow, &mut self.actions);
+        if let Some(draining) = draining {
+            self.draining.insert((flow, sequence), draining);
+        }
+        if let State::Granted { grant, lanes, .. } = state {
+            self.abandon(grant, lanes);
+        }
+        self.wake(flow);
+        self.pump();
     }
 
     /// A lane is there; `ring` is the peer's for it. False if there are [`LANES_MAX`] already.
@@ -320,7 +374,8 @@ impl Sender {
                         let lost = at.is_some_and(|at| used[at]);
                         if lost || !numbers.iter().any(|number| self.lanes.contains_key(number)) {
                             entry.state = State::Waiting;
-                            entry.abandoned = grant;
+                            // A later one may have come, and been abandoned, before.
+                            entry.abandoned = entry.abandoned.max(grant);
                             abandoned.push((grant, lanes));
                         }
                     }
@@ -679,6 +734,10 @@ impl Sender {
                     self.control(lane, Frame::Close { flow, next });
                     return true;
                 }
+                // It keeps its turn.
+                (State::Waiting, Kind::Message { .. }, Some(_)) if entry.is_growing() => {
+                    return false
+                }
                 (State::Waiting, Kind::Message { .. }, Some(bytes)) => {
                     let sent = self.send_eager(flow, at, lane, bytes, charge_end);
                     if sent {
@@ -703,7 +762,9 @@ impl Sender {
                 }
                 // Later ones must not ask first.
                 (State::Waiting, Kind::Message { .. }, None) => return false,
-                (State::Granted { sent, lanes, .. }, ..) if !entry.is_sent(sent) => {
+                (State::Granted { sent, lanes, .. }, ..)
+                    if entry.has_chunk(sent, self.config.chunk_bytes) =>
+                {
                     let among = |number: u32| lanes.as_slice().contains(&number);
                     if let Some(lane) = self.least_busy(among) {
                         self.send_chunk(flow, at, lane);
@@ -829,6 +890,20 @@ impl Entry {
     fn is_sent(&self, sent: u64) -> bool {
         !matches!(self.kind, Kind::Message { span, .. } if sent < span.bytes)
     }
+
+    /// Whether bytes of it are still to come.
+    fn is_growing(&self) -> bool {
+        matches!(self.kind, Kind::Message { span, .. } if self.ready < span.bytes)
+    }
+
+    /// Whether the chunk after `sent` bytes is there.
+    fn has_chunk(&self, sent: u64, chunk_bytes: u32) -> bool {
+        let Kind::Message { span, .. } = self.kind else {
+            return false;
+        };
+        let end = (sent + u64::from(chunk_bytes)).min(span.bytes);
+        sent < end && end <= self.ready
+    }
 }
 
 impl SendFlow {
@@ -867,25 +942,40 @@ impl SendFlow {
         let Some(at) = self.entries.iter().position(waits) else {
             return false;
         };
+        self.give_up_at(at, flow, actions);
+        true
+    }
+
+    /// Gives up the message at `at`. Its bytes, if lanes still read them.
+    fn give_up_at(
+        &mut self,
+        at: usize,
+        flow: Flow,
+        actions: &mut VecDeque<Action>,
+    ) -> Option<(Span, u32)> {
         let Entry {
             first,
             next,
             kind,
             charge_end,
+            abandoned,
             ..
         } = self.entries[at];
-        let Kind::Message { span, .. } = kind else {
-            return false;
+        let Kind::Message { span, busy, .. } = kind else {
+            return None;
         };
         self.retained -= span.bytes;
         actions.push_back(Action::GaveUp { flow, first, next });
-        actions.push_back(Action::Release {
-            flow,
-            sequence: first,
-            span,
-        });
+        if busy == 0 {
+            actions.push_back(Action::Release {
+                flow,
+                sequence: first,
+                span,
+            });
+        }
         let gap = Entry {
             charge_end,
+            abandoned,
             ..Entry::new(first, next, Kind::Gap)
         };
         self.entries[at] = gap;
@@ -900,6 +990,6 @@ impl SendFlow {
             self.entries[at].first = first;
             self.entries.remove(at - 1);
         }
-        true
+        (busy > 0).then_some((span, busy))
     }
 }

@@ -43,6 +43,8 @@ fn seeds(faults: Faults) {
         assert_eq!(total.lanes_lost > 0, faults.lanes);
         assert_eq!(total.crashes > 0, faults.crashes);
         assert_eq!(total.missed > 0, faults.best_effort);
+        assert!(total.grown > 0);
+        assert_eq!(total.broke_off > 0, faults.best_effort);
     }
 }
 

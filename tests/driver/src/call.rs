@@ -8,6 +8,7 @@ use crate::kernel::Modules;
 use crate::memory::Memory;
 use crate::stream::Streams;
 use std::ffi::c_int;
+use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{
@@ -149,6 +150,24 @@ fn run(
         Ok(Ok(())) => 0,
         Ok(Err(code)) => code.0,
         Err(_) => Code::UNKNOWN.0,
+    }
+}
+
+/// Notes a call of so many bytes in the file that `RGAPS_TEST_DRIVER_TRACE` names, for processes that a test
+/// cannot ask.
+pub(crate) fn trace(name: &str, bytes: usize) {
+    static FILE: OnceLock<Option<std::fs::File>> = OnceLock::new();
+    let file = FILE.get_or_init(|| {
+        let path = std::env::var_os("RGAPS_TEST_DRIVER_TRACE")?;
+        let mut options = std::fs::OpenOptions::new();
+        options.append(true).create(true).open(path).ok()
+    });
+    if let Some(mut file) = file.as_ref() {
+        // One write, so that lines of several processes do not mix.
+        let line = format!("{} {name} {bytes}\n", std::process::id());
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            eprintln!("rgaps test driver: no trace: {error}");
+        }
     }
 }
 

@@ -35,6 +35,7 @@
 //! | `RGAPS_TEST_DRIVER_PATIENCE_MS` | a stream that waits or is held for longer ends the process, default 60000 |
 //! | `RGAPS_TEST_DRIVER_DELAY_US` | delay before each operation of a stream, default 0 |
 //! | `RGAPS_TEST_DRIVER_SEED` | makes each delay a random part of the above, the same every time |
+//! | `RGAPS_TEST_DRIVER_TRACE` | a file: asynchronous copies and registrations of all processes are noted there, as `PROCESS CALL BYTES` (in the environment only) |
 //! | `RGAPS_TEST_DRIVER_FAIL` | `CALL:WHEN:ERROR,...`, WHEN being `3` (the third call), `3+` (from it on), `10%` or `*`; the ERROR `lost` ends the context: all further calls in it fail, and nothing queued runs |
 //!
 //! `CUDA_VISIBLE_DEVICES` is obeyed, with ordinals or UUIDs, so that processes can count the same

@@ -16,8 +16,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "3",
-        0x8cab_6a11_ab19_4191,
+        "4",
+        0x80b0_8c5c_6f1d_b24f,
     ),
 ];
 

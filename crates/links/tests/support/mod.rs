@@ -60,6 +60,10 @@ impl Process {
         Process(child)
     }
 
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -156,6 +156,26 @@ impl PoolMapping {
         conductor: &Arc<Conductor>,
         stream: Stream,
     ) -> Result<Point, CudaError> {
+        self.point_if(zone, conductor, stream, |on| Ok(!on.is_idle()?))
+    }
+
+    /// The same also where no work is queued: for points that follow each other.
+    pub(crate) fn next_point(
+        &self,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+        stream: Stream,
+    ) -> Result<Point, CudaError> {
+        self.point_if(zone, conductor, stream, |_| Ok(true))
+    }
+
+    fn point_if(
+        &self,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+        stream: Stream,
+        is_needed: impl FnOnce(&OnStream<'_>) -> Result<bool, CudaError>,
+    ) -> Result<Point, CudaError> {
         if stream == Stream::NONE {
             return Ok(Point::NONE);
         }
@@ -164,7 +184,7 @@ impl PoolMapping {
         };
         let point = || {
             let on = on?;
-            if on.is_idle()? {
+            if !is_needed(&on)? {
                 return Ok(Point::NONE);
             }
             match zone.order(context) {

@@ -4,6 +4,7 @@
 //! Nothing here waits for the GPU: a copy is queued on a stream of our own that waits for the message's
 //! point, and is announced with a point of its own.
 
+use super::early::Ranges;
 use super::memory::Place;
 use super::PublisherCore;
 use crate::client::{Conductor, PoolMapping};
@@ -11,7 +12,7 @@ use crate::loan::Filled;
 use crate::pending::Pause;
 use crate::{ClientError, LoanError, PublishError};
 use rgaps_cuda::{CudaError, CudaStream, Driver, PinnedBuffer};
-use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_POOLS, MAX_REPLICAS};
+use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_PARTS, MAX_POOLS, MAX_REPLICAS};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{CudaUse, PeerUse, RefusalCode};
 use rgaps_sync::atomic::Ordering;
@@ -21,6 +22,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are staged at a time between GPUs that are no peers.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// Copies to the host are made in parts of at least so many bytes, so that what reads them need not wait for
+/// the last one. A stream's queue holds a thousand operations, so there are [`MAX_PARTS`] at most.
+const PART_BYTES: u64 = 4 << 20;
 /// How long until a pool is tried again that could not be opened for lack of a daemon.
 const RETRY_NS: u64 = 500_000_000;
 
@@ -56,6 +60,8 @@ enum Way {
         from: Arc<PoolMapping>,
         /// GPU to GPU, so that subscribers can read the message where it is.
         peers: bool,
+        /// Of whoever queues parts, whose points follow each other.
+        turn: Mutex<()>,
     },
     /// Over pinned host memory, between GPUs that do not reach each other.
     Staged(Staged),
@@ -70,20 +76,32 @@ struct Staged {
 }
 
 /// A block that waits for its copy.
-pub(super) struct Provided {
+pub(crate) struct Provided {
     target: Arc<Target>,
     loan: rgaps_topic::Loan,
     offset: u64,
+    /// What of the message was copied before it was published.
+    copied: Ranges,
 }
 
 impl PublisherCore {
     /// Blocks for the copies that a message of `bytes` bytes needs. Nothing is queued yet.
-    pub(super) fn provide(&self, bytes: u64) -> Result<Vec<Provided>, PublishError> {
+    /// What was `begun` for it is used, and stays there where it is not.
+    pub(super) fn provide(
+        &self,
+        bytes: u64,
+        begun: &mut Vec<Provided>,
+    ) -> Result<Vec<Provided>, PublishError> {
         if self.topic.elsewhere().load(Ordering::Acquire) == 0 {
             return Ok(Vec::new());
         }
         let mut provided = Vec::new();
         for Wanted { target, readers } in self.wanted() {
+            let same = |begun: &Provided| Arc::ptr_eq(&begun.target, &target);
+            if let Some(at) = begun.iter().position(same) {
+                provided.push(begun.swap_remove(at));
+                continue;
+            }
             if target.is_read_in_place(&self.conductor, bytes, readers) {
                 continue;
             }
@@ -92,6 +110,7 @@ impl PublisherCore {
                     target,
                     loan,
                     offset,
+                    copied: Ranges::default(),
                 }),
                 // Whoever read there left since we looked: nobody needs the copy.
                 Err(LoanError::Client(error)) if is_unread(&error) => {}
@@ -109,9 +128,14 @@ impl PublisherCore {
 
     /// Gives blocks back that nothing was queued for.
     pub(super) fn withdraw(&self, provided: Vec<Provided>) {
-        for Provided { loan, .. } in provided {
+        let (begun, others) = provided
+            .into_iter()
+            .partition(|provided| !provided.copied.is_empty());
+        for Provided { loan, .. } in Vec::from_iter::<Vec<Provided>>(others) {
             self.give_back(loan, Point::NONE);
         }
+        let read = self.end_begun(begun);
+        self.wait_for(read);
     }
 
     /// Gives copies back that were queued for a message that is not published after all, and waits until
@@ -121,14 +145,34 @@ impl PublisherCore {
         if copies.is_empty() {
             return;
         }
-        for Copied { loan, point } in copies {
+        for Copied { loan, point, .. } in copies {
             self.give_back(loan, point);
         }
         self.wait_for(read);
     }
 
+    /// Gives blocks back that copies were begun into. Returns when the message is not read for them any more.
+    pub(super) fn end_begun(&self, begun: Vec<Provided>) -> Point {
+        let mut read = Point::NONE;
+        for Provided { target, loan, .. } in begun {
+            let written = match target.end(self, read) {
+                Ok(queued) => {
+                    read = queued.read;
+                    queued.written
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "copies that ended are waited for");
+                    target.settle();
+                    Point::NONE
+                }
+            };
+            self.give_back(loan, written);
+        }
+        read
+    }
+
     /// Waits on the CPU until a point of our own has passed.
-    fn wait_for(&self, point: Point) {
+    pub(super) fn wait_for(&self, point: Point) {
         let mut pause = Pause::default();
         while progress(&self.storage, point) == Progress::Pending && !self.zone.is_gpu_lost() {
             self.notice_loss();
@@ -149,23 +193,28 @@ impl PublisherCore {
         }
     }
 
-    /// Queues the copies of a message whose bytes are there at `point`. Returns when the message is not
-    /// read for them any more, and the copies.
+    /// Queues the copies of a message whose bytes are there at `point`; `before` is when those do not read it any
+    /// more that are not needed after all. Returns when the message is not read any more, and the copies.
     pub(super) fn copy(
         &self,
         provided: Vec<Provided>,
         filled: &Filled<'_>,
         point: Point,
+        before: Point,
     ) -> (Point, Vec<Copied>) {
         let mut copies = Vec::new();
-        let mut read = point;
+        let mut read = match before.is_none() {
+            true => point,
+            false => before,
+        };
         for Provided {
             target,
             loan,
             offset,
+            copied,
         } in provided
         {
-            let copied = target.copy(self, filled, offset, point, read);
+            let copied = target.copy(self, filled, (offset, &copied), point, read);
             // With the end of a context the order on all streams of this process ends: what is queued
             // after it did not wait for the message, which is told from the message only.
             let aborted = progress(&self.storage, point) == Progress::Aborted;
@@ -179,6 +228,7 @@ impl PublisherCore {
                     copies.push(Copied {
                         loan,
                         point: copied.written,
+                        part_bytes: copied.part_bytes,
                     });
                 }
                 Err(error) => {
@@ -298,6 +348,7 @@ impl PublisherCore {
                         stream,
                         from,
                         peers,
+                        turn: Mutex::default(),
                     },
                 )
             }
@@ -327,6 +378,7 @@ impl PublisherCore {
                         stream,
                         from,
                         peers,
+                        turn: Mutex::default(),
                     },
                 )
             }
@@ -369,12 +421,58 @@ fn is_unread(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::NotPermitted)
 }
 
+/// Bytes of the parts in which a message is copied to the host; 0: in one.
+fn part_bytes(bytes: u64) -> u64 {
+    match bytes > PART_BYTES {
+        true => bytes
+            .div_ceil(MAX_PARTS)
+            .next_multiple_of(PART_BYTES / 4)
+            .max(PART_BYTES),
+        false => 0,
+    }
+}
+
 /// What a copy was queued as.
 struct Queued {
     /// When the message is read.
     read: Point,
     /// When the copy is there.
     written: Point,
+    /// Bytes of its parts, of a copy in parts; else 0.
+    part_bytes: u64,
+}
+
+impl Provided {
+    /// Queues the copy of a part of a loan in host memory at `offset` of its pool.
+    pub(super) fn copy_part(
+        &mut self,
+        core: &PublisherCore,
+        offset: u64,
+        (from, end): (u64, u64),
+    ) -> Result<(), CudaError> {
+        let Way::Direct {
+            stream, from: pool, ..
+        } = &self.target.way
+        else {
+            return Ok(());
+        };
+        let lane = Lane {
+            core,
+            mapping: pool,
+            stream: stream.handle(),
+        };
+        let to = self.target.place.mapping.base() + self.offset;
+        lane.copy(to + from, pool.base() + offset + from, end - from)?;
+        self.copied.insert(from, end);
+        Ok(())
+    }
+
+    /// Gives its block back after a failure, when nothing of ours uses it any more.
+    pub(super) fn fail(self, core: &PublisherCore, error: &CudaError) {
+        tracing::debug!(%error, topic = core.topic_name, "a message is copied when it is published");
+        self.target.settle();
+        core.give_back(self.loan, Point::NONE);
+    }
 }
 
 impl Target {
@@ -397,34 +495,44 @@ impl Target {
         &self,
         core: &PublisherCore,
         filled: &Filled<'_>,
-        offset: u64,
+        (offset, copied): (u64, &Ranges),
         point: Point,
         read: Point,
     ) -> Result<Queued, CudaError> {
         let to = self.place.mapping.base() + offset;
         match &self.way {
-            Way::Direct { stream, from, .. } => {
+            Way::Direct {
+                stream, from, turn, ..
+            } => {
                 let lane = Lane {
                     core,
                     mapping: from,
                     stream: stream.handle(),
                 };
                 lane.wait(point)?;
-                lane.copy(to, from.base() + filled.offset, filled.bytes)?;
-                let written = lane.point()?;
-                if read == point || written.timeline == read.timeline {
-                    return Ok(Queued {
-                        read: written_or(written, read, point),
-                        written,
-                    });
-                }
-                // Copies before this one run on another stream: theirs, and ours.
-                lane.wait(read)?;
-                let both = lane.point()?;
-                Ok(Queued {
-                    read: both,
-                    written,
-                })
+                let source = from.base() + filled.offset;
+                let mut part_bytes = match self.place.pool.domain {
+                    Domain::Host => part_bytes(filled.bytes),
+                    // It is the host's, or a peer's: nobody asks for a part.
+                    Domain::Cuda(_) => 0,
+                };
+                let written = if part_bytes == 0 {
+                    for (start, end) in copied.missing(filled.bytes) {
+                        lane.copy(to + start, source + start, end - start)?;
+                    }
+                    lane.point()?
+                } else {
+                    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (written, in_order) =
+                        lane.copy_in_parts(to, source, filled.bytes, part_bytes)?;
+                    if !in_order {
+                        part_bytes = 0;
+                    }
+                    written
+                };
+                let mut queued = lane.end(written, point, read)?;
+                queued.part_bytes = part_bytes;
+                Ok(queued)
             }
             Way::Staged(staged) => {
                 let near = Lane {
@@ -456,9 +564,31 @@ impl Target {
                 }
                 near.wait(read)?;
                 let read = near.point()?;
-                Ok(Queued { read, written })
+                Ok(Queued {
+                    read,
+                    written,
+                    part_bytes: 0,
+                })
             }
         }
+    }
+
+    /// When the copies that were begun are over; `read` is when those before them are.
+    fn end(&self, core: &PublisherCore, read: Point) -> Result<Queued, CudaError> {
+        let Way::Direct { stream, from, .. } = &self.way else {
+            return Ok(Queued {
+                read,
+                written: Point::NONE,
+                part_bytes: 0,
+            });
+        };
+        let lane = Lane {
+            core,
+            mapping: from,
+            stream: stream.handle(),
+        };
+        let written = lane.point()?;
+        lane.end(written, Point::NONE, read)
     }
 
     /// Waits on the CPU for what was queued before something failed.
@@ -511,6 +641,49 @@ impl Lane<'_> {
         // staging buffer; the publisher holds both until the work has passed, and nobody else writes
         // them.
         unsafe { on?.copy(to, from, bytes) }
+    }
+
+    /// Copies in parts, each with a point of its own. Returns the last point, and whether they follow each other.
+    fn copy_in_parts(
+        &self,
+        to: u64,
+        from: u64,
+        bytes: u64,
+        part_bytes: u64,
+    ) -> Result<(Point, bool), CudaError> {
+        let core = self.core;
+        let (mut at, mut last, mut in_order) = (0, Point::NONE, true);
+        while at < bytes {
+            let part = part_bytes.min(bytes - at);
+            self.copy(to + at, from + at, part)?;
+            let point = self
+                .mapping
+                .next_point(&core.zone, &core.conductor, self.stream)?;
+            let next = Point {
+                value: last.value + 1,
+                ..last
+            };
+            in_order &= !point.is_none() && (at == 0 || point == next);
+            last = point;
+            at += part;
+        }
+        Ok((last, in_order))
+    }
+
+    /// What was queued up to `written` of a message that is there at `point`; `read` is when it is not read any more
+    /// for the copies before.
+    fn end(&self, written: Point, point: Point, read: Point) -> Result<Queued, CudaError> {
+        let queued = |read| Queued {
+            read,
+            written,
+            part_bytes: 0,
+        };
+        if read == point || written.timeline == read.timeline {
+            return Ok(queued(written_or(written, read, point)));
+        }
+        // Copies before this one run on another stream: theirs, and ours.
+        self.wait(read)?;
+        Ok(queued(self.point()?))
     }
 
     fn point(&self) -> Result<Point, CudaError> {

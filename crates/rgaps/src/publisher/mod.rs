@@ -1,10 +1,14 @@
 //! Publishers: memory, loans, publishing.
 
+mod early;
 mod elsewhere;
 mod memory;
 mod room;
 
+use self::early::Early;
+pub use self::early::EarlyCopies;
 use self::elsewhere::Elsewhere;
+pub(crate) use self::elsewhere::Provided;
 use self::memory::{Memory, Place, State};
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
@@ -238,6 +242,8 @@ pub(crate) struct PublisherCore {
     /// Its pool and its arena there.
     own: Place,
     elsewhere: Mutex<Elsewhere>,
+    /// Loans that are copied before they are published.
+    early: Mutex<Vec<Weak<Early>>>,
     member: Member,
     topic_name: String,
     type_name: String,
@@ -314,6 +320,7 @@ impl PublisherCore {
                 mapping,
             },
             elsewhere: Mutex::default(),
+            early: Mutex::default(),
             member,
             topic_name,
             type_name: joined.type_name,
@@ -354,6 +361,7 @@ impl PublisherCore {
             stream: Stream(0),
             publish_ns: None,
             failed: None,
+            early: None,
         })
     }
 
@@ -396,6 +404,7 @@ impl PublisherCore {
         block: &mut Option<rgaps_topic::Loan>,
         filled: &Filled<'_>,
         stream: Stream,
+        early: &mut Option<EarlyCopies>,
     ) -> Result<u64, PublishError> {
         let publish_ns = filled.publish_ns.unwrap_or_else(monotonic_ns);
         self.guard.check()?;
@@ -419,9 +428,10 @@ impl PublisherCore {
         let mut state = self.room(filled.bytes)?;
         state.writer.ring_ahead();
         let is_elsewhere = self.topic.elsewhere().load(Ordering::Acquire) != 0;
-        if is_elsewhere || self.own.mapping.context().is_some() {
+        if is_elsewhere || self.own.mapping.context().is_some() || early.is_some() {
             drop(state);
-            return self.publish_behind(block, message, filled, stream);
+            let begun = early.take().map_or_else(Vec::new, |early| early.end());
+            return self.publish_behind(block, message, filled, stream, begun);
         }
         let with = With {
             tensor: filled.tensor,
@@ -438,16 +448,27 @@ impl PublisherCore {
         mut message: Message,
         filled: &Filled<'_>,
         stream: Stream,
+        mut begun: Vec<Provided>,
     ) -> Result<u64, PublishError> {
-        let targets = self.provide(filled.bytes)?;
+        let targets = match self.provide(filled.bytes, &mut begun) {
+            Ok(targets) => targets,
+            Err(error) => {
+                self.withdraw(begun);
+                // Later messages may have the memory that this one needs.
+                self.end_early();
+                return Err(error);
+            }
+        };
+        let before = self.end_begun(begun);
         message.point = match self.point(stream) {
             Ok(point) => point,
             Err(error) => {
                 self.withdraw(targets);
+                self.wait_for(before);
                 return Err(error.into());
             }
         };
-        let (read, copies) = self.copy(targets, filled, message.point);
+        let (read, copies) = self.copy(targets, filled, message.point, before);
         // Another thread's message may have taken the room that there was.
         let state = match self.room(filled.bytes) {
             Ok(state) => state,
@@ -541,6 +562,15 @@ impl PublisherCore {
             drop(state);
             sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
         }
+    }
+
+    /// Gives a loan's block back whose copies had been begun.
+    pub(crate) fn abandon_begun(&self, block: rgaps_topic::Loan, begun: Vec<Provided>) {
+        let read = self.end_begun(begun);
+        let mut state = self.lock();
+        state.loans -= 1;
+        let State { writer, memory, .. } = &mut *state;
+        writer.abandon(block, read, &mut |block| memory.free(block));
     }
 
     /// Gives a loan's block back when the work queued on `stream` so far has finished.

@@ -311,6 +311,7 @@ impl Publisher {
         let copied = Copied {
             loan: copy,
             point: Point::NONE,
+            part_bytes: 0,
         };
         let message = message(tag, place as u64);
         let with = With {

@@ -1,6 +1,6 @@
 //! Copies and fills.
 
-use crate::call::call;
+use crate::call::{call, trace};
 use crate::transfer::{copy, fill, Form};
 use std::ffi::{c_int, c_uint};
 
@@ -17,7 +17,11 @@ macro_rules! copies {
         #[no_mangle]
         unsafe extern "C" fn $asynchronous(to: u64, from: u64, bytes: usize, stream: usize) -> c_int {
             // SAFETY: the caller's.
-            call($name_async, |g| unsafe { copy(g, to, from, bytes as u64, Form::Async(stream)) })
+            call($name_async, |g| unsafe {
+                copy(g, to, from, bytes as u64, Form::Async(stream))?;
+                trace($name_async, bytes);
+                Ok(())
+            })
         }
     )* };
 }

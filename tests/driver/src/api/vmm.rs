@@ -1,7 +1,7 @@
 //! Virtual memory management, and the addresses of memory of other sorts.
 
 use crate::abi::*;
-use crate::call::{call, put, Global};
+use crate::call::{call, put, trace, Global};
 use crate::context::current;
 use crate::memory::Place;
 use crate::physical::{Physical, GRANULARITY};
@@ -264,7 +264,9 @@ extern "C" fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: c_uint) ->
         }
         let context = Arc::as_ptr(&context) as usize;
         let mut memory = g.memory_mut();
-        memory.register(address, bytes as u64, context, is_read_only)
+        memory.register(address, bytes as u64, context, is_read_only)?;
+        trace("cuMemHostRegister", bytes);
+        Ok(())
     })
 }
 

@@ -1,0 +1,245 @@
+//! Messages that live on a GPU of one host, and are read on a GPU of another: copied down once, sent once, copied
+//! up once. Over a test driver whose streams take their time, so that what is not waited for has not happened.
+mod support;
+
+use rgaps::{Config, Domain, Node, RecvError, Sample};
+use rgaps_cuda::Driver;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
+
+/// Sizes below, at and above what goes in parts, on both sides.
+const SIZES: [usize; 6] = [0, 1000, 70_000, 3_000_001, 9 << 20, (20 << 20) + 12_345];
+
+/// The GPU, and the file with what processes asked of its driver. It is the same GPU for both hosts.
+fn gpu() -> (Domain, &'static PathBuf) {
+    static TRACE: OnceLock<(Domain, PathBuf)> = OnceLock::new();
+    let (domain, trace) = TRACE.get_or_init(|| {
+        let trace = std::env::temp_dir().join(format!("rgaps-gpu-trace-{}", std::process::id()));
+        let settings = [
+            ("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library()),
+            ("RGAPS_TEST_DRIVER_DELAY_US", "1000".into()),
+            ("RGAPS_TEST_DRIVER_SEED", "5".into()),
+            ("RGAPS_TEST_DRIVER_TRACE", trace.clone()),
+        ];
+        for (name, value) in settings {
+            if std::env::var_os(name).is_none() {
+                std::env::set_var(name, value);
+            }
+        }
+        let driver = Driver::load().unwrap();
+        let device = driver.devices().unwrap()[0].uuid;
+        (Domain::Cuda(device), trace)
+    });
+    (*domain, trace)
+}
+
+/// Bytes of each such call of a process.
+fn calls(process: u32, name: &str) -> Vec<u64> {
+    let text = std::fs::read_to_string(gpu().1).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let is = words.next()?.parse() == Ok(process) && words.next()? == name;
+        is.then(|| words.next()?.parse().ok())?
+    });
+    lines.collect()
+}
+
+fn bytes_of(sample: &Sample) -> Vec<u8> {
+    let mut bytes = vec![0; sample.len() as usize];
+    sample.synchronize(LIMIT).unwrap();
+    sample.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_message_is_copied_down_once_and_up_once_for_three_subscribers_elsewhere() {
+    let (gpu, _) = gpu();
+    let hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
+    let subscribers: Vec<_> = (0..3)
+        .map(|_| {
+            let subscriber = there.subscriber("frames").domain(gpu);
+            subscriber.reliable().create().unwrap()
+        })
+        .collect();
+    let publisher = here
+        .publisher("frames")
+        .domain(gpu)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 3);
+    let copied = |process| calls(process, "cuMemcpyAsync").iter().sum::<u64>();
+    let links = hosts[1].links.as_ref().unwrap().id();
+    for (number, bytes) in SIZES.into_iter().enumerate() {
+        let number = number as u64;
+        let expected = content(number, bytes);
+        let mut loan = publisher.loan(bytes as u64).unwrap();
+        loan.write(0, &expected).unwrap();
+        let before = (copied(std::process::id()), copied(links));
+        loan.publish().unwrap();
+        let samples: Vec<_> = subscribers.iter().map(receive).collect();
+        for sample in &samples {
+            assert_eq!((sample.sequence(), sample.missed()), (number, 0));
+            assert_eq!((sample.domain(), sample.len()), (gpu, bytes as u64));
+            assert!(bytes_of(sample) == expected, "message {number}");
+            assert_eq!(sample.address(), samples[0].address());
+        }
+        let after = (copied(std::process::id()), copied(links));
+        assert_eq!(after.0 - before.0, bytes as u64, "down, message {number}");
+        assert_eq!(after.1 - before.1, bytes as u64, "up, message {number}");
+    }
+    // The host's pools are pinned where they are copied from and to.
+    for process in [std::process::id(), links] {
+        let registered = calls(process, "cuMemHostRegister");
+        assert!(
+            registered.iter().any(|bytes| *bytes >= 2 << 20),
+            "process {process} registered {registered:?}"
+        );
+    }
+    // Down in parts of 4 MiB, and up as the chunks land.
+    let down = calls(std::process::id(), "cuMemcpyAsync");
+    assert!(down.iter().filter(|bytes| **bytes == 4 << 20).count() >= 7);
+    assert!(calls(links, "cuMemcpyAsync").len() > SIZES.len());
+}
+
+/// Where a process of its own finds its host's configuration.
+const CONFIG: &str = "RGAPS_TEST_GPU_CONFIG";
+/// Of a message of a publisher that dies.
+const BROKEN: usize = 24 << 20;
+
+struct Alone(Child);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
+    let (gpu, _) = gpu();
+    let hosts = hosts(2, "");
+    let there = hosts[1].node("subscriber");
+    let near = hosts[0].node("near");
+    // Who sees how far the copy on the host is, and who gets it elsewhere.
+    let watches = near.subscriber("dies").domain(Domain::Host);
+    let watches = watches.create().unwrap();
+    let subscriber = there.subscriber("dies").domain(gpu).reliable();
+    let subscriber = subscriber.create().unwrap();
+    let mut other = Alone(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "alone_a_publisher_dies", "--ignored"])
+            .env(CONFIG, hosts[0].path())
+            // Its copies, and only its, take a while.
+            .env("RGAPS_TEST_DRIVER_DELAY_US", "60000")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let sample = receive(&watches);
+    sample.wait_bytes(1, LIMIT).unwrap();
+    other.0.kill().unwrap();
+    other.0.wait().unwrap();
+    let whole = loop {
+        match sample.wait_bytes(BROKEN as u64, LIMIT) {
+            Ok(_) => break true,
+            Err(RecvError::Aborted { .. }) => break false,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // What was said to be there stays.
+    let there_of = sample.ready_slice().unwrap().len();
+    assert!(sample.ready_slice().unwrap() == &content(0, BROKEN)[..there_of]);
+    assert!(whole || (there_of > 0 && there_of < BROKEN), "{there_of}");
+    drop(sample);
+    // The topic goes on.
+    let next = near.publisher("dies").domain(gpu).deadline(LIMIT);
+    let next = next.create().unwrap();
+    wait_for_subscribers(&next, 2);
+    let mut loan = next.loan(9 << 20).unwrap();
+    loan.write(0, &content(1, 9 << 20)).unwrap();
+    loan.set_tag(1);
+    loan.publish().unwrap();
+    let mut got = receive(&subscriber);
+    if got.tag() == 0 {
+        assert!(whole, "a message that was never whole");
+        assert!(bytes_of(&got) == content(0, BROKEN));
+        got = receive(&subscriber);
+    }
+    assert_eq!(got.tag(), 1);
+    assert!(bytes_of(&got) == content(1, 9 << 20));
+}
+
+#[test]
+#[ignore = "a part of `a_message_whose_publisher_dies_half_way_down_is_missed_or_whole`"]
+fn alone_a_publisher_dies() {
+    let path = std::env::var_os(CONFIG).expect("another test starts this one");
+    let config = Config::load(Some(std::path::Path::new(&path))).unwrap();
+    let node = Node::builder("alone").config(config).build().unwrap();
+    let publisher = node.publisher("dies").domain(gpu().0).deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 2);
+    let mut loan = publisher.loan(BROKEN as u64).unwrap();
+    loan.write(0, &content(0, BROKEN)).unwrap();
+    loan.publish().unwrap();
+    // It is killed meanwhile.
+    std::thread::sleep(LIMIT);
+}
+
+#[test]
+fn links_that_are_killed_while_chunks_are_copied_up_lose_no_memory_and_go_on() {
+    const BYTES: usize = 6 << 20;
+    let (gpu, _) = gpu();
+    let mut hosts = hosts(2, "outage_ms = 30000");
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let subscriber = there.subscriber("killed").domain(gpu).reliable();
+    let subscriber = subscriber.create().unwrap();
+    let publisher = here.publisher("killed").domain(gpu).deadline(LIMIT);
+    let publisher = publisher.keep_last(16).create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    let mut got = BTreeMap::new();
+    let mut aborted = 0;
+    let mut next = 0;
+    for round in 0..3u64 {
+        for _ in 0..3 {
+            let mut loan = publisher.loan(BYTES as u64).unwrap();
+            loan.write(0, &content(next, BYTES)).unwrap();
+            loan.set_tag(next);
+            loan.publish().unwrap();
+            next += 1;
+        }
+        if round < 2 {
+            // In different stages of the first of them.
+            std::thread::sleep(Duration::from_millis(5 + 20 * round));
+            hosts[1].kill_links();
+            hosts[1].start_links();
+        }
+        while got.len() < next as usize {
+            let sample = receive(&subscriber);
+            let mut bytes = vec![0; BYTES];
+            match sample.synchronize(LIMIT) {
+                Ok(()) => {
+                    sample.read(0, &mut bytes).unwrap();
+                    assert!(bytes == content(sample.tag(), BYTES));
+                }
+                // Published, and then its copy's process died.
+                Err(RecvError::Aborted { .. }) => aborted += 1,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(got.insert(sample.tag(), ()).is_none(), "twice");
+        }
+    }
+    assert!(aborted <= 2 * 3, "{aborted} of {next} came to nothing");
+    // What was sent is let go of.
+    until("the samples to be acknowledged", || {
+        let peers = here.peers().unwrap();
+        peers.peers.iter().all(|peer| peer.messages_out >= next)
+    });
+}

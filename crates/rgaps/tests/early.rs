@@ -1,0 +1,291 @@
+//! Large messages whose copies are used, or begun, before they are whole: parts of a copy on the host, and copies to
+//! GPUs of a loan that is still being filled. Over a test driver whose streams take their time.
+
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod support;
+
+use rgaps::{Domain, Node, RecvError, Sample, Stream, Subscriber};
+use rgaps_cuda::{Context, CudaStream, Driver};
+use rgaps_test_driver::TestDriver;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use support::Daemon;
+
+const SOON: Duration = Duration::from_secs(20);
+const MIB: usize = 1 << 20;
+
+/// The GPU, the driver, and a turn: tests steer the driver of the whole process.
+struct Gpu {
+    context: Arc<Context>,
+    domain: Domain,
+    driver: TestDriver,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn gpu(settings: &str) -> Gpu {
+    static TURN: Mutex<()> = Mutex::new(());
+    static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let library = rgaps_test_driver::library();
+    let loaded = DRIVER.get_or_init(|| {
+        std::env::set_var("RGAPS_CUDA_LIBRARY", &library);
+        Driver::load().unwrap()
+    });
+    let driver = TestDriver::loaded(&library);
+    driver.configure(settings);
+    let uuid = loaded.devices().unwrap()[0].uuid;
+    Gpu {
+        context: Context::retain(loaded.clone(), uuid).unwrap(),
+        domain: Domain::Cuda(uuid),
+        driver,
+        _turn: turn,
+    }
+}
+
+fn node() -> (Daemon, Node) {
+    let daemon = Daemon::start_with("[pool.cuda]\ncap = \"1GiB\"\n");
+    let node = daemon.node("test");
+    (daemon, node)
+}
+
+fn payload(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| (at / 997 + at + seed * 7) as u8)
+        .collect()
+}
+
+fn receive(subscriber: &Subscriber) -> Sample {
+    subscriber.recv_timeout(SOON).unwrap()
+}
+
+fn bytes_of(sample: &Sample) -> Vec<u8> {
+    let mut bytes = vec![0; sample.len() as usize];
+    sample.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
+    for seed in 1..4 {
+        let gpu = gpu(&format!("delay_us=6000;seed={seed};fail="));
+        let (_daemon, node) = node();
+        let subscriber = node.subscriber("parts").domain(Domain::Host).create();
+        let subscriber = subscriber.unwrap();
+        let publisher = node.publisher("parts").domain(gpu.domain).create().unwrap();
+        let expected = payload(22 * MIB + 12_345, seed);
+        let stream = CudaStream::new(gpu.context.clone()).unwrap();
+        let mut loan = publisher.loan(expected.len() as u64).unwrap();
+        loan.write(0, &expected).unwrap();
+        // What was in the copy's block before is not what is expected.
+        let held = gpu.driver.hold(stream.handle().0);
+        // SAFETY: the bytes live until the sample is whole, which is waited for below.
+        unsafe {
+            loan.copy_from_on(0, expected.as_ptr() as u64, 8, stream.handle())
+                .unwrap()
+        };
+        loan.publish_on(stream.handle()).unwrap();
+        let sample = receive(&subscriber);
+        assert_eq!(
+            sample.ready_bytes().unwrap(),
+            0,
+            "behind a stream that is held"
+        );
+        assert!(sample.ready_slice().unwrap().is_empty());
+        let waited = sample.wait_bytes(1, Duration::from_millis(5));
+        assert!(
+            matches!(waited, Err(RecvError::Unfinished { .. })),
+            "{waited:?}"
+        );
+        drop(held);
+        let (mut last, mut seen) = (0, 0);
+        let end = Instant::now() + SOON;
+        while last < sample.len() {
+            let ready = sample.wait_bytes(last + 1, SOON).unwrap();
+            assert!(ready > last && Instant::now() < end);
+            let there = sample.ready_slice().unwrap();
+            assert!(there.len() as u64 >= ready);
+            // Each look, also at parts that were there at the same time.
+            let (from, to) = (last as usize, ready as usize);
+            assert!(there[from..to] == expected[from..to], "{from} to {to}");
+            assert!(ready == sample.len() || ready % (4 * MIB as u64) == 0);
+            (last, seen) = (ready, seen + 1);
+        }
+        assert!(seen >= 1 && sample.is_ready().unwrap());
+        assert!(sample.as_slice().unwrap() == expected);
+    }
+}
+
+#[test]
+fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
+    let gpu = gpu("delay_us=300;seed=3;fail=");
+    let (_daemon, node) = node();
+    let publisher = node.publisher("early").domain(Domain::Host).create();
+    let publisher = publisher.unwrap();
+    let subscribe = || {
+        let subscriber = node.subscriber("early").domain(gpu.domain);
+        subscriber.reliable().create().unwrap()
+    };
+    let copied = || gpu.driver.calls("cuMemcpyAsync");
+    let mut subscribers: Vec<Subscriber> = Vec::new();
+    // Nobody reads on a GPU; somebody does from the start; somebody comes in between.
+    for (round, joins_at) in [(0, 99), (1, 0), (2, 2)] {
+        let expected = payload(5 * MIB + 77, round);
+        let mut loan = publisher.loan(expected.len() as u64).unwrap();
+        let early = loan.copy_early().unwrap();
+        assert!(loan.copy_early().unwrap().is_same(&early));
+        if round == 2 {
+            subscribers.clear();
+        }
+        // Chunks come in any order; the last one is not told of.
+        for (turn, chunk) in [3usize, 0, 5, 1, 2, 4].into_iter().enumerate() {
+            if turn == joins_at {
+                subscribers.push(subscribe());
+                subscribers.push(subscribe());
+            }
+            let (from, to) = (chunk * MIB, ((chunk + 1) * MIB).min(expected.len()));
+            loan.write(from as u64, &expected[from..to]).unwrap();
+            let before = copied();
+            if turn < 5 {
+                early.arrived(from as u64, (to - from) as u64);
+            }
+            // One copy for two subscribers, and none for nobody.
+            let one = u64::from(turn < 5 && !subscribers.is_empty());
+            assert_eq!(copied() - before, one, "round {round}, chunk {chunk}");
+        }
+        // Outside of the loan.
+        early.arrived(expected.len() as u64, 1);
+        early.arrived(u64::MAX, 2);
+        loan.publish().unwrap();
+        for subscriber in &subscribers {
+            assert!(bytes_of(&receive(subscriber)) == expected, "round {round}");
+        }
+        // Told too late.
+        early.arrived(0, 10);
+    }
+    drop(subscribers);
+}
+
+#[test]
+fn loans_that_are_dropped_with_copies_on_their_way_give_everything_back() {
+    let gpu = gpu("delay_us=3000;seed=9;fail=");
+    let (_daemon, node) = node();
+    let subscriber = node.subscriber("dropped").domain(gpu.domain).create();
+    let subscriber = subscriber.unwrap();
+    let publisher = node
+        .publisher("dropped")
+        .domain(Domain::Host)
+        .keep_last(1)
+        .create()
+        .unwrap();
+    for round in 0..6usize {
+        let expected = payload(2 * MIB, round);
+        for seed in 0..2 {
+            let mut dropped = publisher.loan(2 * MIB as u64).unwrap();
+            dropped
+                .write(0, &payload(2 * MIB, round + 100 + seed))
+                .unwrap();
+            let early = dropped.copy_early().unwrap();
+            early.arrived(0, MIB as u64);
+            early.arrived(MIB as u64, MIB as u64);
+            drop(dropped);
+            early.arrived(0, MIB as u64);
+        }
+        let mut loan = publisher.loan(2 * MIB as u64).unwrap();
+        loan.write(0, &expected).unwrap();
+        let early = loan.copy_early().unwrap();
+        early.arrived(0, MIB as u64);
+        // As where it lands once more.
+        early.arrived(MIB as u64 / 2, MIB as u64);
+        loan.publish().unwrap();
+        let sample = receive(&subscriber);
+        sample.wait_on(Stream(0)).unwrap();
+        assert!(bytes_of(&sample) == expected, "round {round}");
+    }
+    drop(subscriber);
+    // The history's one message.
+    let mut last = publisher.loan(1).unwrap();
+    last.write(0, &[1]).unwrap();
+    last.publish().unwrap();
+    let end = Instant::now() + SOON;
+    while publisher.used_bytes() > 256 {
+        publisher.trim(u64::MAX).unwrap();
+        assert!(Instant::now() < end, "{} bytes", publisher.used_bytes());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_copy_that_fails_while_a_loan_is_filled_is_made_when_it_is_published() {
+    let gpu = gpu("delay_us=0;fail=");
+    let (_daemon, node) = node();
+    let subscriber = node.subscriber("failing").domain(gpu.domain).create();
+    let subscriber = subscriber.unwrap();
+    let publisher = node.publisher("failing").domain(Domain::Host).create();
+    let publisher = publisher.unwrap();
+    publisher.put(&[5; 100]).unwrap();
+    assert_eq!(bytes_of(&receive(&subscriber)), [5; 100]);
+    for nth in 1..=3 {
+        gpu.driver.configure(&format!(
+            "fail=cuMemcpyAsync:{nth}:CUDA_ERROR_INVALID_VALUE"
+        ));
+        let expected = payload(3 * MIB, nth);
+        let mut loan = publisher.loan(3 * MIB as u64).unwrap();
+        loan.write(0, &expected).unwrap();
+        let early = loan.copy_early().unwrap();
+        for chunk in 0..2 {
+            early.arrived(chunk * MIB as u64, MIB as u64);
+        }
+        loan.publish().unwrap();
+        assert!(bytes_of(&receive(&subscriber)) == expected, "call {nth}");
+    }
+    gpu.driver.configure("fail=");
+    drop(subscriber);
+}
+
+#[test]
+fn a_loan_that_waits_for_memory_gets_what_later_ones_have_begun_with() {
+    let gpu = gpu("delay_us=0;fail=");
+    let daemon = Daemon::start_with("[pool.cuda]\ncap = \"8MiB\"\nsegment = \"2MiB\"\n");
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("tight").domain(gpu.domain).create();
+    let subscriber = subscriber.unwrap();
+    let publisher = node
+        .publisher("tight")
+        .domain(Domain::Host)
+        .keep_last(1)
+        .loan_timeout(Duration::from_millis(20))
+        .create()
+        .unwrap();
+    let large = 5 * MIB;
+    let fill = |seed| {
+        let mut loan = publisher.loan(large as u64).unwrap();
+        loan.write(0, &payload(large, seed)).unwrap();
+        loan
+    };
+    // The later one has the memory; the first one's turn is first.
+    let first = fill(1);
+    let mut second = fill(2);
+    second.copy_early().unwrap().arrived(0, large as u64);
+    let mut first = Some(first);
+    let end = Instant::now() + SOON;
+    while let Some(loan) = first.take() {
+        if let Err(failed) = loan.publish() {
+            assert!(Instant::now() < end, "{}", failed.error);
+            first = failed.loan.map(|loan| *loan);
+            assert!(first.is_some(), "{}", failed.error);
+        }
+    }
+    let sample = receive(&subscriber);
+    assert!(bytes_of(&sample) == payload(large, 1));
+    drop(sample);
+    let mut second = Some(second);
+    while let Some(loan) = second.take() {
+        if let Err(failed) = loan.publish() {
+            assert!(Instant::now() < end, "{}", failed.error);
+            second = failed.loan.map(|loan| *loan);
+        }
+    }
+    assert!(bytes_of(&receive(&subscriber)) == payload(large, 2));
+    drop(subscriber);
+    drop(publisher);
+}
