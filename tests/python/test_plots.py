@@ -108,6 +108,38 @@ def test_files_of_a_section_each(tmp_path):
     assert "2.5 x zenoh" in page and "80% (30%)" in page
 
 
+def link(size, subscribers, domain="cuda:GPU-0", tls=False):
+    own = [size / 1e3] * subscribers
+    return spread(size / 1e3) | {
+        "transport": "tcp", "domain": domain, "size": size, "subscribers": subscribers, "lanes": 2, "topics": 1,
+        "tls": tls, "wait": "block", "gbit_s": 9.0, "raw_tcp_gbit_s": 10.0, "raw_tls_gbit_s": 5.0 if tls else None,
+        "floor": spread(1.0), "stages": {"wire_us": size / 2e3},
+        "thesis": {
+            "baseline_us": size / 1e2, "series_us": size / 5e2,
+            "baseline_stages": {"d2h_pageable_us": 2.0, "unix_socket_us": 3.0, "wire_us": 4.0, "h2d_each_us": own},
+            "series_stages": {"d2h_pinned_us": 1.0, "wire_us": 2.0, "h2d_once_us": 1.0},
+        },
+    }
+
+
+def test_links_are_those_of_one_machine(tmp_path):
+    gpu, vm = ({"machine": {"gpus": gpus, "cores": 2, "cpu": cpu}} for gpus, cpu in ((["GPU 0: NVIDIA Test"], "A"), ([], "B")))
+    files = {
+        f"h200-2026-11-22/links-{size}-k{k}.json": link(size, k) | gpu for size in (4 << 20, 64 << 20) for k in (1, 8)
+    }
+    files |= {
+        "h200-2026-11-22/links-tls.json": link(64 << 20, 1, "host", True) | gpu,
+        "h200-2026-11-22/links-copies.json": gpu | {
+            "gpu": "NVIDIA Test", "copies": [{"size": 4096, "d2h_ratio": 1.9, "h2d_ratio": 1.8}],
+        },
+        "vm-2026-11-22/links-host.json": link(4 << 20, 1, "host") | vm,
+    }
+    plots, page, told = draw(tmp_path, files)
+    assert sorted(plots) == ["link-rate", "thesis-2-2", "thesis-4-1", "thesis-4-2", "thesis-4-3-to-5", "thesis-4-6"]
+    assert "64 MiB" in plots["thesis-4-6"] and "host, 64 MiB, 2 lanes, 1 topics, 1 subscribers, TLS" in plots["link-rate"]
+    assert "links-host.json" in told and "dist/gpu-check --only links --match tls" in page
+
+
 def test_what_is_left_out_is_named(tmp_path):
     files = {
         "new-2026-11-22.json": {"a": latency("host", 4096, "poll", 0.3)},

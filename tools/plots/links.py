@@ -1,0 +1,155 @@
+"""The plots of links between hosts: of one machine's figures each, one with a GPU if there is one; in GPU memory
+if there are figures of that. The thesis's figures carry its numbers."""
+import matplotlib.pyplot as plt
+
+from look import COLOURS, Nothing, legend_below, line, size_axis, size_text
+from read import newest
+
+WAYS = (("rgaps", COLOURS["rgaps"]), ("RGAPS's order", COLOURS["iceoryx2"]), ("baseline", COLOURS["zenoh"]))
+
+
+def of_one_machine(figures, kind, wanted=lambda value: True):
+    """Those of the machine that has the most to say: on a GPU before the host."""
+    found = [f for f in newest([f for f in figures if f.kind == kind]) if wanted(f.value)]
+    machines = {}
+    for figure in found:
+        machines.setdefault(figure.source.about.get("machine"), []).append(figure)
+    on_gpu = lambda group: sum(f.value.get("domain", "cuda") != "host" for f in group)
+    return max(machines.values(), key=lambda group: (on_gpu(group), len(group)), default=[])
+
+
+def thesis(figures):
+    found = of_one_machine(figures, "link", lambda v: v.get("thesis") and v["topics"] == 1 and not v["tls"])
+    on_gpu = [f for f in found if f.value["domain"] != "host"]
+    found = on_gpu or found
+    if not found:
+        raise Nothing("no link with its baseline")
+    return sorted(found, key=lambda f: (f.value["size"], f.value["subscribers"]))
+
+
+def copies(figures):
+    """Figure 2.2: pageable by pinned."""
+    found = of_one_machine(figures, "copies")
+    if not found:
+        raise Nothing("no copies from pinned and pageable memory")
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    rows = [row for f in found for row in f.value["copies"]]
+    for way, text, colour in (("d2h", "GPU to host", COLOURS["rgaps"]), ("h2d", "host to GPU", COLOURS["zenoh"])):
+        line(axis, [(row["size"], row[f"{way}_ratio"]) for row in rows], text, colour)
+    axis.axhline(1, color=COLOURS["floor"], lw=1)
+    size_axis(axis, {row["size"] for row in rows})
+    axis.set_ylabel("pageable copy by pinned copy")
+    axis.legend()
+    return figure, found
+
+
+def grouped(axis, groups, bars):
+    """`bars`: (label, colour, one value per group)."""
+    width = 0.8 / len(bars)
+    for number, (label, colour, values) in enumerate(bars):
+        at = [group - 0.4 + width * (number + 0.5) for group in range(len(groups))]
+        axis.bar(at, values, width, color=colour, label=label)
+        for x, value in zip(at, values):
+            axis.text(x, value, f"{value:.3g}", ha="center", va="bottom", fontsize=6)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_yscale("log")
+
+
+def of_one_subscriber(found):
+    least = {}
+    for figure in found:
+        least.setdefault(figure.value["size"], figure)
+    return list(least.values())
+
+
+def to_the_host(figures):
+    """Figure 4.1: from the GPU to the process that sends."""
+    found = of_one_subscriber(thesis(figures))
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    parts = [f.value["thesis"] for f in found]
+    grouped(axis, [size_text(f.value["size"]) for f in found], [
+        ("pinned, shared memory", COLOURS["rgaps"], [p["series_stages"]["d2h_pinned_us"] for p in parts]),
+        ("pageable, Unix socket", COLOURS["zenoh"], [
+            p["baseline_stages"]["d2h_pageable_us"] + p["baseline_stages"]["unix_socket_us"] for p in parts
+        ]),
+    ])
+    axis.set_ylabel("us")
+    axis.legend()
+    return figure, found
+
+
+def over_the_wire(figures):
+    """Figure 4.2: the wire alone."""
+    found = of_one_subscriber(thesis(figures))
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    grouped(axis, [size_text(f.value["size"]) for f in found], [
+        ("as many connections as rgaps", COLOURS["rgaps"], [f.value["stages"]["wire_us"] for f in found]),
+        ("one connection", COLOURS["zenoh"], [f.value["thesis"]["baseline_stages"]["wire_us"] for f in found]),
+    ])
+    axis.set_ylabel("us")
+    axis.legend()
+    return figure, found
+
+
+def own_copies(figures):
+    """Figures 4.3 to 4.5: what each subscriber's own copy takes where all copy at once."""
+    found = thesis(figures)
+    sizes = sorted({f.value["size"] for f in found})
+    figure, axes = plt.subplots(1, len(sizes), figsize=(3.2 * len(sizes) + 1, 3.2), squeeze=False)
+    for axis, size in zip(axes[0], sizes):
+        for each in (f.value for f in found if f.value["size"] == size):
+            own = each["thesis"]["baseline_stages"]["h2d_each_us"]
+            axis.plot(range(1, len(own) + 1), own, "o-", ms=4, lw=1.2, label=f"{each['subscribers']} at once")
+        axis.set_title(size_text(size))
+        axis.set_xlabel("subscriber")
+        axis.set_ylim(bottom=0)
+        axis.legend()
+    axes[0][0].set_ylabel("copy to the GPU, us")
+    return figure, found
+
+
+def total(figures):
+    """Figure 4.6: from publishing until the subscribers have it on the GPU."""
+    found = thesis(figures)
+    sizes = sorted({f.value["size"] for f in found})
+    figure, axes = plt.subplots(1, len(sizes), figsize=(3.4 * len(sizes) + 1, 3.4), squeeze=False)
+    for axis, size in zip(axes[0], sizes):
+        these = [f.value for f in found if f.value["size"] == size]
+        # One point per number of subscribers.
+        these = list({v["subscribers"]: v for v in reversed(these)}.values())[::-1]
+        values = ([v["p50_us"] for v in these], [v["thesis"]["series_us"] for v in these], [v["thesis"]["baseline_us"] for v in these])
+        grouped(axis, [str(v["subscribers"]) for v in these], [(name, colour, us) for (name, colour), us in zip(WAYS, values)])
+        axis.set_title(size_text(size))
+        axis.set_xlabel("subscribers")
+    axes[0][0].set_ylabel("until the last one has it, us")
+    legend_below(figure, axes[0][0])
+    return figure, found
+
+
+def rate(figures):
+    """A link's rate beside as many bare connections."""
+    found = of_one_machine(figures, "link", lambda v: v["size"] >= 1 << 16)
+    if not found:
+        raise Nothing("no rate of a link")
+    found.sort(key=lambda f: (f.value["domain"] != "host", f.value["tls"], f.value["size"], f.value["lanes"], f.value["topics"], f.value["subscribers"]))
+    figure, axis = plt.subplots(figsize=(7.5, 1.2 + 0.24 * len(found)))
+    rows = range(len(found))
+    values = [f.value for f in found]
+    place = lambda v: "host" if v["domain"] == "host" else "GPU"
+    axis.barh(rows, [v["gbit_s"] for v in values], color=[COLOURS["torch-ipc" if v["tls"] else "rgaps"] for v in values], height=0.7, label="rgaps")
+    raw = [v["raw_tls_gbit_s"] if v["tls"] else v["raw_tcp_gbit_s"] for v in values]
+    axis.plot(raw, rows, "|", color="black", ms=11, mew=2, label="floor: as many bare connections")
+    axis.set_yticks(rows, [
+        f"{place(v)}, {size_text(v['size'])}, {v['lanes']} lanes, {v['topics']} topics, {v['subscribers']} subscribers{', TLS' if v['tls'] else ''}"
+        for v in values
+    ], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlabel("Gbit/s of payload")
+    axis.legend(loc="lower right")
+    return figure, found
+
+
+PLOTS = {
+    "link-rate": rate, "thesis-2-2": copies, "thesis-4-1": to_the_host, "thesis-4-2": over_the_wire,
+    "thesis-4-3-to-5": own_copies, "thesis-4-6": total,
+}
