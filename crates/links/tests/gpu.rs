@@ -147,12 +147,10 @@ fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
     sample.wait_bytes(1, LIMIT).unwrap();
     other.0.kill().unwrap();
     other.0.wait().unwrap();
-    let whole = loop {
-        match sample.wait_bytes(BROKEN as u64, LIMIT) {
-            Ok(_) => break true,
-            Err(RecvError::Aborted { .. }) => break false,
-            Err(error) => panic!("{error}"),
-        }
+    let whole = match sample.wait_bytes(BROKEN as u64, LIMIT) {
+        Ok(_) => true,
+        Err(RecvError::Aborted { .. }) => false,
+        Err(error) => panic!("{error}"),
     };
     // What was said to be there stays.
     let there_of = sample.ready_slice().unwrap().len();
