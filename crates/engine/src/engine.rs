@@ -6,8 +6,8 @@ use crate::refuse::refuse;
 use crate::sources::Sources;
 use crate::zone::Zone;
 use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, Notice, PeersInfo, Refusal, RefusalCode,
-    Request, ZoneId,
+    Access, AccessError, Answer, Config, Credentials, LinkFigures, Notice, PeersInfo, Refusal,
+    RefusalCode, Request, ZoneId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -95,6 +95,7 @@ pub(crate) struct Counters {
     pub(crate) clients_reaped: u64,
     pub(crate) blocks_reclaimed: u64,
     pub(crate) sessions_cut_off: u64,
+    pub(crate) zones_adopted: u64,
 }
 
 /// The daemon's state.
@@ -113,6 +114,10 @@ pub struct Engine {
     pub(crate) counters: Counters,
     /// What the links told last of the other hosts.
     pub(crate) peers: Option<(SessionId, PeersInfo)>,
+    /// What they told last of each link, by hosts.
+    pub(crate) figures: BTreeMap<String, (SessionId, LinkFigures)>,
+    /// What is not as it was configured, since the start.
+    pub(crate) troubles: Vec<String>,
     /// Why there are no links where there should be.
     pub(crate) links_trouble: Option<Arc<Mutex<Option<String>>>>,
     requests: u64,
@@ -143,6 +148,8 @@ impl Engine {
             quarantine: Quarantine::default(),
             counters: Counters::default(),
             peers: None,
+            figures: BTreeMap::new(),
+            troubles: Vec::new(),
             links_trouble: None,
             requests: 0,
             notices: Vec::new(),
@@ -152,6 +159,11 @@ impl Engine {
             tend_pause: TEND_FIRST,
             setup,
         })
+    }
+
+    /// Something is not as it was configured, which the status says from now on.
+    pub fn tell_trouble(&mut self, trouble: String) {
+        self.troubles.push(trouble);
     }
 
     /// A new session. None: there are far too many, and it is to be closed without a word.
@@ -353,6 +365,10 @@ impl Engine {
             let soon = self.now + TEND_FIRST;
             self.next_tend = Some(self.next_tend.map_or(soon, |at| at.min(soon)));
         }
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// The session was cut off for breaking the protocol.

@@ -112,6 +112,7 @@ impl Engine {
         );
         self.classes.insert(saved.class, zone_id);
         self.zones.insert(zone_id, zone);
+        self.counters.zones_adopted += 1;
         self.recovery.forget(zone_id);
         self.write_state()
     }

@@ -7,7 +7,7 @@ use crate::random;
 use crate::refuse::{bad, refuse, system};
 use crate::sources::Sources;
 use crate::step::step;
-use crate::topic::{Owner, Publisher, Subscriber, Topic};
+use crate::topic::{Counts, Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{
     Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_REPLICAS,
@@ -187,6 +187,7 @@ impl Zone {
             starts: [0; MAX_PUBLISHERS],
             spoiled: 0,
             held_up: 0,
+            past: Counts::default(),
         };
         begin_topic(&self.control, &topic);
         if let Err(error) = self.registry.set_topic(index, &topic.record()) {

@@ -84,9 +84,9 @@ impl Zone {
             words.sweep().fetch_add(1, Ordering::AcqRel);
         }
         step!("leave.holders");
-        view.subscriber(slot as usize)
-            .incarnation()
-            .store(0, Ordering::Release);
+        let words = view.subscriber(slot as usize);
+        topic.past.add_subscriber(&words);
+        words.incarnation().store(0, Ordering::Release);
         // Last: until it is written, a successor does all this again.
         if let Err(error) = self.registry.clear_subscriber(index, slot) {
             tracing::error!(%error, "a subscriber's end was not written down");
@@ -308,6 +308,9 @@ impl Zone {
         };
         let publisher = topic.publishers.remove(at);
         let view = self.control.topic(topic.region);
+        topic
+            .past
+            .add_publisher(&publisher, &view.publisher(slot as usize));
         empty_publisher(&view, slot);
         step!("end.emptied");
         announce(&self.control, topic);

@@ -8,9 +8,9 @@ use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    Answer, Demand, InterestPublisher, InterestRow, Member, PeersInfo, Refusal, RefusalCode,
-    RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED, MAX_HOST_NAME, MAX_PATH_BYTES,
-    MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
+    Answer, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PeersInfo, Refusal,
+    RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
+    MAX_HOST_NAME, MAX_PATH_BYTES, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -162,6 +162,38 @@ impl Engine {
         }
         self.peers = Some((session, peers));
         Ok(Answer::Done)
+    }
+
+    pub(crate) fn set_figures(
+        &mut self,
+        session: SessionId,
+        figures: LinkFigures,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        let known = self.list_peers().peers;
+        if !known.iter().any(|row| row.host == figures.host) {
+            return Err(bad("figures of a host that is not in the listing of hosts"));
+        }
+        // No more than there are hosts in the listing.
+        self.figures
+            .retain(|host, (of, _)| *of == session && known.iter().any(|row| row.host == *host));
+        self.figures
+            .insert(figures.host.clone(), (session, figures));
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn list_figures(&self, from: u32) -> Answer {
+        let page = self.link_figures().skip(from as usize).take(FIGURES_ROWS);
+        Answer::Figures(page.cloned().collect())
+    }
+
+    /// Of links that run, by hosts.
+    pub(crate) fn link_figures(&self) -> impl Iterator<Item = &LinkFigures> {
+        let known = self.figures.values();
+        let there = |session| self.sessions.contains_key(session);
+        known
+            .filter(move |(session, _)| there(session))
+            .map(|(_, figures)| figures)
     }
 
     pub(crate) fn list_peers(&self) -> PeersInfo {

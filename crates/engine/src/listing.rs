@@ -62,6 +62,7 @@ impl Engine {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.quarantine.warnings();
         warnings.extend(self.links_warning());
+        warnings.extend(self.troubles.iter().cloned());
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(
                 "client '{}' (process {}) closed its session without leaving and is detached: what \
@@ -199,16 +200,23 @@ impl Engine {
 }
 
 impl Zone {
-    fn topic_row(&self, topic: &Topic) -> TopicRow {
+    pub(crate) fn topic_row(&self, topic: &Topic) -> TopicRow {
         let view = self.control.topic(topic.region);
-        let (mut messages, mut bytes) = (0u64, 0u64);
+        let (mut counts, mut kept, mut held) = (topic.past, 0u64, 0u64);
         for publisher in &topic.publishers {
             let words = view.publisher(publisher.slot as usize);
-            // Written by clients: for show only, so a sum that runs over is no matter.
+            counts.add_publisher(publisher, &words);
             let head = words.head().load(Ordering::Relaxed);
-            messages = messages.wrapping_add(head.wrapping_sub(publisher.ring.start));
-            bytes = bytes.wrapping_add(words.published_bytes().load(Ordering::Relaxed));
+            let tail = words.tail().load(Ordering::Relaxed);
+            kept = kept.saturating_add(head.saturating_sub(tail));
         }
+        for subscriber in &topic.subscribers {
+            let words = view.subscriber(subscriber.slot as usize);
+            counts.add_subscriber(&words);
+            held = held.saturating_add(words.held().load(Ordering::Relaxed).into());
+        }
+        let remote = topic.subscribers.iter().flat_map(|s| &s.remote);
+        let remote = remote.filter(|row| row.ready);
         let orphans = topic
             .publishers
             .iter()
@@ -221,8 +229,13 @@ impl Zone {
             publishers: (topic.publishers.len() - orphans) as u32,
             subscribers: topic.subscribers.len() as u32,
             orphans: orphans as u32,
-            messages,
-            bytes,
+            messages: counts.messages,
+            bytes: counts.bytes,
+            received: counts.received,
+            missed: counts.missed,
+            kept,
+            held,
+            remote: remote.fold(0, |sum, row| sum.saturating_add(row.subscribers)),
         }
     }
 
@@ -287,7 +300,7 @@ impl Zone {
         }
     }
 
-    fn pool_row(&self, pool: &Pool) -> PoolRow {
+    pub(crate) fn pool_row(&self, pool: &Pool) -> PoolRow {
         let pages = pool
             .segments()
             .map(|segment| describe_pages(segment.placement.pages));

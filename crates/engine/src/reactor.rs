@@ -3,6 +3,7 @@
 mod connection;
 
 use crate::engine::{Engine, Peer, SessionId, Verdict};
+use crate::snapshot::SnapshotSource;
 use connection::{Connection, Flow};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, SocketError};
 use rustix::event::epoll;
@@ -25,6 +26,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
+/// No session has the number 0.
+const SNAPSHOTS: u64 = 2;
 /// A session's socket has the token `2 * id`, its process the next.
 const FIRST_SESSION: u64 = 2;
 
@@ -56,6 +59,7 @@ pub struct Reactor {
     /// Of sessions whose socket is closed too.
     processes: HashMap<SessionId, OwnedFd>,
     accepts_again: Option<Instant>,
+    snapshots: Option<SnapshotSource>,
 }
 
 impl Reactor {
@@ -74,10 +78,18 @@ impl Reactor {
             connections: HashMap::new(),
             processes: HashMap::new(),
             accepts_again: None,
+            snapshots: None,
         };
         reactor.watch(reactor.listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
         reactor.watch(reactor.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
         Ok(reactor)
+    }
+
+    /// Answers who asks for snapshots of the engine, too.
+    pub fn serve_snapshots(&mut self, source: SnapshotSource) -> Result<(), ReactorError> {
+        self.watch(source.as_fd(), SNAPSHOTS, epoll::EventFlags::IN)?;
+        self.snapshots = Some(source);
+        Ok(())
     }
 
     fn watch(
@@ -109,6 +121,11 @@ impl Reactor {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNALS => signalled = true,
+                    SNAPSHOTS => {
+                        if let Some(source) = &self.snapshots {
+                            source.answer(&self.engine);
+                        }
+                    }
                     token => self.serve(token, event.flags),
                 }
             }

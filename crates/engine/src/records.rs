@@ -4,7 +4,7 @@ use crate::join::TOPIC_BYTES;
 use crate::pools::Pool;
 use crate::refuse::{memory, refuse, system};
 use crate::sources::Sources;
-use crate::topic::{Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
+use crate::topic::{Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{
     ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, SubscriberRecord,
@@ -98,6 +98,7 @@ impl Zone {
             starts: [0; MAX_PUBLISHERS],
             spoiled: 0,
             held_up: 0,
+            past: Counts::default(),
         };
         for (slot, record) in record.publishers.iter().enumerate() {
             if let Some(publisher) = self.load_publisher(slot as u32, record) {

@@ -5,6 +5,8 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
 use rgaps_session::{Demand, History, Offer, RemoteRow, Ring};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
 
 /// `TopicRecord::pool` while no one has named a domain.
@@ -194,6 +196,35 @@ pub(crate) struct Topic {
     pub(crate) spoiled: u32,
     /// Subscriber slots that nobody is in, and of which publishers have still to finish entries.
     pub(crate) held_up: u64,
+    /// What members did that have left.
+    pub(crate) past: Counts,
+}
+
+/// What members did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) received: u64,
+    pub(crate) missed: u64,
+}
+
+// What is counted is written by clients: for show only, so a sum that runs over is no matter.
+impl Counts {
+    pub(crate) fn add_publisher(&mut self, publisher: &Publisher, words: &PublisherView<Shared>) {
+        let head = words.head().load(Ordering::Relaxed);
+        let messages = head.wrapping_sub(publisher.ring.start);
+        self.messages = self.messages.wrapping_add(messages);
+        let bytes = words.published_bytes().load(Ordering::Relaxed);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    pub(crate) fn add_subscriber(&mut self, words: &SubscriberView<Shared>) {
+        let received = words.received().load(Ordering::Relaxed);
+        self.received = self.received.wrapping_add(received);
+        let missed = words.missed().load(Ordering::Relaxed);
+        self.missed = self.missed.wrapping_add(missed);
+    }
 }
 
 impl Topic {

@@ -4,8 +4,9 @@
 //! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
 //! the message is left out, which the receiver is told.
 
+use crate::figures::{Carried, TimesOut};
 use crate::land::Ours;
-use crate::wire::{to_wall, Meta};
+use crate::wire::{monotonic_ns, to_wall, Meta};
 use rgaps::{Node, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_transport::{Flow, Link, Payload, Sent};
 use std::collections::{BTreeMap, HashMap};
@@ -47,6 +48,8 @@ pub struct Departed {
     pub bytes: AtomicU64,
     /// Messages for which there was no room.
     pub left_out: AtomicU64,
+    /// How long it took.
+    pub times: TimesOut,
 }
 
 /// What a forwarder is to do.
@@ -60,7 +63,7 @@ pub enum Order {
 }
 
 /// The bytes of a sample.
-struct Held {
+pub struct Held {
     sample: Sample,
     bytes: usize,
     /// Bytes that were seen to be there.
@@ -114,6 +117,9 @@ const GROWS: Duration = Duration::from_micros(30);
 struct Outgoing {
     held: Arc<Held>,
     meta: Vec<u8>,
+    /// When it was published, and taken.
+    published_ns: u64,
+    taken_ns: u64,
     publisher: u64,
     sequence: u64,
     /// Routes that have had it, by their streams.
@@ -152,8 +158,10 @@ impl Going {
         if sequence < *next {
             return true;
         }
-        match link.send(flow, sequence, message.held.clone(), &message.meta) {
+        let carried = Carried::new(message.held.clone(), sent.clone(), message.taken_ns);
+        match link.send(flow, sequence, carried, &message.meta) {
             Sent::Taken => {
+                sent.times.take.span(message.published_ns, message.taken_ns);
                 let bytes = message.held.bytes as u64;
                 sent.messages.fetch_add(1, Ordering::Relaxed);
                 sent.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -460,6 +468,7 @@ impl Topic {
                 tensor: sample.tensor().copied(),
             };
             let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
+            let published_ns = sample.publish_ns();
             let held = Arc::new(Held {
                 bytes: sample.len().max(1) as usize,
                 sample,
@@ -480,6 +489,8 @@ impl Topic {
                 sequence,
                 meta: meta.encode(),
                 held,
+                published_ns,
+                taken_ns: monotonic_ns(),
                 done: Vec::new(),
             });
         }

@@ -2,7 +2,8 @@
 //! loan of the publisher that stands for the one elsewhere, and are published in their turn.
 
 use crate::committed::Mark;
-use crate::wire::{from_wall, Meta, SAID};
+use crate::figures::TimesIn;
+use crate::wire::{from_wall, monotonic_ns, Meta, SAID};
 use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, PublishError, Publisher};
 use rgaps_transport::{Event, Flow, Owner, Place, Room};
@@ -97,7 +98,7 @@ impl Landing {
         })
     }
 
-    fn begin(self: &Arc<Self>, sequence: u64, bytes: u64) -> Room {
+    fn begin(self: &Arc<Self>, sequence: u64, bytes: u64, arrived: &Arc<Arrived>) -> Room {
         if sequence < self.next.load(Ordering::Acquire) {
             return Room::Refused;
         }
@@ -137,6 +138,9 @@ impl Landing {
             early,
             bytes,
             landing: self.clone(),
+            arrived: arrived.clone(),
+            placed_ns: monotonic_ns(),
+            turn_ns: None,
         }))
     }
 
@@ -181,6 +185,10 @@ struct Landed {
     early: Option<EarlyCopies>,
     bytes: u64,
     landing: Arc<Landing>,
+    arrived: Arc<Arrived>,
+    /// When it had its place, and its turn.
+    placed_ns: u64,
+    turn_ns: Option<u64>,
 }
 
 impl Place for Landed {
@@ -202,6 +210,7 @@ impl Place for Landed {
         if sequence < self.landing.next.load(Ordering::Acquire) {
             return Ok(());
         }
+        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
             tracing::warn!(topic, sequence, "a message with a description that is none");
@@ -228,7 +237,11 @@ impl Place for Landed {
             .mark
             .begin(sequence, landing.publisher.id(), published);
         match loan.publish() {
-            Ok(number) => landing.published.store(number + 1, Ordering::Relaxed),
+            Ok(number) => {
+                landing.published.store(number + 1, Ordering::Relaxed);
+                let times = &self.arrived.times;
+                times.published(self.placed_ns, turn_ns, meta.published_ns);
+            }
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
                 (PublishError::HeldBack { .. } | PublishError::Elsewhere(_), Some(loan)) => {
@@ -284,6 +297,12 @@ pub struct Arrived {
     pub bytes: AtomicU64,
     /// Messages that never came.
     pub missed: AtomicU64,
+    /// Messages for the host that were given up.
+    pub given_up: AtomicU64,
+    /// How often the link came up.
+    pub connects: AtomicU64,
+    /// How long it took.
+    pub times: TimesIn,
 }
 
 #[derive(Default)]
@@ -300,7 +319,7 @@ pub struct Landings {
     host: String,
     flows: Mutex<Flows>,
     /// Counts.
-    pub arrived: Arrived,
+    pub arrived: Arc<Arrived>,
     to: Sender<(String, Heard)>,
 }
 
@@ -310,7 +329,7 @@ impl Landings {
         Arc::new(Landings {
             host: host.to_owned(),
             flows: Mutex::default(),
-            arrived: Arrived::default(),
+            arrived: Arc::default(),
             to,
         })
     }
@@ -391,7 +410,7 @@ impl Owner for Landings {
                 }
             }
         };
-        let room = landing.begin(sequence, bytes);
+        let room = landing.begin(sequence, bytes, &self.arrived);
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -409,6 +428,13 @@ impl Owner for Landings {
     fn event(&self, event: Event) {
         match &event {
             Event::Acknowledged { .. } | Event::Room { .. } => return,
+            Event::Up => {
+                self.arrived.connects.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::GaveUp { flow, first, next } if flow.topic != SAID => {
+                let given_up = &self.arrived.given_up;
+                given_up.fetch_add(next.saturating_sub(*first), Ordering::Relaxed);
+            }
             Event::Missed { flow, first, next } => {
                 let landing = self.flows().known.get(flow).cloned();
                 let Some(landing) = landing else { return };

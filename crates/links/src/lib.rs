@@ -10,6 +10,7 @@
 
 mod committed;
 mod coordinator;
+mod figures;
 mod forward;
 pub mod keys;
 mod land;

@@ -4,6 +4,7 @@
 
 use anyhow::Context;
 use clap::Parser;
+use rgaps::links::LogFormat;
 use rgaps::Config;
 use rgaps_links::Coordinator;
 use std::path::PathBuf;
@@ -49,11 +50,14 @@ fn run() -> anyhow::Result<()> {
     // Zenoh says much that is of no interest to those who only use it.
     let filter = EnvFilter::try_from_default_env()
         .or_else(|_| EnvFilter::try_new(format!("zenoh=error,{}", config.log)));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter.with_context(|| format!("log = {:?} is no filter", config.log))?)
         .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    match config.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;

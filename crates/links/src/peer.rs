@@ -4,7 +4,7 @@ use crate::forward::Departed;
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::wire::{Said, Stream, SAID};
-use rgaps::{PeerRow, PeerState};
+use rgaps::{LinkFigures, PeerRow, PeerState};
 use rgaps_transport::{Flow, Link, Sent};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -170,6 +170,13 @@ impl Peer {
             );
             self.gave_up = (0, Some(Instant::now()));
         }
+    }
+
+    /// What was counted and timed on the link.
+    pub fn figures(&self) -> LinkFigures {
+        let status = self.linked().map(Link::status);
+        let arrived = &self.landings.arrived;
+        crate::figures::figures(&self.node.host, &self.departed, arrived, status.as_ref())
     }
 
     /// As others see it.

@@ -171,6 +171,16 @@ fn now(clock: ClockId) -> i128 {
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
+/// This host's clock that counts from its start, which messages are published by.
+pub fn monotonic_ns() -> u64 {
+    u64::try_from(now(ClockId::Monotonic)).unwrap_or(0)
+}
+
+/// The wall clock.
+pub fn wall_ns() -> u64 {
+    u64::try_from(now(ClockId::Realtime)).unwrap_or(0)
+}
+
 /// A time of this host's clock that counts from its start, on the wall clock.
 pub fn to_wall(monotonic_ns: u64) -> u64 {
     let wall = i128::from(monotonic_ns) + now(ClockId::Realtime) - now(ClockId::Monotonic);

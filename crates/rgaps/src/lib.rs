@@ -47,8 +47,9 @@ pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    ClientRow, Config, History, MpsInfo, MpsState, PeerRow, PeerState, PeerTopic, PeersInfo,
-    PoolRow, PublisherRow, RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow,
+    ClientRow, Config, Histogram, History, LinkFigures, MpsInfo, MpsState, PeerRow, PeerState,
+    PeerTopic, PeersInfo, PoolRow, PublisherRow, RemoteRow, Stage, Status, SubscriberRow,
+    TopicInfo, TopicRow,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;
@@ -68,7 +69,7 @@ pub mod links {
     pub use crate::node::Interest;
     pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{
-        Demand, Direction, InterestPublisher, InterestRow, Links, LinksTls, Offer, Quota,
-        Watermark, LINKS_CLIENT, MAX_REMOTE_HOSTS,
+        Demand, Direction, InterestPublisher, InterestRow, Links, LinksTls, LogFormat, Offer,
+        Quota, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT, MAX_REMOTE_HOSTS,
     };
 }

@@ -2,8 +2,8 @@
 
 use crate::client::Conductor;
 use crate::{
-    ClientError, ClientRow, MpsInfo, OpenError, PeersInfo, PoolRow, PublisherBuilder, RemoteRow,
-    Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
+    ClientError, ClientRow, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow, PublisherBuilder,
+    RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
 };
 use rgaps_session::{Config, InterestRow};
 use std::path::PathBuf;
@@ -115,6 +115,11 @@ impl Node {
         self.conductor.peers()
     }
 
+    /// What was counted and timed on the links with other hosts.
+    pub fn link_figures(&self) -> Result<Vec<LinkFigures>, ClientError> {
+        self.conductor.link_figures()
+    }
+
     /// All pools.
     pub fn pools(&self) -> Result<Vec<PoolRow>, ClientError> {
         self.conductor.pools()
@@ -164,5 +169,10 @@ impl Node {
     /// Tells the daemon how it is with other hosts.
     pub fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.conductor.set_peers(peers)
+    }
+
+    /// Tells the daemon what was counted and timed on the link with a host.
+    pub fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
+        self.conductor.set_figures(figures)
     }
 }

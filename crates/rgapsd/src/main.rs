@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod links;
+mod metrics;
 mod notify;
 
 use anyhow::{bail, Context};
@@ -9,9 +10,9 @@ use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rgaps_engine::{
-    leave_environment, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
+    leave_environment, snapshots, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
 };
-use rgaps_session::{Config, DaemonLock, Listener, Ready};
+use rgaps_session::{Config, DaemonLock, Listener, LogFormat, Ready};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -66,11 +67,14 @@ fn main() -> ExitCode {
 fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> {
     let config = configure(Arguments::parse())?;
     let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter.with_context(|| format!("log = {:?} is no filter", config.log))?)
         .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    match config.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     if !rgaps_sync::atomic::has_lock_free_u128() {
         bail!("this processor has no 128-bit compare-and-swap, which shared memory needs here");
     }
@@ -105,12 +109,25 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     if let Some(links) = &links {
         engine.watch_links(links.trouble());
     }
-    let reactor = Reactor::new(engine, listener, signals)?;
+    let (asker, source) = snapshots(config.metrics.topics_max as usize)?;
+    // Messages do not wait for figures: a port that is taken is a warning.
+    let metrics = metrics::Server::start(&config.metrics, asker).unwrap_or_else(|error| {
+        let address = config.metrics.listen.map(|address| address.to_string());
+        let trouble = format!(
+            "there are no metrics at {}: {error}; set metrics.listen to another address",
+            address.unwrap_or_default()
+        );
+        tracing::error!("{trouble}");
+        engine.tell_trouble(trouble);
+        None
+    });
+    let mut reactor = Reactor::new(engine, listener, signals)?;
+    reactor.serve_snapshots(source)?;
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
     ready.ready();
     notify::ready();
     let outcome = reactor.run();
-    drop(links);
+    drop((links, metrics));
     outcome?;
     Ok(())
 }

@@ -6,6 +6,7 @@
 mod access;
 mod config;
 mod explain;
+mod figures;
 mod launch;
 mod lock;
 mod message;
@@ -20,8 +21,8 @@ pub use access::{
 pub use config::{
     segment_bytes, AccessRule, Action, ByteSize, ByteSizeError, Config, ConfigError, Cuda,
     CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, Limits, LinkRule,
-    Links, LinksTls, PeerUse, Pools, Principal, Quota, Watermark, RECONNECT_PAUSE_MAX_MS,
-    RECOVERY_MS_MIN,
+    Links, LinksTls, LogFormat, Metrics, PeerUse, Pools, Principal, Quota, Watermark,
+    RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

@@ -23,6 +23,10 @@ pub const PAGE_ROWS: usize = 64;
 pub const INTEREST_ROWS: usize = 24;
 /// Hosts that a subscriber of the links stands for, and rows of a listing of hosts.
 pub const MAX_REMOTE_HOSTS: usize = 64;
+/// Rows of one page of figures of links, whose rows are longer.
+pub const FIGURES_ROWS: usize = 16;
+/// Buckets of a [`Histogram`].
+pub const HISTOGRAM_BUCKETS: usize = 27;
 /// Publishers of former links that are remembered in a zone.
 pub const MAX_DEPARTED: usize = 1024;
 /// Longest name of a host.
@@ -393,6 +397,14 @@ pub enum Request {
     SetPeers(PeersInfo),
     /// The other hosts. Answer: [`Answer::Peers`].
     Peers,
+    /// Links: what was counted and timed on the link with a host. Kept as long as the session. Answer:
+    /// [`Answer::Done`].
+    SetFigures(LinkFigures),
+    /// What was counted and timed on links, by hosts, from row `from` on. Answer: [`Answer::Figures`].
+    Figures {
+        /// First row wanted.
+        from: u32,
+    },
     /// How it is with MPS. Answer: [`Answer::Mps`].
     Mps,
     /// This process's CUDA contexts are made through the MPS of this pipe directory, so its end does
@@ -495,6 +507,8 @@ pub enum Answer {
     },
     /// To `Peers`.
     Peers(PeersInfo),
+    /// To `Figures`: at most [`FIGURES_ROWS`].
+    Figures(Vec<LinkFigures>),
 }
 
 /// A client's place in a zone.
@@ -610,6 +624,14 @@ pub struct TopicRow {
     pub orphans: u32,
     pub messages: u64,
     pub bytes: u64,
+    /// Messages that subscribers took, each counted by each of them, and that they missed.
+    pub received: u64,
+    pub missed: u64,
+    /// Messages that are kept, and samples that are held.
+    pub kept: u64,
+    pub held: u64,
+    /// Subscribers on other hosts that are reached.
+    pub remote: u32,
 }
 
 /// A topic in detail.
@@ -832,4 +854,65 @@ pub enum PeerState {
     Lost,
     /// It cannot be linked with.
     Refused,
+}
+
+/// What was counted and timed on the link with a host since the links of this one were started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct LinkFigures {
+    pub host: String,
+    pub lanes: u32,
+    pub messages_out: u64,
+    pub messages_in: u64,
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+    /// With frames, and with what was sent more than once.
+    pub wire_bytes_out: u64,
+    pub wire_bytes_in: u64,
+    /// Messages for which there was no room: best effort.
+    pub left_out: u64,
+    /// Messages that were given up in an outage.
+    pub given_up: u64,
+    /// Messages of the other host that never came.
+    pub missed: u64,
+    /// Messages that were sent again after a lane was lost, and that came again and were thrown away.
+    pub redelivered: u64,
+    pub duplicates: u64,
+    /// How often a lane's ring had no room for a message.
+    pub stalls: u64,
+    /// How often the link came up, lanes that ended, and how often the peer was cut off for a lie.
+    pub connects: u64,
+    pub lanes_ended: u64,
+    pub cut_off: u64,
+    /// Bytes that are not acknowledged.
+    pub retained_bytes: u64,
+    /// Times, by stages in the order of [`Stage::ALL`].
+    pub stages: [Histogram; 6],
+}
+
+/// A part of a message's way between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// From publishing until the links take it.
+    Take,
+    /// From there until its first byte is written to a lane.
+    Queue,
+    /// From there until the other host has acknowledged it: it is published there.
+    Wire,
+    /// On the landing host, from having a place until all bytes are there and it is its turn.
+    Land,
+    /// From there until it is published.
+    Publish,
+    /// From publishing until it is published on the landing host, by the wall clocks of both.
+    Total,
+}
+
+/// How often something took how long, by powers of two of microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Of all.
+    pub sum_ns: u64,
+    /// How many took at most 1, 2, 4 us and so on, and not at most half of that; the last: longer.
+    pub counts: [u64; HISTOGRAM_BUCKETS],
 }

@@ -662,6 +662,12 @@ impl Driver {
         all
     }
 
+    /// Messages that went again, rings that had no room, and messages that came again.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        let sender = &self.sender;
+        (sender.redelivered, sender.stalls, self.receiver.duplicates)
+    }
+
     /// What the link holds: bytes of messages that are not released, places that are not committed.
     pub(crate) fn held(&self) -> (u64, usize) {
         let staged = self.staged.values().map(|payload| payload.bytes() as u64);

@@ -34,7 +34,7 @@ pub use hello::HelloError;
 pub use lane::LaneStatus;
 pub use owner::{Event, Owner, Payload, Place, Room};
 pub use receiver::{Places, Receiver, ReceiverConfig};
-pub use running::{LinkConfig, LinkStatus, Peer};
+pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};
 
 pub use tls::{Tls, TlsError, TlsFiles};

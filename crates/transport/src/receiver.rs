@@ -122,6 +122,8 @@ pub struct Receiver<P> {
     /// Flows that are to be told to the sender, or wait for places.
     active: Vec<Flow>,
     actions: VecDeque<Action>,
+    /// Messages that came again and were thrown away.
+    pub(crate) duplicates: u64,
 }
 
 impl<P: Places> Receiver<P> {
@@ -139,6 +141,7 @@ impl<P: Places> Receiver<P> {
             ended_untold: false,
             active: Vec::new(),
             actions: VecDeque::new(),
+            duplicates: 0,
         }
     }
 
@@ -533,10 +536,12 @@ impl<P: Places> Receiver<P> {
     ) -> Result<(), PeerLie> {
         make_active(&mut self.active, flow);
         let Some(state) = self.open_flow(flow, "eager")? else {
+            self.duplicates += 1;
             return Ok(());
         };
         state.tell = true;
         if sequence < state.next || state.early.contains_key(&sequence) {
+            self.duplicates += 1;
             return Ok(());
         }
         if sequence == state.next {
@@ -618,6 +623,7 @@ impl<P: Places> Receiver<P> {
                 self.advance(flow)
             }
             None => {
+                self.duplicates += 1;
                 self.places.give(flow, place);
                 Ok(())
             }
@@ -631,6 +637,7 @@ impl<P: Places> Receiver<P> {
         };
         if sequence < state.next || state.early.contains_key(&sequence) {
             state.tell = true;
+            self.duplicates += 1;
             return Ok(());
         }
         let of = |grant: &Grant| grant.flow == flow && grant.sequence == sequence;

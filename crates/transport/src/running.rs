@@ -85,6 +85,36 @@ pub struct LinkStatus {
     pub places: usize,
     /// Why there was no lane last.
     pub error: Option<String>,
+    /// Counted since the link was made.
+    pub counts: LinkCounts,
+}
+
+/// What happened on a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Bytes that lanes wrote, frames included.
+    pub wire_bytes_out: u64,
+    /// Bytes that they read.
+    pub wire_bytes_in: u64,
+    /// Messages that were on their way when a lane was lost, and went again.
+    pub redelivered: u64,
+    /// Messages of the peer that came again, and were thrown away.
+    pub duplicates: u64,
+    /// How often a lane's ring had no room for a message.
+    pub stalls: u64,
+    /// Lanes that were opened.
+    pub lanes_opened: u64,
+    /// Lanes that ended.
+    pub lanes_ended: u64,
+    /// How often the peer was cut off for a lie.
+    pub cut_off: u64,
+}
+
+impl LinkCounts {
+    fn add_lane(&mut self, lane: &LaneStatus) {
+        self.wire_bytes_out += lane.bytes_out;
+        self.wire_bytes_in += lane.bytes_in;
+    }
 }
 
 struct Open {
@@ -109,6 +139,8 @@ struct Core {
     error: Option<String>,
     threads: Vec<JoinHandle<()>>,
     beat: u64,
+    /// Of lanes that ended, and what is counted here.
+    counts: LinkCounts,
 }
 
 /// A link, as its threads see it.
@@ -149,6 +181,7 @@ impl Running {
             error: None,
             threads: Vec::new(),
             beat: 0,
+            counts: LinkCounts::default(),
         };
         Self {
             name: name.into(),
@@ -253,6 +286,11 @@ impl Running {
     pub(crate) fn status(&self) -> LinkStatus {
         let core = self.lock();
         let (retained_bytes, places) = core.driver.held();
+        let mut counts = core.counts;
+        (counts.redelivered, counts.stalls, counts.duplicates) = core.driver.counts();
+        for lane in core.lanes.values().map(|open| open.lane.status()) {
+            counts.add_lane(&lane);
+        }
         LinkStatus {
             name: self.name.clone(),
             incarnation: core.seen,
@@ -260,6 +298,7 @@ impl Running {
             retained_bytes,
             places,
             error: core.error.clone(),
+            counts,
         }
     }
 
@@ -332,6 +371,7 @@ impl Running {
         let why = format!("{} was cut off: {lie}", self.name);
         self.shared.counts.cut_off.fetch_add(1, Relaxed);
         let mut core = self.lock();
+        core.counts.cut_off += 1;
         core.penalty_until_ms = self.now_ms() + PENALTY_MS;
         core.error = Some(why.clone());
         let reset = Frame::Reset {
@@ -353,6 +393,10 @@ impl Running {
         let now_ms = self.now_ms();
         let ended = core.lanes.remove(&lane);
         core.driver.lane_closed(lane, now_ms);
+        if let Some(open) = &ended {
+            core.counts.add_lane(&open.lane.status());
+            core.counts.lanes_ended += 1;
+        }
         if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
             core.failures = core.failures.saturating_add(1);
         }
@@ -525,6 +569,7 @@ impl Running {
             return;
         }
         core.seen = theirs.node;
+        core.counts.lanes_opened += 1;
         let stream = Arc::new(Stream::new(number, connection, now_ms));
         let lane: Arc<dyn Lane> = Arc::clone(&stream) as Arc<dyn Lane>;
         if core

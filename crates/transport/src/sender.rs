@@ -154,6 +154,10 @@ pub struct Sender {
     closed: BTreeSet<u32>,
     owed: BTreeSet<(u32, u64)>,
     out_since_ms: Option<u64>,
+    /// Messages that were on their way with a lane that is lost, and go again.
+    pub(crate) redelivered: u64,
+    /// How often a ring had no room.
+    pub(crate) stalls: u64,
 }
 
 impl Sender {
@@ -172,6 +176,8 @@ impl Sender {
             closed: BTreeSet::new(),
             owed: BTreeSet::new(),
             out_since_ms: Some(now_ms),
+            redelivered: 0,
+            stalls: 0,
         }
     }
 
@@ -364,6 +370,7 @@ impl Sender {
             for entry in &mut sending.entries {
                 match entry.state {
                     State::Sent { lane: on } | State::Asked { lane: on } if on == lane => {
+                        self.redelivered += entry.went();
                         entry.state = State::Waiting;
                     }
                     State::Granted {
@@ -373,6 +380,7 @@ impl Sender {
                         let at = numbers.iter().position(|number| *number == lane);
                         let lost = at.is_some_and(|at| used[at]);
                         if lost || !numbers.iter().any(|number| self.lanes.contains_key(number)) {
+                            self.redelivered += entry.went();
                             entry.state = State::Waiting;
                             // A later one may have come, and been abandoned, before.
                             entry.abandoned = entry.abandoned.max(grant);
@@ -428,6 +436,7 @@ impl Sender {
             (sending.opened, sending.open_on) = (false, None);
             (sending.window, sending.lane) = (SendWindow::default(), None);
             for entry in &mut sending.entries {
+                self.redelivered += entry.went();
                 (entry.state, entry.charge_end, entry.abandoned) = (State::Waiting, None, 0);
                 entry.large = false;
             }
@@ -793,6 +802,7 @@ impl Sender {
             Ok(Reserved::At(slot)) => slot,
             Ok(Reserved::Full) => {
                 if sending.ring.stalled() {
+                    self.stalls += 1;
                     let tail = sending.ring.tail();
                     self.control(lane, Frame::Stall { tail });
                 }
@@ -887,6 +897,16 @@ impl Sender {
 }
 
 impl Entry {
+    /// 1 if it is a message of which something has left, else 0.
+    fn went(&self) -> u64 {
+        let left = match self.state {
+            State::Sent { .. } => true,
+            State::Granted { sent, .. } => sent > 0,
+            State::Waiting | State::Asked { .. } => false,
+        };
+        u64::from(left && matches!(self.kind, Kind::Message { .. }))
+    }
+
     fn is_sent(&self, sent: u64) -> bool {
         !matches!(self.kind, Kind::Message { span, .. } if sent < span.bytes)
     }

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "5",
-        0x1c8c_0a3b_ba1a_d660,
+        0xc99e_6e2e_842e_f2b2,
     ),
     (
         "crates/layout/src",

@@ -11,6 +11,7 @@ mod topics;
 use self::hosts::Life;
 use self::topics::Outward;
 use crate::committed::Committed;
+use crate::figures::Teller;
 use crate::forward::Forwarder;
 use crate::keys::Node as Host;
 use crate::land::{Heard, Ours};
@@ -58,6 +59,7 @@ pub struct Coordinator {
     heard: Receiver<(String, Heard)>,
     hear: Sender<(String, Heard)>,
     told: Option<(PeersInfo, Instant)>,
+    figures: Teller,
     /// Something has changed since the topics were looked at.
     dirty: bool,
     reconcile_at: Instant,
@@ -127,6 +129,7 @@ impl Coordinator {
             heard,
             hear,
             told: None,
+            figures: Teller::default(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -150,6 +153,7 @@ impl Coordinator {
             }
             self.reconcile();
             self.tell();
+            self.figures.tell(&self.node, self.peers.values());
             let left = LOOK.saturating_sub(begun.elapsed());
             if let Ok((host, heard)) = self.heard.recv_timeout(left) {
                 self.listen(&host, heard);

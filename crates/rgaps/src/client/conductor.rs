@@ -9,8 +9,8 @@ use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, ClientRow, Config, InterestRow, Member, MpsInfo, PeersInfo, PoolGrant, PoolRow, Range,
-    RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
+    Answer, ClientRow, Config, InterestRow, LinkFigures, Member, MpsInfo, PeersInfo, PoolGrant,
+    PoolRow, Range, RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -295,6 +295,14 @@ impl Conductor {
         }
     }
 
+    /// What was counted and timed on links.
+    pub(crate) fn link_figures(&self) -> Result<Vec<LinkFigures>, ClientError> {
+        self.pages(|from| match self.ask(Request::Figures { from })? {
+            Answer::Figures(rows) => Ok(rows),
+            other => Err(unexpected("a question for figures", &other)),
+        })
+    }
+
     /// Who publishes and subscribes on this host.
     pub(crate) fn interest(&self, known: u64) -> Result<Interest, ClientError> {
         let mut rows: Vec<InterestRow> = Vec::new();
@@ -342,6 +350,11 @@ impl Conductor {
     /// Says how it is with other hosts.
     pub(crate) fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.tell(Request::SetPeers(peers))
+    }
+
+    /// Says what was counted and timed on a link.
+    pub(crate) fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
+        self.tell(Request::SetFigures(figures))
     }
 
     fn tell(&self, request: Request) -> Result<(), ClientError> {

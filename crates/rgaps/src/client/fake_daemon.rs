@@ -304,6 +304,11 @@ fn row(number: u32) -> rgaps_session::TopicRow {
         orphans: 0,
         messages: 0,
         bytes: 0,
+        received: 0,
+        missed: 0,
+        kept: 0,
+        held: 0,
+        remote: 0,
     }
 }
 

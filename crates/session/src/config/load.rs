@@ -22,18 +22,20 @@ const NO_KEYS: [&str; 5] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "realm",
     "socket",
     "socket_mode",
     "idle_exit_ms",
     "recovery_ms",
     "log",
+    "log_format",
     "autostart",
     "pool",
     "cuda",
     "limits",
     "links",
+    "metrics",
     "access",
 ];
 

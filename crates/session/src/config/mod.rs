@@ -8,6 +8,7 @@
 mod links;
 mod load;
 mod memory;
+mod metrics;
 mod paths;
 mod rules;
 mod size;
@@ -15,6 +16,7 @@ mod size;
 pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
+pub use metrics::{LogFormat, Metrics};
 pub(crate) use paths::prepare_folder;
 pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
@@ -77,6 +79,8 @@ pub struct Config {
     pub recovery_ms: u64,
     /// What to log, as `tracing` filters are written: "info", "rgaps_engine=debug".
     pub log: String,
+    /// How logs are written.
+    pub log_format: LogFormat,
     /// Whether a client that finds no daemon starts one.
     pub autostart: bool,
     /// Memory.
@@ -87,6 +91,8 @@ pub struct Config {
     pub limits: Limits,
     /// Links to other hosts.
     pub links: Links,
+    /// Figures for Prometheus.
+    pub metrics: Metrics,
     /// Who may publish and subscribe to what; topics that no rule names are open to everyone
     /// who can open the socket.
     pub access: Vec<AccessRule>,
@@ -107,11 +113,13 @@ impl Default for Config {
             idle_exit_ms: 60_000,
             recovery_ms: 2_000,
             log: "info".to_owned(),
+            log_format: LogFormat::default(),
             autostart: true,
             pool: Pools::default(),
             cuda: Cuda::default(),
             limits: Limits::default(),
             links: Links::default(),
+            metrics: Metrics::default(),
             access: Vec::new(),
             file: None,
             ignored_variables: Vec::new(),
@@ -333,6 +341,7 @@ impl Config {
         check_realm(&self.realm)?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         self.links.check()?;
+        self.metrics.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;
         if self.recovery_ms < RECOVERY_MS_MIN {
             return Err(format!(

@@ -1,0 +1,186 @@
+//! What is counted and timed on the link with a host.
+
+use crate::forward::{Departed, Held};
+use crate::land::Arrived;
+use crate::peer::Peer;
+use crate::wire::{monotonic_ns, wall_ns};
+use rgaps::links::HISTOGRAM_BUCKETS;
+use rgaps::{Histogram, LinkFigures, Node, Stage};
+use rgaps_transport::{LinkStatus, Payload};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the daemon is told.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Tells the daemon of all links, now and then.
+#[derive(Default)]
+pub struct Teller {
+    told: Option<Instant>,
+}
+
+impl Teller {
+    /// If it is time.
+    pub fn tell<'a>(&mut self, node: &Node, peers: impl Iterator<Item = &'a Peer>) {
+        if self.told.is_some_and(|at| at.elapsed() < TELL) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        for peer in peers {
+            // It takes those of hosts only that it was told of.
+            if let Err(error) = node.set_figures(peer.figures()) {
+                tracing::debug!(%error, peer = peer.node.host, "the daemon does not know how a link does");
+            }
+        }
+    }
+}
+
+/// A histogram that threads add to.
+#[derive(Debug, Default)]
+pub struct Times {
+    sum_ns: AtomicU64,
+    counts: [AtomicU64; HISTOGRAM_BUCKETS],
+}
+
+impl Times {
+    /// It took so long.
+    pub fn add(&self, ns: u64) {
+        self.sum_ns.fetch_add(ns, Relaxed);
+        self.counts[Histogram::bucket(ns)].fetch_add(1, Relaxed);
+    }
+
+    /// From one time of this host's clock until another.
+    pub fn span(&self, from_ns: u64, to_ns: u64) {
+        self.add(to_ns.saturating_sub(from_ns));
+    }
+
+    fn read(&self) -> Histogram {
+        Histogram {
+            sum_ns: self.sum_ns.load(Relaxed),
+            counts: std::array::from_fn(|at| self.counts[at].load(Relaxed)),
+        }
+    }
+}
+
+/// Times of messages that go to a host.
+#[derive(Debug, Default)]
+pub struct TimesOut {
+    /// From publishing until the links take it.
+    pub take: Times,
+    /// From there until its first byte is written.
+    pub queue: Times,
+    /// From there until it is acknowledged.
+    pub wire: Times,
+}
+
+/// Times of messages that come from a host.
+#[derive(Debug, Default)]
+pub struct TimesIn {
+    /// From having a place until its turn.
+    pub land: Times,
+    /// From there until it is published.
+    pub publish: Times,
+    /// From publishing there until publishing here.
+    pub total: Times,
+}
+
+impl TimesIn {
+    /// A message is published here that was published elsewhere at that time of the wall clock. Where the
+    /// clocks are apart by more than that took, it took no time.
+    pub fn published(&self, placed_ns: u64, turn_ns: u64, published_wall_ns: u64) {
+        let now_ns = monotonic_ns();
+        self.land.span(placed_ns, turn_ns);
+        self.publish.span(turn_ns, now_ns);
+        self.total.span(published_wall_ns, wall_ns());
+    }
+}
+
+/// A message on its way to one host. It is dropped when that has it, or it was given up.
+pub struct Carried {
+    held: Arc<Held>,
+    sent: Arc<Departed>,
+    taken_ns: u64,
+    /// When its first byte was written; 0: it was not.
+    written_ns: AtomicU64,
+}
+
+impl Carried {
+    /// One that the links took then.
+    pub fn new(held: Arc<Held>, sent: Arc<Departed>, taken_ns: u64) -> Arc<Carried> {
+        Arc::new(Carried {
+            held,
+            sent,
+            taken_ns,
+            written_ns: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Payload for Carried {
+    fn bytes(&self) -> usize {
+        self.held.bytes()
+    }
+
+    fn ready(&self) -> usize {
+        self.held.ready()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        if self.written_ns.load(Relaxed) == 0 {
+            // Two lanes that begin at the same time say the same.
+            self.written_ns.store(monotonic_ns(), Relaxed);
+        }
+        self.held.slice(from, to)
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let written_ns = *self.written_ns.get_mut();
+        if written_ns != 0 {
+            let times = &self.sent.times;
+            times.queue.span(self.taken_ns, written_ns);
+            times.wire.span(written_ns, monotonic_ns());
+        }
+    }
+}
+
+/// All that is known of a link.
+pub fn figures(
+    host: &str,
+    sent: &Departed,
+    arrived: &Arrived,
+    status: Option<&LinkStatus>,
+) -> LinkFigures {
+    let counts = status.map(|status| status.counts).unwrap_or_default();
+    let stages = Stage::ALL.map(|stage| match stage {
+        Stage::Take => sent.times.take.read(),
+        Stage::Queue => sent.times.queue.read(),
+        Stage::Wire => sent.times.wire.read(),
+        Stage::Land => arrived.times.land.read(),
+        Stage::Publish => arrived.times.publish.read(),
+        Stage::Total => arrived.times.total.read(),
+    });
+    LinkFigures {
+        host: host.to_owned(),
+        lanes: status.map_or(0, |status| status.lanes.len() as u32),
+        messages_out: sent.messages.load(Relaxed),
+        messages_in: arrived.messages.load(Relaxed),
+        bytes_out: sent.bytes.load(Relaxed),
+        bytes_in: arrived.bytes.load(Relaxed),
+        wire_bytes_out: counts.wire_bytes_out,
+        wire_bytes_in: counts.wire_bytes_in,
+        left_out: sent.left_out.load(Relaxed),
+        given_up: arrived.given_up.load(Relaxed),
+        missed: arrived.missed.load(Relaxed),
+        redelivered: counts.redelivered,
+        duplicates: counts.duplicates,
+        stalls: counts.stalls,
+        connects: arrived.connects.load(Relaxed),
+        lanes_ended: counts.lanes_ended,
+        cut_off: counts.cut_off,
+        retained_bytes: status.map_or(0, |status| status.retained_bytes),
+        stages,
+    }
+}

@@ -1,0 +1,244 @@
+//! Serves the daemon's figures to Prometheus: a thread of its own with a few connections, each of which asks
+//! once and is gone soon. It asks the engine's thread for a snapshot, so nothing of it is on a message's way.
+
+mod http;
+mod text;
+
+use http::{Wants, MAX_HEAD_BYTES};
+use rgaps_engine::{Snapshot, SnapshotAsker};
+use rgaps_session::Metrics;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections that are open at once; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 16;
+/// How long a connection may take in all.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
+/// How long the engine may take.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
+/// Figures this young are shown again: whoever asks without end costs the engine no more than this.
+const FRESH: Duration = Duration::from_millis(100);
+/// Pause when no connection can be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The thread. Dropping it ends it.
+pub struct Server {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens and serves. None: it is not configured.
+    pub fn start(config: &Metrics, asker: SnapshotAsker) -> std::io::Result<Option<Server>> {
+        let Some(address) = config.listen else {
+            return Ok(None);
+        };
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let serving = Serving {
+            listener,
+            address,
+            stop: stop.clone(),
+            asker,
+            connections: Vec::new(),
+            page: None,
+            accepts_again: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("rgapsd-metrics".to_owned())
+            .spawn(move || serving.run())?;
+        tracing::info!(%address, "metrics are at http://{address}/metrics");
+        Ok(Some(Server {
+            stop,
+            thread: Some(thread),
+        }))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    until: Instant,
+    head: Vec<u8>,
+    /// What is left of the answer; none: there is none yet.
+    answer: Option<(Vec<u8>, usize)>,
+}
+
+struct Serving {
+    listener: TcpListener,
+    address: SocketAddr,
+    stop: Arc<OwnedFd>,
+    asker: SnapshotAsker,
+    connections: Vec<Connection>,
+    page: Option<(String, Instant)>,
+    accepts_again: Option<Instant>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        loop {
+            let (mut readable, stopped) = match self.wait() {
+                Ok(ready) => ready,
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    tracing::error!(error = %errno, address = %self.address, "metrics are not served any more");
+                    return;
+                }
+            };
+            if stopped {
+                return;
+            }
+            let now = Instant::now();
+            if self.accepts_again.is_some_and(|at| now >= at) {
+                self.accepts_again = None;
+            }
+            let mut kept = Vec::with_capacity(MAX_CONNECTIONS);
+            for mut connection in std::mem::take(&mut self.connections) {
+                let ready = readable.next().unwrap_or(false);
+                let goes_on = !ready || self.serve(&mut connection);
+                if goes_on && now < connection.until {
+                    kept.push(connection);
+                }
+            }
+            self.connections = kept;
+            self.accept(now);
+        }
+    }
+
+    /// Whether each connection can go on, and whether it is time to end.
+    fn wait(&self) -> Result<(std::vec::IntoIter<bool>, bool), Errno> {
+        let full = self.connections.len() >= MAX_CONNECTIONS;
+        let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
+        for connection in &self.connections {
+            let flags = match connection.answer {
+                Some(_) => PollFlags::OUT,
+                None => PollFlags::IN,
+            };
+            fds.push(PollFd::from_borrowed_fd(connection.stream.as_fd(), flags));
+        }
+        if !full && self.accepts_again.is_none() {
+            fds.push(PollFd::from_borrowed_fd(
+                self.listener.as_fd(),
+                PollFlags::IN,
+            ));
+        }
+        let ends = self.connections.iter().map(|connection| connection.until);
+        let next = ends.chain(self.accepts_again).min();
+        let wait = next.map(|at| {
+            let wait = at.saturating_duration_since(Instant::now());
+            let wait = wait + Duration::from_millis(1);
+            Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: wait.subsec_nanos().into(),
+            }
+        });
+        poll(&mut fds, wait.as_ref())?;
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let connections = fds[1..].iter().take(self.connections.len());
+        let connections: Vec<bool> = connections.map(ready).collect();
+        Ok((connections.into_iter(), ready(&fds[0])))
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while self.connections.len() < MAX_CONNECTIONS && self.accepts_again.is_none() {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::debug!(%error, "no connection for metrics can be accepted for a moment");
+                    self.accepts_again = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            if stream.set_nonblocking(true).is_ok() {
+                self.connections.push(Connection {
+                    stream,
+                    until: now + CONNECTION_LIMIT,
+                    head: Vec::new(),
+                    answer: None,
+                });
+            }
+        }
+    }
+
+    /// Goes on with a connection as far as it lets us. False: it is done with.
+    fn serve(&mut self, connection: &mut Connection) -> bool {
+        if connection.answer.is_none() {
+            match read(connection) {
+                Some(Wants::More) => return true,
+                None => return false,
+                Some(Wants::Other(status)) => {
+                    connection.answer = Some((http::refusal(status), 0));
+                }
+                Some(Wants::Metrics { body }) => {
+                    let answer = match self.page() {
+                        Some(text) => http::page(text, body),
+                        None => http::refusal("503 Service Unavailable"),
+                    };
+                    connection.answer = Some((answer, 0));
+                }
+            }
+        }
+        let Some((answer, done)) = &mut connection.answer else {
+            return true;
+        };
+        while *done < answer.len() {
+            match connection.stream.write(&answer[*done..]) {
+                Ok(0) => return false,
+                Ok(wrote) => *done += wrote,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    fn page(&mut self) -> Option<&str> {
+        let fresh = |(_, made): &(String, Instant)| made.elapsed() < FRESH;
+        if !self.page.as_ref().is_some_and(fresh) {
+            let snapshot: Snapshot = self.asker.ask(SNAPSHOT_LIMIT)?;
+            let text = text::text(snapshot).ok()?;
+            self.page = Some((text, Instant::now()));
+        }
+        self.page.as_ref().map(|(text, _)| text.as_str())
+    }
+}
+
+/// What there is to read; none: the connection is at its end.
+fn read(connection: &mut Connection) -> Option<Wants> {
+    let mut bytes = [0; MAX_HEAD_BYTES];
+    loop {
+        let room = MAX_HEAD_BYTES - connection.head.len();
+        match connection.stream.read(&mut bytes[..room]) {
+            Ok(0) => return None,
+            Ok(count) => {
+                connection.head.extend(&bytes[..count]);
+                match http::wants(&connection.head) {
+                    Wants::More => {}
+                    wants => return Some(wants),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Some(Wants::More),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
