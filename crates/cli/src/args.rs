@@ -66,6 +66,8 @@ pub enum Command {
     /// Look at topics, listen to them, publish to them.
     #[command(subcommand)]
     Topic(Topic),
+    /// Watch topics, links, pools and clients live. With --json: one document per interval.
+    Top(Top),
     /// List the pools of shared memory.
     Pool,
     /// List the other hosts of the realm, and how the links with them are.
@@ -94,6 +96,16 @@ pub struct Up {
     /// Have the daemon run CUDA's Multi-Process Service (MPS) for its clients, or use one that is there.
     #[arg(long)]
     pub mps: bool,
+}
+
+#[derive(Args)]
+pub struct Top {
+    /// Look so often.
+    #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "1")]
+    pub interval: Duration,
+    /// End after so many reports.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
 }
 
 #[derive(Args)]

@@ -15,6 +15,7 @@ mod pool;
 mod session;
 mod status;
 mod stop;
+mod top;
 mod topic;
 mod units;
 
@@ -41,6 +42,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Run(command) => mps::run(common, &command),
         Command::Doctor(doctor) => doctor::doctor(common, &doctor, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
+        Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),

@@ -2,9 +2,11 @@
 
 use crate::args::Common;
 use crate::output::{table, Output};
+use crate::top::{times, Times};
 use crate::{session, units};
-use rgaps::{PeerRow, PeerState, PeerTopic, PeersInfo};
+use rgaps::{LinkFigures, PeerRow, PeerState, PeerTopic, PeersInfo, Stage};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 struct Peer<'a> {
@@ -21,6 +23,49 @@ struct Peer<'a> {
     bytes_out: u64,
     bytes_in: u64,
     topics: &'a [PeerTopic],
+    /// None: nothing is known of the link yet.
+    link: Option<Link>,
+}
+
+/// What was counted and timed on a link since the links were started.
+#[derive(Serialize)]
+struct Link {
+    wire_bytes_out: u64,
+    wire_bytes_in: u64,
+    retained_bytes: u64,
+    left_out: u64,
+    given_up: u64,
+    missed: u64,
+    redelivered: u64,
+    duplicates: u64,
+    stalls: u64,
+    connects: u64,
+    lanes_ended: u64,
+    cut_off: u64,
+    stages: BTreeMap<&'static str, Option<Times>>,
+}
+
+impl From<&LinkFigures> for Link {
+    fn from(figures: &LinkFigures) -> Self {
+        let stages = Stage::ALL.iter().zip(&figures.stages);
+        Link {
+            wire_bytes_out: figures.wire_bytes_out,
+            wire_bytes_in: figures.wire_bytes_in,
+            retained_bytes: figures.retained_bytes,
+            left_out: figures.left_out,
+            given_up: figures.given_up,
+            missed: figures.missed,
+            redelivered: figures.redelivered,
+            duplicates: figures.duplicates,
+            stalls: figures.stalls,
+            connects: figures.connects,
+            lanes_ended: figures.lanes_ended,
+            cut_off: figures.cut_off,
+            stages: stages
+                .map(|(stage, all)| (stage.name(), times(all)))
+                .collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -46,17 +91,24 @@ impl<'a> From<&'a PeerRow> for Peer<'a> {
             bytes_out: row.bytes_out,
             bytes_in: row.bytes_in,
             topics: &row.topics,
+            link: None,
         }
     }
 }
 
 pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
-    let info: PeersInfo = session::look(common)?.peers()?;
-    let report = Report {
+    let node = session::look(common)?;
+    let info: PeersInfo = node.peers()?;
+    let figures = node.link_figures()?;
+    let mut report = Report {
         host: &info.host,
         peers: info.peers.iter().map(Peer::from).collect(),
         troubles: &info.troubles,
     };
+    for peer in &mut report.peers {
+        let known = figures.iter().find(|link| link.host == peer.host);
+        peer.link = known.map(Link::from);
+    }
     output.put(&report, |to| {
         if report.host.is_empty() {
             return writeln!(
@@ -78,6 +130,25 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             "HOW",
         ];
         table(to, &heads, &cells)?;
+        let links: Vec<_> = report.peers.iter().filter_map(link_cells).collect();
+        if !links.is_empty() {
+            writeln!(to)?;
+            let heads = [
+                "HOST",
+                "WIRE OUT",
+                "IN",
+                "CONNECTS",
+                "LEFT OUT",
+                "GIVEN UP",
+                "MISSED",
+                "AGAIN",
+                "TWICE",
+                "CUT OFF",
+                "WIRE p50/p99",
+                "TOTAL p50/p99",
+            ];
+            table(to, &heads, &links)?;
+        }
         let of_peer = |peer: &Peer<'_>| {
             let host = peer.host.to_owned();
             let lines = peer.topics.iter().map(move |row| lost(&host, row));
@@ -97,6 +168,29 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// What was counted and timed on the link.
+fn link_cells(peer: &Peer<'_>) -> Option<Vec<String>> {
+    let link = peer.link.as_ref()?;
+    let stage = |name: &str| {
+        let times = link.stages.get(name).copied().flatten();
+        times.map_or_else(|| "-".to_owned(), |times| times.to_string())
+    };
+    Some(vec![
+        peer.host.to_owned(),
+        units::bytes(link.wire_bytes_out),
+        units::bytes(link.wire_bytes_in),
+        link.connects.to_string(),
+        link.left_out.to_string(),
+        link.given_up.to_string(),
+        link.missed.to_string(),
+        link.redelivered.to_string(),
+        link.duplicates.to_string(),
+        link.cut_off.to_string(),
+        stage("wire"),
+        stage("total"),
+    ])
 }
 
 /// What did not come across of a topic.

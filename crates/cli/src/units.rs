@@ -40,6 +40,16 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// A short time with its unit: `80us`, `1.5ms`, `2.0s`.
+pub fn micros(us: f64) -> String {
+    match us {
+        ..10.0 => format!("{us:.1}us"),
+        ..1e3 => format!("{us:.0}us"),
+        ..1e6 => format!("{:.1}ms", us / 1e3),
+        _ => format!("{:.1}s", us / 1e6),
+    }
+}
+
 /// A length of time: `3 h 12 min`, `48 s`.
 pub fn span(ms: u64) -> String {
     let s = ms / 1000;
@@ -71,6 +81,8 @@ mod tests {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(3 << 19), "1.5 MiB");
+        let times = [0.5, 80.0, 1500.0, 2e6].map(micros);
+        assert_eq!(times, ["0.5us", "80us", "1.5ms", "2.0s"]);
         assert_eq!(span(59_999), "59 s");
         assert_eq!(span(11_520_000), "3 h 12 min");
     }

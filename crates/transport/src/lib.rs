@@ -11,6 +11,8 @@
 #![allow(clippy::large_enum_variant, clippy::result_large_err)]
 
 mod connection;
+#[cfg(test)]
+mod counts_tests;
 pub mod credits;
 pub mod cursors;
 mod driver;

@@ -1,0 +1,381 @@
+//! Draws a report.
+
+use super::data::{Link, Report, Times, Topic};
+use super::view::{Sort, View};
+use crate::units;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph, Row, Table};
+use ratatui::Frame;
+use rgaps::PeerState;
+
+/// Rows of hosts, pools and clients at most.
+const MOST: usize = 6;
+const HELP: &str =
+    "q quit  s next order: n name m messages b bytes l lost u subscribers  r reverse  \
+                    p pause  arrows, page up/down, home, end scroll";
+
+pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
+    // A border above, the heads, the rows.
+    let table = |rows: usize| Constraint::Length(2 + rows.min(MOST) as u16);
+    let links = match report.links.is_empty() {
+        true => Constraint::Length(0),
+        false => table(report.links.len()),
+    };
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(3),
+        links,
+        table(report.pools.len()),
+        table(report.clients.len()),
+        Constraint::Length(1),
+    ]);
+    let [head, topics, links, pools, clients, help] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(heading(view, report)), head);
+    draw_topics(frame, topics, view, report);
+    if !report.links.is_empty() {
+        draw_links(frame, links, report);
+    }
+    draw_pools(frame, pools, report);
+    draw_clients(frame, clients, report);
+    frame.render_widget(Paragraph::new(HELP), help);
+}
+
+fn heading(view: &View, report: &Report) -> Vec<Line<'static>> {
+    let daemon = &report.daemon;
+    let host = match daemon.host.as_str() {
+        "" => String::new(),
+        host => format!(", host '{host}'"),
+    };
+    let paused = if view.paused { "  PAUSED" } else { "" };
+    let first = format!(
+        "rgapsd {}, realm '{}'{host}, up {}, {} of its own; {} clients, {} topics, every {:.1} s{paused}",
+        daemon.version,
+        daemon.realm,
+        units::span(daemon.uptime_ms),
+        units::bytes(daemon.rss_bytes),
+        daemon.clients,
+        daemon.topics,
+        report.interval_s,
+    );
+    let second = daemon.warnings.first().map_or_else(String::new, |warning| {
+        let more = daemon.warnings.len() - 1;
+        match more {
+            0 => format!("warning: {warning}"),
+            _ => format!("warning (and {more} more, see 'rgaps status'): {warning}"),
+        }
+    });
+    vec![Line::from(first), Line::from(second)]
+}
+
+fn table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    heads: &[&str],
+    widths: &[u16],
+    rows: Vec<Row<'static>>,
+) {
+    // The first column takes what the others leave.
+    let widths = widths.iter().enumerate().map(|(at, width)| match at {
+        0 => Constraint::Min(*width),
+        _ => Constraint::Length(*width),
+    });
+    let heads = Row::new(heads.iter().map(|head| (*head).to_owned()));
+    let table = Table::new(rows, widths)
+        .header(heads.style(Style::new().add_modifier(Modifier::BOLD)))
+        .block(Block::new().borders(ratatui::widgets::Borders::TOP))
+        .column_spacing(1);
+    frame.render_widget(table, area);
+}
+
+fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) {
+    let topics = view.sorted(report);
+    let fits = area.height.saturating_sub(2) as usize;
+    let rows = topics
+        .iter()
+        .skip(view.first)
+        .take(fits)
+        .map(|topic| topic_row(topic));
+    let mark = |sort: Sort, head: &str| match view.sort == sort {
+        true => format!("{head}{}", if view.reverse { "^" } else { "v" }),
+        false => head.to_owned(),
+    };
+    let heads = [
+        mark(Sort::Name, "TOPIC"),
+        "DOMAIN".to_owned(),
+        "PUB".to_owned(),
+        mark(Sort::Subscribers, "SUB"),
+        mark(Sort::Messages, "MSG/S"),
+        mark(Sort::Bytes, "BYTES/S"),
+        mark(Sort::Missed, "LOST"),
+        "KEPT".to_owned(),
+        "HELD".to_owned(),
+    ];
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    table(
+        frame,
+        area,
+        &heads,
+        &[16, 12, 4, 7, 9, 12, 9, 6, 6],
+        rows.collect(),
+    );
+}
+
+fn topic_row(topic: &Topic) -> Row<'static> {
+    let subscribers = match topic.remote_subscribers {
+        0 => topic.subscribers.to_string(),
+        remote => format!("{}+{remote}", topic.subscribers),
+    };
+    Row::new([
+        topic.topic.clone(),
+        short(topic.domain.as_deref().unwrap_or("-")),
+        topic.publishers.to_string(),
+        subscribers,
+        number(topic.messages_per_s),
+        units::bytes(topic.bytes_per_s as u64),
+        topic.missed.to_string(),
+        topic.kept.to_string(),
+        topic.held.to_string(),
+    ])
+}
+
+/// Of a GPU's UUID, what tells it from others.
+fn short(domain: &str) -> String {
+    domain
+        .replace("cuda:GPU-", "cuda:")
+        .chars()
+        .take(12)
+        .collect()
+}
+
+fn number(value: f64) -> String {
+    match value {
+        ..10.0 => format!("{value:.2}"),
+        ..1000.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+    let rows = report.links.iter().take(MOST).map(link_row);
+    let heads = [
+        "HOST",
+        "STATE",
+        "LANES",
+        "OUT MSG/S",
+        "BYTES/S",
+        "IN MSG/S",
+        "BYTES/S",
+        "WIRE p50/p99",
+        "TOTAL p50/p99",
+        "LOST",
+    ];
+    let widths = [12, 8, 5, 9, 11, 9, 11, 15, 15, 6];
+    table(frame, area, &heads, &widths, rows.collect());
+}
+
+fn link_row(link: &Link) -> Row<'static> {
+    let state = match link.state {
+        PeerState::Joining => "joining",
+        PeerState::Linked => "linked",
+        PeerState::Lost => "lost",
+        PeerState::Refused => "refused",
+    };
+    let stage = |name: &str| times(link.stages.get(name).copied().flatten());
+    let lost = link
+        .missed
+        .saturating_add(link.left_out)
+        .saturating_add(link.given_up);
+    Row::new([
+        link.host.clone(),
+        state.to_owned(),
+        link.lanes.to_string(),
+        number(link.messages_out_per_s),
+        units::bytes(link.bytes_out_per_s as u64),
+        number(link.messages_in_per_s),
+        units::bytes(link.bytes_in_per_s as u64),
+        stage("wire"),
+        stage("total"),
+        lost.to_string(),
+    ])
+}
+
+fn times(times: Option<Times>) -> String {
+    times.map_or_else(|| "-".to_owned(), |times| times.to_string())
+}
+
+fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+    let rows = report.pools.iter().take(MOST).map(|pool| {
+        Row::new([
+            pool.domain.clone(),
+            pool.access.clone(),
+            units::bytes(pool.leased_bytes),
+            units::bytes(pool.allocated_bytes),
+            units::bytes(pool.cap_bytes),
+        ])
+    });
+    let heads = ["POOL", "ACCESS", "LEASED", "ALLOCATED", "CAP"];
+    table(frame, area, &heads, &[16, 16, 12, 12, 12], rows.collect());
+}
+
+fn draw_clients(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+    let rows = report.clients.iter().take(MOST).map(|client| {
+        Row::new([
+            client.name.clone(),
+            client.pid.to_string(),
+            client.publishers.to_string(),
+            client.subscribers.to_string(),
+        ])
+    });
+    let heads = ["CLIENT", "PID", "PUBLISHERS", "SUBSCRIBERS"];
+    table(frame, area, &heads, &[16, 10, 10, 11], rows.collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::{Client, Daemon, Pool};
+    use super::*;
+    use ratatui::backend::TestBackend;
+    use ratatui::Terminal;
+
+    fn screen(width: u16, height: u16, view: &View, report: &Report) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, view, report)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| {
+            (0..width)
+                .map(|x| buffer[(x, y)].symbol())
+                .collect::<String>()
+        };
+        (0..height).map(line).collect()
+    }
+
+    fn report() -> Report {
+        let topic = |at: usize| Topic {
+            topic: format!("camera/{at}"),
+            domain: Some("host".to_owned()),
+            publishers: 1,
+            subscribers: 2,
+            remote_subscribers: 3,
+            messages_per_s: 100.0 - at as f64,
+            bytes_per_s: 3_145_728.0,
+            missed: 17,
+            ..Topic::default()
+        };
+        let wire = Times {
+            count: 9,
+            p50_us: 80.0,
+            p99_us: 1500.0,
+        };
+        let link = Link {
+            host: "robot-2".to_owned(),
+            state: PeerState::Linked,
+            lanes: 2,
+            topics_out: 1,
+            topics_in: 0,
+            messages_out: 900,
+            messages_in: 0,
+            messages_out_per_s: 30.0,
+            messages_in_per_s: 0.0,
+            bytes_out_per_s: 1048576.0,
+            bytes_in_per_s: 0.0,
+            wire_bytes_out: 0,
+            wire_bytes_in: 0,
+            retained_bytes: 0,
+            missed: 1,
+            left_out: 2,
+            given_up: 4,
+            redelivered: 0,
+            duplicates: 0,
+            connects: 1,
+            cut_off: 0,
+            stages: [("wire", Some(wire)), ("total", None)].into(),
+        };
+        Report {
+            interval_s: 1.0,
+            daemon: Daemon {
+                version: "0.1.0".to_owned(),
+                realm: "default".to_owned(),
+                host: "robot-1".to_owned(),
+                clients: 2,
+                topics: 40,
+                warnings: vec!["something".to_owned(), "more".to_owned()],
+                ..Daemon::default()
+            },
+            topics: (0..40).map(topic).collect(),
+            links: vec![link],
+            pools: vec![Pool {
+                domain: "host".to_owned(),
+                access: "default".to_owned(),
+                cap_bytes: 1 << 30,
+                allocated_bytes: 64 << 20,
+                leased_bytes: 4 << 20,
+            }],
+            clients: vec![Client {
+                name: "camera".to_owned(),
+                pid: 4711,
+                publishers: 40,
+                subscribers: 0,
+            }],
+        }
+    }
+
+    fn line<'a>(screen: &'a [String], with: &str) -> &'a str {
+        let found = screen.iter().find(|line| line.contains(with));
+        found.unwrap_or_else(|| panic!("no line with {with}:\n{}", screen.join("\n")))
+    }
+
+    #[test]
+    fn all_of_it_is_on_the_screen() {
+        let screen = screen(120, 30, &View::default(), &report());
+        assert!(line(&screen, "realm 'default'").contains("host 'robot-1'"));
+        assert!(line(&screen, "warning (and 1 more").contains("something"));
+        assert!(line(&screen, "TOPIC").contains("MSG/Sv"));
+        let topic = line(&screen, "camera/0");
+        for part in ["host", "2+3", "100.0", "3.0 MiB", "17"] {
+            assert!(topic.contains(part), "{part}: {topic}");
+        }
+        let link = line(&screen, "robot-2");
+        for part in ["linked", "30.0", "1.0 MiB", "80us/1.5ms", " - ", "7"] {
+            assert!(link.contains(part), "{part}: {link}");
+        }
+        assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));
+        assert!(line(&screen, "4711").contains("camera"));
+        assert!(line(&screen, "q quit").contains("reverse"));
+    }
+
+    #[test]
+    fn topics_scroll_and_say_their_order() {
+        let mut view = View {
+            first: 38,
+            sort: Sort::Name,
+            reverse: true,
+            ..View::default()
+        };
+        let shown = screen(120, 30, &view, &report());
+        assert!(line(&shown, "TOPIC^").contains("DOMAIN"));
+        let topics = |screen: &[String]| {
+            screen
+                .iter()
+                .filter(|line| line.contains("camera/"))
+                .count()
+        };
+        assert_eq!(topics(&shown), 2);
+        view.first = 0;
+        view.paused = true;
+        let shown = screen(120, 30, &view, &report());
+        assert!(topics(&shown) > 10);
+        line(&shown, "PAUSED");
+    }
+
+    #[test]
+    fn no_size_is_too_small_and_no_report_too_empty() {
+        for (width, height) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
+            screen(width, height, &View::default(), &report());
+            screen(width, height, &View::default(), &Report::default());
+        }
+        let bare = screen(100, 20, &View::default(), &Report::default());
+        assert!(!bare.iter().any(|line| line.contains("LANES")));
+    }
+}

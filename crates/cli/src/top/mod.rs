@@ -1,0 +1,111 @@
+//! `top`: what goes on, live.
+
+mod data;
+mod draw;
+mod view;
+
+pub use data::{times, Times};
+
+use crate::args::{Common, Top};
+use crate::exit::Usage;
+use crate::output::Output;
+use crate::session;
+use crate::stop::Stop;
+use data::{Look, Report, Window};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rgaps::Node;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use view::{Step, View};
+
+/// How soon signals and keys are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub fn top(common: &Common, top: &Top, output: &mut Output) -> anyhow::Result<()> {
+    let here = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !common.json && !here {
+        let text =
+            "rgaps top draws on a terminal, and this is none; with --json it prints documents";
+        return Err(Usage(text.to_owned()).into());
+    }
+    let stop = Stop::install()?;
+    let node = session::look(common)?;
+    match common.json {
+        true => print(&node, top, &stop, output),
+        false => show(&node, top, &stop),
+    }
+}
+
+/// One document for each interval.
+fn print(node: &Node, top: &Top, stop: &Stop, output: &mut Output) -> anyhow::Result<()> {
+    let mut window = Window::default();
+    let mut shown = 0;
+    let mut due = Instant::now();
+    while top.count != Some(shown) {
+        while Instant::now() < due {
+            if stop.is_set() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK.min(due.saturating_duration_since(Instant::now())));
+        }
+        due += top.interval;
+        if let Some(report) = window.add(Look::take(node)?) {
+            output.put(&report, |to| writeln!(to, "{} topics", report.topics.len()))?;
+            shown += 1;
+        }
+    }
+    Ok(())
+}
+
+fn show(node: &Node, top: &Top, stop: &Stop) -> anyhow::Result<()> {
+    // Also when it panics, the terminal is what it was.
+    let mut terminal = ratatui::try_init()?;
+    let outcome = run(node, top, stop, &mut terminal);
+    ratatui::restore();
+    outcome
+}
+
+fn run(
+    node: &Node,
+    top: &Top,
+    stop: &Stop,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> anyhow::Result<()> {
+    let mut window = Window::default();
+    let mut view = View::default();
+    let mut report = Report::default();
+    let mut shown = 0;
+    let mut due = Instant::now();
+    // The first look has nothing to compare with: the second comes soon.
+    let mut first = true;
+    while top.count != Some(shown) && !stop.is_set() {
+        let now = Instant::now();
+        if now >= due {
+            due = now
+                + if first {
+                    top.interval.min(Duration::from_millis(200))
+                } else {
+                    top.interval
+                };
+            first = false;
+            if let (Some(new), false) = (window.add(Look::take(node)?), view.paused) {
+                report = new;
+                shown += 1;
+            }
+            view.first = view.first.min(report.topics.len().saturating_sub(1));
+        }
+        terminal.draw(|frame| draw::draw(frame, &view, &report))?;
+        let wait = due.saturating_duration_since(Instant::now()).min(LOOK);
+        if event::poll(wait)? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    if view.key(key, report.topics.len()) == Step::Quit {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

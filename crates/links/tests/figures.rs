@@ -1,0 +1,108 @@
+//! What is counted and timed on links, as the daemons tell it.
+mod support;
+
+use rgaps::{LinkFigures, Node, Stage};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use support::{content, hosts, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+
+const MESSAGES: u64 = 20;
+const BYTES: usize = 3_000;
+const LARGE: usize = 2_000_000;
+
+fn figures(node: &Node) -> LinkFigures {
+    let mut figures = node.link_figures().unwrap_or_default();
+    figures.pop().unwrap_or_default()
+}
+
+fn counts(figures: &LinkFigures) -> Vec<u64> {
+    figures.stages.iter().map(|times| times.count()).collect()
+}
+
+/// Publishes and takes what the counts are of.
+fn traffic(here: &Node, there: &Node) {
+    let subscriber = there.subscriber("photos").reliable().create().unwrap();
+    let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    for number in 0..MESSAGES {
+        publisher.put(&content(number, BYTES)).unwrap();
+    }
+    publisher.put(&content(MESSAGES, LARGE)).unwrap();
+    for number in 0..=MESSAGES {
+        assert_eq!(receive(&subscriber).sequence(), number);
+    }
+}
+
+#[test]
+fn each_message_is_counted_and_timed_at_both_ends() {
+    let hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
+    traffic(&here, &there);
+    let all = MESSAGES + 1;
+    let payload = MESSAGES * BYTES as u64 + LARGE as u64;
+    until("the figures of what was sent", || {
+        counts(&figures(&here)) == [all, all, all, 0, 0, 0]
+    });
+    until("the figures of what came", || {
+        counts(&figures(&there)) == [0, 0, 0, all, all, all]
+    });
+    let (sent, came) = (figures(&here), figures(&there));
+    assert_eq!(
+        (sent.host.as_str(), came.host.as_str()),
+        ("host-b", "host-a")
+    );
+    assert_eq!((sent.messages_out, sent.bytes_out), (all, payload));
+    assert_eq!((came.messages_in, came.bytes_in), (all, payload));
+    assert!(sent.wire_bytes_out > payload && came.wire_bytes_in > payload);
+    assert_eq!((sent.connects, sent.redelivered, sent.cut_off), (1, 0, 0));
+    assert_eq!((came.missed, came.duplicates, came.given_up), (0, 0, 0));
+    assert_eq!((sent.retained_bytes, sent.left_out), (0, 0));
+    // One machine, one clock: what is from end to end is at least what the landing took.
+    let at = |stage| Stage::ALL.iter().position(|each| *each == stage).unwrap();
+    let sum = |stage| came.stages[at(stage)].sum_ns;
+    assert!(sum(Stage::Total) > 0 && sum(Stage::Total) >= sum(Stage::Publish));
+}
+
+/// What a daemon tells Prometheus.
+fn scrape(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn the_daemon_shows_its_links_to_prometheus() {
+    let port = ports(1)[0];
+    // Two that find each other, the first with metrics.
+    let control = ports(2);
+    let links = |at: usize| {
+        format!(
+            "host = \"host-{at}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+             connect = [\"tcp/127.0.0.1:{}\"]\n",
+            control[at],
+            control[1 - at]
+        )
+    };
+    let metrics = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
+    let first = Host::start("host-0", &(links(0) + &metrics));
+    let second = Host::start("host-1", &links(1));
+    traffic(&first.node("here"), &second.node("there"));
+    let all = MESSAGES + 1;
+    for expected in [
+        "rgaps_link_up{host=\"host-1\"} 1".to_owned(),
+        format!("rgaps_link_sent_messages_total{{host=\"host-1\"}} {all}"),
+        "rgaps_link_connects_total{host=\"host-1\"} 1".to_owned(),
+        format!("rgaps_link_stage_seconds_count{{host=\"host-1\",stage=\"wire\"}} {all}"),
+        format!(
+            "rgaps_link_stage_seconds_bucket{{le=\"+Inf\",host=\"host-1\",stage=\"wire\"}} {all}"
+        ),
+        "rgaps_link_stage_seconds_count{host=\"host-1\",stage=\"total\"} 0".to_owned(),
+    ] {
+        until(&format!("Prometheus to be shown {expected}"), || {
+            scrape(port).lines().any(|line| line == expected)
+        });
+    }
+}

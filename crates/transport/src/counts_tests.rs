@@ -1,0 +1,84 @@
+//! What is counted of messages that go and come more than once.
+
+use crate::cursors::Ring;
+use crate::frame::{Flow, Frame, Meta};
+use crate::link::Span;
+use crate::receiver::{Places, Receiver, ReceiverConfig};
+use crate::sender::{Offered, Sender, SenderConfig};
+
+const FLOW: Flow = Flow {
+    topic: 7,
+    incarnation: 9,
+};
+
+fn ring() -> Ring {
+    Ring::new(1 << 20).unwrap()
+}
+
+struct NoPlaces;
+
+impl Places for NoPlaces {
+    fn take(&mut self, _: Flow, _: u64, _: &Meta, _: u64) -> Option<u64> {
+        None
+    }
+    fn give(&mut self, _: Flow, _: Span) {}
+}
+
+#[test]
+fn a_message_whose_lane_is_lost_counts_as_redelivered_once() {
+    let mut sender = Sender::new(SenderConfig::default(), 0);
+    sender.open(FLOW, 0, true);
+    assert!(sender.lane_opened(1, ring()));
+    let opened = Frame::Ack {
+        flow: FLOW,
+        next: 0,
+        limit: 1 << 20,
+    };
+    sender.frame(1, &opened).unwrap();
+    for sequence in 0..2 {
+        let span = Span {
+            offset: sequence * 100,
+            bytes: 100,
+        };
+        let offered = sender.offer(FLOW, sequence, span, Meta::new(&[]).unwrap());
+        assert_eq!(offered, Offered::Taken);
+    }
+    // The first is there; the second was on its way.
+    let first = Frame::Ack {
+        flow: FLOW,
+        next: 1,
+        limit: 1 << 20,
+    };
+    sender.frame(1, &first).unwrap();
+    sender.lane_closed(1, 1);
+    assert_eq!((sender.redelivered, sender.stalls), (1, 0));
+    // It waits: another loss does not count it again.
+    sender.lane_closed(1, 2);
+    assert_eq!(sender.redelivered, 1);
+}
+
+#[test]
+fn a_message_that_comes_again_counts_as_a_duplicate() {
+    let mut receiver = Receiver::new(ReceiverConfig::default(), NoPlaces, &[]);
+    let message = |cursor| Frame::Eager {
+        flow: FLOW,
+        sequence: 0,
+        charge_end: 100,
+        cursor,
+        bytes: 100,
+        meta_bytes: 0,
+    };
+    for lane in [1, 2] {
+        assert!(receiver.lane_opened(lane, ring(), 0));
+    }
+    let open = Frame::Open {
+        flow: FLOW,
+        first: 0,
+    };
+    receiver.frame(1, &open, 0).unwrap();
+    for (lane, duplicates) in [(1, 0), (2, 1)] {
+        receiver.frame(lane, &message(0), 0).unwrap();
+        receiver.landed(lane).unwrap();
+        assert_eq!(receiver.duplicates, duplicates, "lane {lane}");
+    }
+}
