@@ -176,7 +176,7 @@ impl Engine {
             Request::StandsFor { member, hosts } => self.stands_for(session, &member, hosts),
             Request::SetPeers(peers) => self.set_peers(session, peers),
             Request::Peers => Ok(Answer::Peers(self.list_peers())),
-            Request::SetFigures(figures) => self.set_figures(session, figures),
+            Request::SetFigures(figures) => self.set_figures(session, *figures),
             Request::Figures { from } => Ok(self.list_figures(from)),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
             Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),

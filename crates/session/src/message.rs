@@ -399,7 +399,7 @@ pub enum Request {
     Peers,
     /// Links: what was counted and timed on the link with a host. Kept as long as the session. Answer:
     /// [`Answer::Done`].
-    SetFigures(LinkFigures),
+    SetFigures(Box<LinkFigures>),
     /// What was counted and timed on links, by hosts, from row `from` on. Answer: [`Answer::Figures`].
     Figures {
         /// First row wanted.

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "5",
-        0xc99e_6e2e_842e_f2b2,
+        0x6143_428d_af19_f65b,
     ),
     (
         "crates/layout/src",

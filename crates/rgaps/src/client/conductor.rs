@@ -354,7 +354,7 @@ impl Conductor {
 
     /// Says what was counted and timed on a link.
     pub(crate) fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
-        self.tell(Request::SetFigures(figures))
+        self.tell(Request::SetFigures(Box::new(figures)))
     }
 
     fn tell(&self, request: Request) -> Result<(), ClientError> {
