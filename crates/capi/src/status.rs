@@ -138,7 +138,7 @@ impl Coded for Refusal {
             RefusalCode::NotPermitted => Code::Permission,
             RefusalCode::TypeMismatch => Code::TypeMismatch,
             RefusalCode::DomainMismatch => Code::DomainMismatch,
-            RefusalCode::QosIncompatible => Code::QosIncompatible,
+            RefusalCode::QosIncompatible | RefusalCode::PathTooSlow => Code::QosIncompatible,
             RefusalCode::LimitReached => Code::Limit,
             RefusalCode::PoolFull => Code::PoolFull,
             RefusalCode::DomainUnavailable => Code::DomainUnavailable,

@@ -229,6 +229,9 @@ pub struct ReadIn {
     /// Where to read: host, cuda (the first GPU) or cuda:GPU-<uuid>. Default: where the messages are.
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,
+    /// Refuse slower paths than this one: tcp, rdma, pinned, peer or zero_copy.
+    #[arg(long, value_name = "PATH")]
+    pub require: Option<rgaps::PathKind>,
 }
 
 #[derive(Args)]
@@ -256,6 +259,9 @@ pub struct Publish {
     /// the topic's do.
     #[arg(long)]
     pub domain: Option<String>,
+    /// Refuse slower paths than this one: tcp, rdma, pinned, peer or zero_copy.
+    #[arg(long, value_name = "PATH")]
+    pub require: Option<rgaps::PathKind>,
     /// Keep the last N messages.
     #[arg(long, value_name = "N", default_value = "16")]
     pub keep_last: u32,

@@ -7,7 +7,7 @@ use crate::sources::Sources;
 use crate::zone::Zone;
 use rgaps_session::{
     Access, AccessError, Answer, Config, Credentials, LinkFigures, Notice, PeersInfo, Refusal,
-    RefusalCode, Request, ZoneId,
+    RefusalCode, RemoteRow, Request, ZoneId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -118,6 +118,8 @@ pub struct Engine {
     pub(crate) figures: BTreeMap<String, (SessionId, LinkFigures)>,
     /// What is not as it was configured, since the start.
     pub(crate) troubles: Vec<String>,
+    /// Of topics that do not cross between hosts: who said so, and why.
+    pub(crate) unserved: BTreeMap<String, (SessionId, Vec<RemoteRow>)>,
     /// Why there are no links where there should be.
     pub(crate) links_trouble: Option<Arc<Mutex<Option<String>>>>,
     requests: u64,
@@ -150,6 +152,7 @@ impl Engine {
             peers: None,
             figures: BTreeMap::new(),
             troubles: Vec::new(),
+            unserved: BTreeMap::new(),
             links_trouble: None,
             requests: 0,
             notices: Vec::new(),

@@ -13,7 +13,10 @@ use rgaps_layout::{
     Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_REPLICAS,
     MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
 };
-use rgaps_session::{Demand, Member, Offer, PoolGrant, Refusal, RefusalCode, Ring, Role, Side};
+use rgaps_session::{
+    Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
+    LINKS_CLIENT,
+};
 use rgaps_sync::atomic::Ordering;
 use std::mem::size_of;
 
@@ -27,6 +30,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) type_name: &'a str,
     pub(crate) domain: Option<Domain>,
     pub(crate) role: Role,
+    pub(crate) require: Option<PathKind>,
 }
 
 /// What it got.
@@ -40,6 +44,43 @@ pub(crate) struct Seat {
     pub(crate) type_name: String,
     pub(crate) pool: Option<PoolGrant>,
     pub(crate) reads: Option<PoolGrant>,
+}
+
+/// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
+/// two GPUs are peers only their processes know.
+fn path(home: Domain, reads: Option<Domain>, landed: bool) -> (PathKind, String) {
+    let reads = reads.unwrap_or(home);
+    match (landed, home, reads) {
+        (true, ..) => {
+            let why = "the messages come from another host, and there are no RDMA lanes";
+            (PathKind::Tcp, why.to_owned())
+        }
+        (false, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
+            let why = format!("the messages live on {home}, and are read on {reads}");
+            (PathKind::Peer, why)
+        }
+        (false, from, to) if from == to => (PathKind::ZeroCopy, String::new()),
+        _ => {
+            let why = format!("the messages live in {home}, and are read in {reads}");
+            (PathKind::Pinned, why)
+        }
+    }
+}
+
+/// Which side requires a faster path than this one.
+fn too_slow(
+    publisher: Option<PathKind>,
+    subscriber: Option<PathKind>,
+    (path, why): &(PathKind, String),
+) -> Option<String> {
+    let sides = [("publisher", publisher), ("subscriber", subscriber)];
+    let (side, require) = sides
+        .into_iter()
+        .find_map(|(side, require)| Some((side, require.filter(|require| require > path)?)))?;
+    Some(format!(
+        "the {side} requires a path of {require} or better, and this one is {path}: {why}; read where the \
+         messages live, or require less"
+    ))
 }
 
 impl Zone {
@@ -79,6 +120,7 @@ impl Zone {
     ) -> Result<Seat, Refusal> {
         let topic = &self.topics[&index];
         self.check_fit(topic, wish)?;
+        self.check_paths(client, topic, wish)?;
         let named = topic.pool;
         let (side, slot, incarnation) = match wish.role {
             Role::Publisher(offer) => {
@@ -87,13 +129,13 @@ impl Zone {
                     (_, Some(pool)) => pool,
                     (domain, None) => self.pool_for(domain.unwrap_or(Domain::Host), sources)?,
                 };
-                let added = self.add_publisher(client, index, offer, pool)?;
+                let added = self.add_publisher(client, index, offer, pool, wish.require)?;
                 self.settle_pool(index, pool);
                 added
             }
             Role::Subscriber(demand) => {
                 let reads = self.reading_pool(index, wish.domain, sources)?;
-                self.add_subscriber(client, index, demand, reads)?
+                self.add_subscriber(client, index, demand, reads, wish.require)?
             }
         };
         self.settle_type(index, wish.type_name);
@@ -275,12 +317,53 @@ impl Zone {
         }
     }
 
+    /// The paths to or from those who are there, against what either side requires. What goes to other
+    /// hosts is for the links, which do not carry it where it is slower than its publisher requires.
+    fn check_paths(&self, client: u32, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
+        let own = self.is_links_client(client);
+        let domain_of = |pool: u32| self.pools[pool as usize].domain;
+        let clash = match wish.role {
+            Role::Publisher(_) => {
+                let home = topic.pool.map(domain_of).or(wish.domain);
+                let home = home.unwrap_or(Domain::Host);
+                let mut others = topic.subscribers.iter();
+                others.find_map(|subscriber| {
+                    if self.is_links_client(subscriber.client) {
+                        return None;
+                    }
+                    let path = path(home, subscriber.pool.map(domain_of), own);
+                    let why = too_slow(wish.require, subscriber.require, &path)?;
+                    let who = self.describe_client(subscriber.client);
+                    Some(format!("subscriber {who}: {why}"))
+                })
+            }
+            Role::Subscriber(_) if own => None,
+            Role::Subscriber(_) => topic.publishers.iter().find_map(|publisher| {
+                let landed = publisher.client_name == LINKS_CLIENT;
+                let path = path(domain_of(publisher.pool), wish.domain, landed);
+                let why = too_slow(publisher.require, wish.require, &path)?;
+                Some(format!(
+                    "publisher '{}' (process {}): {why}",
+                    publisher.client_name, publisher.client_pid
+                ))
+            }),
+        };
+        match clash {
+            None => Ok(()),
+            Some(clash) => Err(refuse(
+                RefusalCode::PathTooSlow,
+                format!("topic '{}' does not fit with {clash}", topic.name),
+            )),
+        }
+    }
+
     fn add_publisher(
         &mut self,
         client: u32,
         index: u32,
         offer: Offer,
         pool: u32,
+        require: Option<PathKind>,
     ) -> Result<(Side, u32, u64), Refusal> {
         let (slot, start) = self.publisher_slot(index)?;
         let geometry = PublisherRegion::for_history(offer.history.depth(), offer.loans);
@@ -311,6 +394,7 @@ impl Zone {
             },
             doorbell,
             pool,
+            require,
         };
         if let Err(error) = self
             .registry
@@ -377,6 +461,7 @@ impl Zone {
         index: u32,
         demand: Demand,
         pool: Option<u32>,
+        require: Option<PathKind>,
     ) -> Result<(Side, u32, u64), Refusal> {
         self.release_held_up(index);
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
@@ -400,6 +485,7 @@ impl Zone {
             pool,
             path: None,
             remote: Vec::new(),
+            require,
         };
         if let Err(error) = self
             .registry

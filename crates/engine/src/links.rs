@@ -16,6 +16,9 @@ use rgaps_sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Topics that do not cross, of which it is known why.
+const MAX_UNSERVED: usize = 8192;
+
 impl Engine {
     /// Where whoever keeps the links' process running tells why it does not run.
     pub fn watch_links(&mut self, trouble: Arc<Mutex<Option<String>>>) {
@@ -106,14 +109,9 @@ impl Engine {
         hosts: Vec<RemoteRow>,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
-        let fits = |row: &RemoteRow| {
-            row.host.len() <= MAX_HOST_NAME
-                && row.path.len() <= MAX_PATH_BYTES
-                && !row.path.chars().any(char::is_control)
-        };
         if member.side != Side::Subscriber
             || hosts.len() > MAX_REMOTE_HOSTS
-            || !hosts.iter().all(fits)
+            || !hosts.iter().all(row_fits)
         {
             return Err(bad("hosts of a topic that cannot be"));
         }
@@ -137,6 +135,40 @@ impl Engine {
             announce(&zone.control, topic);
         }
         Ok(Answer::Done)
+    }
+
+    pub(crate) fn set_unserved(
+        &mut self,
+        session: SessionId,
+        topic: String,
+        hosts: Vec<RemoteRow>,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        let full = self.unserved.len() >= MAX_UNSERVED && !self.unserved.contains_key(&topic);
+        if topic.len() > MAX_TOPIC_NAME
+            || hosts.len() > MAX_REMOTE_HOSTS
+            || !hosts.iter().all(row_fits)
+        {
+            return Err(bad("hosts of a topic that cannot be"));
+        }
+        match hosts.is_empty() {
+            true => {
+                self.unserved.remove(&topic);
+            }
+            // Of more than that nobody reads the reasons.
+            false if full => {}
+            false => {
+                self.unserved.insert(topic, (session, hosts));
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Hosts between which and this one a topic does not cross.
+    pub(crate) fn unserved_rows(&self, topic: &str) -> Vec<RemoteRow> {
+        let told = self.unserved.get(topic);
+        told.filter(|(session, _)| self.sessions.contains_key(session))
+            .map_or_else(Vec::new, |(_, rows)| rows.clone())
     }
 
     pub(crate) fn set_peers(
@@ -203,6 +235,12 @@ impl Engine {
     }
 }
 
+fn row_fits(row: &RemoteRow) -> bool {
+    row.host.len() <= MAX_HOST_NAME
+        && row.path.len() <= MAX_PATH_BYTES
+        && !row.path.chars().any(char::is_control)
+}
+
 /// Order matters: a change that undoes another still counts.
 fn mix(version: u64, number: u64) -> u64 {
     (version.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -245,6 +283,7 @@ impl Zone {
                     incarnation: publisher.incarnation,
                     offer: publisher.offer,
                     orphan: publisher.is_orphan(),
+                    require: publisher.require,
                 })
                 .collect(),
             landed: landed.into_iter().map(|p| p.incarnation).collect(),

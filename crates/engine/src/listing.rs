@@ -155,7 +155,12 @@ impl Engine {
                 .iter()
                 .map(|s| zone.subscriber_row(topic, s))
                 .collect(),
-            remote: remote_rows(topic),
+            remote: {
+                let mut rows = remote_rows(topic);
+                rows.extend(self.unserved_rows(name));
+                rows.truncate(MAX_REMOTE_HOSTS);
+                rows
+            },
         }))
     }
 

@@ -4,7 +4,7 @@ use crate::join::TOPIC_BYTES;
 use crate::pools::Pool;
 use crate::refuse::{memory, refuse, system};
 use crate::sources::Sources;
-use crate::topic::{Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
+use crate::topic::{require_of, Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{
     ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, SubscriberRecord,
@@ -171,6 +171,7 @@ impl Zone {
             },
             doorbell: if known { record.doorbell } else { 0 },
             pool: record.pool,
+            require: require_of(record.qos_flags),
         })
     }
 
@@ -200,6 +201,7 @@ impl Zone {
             pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),
             path: None,
             remote: Vec::new(),
+            require: require_of(record.qos_flags),
         })
     }
 }

@@ -84,6 +84,7 @@ impl Engine {
                 type_name,
                 domain,
                 role,
+                require,
             } => {
                 self.note_process(session);
                 let wish = Wish {
@@ -91,6 +92,7 @@ impl Engine {
                     type_name: &type_name,
                     domain,
                     role,
+                    require,
                 };
                 self.join(session, &wish, out)
             }
@@ -173,6 +175,7 @@ impl Engine {
             Request::Clients { from } => self.list_clients(from),
             Request::Stop => self.stop_for(session),
             Request::Interest { known, from } => self.interest(session, known, from),
+            Request::Unserved { topic, hosts } => self.set_unserved(session, topic, hosts),
             Request::StandsFor { member, hosts } => self.stands_for(session, &member, hosts),
             Request::SetPeers(peers) => self.set_peers(session, peers),
             Request::Peers => Ok(Answer::Peers(self.list_peers())),

@@ -4,7 +4,7 @@ use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
     MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
-use rgaps_session::{Demand, History, Offer, RemoteRow, Ring};
+use rgaps_session::{Demand, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
@@ -15,6 +15,9 @@ pub(crate) const NO_POOL: u32 = u32::MAX;
 const RELIABLE: u32 = 1;
 const TRANSIENT_LOCAL: u32 = 2;
 const KEEP_ALL: u32 = 4;
+/// Where `qos_flags` has the path that is required: its number, plus 1.
+const REQUIRE_SHIFT: u32 = 4;
+const REQUIRE_MASK: u32 = 7;
 /// Bits of `qos_flags` below the number in it: a publisher's loans, a subscriber's depth.
 const NUMBER_SHIFT: u32 = 8;
 
@@ -54,6 +57,8 @@ pub(crate) struct Publisher {
     /// 0 once it is an orphan.
     pub(crate) doorbell: u32,
     pub(crate) pool: u32,
+    /// The slowest path that will do.
+    pub(crate) require: Option<PathKind>,
 }
 
 impl Publisher {
@@ -99,6 +104,7 @@ impl Publisher {
             pool: self.pool,
             qos_flags: flags(self.offer.reliable, self.offer.transient_local)
                 | keep_all
+                | require_bits(self.require)
                 | self.offer.loans << NUMBER_SHIFT,
             max_bytes,
         }
@@ -136,6 +142,8 @@ pub(crate) struct Subscriber {
     pub(crate) path: Option<String>,
     /// Of one of the links': whom it stands for.
     pub(crate) remote: Vec<RemoteRow>,
+    /// The slowest path that will do.
+    pub(crate) require: Option<PathKind>,
 }
 
 impl Subscriber {
@@ -146,6 +154,7 @@ impl Subscriber {
             incarnation: self.incarnation,
             doorbell: self.doorbell,
             qos_flags: flags(self.demand.reliable, self.demand.transient_local)
+                | require_bits(self.require)
                 | self.demand.depth << NUMBER_SHIFT,
             pool: self.pool.map_or(0, |pool| pool + 1),
             reserved: 0,
@@ -160,6 +169,16 @@ impl Subscriber {
             depth: record.qos_flags >> NUMBER_SHIFT,
         }
     }
+}
+
+fn require_bits(require: Option<PathKind>) -> u32 {
+    require.map_or(0, |kind| kind as u32 + 1) << REQUIRE_SHIFT
+}
+
+/// What a member requires, as its record says.
+pub(crate) fn require_of(qos_flags: u32) -> Option<PathKind> {
+    let number = (qos_flags >> REQUIRE_SHIFT & REQUIRE_MASK).checked_sub(1)?;
+    PathKind::ALL.get(number as usize).copied()
 }
 
 fn flags(reliable: bool, transient_local: bool) -> u32 {

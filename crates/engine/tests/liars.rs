@@ -293,6 +293,7 @@ fn names_and_numbers_have_limits() {
             type_name,
             domain: None,
             role: volatile(),
+            require: None,
         };
         assert_eq!(world.refused(&a, request), RefusalCode::BadRequest);
     }

@@ -98,6 +98,7 @@ fn the_first_type_and_the_first_publishers_domain_stick() {
         type_name: type_name.into(),
         domain,
         role: best_effort(),
+        require: None,
     };
     assert_eq!(
         world.try_join(&mut a, join("", None)).unwrap().type_name,

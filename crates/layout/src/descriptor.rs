@@ -9,6 +9,8 @@ pub const DESCRIPTOR_TYPED: u8 = 1;
 pub const DESCRIPTOR_QUEUED: u8 = 2;
 /// `flags` bit: `replicas` is filled in.
 pub const DESCRIPTOR_COPIED: u8 = 4;
+/// Flag: messages before this one were missed between hosts.
+pub const DESCRIPTOR_MISSED: u8 = 8;
 
 /// One message, as its publisher announces it. A reader needs only the first cache line of an
 /// untyped message.
@@ -28,7 +30,7 @@ pub const DESCRIPTOR_COPIED: u8 = 4;
 ///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
 ///  72 timeline_value u64  point on `timeline`, POINT_NONE or POINT_ABORTED
 ///  80 source_host u64
-///  88 reserved    u64
+///  88 missed      u64  messages before this one that never reached this host, if DESCRIPTOR_MISSED
 ///  96 shape       [u64; 8]  elements
 /// 160 strides     [i64; 8]  elements
 /// 224 replicas    [u32; 8]  blocks with copies in other pools, plus 1; 0: none
@@ -54,7 +56,7 @@ pub struct Descriptor {
     pub timeline: u32,
     pub timeline_value: u64,
     pub source_host: u64,
-    pub reserved0: u64,
+    pub missed: u64,
     pub shape: [u64; MAX_DIMS],
     pub strides: [i64; MAX_DIMS],
     pub replicas: [u32; MAX_REPLICAS],
@@ -77,6 +79,7 @@ const _: () = {
     assert!(offset_of!(Descriptor, timeline) == 68);
     assert!(offset_of!(Descriptor, timeline_value) == 72);
     assert!(offset_of!(Descriptor, source_host) == 80);
+    assert!(offset_of!(Descriptor, missed) == 88);
     assert!(offset_of!(Descriptor, shape) == 96);
     assert!(offset_of!(Descriptor, strides) == 160);
     assert!(offset_of!(Descriptor, replicas) == 224);

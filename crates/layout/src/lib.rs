@@ -24,7 +24,9 @@ pub use control::{
     POINT_ABORTED, POINT_NONE, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN,
     TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
 };
-pub use descriptor::{Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED};
+pub use descriptor::{
+    Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED,
+};
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};
 pub use limits::*;

@@ -100,7 +100,7 @@ pub struct PublisherRecord {
     pub depth: u32,
     pub doorbell: u32,
     pub pool: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all; from bit 8 on the number of loans.
+    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
     pub qos_flags: u32,
     /// Of a keep-all log; 0 without.
     pub max_bytes: u64,
@@ -115,7 +115,7 @@ pub struct SubscriberRecord {
     pub client: u32,
     pub incarnation: u64,
     pub doorbell: u32,
-    /// Bit 0 reliable, bit 1 transient-local; from bit 8 on the history that is demanded.
+    /// Bit 0 reliable, bit 1 transient-local, bits 4 to 6 the path that is required; from bit 8 on the history that is demanded.
     pub qos_flags: u32,
     /// As `SubscriberSlot::pool`.
     pub pool: u32,

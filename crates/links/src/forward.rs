@@ -6,14 +6,15 @@
 
 use crate::figures::{Carried, TimesOut};
 use crate::land::Ours;
+use crate::notes::Notes;
 use crate::wire::{monotonic_ns, to_wall, Meta};
 use rgaps::{Node, RecvError, Sample, Subscriber, Token, WaitSet};
-use rgaps_transport::{Flow, Link, Payload, Sent};
-use std::collections::{BTreeMap, HashMap};
+use rgaps_transport::{Flow, Link, Payload, Rate, Sent};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Messages of a topic before others get their turn.
 const TURN: usize = 32;
@@ -37,6 +38,27 @@ pub struct Route {
     pub reliable: bool,
     /// What was sent.
     pub sent: Arc<Departed>,
+    /// What was not.
+    pub notes: Arc<Notes>,
+    /// What may go.
+    pub limits: Limits,
+}
+
+/// What of a topic may go to a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The host has no place for it now.
+    pub paused: bool,
+    /// Publishers whose messages do not go there.
+    pub barred: BTreeSet<u64>,
+    /// The quota that the rest is of.
+    pub quota: String,
+    /// The longest message.
+    pub message_max: Option<u64>,
+    /// Bytes a second.
+    pub rate: Option<u64>,
+    /// Bytes of publishers' messages that are held for that host at once.
+    pub staging: BTreeMap<u64, u64>,
 }
 
 /// Counts of what went to a host.
@@ -128,11 +150,43 @@ struct Outgoing {
 
 struct Going {
     route: Route,
+    /// Its bytes a second, by this clock.
+    rate: Option<Rate>,
+    clock: Instant,
     /// Per publisher, what it gets next.
     next: HashMap<u64, u64>,
 }
 
 impl Going {
+    fn new(route: Route) -> Going {
+        let mut going = Going {
+            rate: None,
+            clock: Instant::now(),
+            next: HashMap::new(),
+            route,
+        };
+        going.set_rate();
+        going
+    }
+
+    /// Goes on with other limits.
+    fn set_route(&mut self, route: Route) {
+        self.route = route;
+        self.set_rate();
+    }
+
+    fn set_rate(&mut self) {
+        let now = self.now_ns();
+        let known = self.rate.map(|rate| rate.bytes_s());
+        if known != self.route.limits.rate {
+            self.rate = self.route.limits.rate.map(|rate| Rate::new(rate, now));
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     fn flow(&self, publisher: u64) -> Flow {
         Flow {
             topic: self.route.stream,
@@ -141,17 +195,44 @@ impl Going {
     }
 
     /// False: not now.
-    fn offer(&mut self, message: &Outgoing) -> bool {
+    fn offer(&mut self, topic: &str, message: &Outgoing) -> bool {
         let (publisher, sequence) = (message.publisher, message.sequence);
         let flow = self.flow(publisher);
+        let now_ns = self.now_ns();
         let Route {
             link,
             reliable,
             sent,
+            notes,
+            limits,
             ..
         } = &self.route;
+        if limits.paused || limits.barred.contains(&publisher) {
+            return true;
+        }
+        let bytes = message.held.bytes as u64;
+        if limits.message_max.is_some_and(|max| bytes > max) {
+            let why = format!(
+                "quota '{}': message_max: a message of {bytes} bytes",
+                limits.quota
+            );
+            if notes.refused(topic, 1, &why) {
+                tracing::warn!(topic, "messages do not leave this host: {why}");
+            }
+            sent.left_out.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        if let Some(rate) = &mut self.rate {
+            if !rate.is_open(now_ns) {
+                if !*reliable {
+                    sent.left_out.fetch_add(1, Ordering::Relaxed);
+                }
+                return !*reliable;
+            }
+        }
+        let staging = limits.staging.get(&publisher).copied();
         let next = self.next.entry(publisher).or_insert_with(|| {
-            link.open(flow, sequence, *reliable);
+            link.open_within(flow, sequence, *reliable, staging.unwrap_or(u64::MAX));
             sequence
         });
         // Of a subscriber that began again where the history does.
@@ -161,8 +242,10 @@ impl Going {
         let carried = Carried::new(message.held.clone(), sent.clone(), message.taken_ns);
         match link.send(flow, sequence, carried, &message.meta) {
             Sent::Taken => {
+                if let Some(rate) = &mut self.rate {
+                    rate.spend(bytes);
+                }
                 sent.times.take.span(message.published_ns, message.taken_ns);
-                let bytes = message.held.bytes as u64;
                 sent.messages.fetch_add(1, Ordering::Relaxed);
                 sent.bytes.fetch_add(bytes, Ordering::Relaxed);
             }
@@ -387,10 +470,13 @@ impl Topic {
             let same = former
                 .iter()
                 .position(|going| going.route.stream == route.stream);
-            let next = same.map(|at| former.swap_remove(at).next);
-            self.going.push(Going {
-                route,
-                next: next.unwrap_or_default(),
+            self.going.push(match same {
+                Some(at) => {
+                    let mut going = former.swap_remove(at);
+                    going.set_route(route);
+                    going
+                }
+                None => Going::new(route),
             });
         }
         former.iter_mut().for_each(Going::close_all);
@@ -417,7 +503,7 @@ impl Topic {
     fn forward(&mut self, name: &str, ours: &Ours) -> bool {
         self.held_up = false;
         for _ in 0..TURN {
-            if !self.send() {
+            if !self.send(name) {
                 self.held_up = true;
                 return false;
             }
@@ -545,7 +631,7 @@ impl Topic {
     }
 
     /// False: some route has no room for it now.
-    fn send(&mut self) -> bool {
+    fn send(&mut self, name: &str) -> bool {
         let Some(mut message) = self.outgoing.take() else {
             return true;
         };
@@ -555,7 +641,7 @@ impl Topic {
             if message.done.contains(&stream) {
                 continue;
             }
-            match going.offer(&message) {
+            match going.offer(name, &message) {
                 true => message.done.push(stream),
                 false => all = false,
             }

@@ -3,12 +3,14 @@
 
 use crate::committed::Mark;
 use crate::figures::TimesIn;
+use crate::notes::Notes;
+use crate::quotas::Reserved;
 use crate::wire::{from_wall, monotonic_ns, Meta, SAID};
 use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, PublishError, Publisher};
 use rgaps_transport::{Event, Flow, Owner, Place, Room};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -21,6 +23,9 @@ const EARLY_BYTES_MIN: u64 = 1 << 20;
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(20);
 /// Flows that were not announced, whose time is taken.
 const MAX_STRANGERS: usize = 1024;
+
+/// Flows and streams that have no place, and are known by it.
+const MAX_REFUSED: usize = 8192;
 
 /// What a link tells the coordinator.
 #[derive(Debug)]
@@ -72,9 +77,23 @@ pub struct Landing {
     published: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     landing_bytes: AtomicU64,
-    landing_max: u64,
     /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
     early: Mutex<Vec<(u64, EarlyCopies)>>,
+    limits: LandingLimits,
+    /// Messages that never came, of which the next one is to tell.
+    gap: AtomicU64,
+    /// The first message tells how many there were since `next`.
+    resumes: AtomicBool,
+}
+
+/// How much may land of a publisher elsewhere.
+pub struct LandingLimits {
+    /// Bytes at the same time.
+    pub landing_max: u64,
+    /// The longest message, and the quota that says so.
+    pub message_max: Option<(u64, String)>,
+    /// What is set aside for it.
+    pub reserved: Option<Reserved>,
 }
 
 impl Landing {
@@ -83,7 +102,7 @@ impl Landing {
         publisher: Publisher,
         ours: Ours,
         (mark, next): (Mark, u64),
-        landing_max: u64,
+        limits: LandingLimits,
     ) -> Arc<Landing> {
         ours.insert(publisher.id());
         Arc::new(Landing {
@@ -93,18 +112,41 @@ impl Landing {
             mark,
             published: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
-            landing_max,
             early: Mutex::default(),
+            limits,
+            gap: AtomicU64::new(0),
+            resumes: AtomicBool::new(false),
         })
     }
 
-    fn begin(self: &Arc<Self>, sequence: u64, bytes: u64, arrived: &Arc<Arrived>) -> Room {
+    /// It goes on after this host was given up: what was published meanwhile never comes.
+    pub fn resume(&self) {
+        let was_here = self.next.load(Ordering::Acquire) > 0;
+        self.resumes.store(was_here, Ordering::Release);
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        sequence: u64,
+        bytes: u64,
+        (arrived, notes): (&Arc<Arrived>, &Arc<Notes>),
+    ) -> Room {
         if sequence < self.next.load(Ordering::Acquire) {
             return Room::Refused;
         }
+        if let Some((max, quota)) = &self.limits.message_max {
+            if bytes > *max {
+                let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
+                let topic = self.publisher.topic();
+                if notes.refused(topic, 1, &why) {
+                    tracing::warn!(topic, "messages of another host do not land: {why}");
+                }
+                return Room::Refused;
+            }
+        }
         let landing = self.landing_bytes.load(Ordering::Relaxed);
         // One message may be larger than what there may be.
-        if landing > 0 && landing + bytes > self.landing_max {
+        if landing > 0 && landing + bytes > self.limits.most() {
             return Room::Full;
         }
         let mut loan = match self.publisher.loan(bytes) {
@@ -141,6 +183,7 @@ impl Landing {
             arrived: arrived.clone(),
             placed_ns: monotonic_ns(),
             turn_ns: None,
+            notes: notes.clone(),
         }))
     }
 
@@ -162,11 +205,27 @@ impl Landing {
         }
     }
 
+    /// How many messages were missed before this one, which is about to be published.
+    fn missed_before(&self, sequence: u64) -> (u64, u64) {
+        let jump = match self.resumes.swap(false, Ordering::AcqRel) {
+            true => sequence.saturating_sub(self.next.load(Ordering::Acquire)),
+            false => 0,
+        };
+        (self.gap.swap(0, Ordering::AcqRel) + jump, jump)
+    }
+
     /// Messages up to `next` are done with.
     fn pass(&self, next: u64) {
         if next > self.next.fetch_max(next, Ordering::AcqRel) {
             self.mark.set(next);
         }
+    }
+}
+
+impl LandingLimits {
+    fn most(&self) -> u64 {
+        let reserved = self.reserved.as_ref().map(|reserved| reserved.bytes);
+        self.landing_max.min(reserved.unwrap_or(u64::MAX))
     }
 }
 
@@ -189,6 +248,7 @@ struct Landed {
     /// When it had its place, and its turn.
     placed_ns: u64,
     turn_ns: Option<u64>,
+    notes: Arc<Notes>,
 }
 
 impl Place for Landed {
@@ -214,12 +274,14 @@ impl Place for Landed {
         let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
             tracing::warn!(topic, sequence, "a message with a description that is none");
+            landing.gap.fetch_add(1, Ordering::AcqRel);
             self.landing.pass(sequence + 1);
             return Ok(());
         };
         if let Some(staged) = self.staged.take() {
             if let Err(error) = loan.write(0, &staged) {
                 tracing::warn!(%error, topic, sequence, "a message did not reach the GPU");
+                landing.gap.fetch_add(1, Ordering::AcqRel);
                 self.landing.pass(sequence + 1);
                 return Ok(());
             }
@@ -232,6 +294,17 @@ impl Place for Landed {
                 tracing::warn!(%error, topic, sequence, "a message with a shape that cannot be");
             }
         }
+        let (missed, jump) = landing.missed_before(sequence);
+        if jump > 0 {
+            self.arrived.missed.fetch_add(jump, Ordering::Relaxed);
+            self.notes.missed(topic, jump);
+            tracing::warn!(
+                topic,
+                missed = jump,
+                "messages were missed while this host was given up"
+            );
+        }
+        loan.set_missed(missed);
         let published = landing.published.load(Ordering::Relaxed);
         landing
             .mark
@@ -245,10 +318,14 @@ impl Place for Landed {
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
                 (PublishError::HeldBack { .. } | PublishError::Elsewhere(_), Some(loan)) => {
+                    landing.gap.fetch_add(missed, Ordering::AcqRel);
                     self.loan = Some(*loan);
                     return Err(self);
                 }
-                (error, _) => tracing::warn!(%error, topic, sequence, "a message was lost here"),
+                (error, _) => {
+                    landing.gap.fetch_add(missed + 1, Ordering::AcqRel);
+                    tracing::warn!(%error, topic, sequence, "a message was lost here");
+                }
             },
         }
         self.landing.pass(sequence + 1);
@@ -308,8 +385,10 @@ pub struct Arrived {
 #[derive(Default)]
 struct Flows {
     known: HashMap<Flow, Arc<Landing>>,
-    /// Streams that have no place here.
-    refused: HashSet<u64>,
+    /// Flows that have no place here, and why.
+    refused: HashMap<Flow, String>,
+    /// Topics that have none, by their streams, and why.
+    refused_streams: HashMap<u64, (String, String)>,
     /// Since when others were waited for.
     strangers: HashMap<Flow, Instant>,
 }
@@ -320,6 +399,8 @@ pub struct Landings {
     flows: Mutex<Flows>,
     /// Counts.
     pub arrived: Arc<Arrived>,
+    /// What did not come across.
+    pub notes: Arc<Notes>,
     to: Sender<(String, Heard)>,
 }
 
@@ -330,6 +411,7 @@ impl Landings {
             host: host.to_owned(),
             flows: Mutex::default(),
             arrived: Arc::default(),
+            notes: Arc::default(),
             to,
         })
     }
@@ -342,6 +424,7 @@ impl Landings {
     pub fn insert(&self, flow: Flow, landing: Arc<Landing>) {
         let mut flows = self.flows();
         flows.strangers.remove(&flow);
+        flows.refused.remove(&flow);
         flows.known.insert(flow, landing);
     }
 
@@ -350,19 +433,40 @@ impl Landings {
         self.flows().known.contains_key(&flow)
     }
 
-    /// A stream has no place here, or has again.
-    pub fn refuse(&self, stream: u64, refused: bool) {
+    /// A stream of this topic has no place here, for this reason, or has again.
+    pub fn refuse(&self, stream: u64, topic: &str, why: Option<&str>) {
         let mut flows = self.flows();
-        match refused {
-            true => flows.refused.insert(stream),
-            false => flows.refused.remove(&stream),
-        };
+        match why {
+            Some(why) => {
+                if flows.refused_streams.len() >= MAX_REFUSED {
+                    flows.refused_streams.clear();
+                }
+                let refused = (topic.to_owned(), why.to_owned());
+                flows.refused_streams.insert(stream, refused);
+            }
+            None => {
+                flows.refused_streams.remove(&stream);
+            }
+        }
+    }
+
+    /// One publisher's messages have none.
+    pub fn refuse_flow(&self, flow: Flow, topic: &str) {
+        let mut flows = self.flows();
+        flows.strangers.remove(&flow);
+        if flows.refused.len() >= MAX_REFUSED {
+            flows.refused.clear();
+        }
+        flows.refused.insert(flow, topic.to_owned());
     }
 
     /// A flow has ended.
     pub fn remove(&self, flow: Flow) {
         // A publisher leaves when it is dropped, which is not for this lock.
-        let gone = self.flows().known.remove(&flow);
+        let mut flows = self.flows();
+        flows.refused.remove(&flow);
+        let gone = flows.known.remove(&flow);
+        drop(flows);
         drop(gone);
     }
 
@@ -396,7 +500,20 @@ impl Owner for Landings {
             let mut flows = self.flows();
             match flows.known.get(&flow) {
                 Some(landing) => landing.clone(),
-                None if flows.refused.contains(&flow.topic) => return Room::Refused,
+                None if flows.refused.contains_key(&flow) => {
+                    let topic = flows.refused[&flow].clone();
+                    drop(flows);
+                    self.notes.refused_again(&topic);
+                    return Room::Refused;
+                }
+                None if flows.refused_streams.contains_key(&flow.topic) => {
+                    let (topic, why) = flows.refused_streams[&flow.topic].clone();
+                    drop(flows);
+                    if self.notes.refused(&topic, 1, &why) {
+                        tracing::warn!(host = self.host, topic, "messages are refused: {why}");
+                    }
+                    return Room::Refused;
+                }
                 None => {
                     // What it belongs to was said before, or is being said again.
                     if flows.strangers.len() >= MAX_STRANGERS {
@@ -410,7 +527,7 @@ impl Owner for Landings {
                 }
             }
         };
-        let room = landing.begin(sequence, bytes, &self.arrived);
+        let room = landing.begin(sequence, bytes, (&self.arrived, &self.notes));
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -444,6 +561,8 @@ impl Owner for Landings {
                     return;
                 }
                 self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
+                self.notes.missed(landing.publisher.topic(), missed);
+                landing.gap.fetch_add(missed, Ordering::AcqRel);
                 tracing::warn!(
                     host = self.host,
                     topic = landing.publisher.topic(),

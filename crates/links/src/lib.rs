@@ -14,9 +14,11 @@ mod figures;
 mod forward;
 pub mod keys;
 mod land;
+mod notes;
 mod peer;
 pub mod plane;
 mod probe;
+mod quotas;
 mod wire;
 
 pub use coordinator::Coordinator;

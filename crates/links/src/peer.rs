@@ -5,8 +5,9 @@ use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::wire::{Said, Stream, SAID};
 use rgaps::{LinkFigures, PeerRow, PeerState};
+use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{Flow, Link, Sent};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const TELL_GIVEN_UP: Duration = Duration::from_secs(1);
 /// What is to be said and could not yet.
 const MAX_UNSAID: usize = 4096;
+/// Streams whose topics are known.
+const MAX_NAMES: usize = 16384;
 
 /// A topic of theirs that comes here.
 pub struct Incoming {
@@ -26,6 +29,8 @@ pub struct Incoming {
     pub outcome: Result<(), String>,
     /// Since when the life of the host that it came from is over.
     pub former: Option<Instant>,
+    /// Something of it had no place, which is tried again.
+    pub again: bool,
 }
 
 /// Another host.
@@ -60,6 +65,10 @@ pub struct Peer {
     pub incoming: HashMap<u64, Incoming>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
+    /// Topics that went there when it was given up.
+    pub broken: BTreeSet<String>,
+    /// Topics by the streams that went or go there.
+    pub names: BTreeMap<u64, String>,
     /// Something that was said was given up.
     pub said_lost: bool,
     said: u64,
@@ -90,6 +99,8 @@ impl Peer {
             announced: HashMap::new(),
             incoming: HashMap::new(),
             given_up: false,
+            broken: BTreeSet::new(),
+            names: BTreeMap::new(),
             said_lost: false,
             said: 0,
             said_open: false,
@@ -157,6 +168,21 @@ impl Peer {
         self.ready.clear();
     }
 
+    /// A stream of a topic goes there.
+    pub fn begin_stream(&mut self, number: u64, topic: &str) {
+        if self.names.len() >= MAX_NAMES {
+            self.names.pop_first();
+        }
+        self.names.insert(number, topic.to_owned());
+    }
+
+    /// A topic does not go there any more.
+    pub fn end_stream(&mut self, topic: &str) {
+        if !self.given_up {
+            self.broken.remove(topic);
+        }
+    }
+
     /// Tells of messages that were given up, not of each.
     pub fn tell_given_up(&mut self) {
         let (messages, told) = self.gave_up;
@@ -210,7 +236,7 @@ impl Peer {
             messages_in: arrived.messages.load(Ordering::Relaxed),
             bytes_out: self.departed.bytes.load(Ordering::Relaxed),
             bytes_in: arrived.bytes.load(Ordering::Relaxed),
-            topics: Vec::new(),
+            topics: self.landings.notes.rows(MAX_PEER_TOPICS),
         }
     }
 }

@@ -118,6 +118,8 @@ pub struct Stream {
     pub type_name: String,
     /// Who publishes: `Flow::incarnation`, and what is promised.
     pub publishers: Vec<(u64, Offer)>,
+    /// The topic went there before, until the host was given up: what was published meanwhile never comes.
+    pub resumed: bool,
 }
 
 impl Said {
@@ -250,6 +252,7 @@ mod tests {
             topic: topic.to_owned(),
             type_name: "t".to_owned(),
             publishers: (0..publishers).map(|i| (i as u64, offer)).collect(),
+            resumed: number % 2 == 1,
         })
     }
 

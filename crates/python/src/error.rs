@@ -59,7 +59,7 @@ fn refused(code: RefusalCode) -> &'static str {
         RefusalCode::NotPermitted => "NotPermitted",
         RefusalCode::TypeMismatch => "TypeMismatch",
         RefusalCode::DomainMismatch => "DomainMismatch",
-        RefusalCode::QosIncompatible => "QosIncompatible",
+        RefusalCode::QosIncompatible | RefusalCode::PathTooSlow => "QosIncompatible",
         RefusalCode::LimitReached => "LimitReached",
         RefusalCode::PoolFull => "PoolFull",
         RefusalCode::DomainUnavailable => "DomainUnavailable",

@@ -22,6 +22,8 @@ pub struct Loan {
     pub(crate) stream: Stream,
     /// When it was published, if that was elsewhere.
     pub(crate) publish_ns: Option<u64>,
+    /// Messages before it that never reached this host.
+    pub(crate) missed: u64,
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
     /// Copies that are made while it is filled.
@@ -231,6 +233,7 @@ impl Loan {
             tag: self.tag,
             tensor: self.tensor.as_ref(),
             publish_ns: self.publish_ns,
+            missed: self.missed,
         };
         let early = &mut self.early;
         self.publisher
@@ -274,6 +277,11 @@ impl Loan {
         }
         self.early.clone()
     }
+
+    /// Says how many messages before this one never reached this host.
+    pub fn set_missed(&mut self, missed: u64) {
+        self.missed = missed;
+    }
 }
 
 /// What a loan says of its bytes when it is published.
@@ -283,6 +291,7 @@ pub(crate) struct Filled<'a> {
     pub(crate) tag: u64,
     pub(crate) tensor: Option<&'a Tensor>,
     pub(crate) publish_ns: Option<u64>,
+    pub(crate) missed: u64,
 }
 
 /// An error of a GPU that is not the topic's.

@@ -166,6 +166,11 @@ impl Node {
         self.conductor.stands_for(subscriber.core.member(), hosts)
     }
 
+    /// Tells the daemon between which hosts and this one a topic does not cross, and why.
+    pub fn unserved(&self, topic: &str, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
+        self.conductor.unserved(topic.to_owned(), hosts)
+    }
+
     /// Tells the daemon how it is with other hosts.
     pub fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.conductor.set_peers(peers)

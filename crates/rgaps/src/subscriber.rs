@@ -11,7 +11,7 @@ use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
-use rgaps_session::{Demand, Member, PoolGrant, RefusalCode, Role};
+use rgaps_session::{Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
     progress, Held, LettingGo, Message, Progress, Reader, Shared, Sleeper, Start, SubscriberView,
@@ -44,6 +44,7 @@ pub struct SubscriberBuilder {
     topic: String,
     type_name: String,
     domain: Option<Domain>,
+    require: Option<PathKind>,
     qos: SubscriberQos,
 }
 
@@ -54,6 +55,7 @@ impl SubscriberBuilder {
             topic: topic.to_owned(),
             type_name: String::new(),
             domain: None,
+            require: None,
             qos: SubscriberQos::default(),
         }
     }
@@ -69,6 +71,13 @@ impl SubscriberBuilder {
     /// live.
     pub fn domain(mut self, domain: Domain) -> Self {
         self.domain = Some(domain);
+        self
+    }
+
+    /// The slowest path from each publisher that will do: where there is only a slower one, joining is refused, now or to
+    /// whoever comes later, and other hosts are not served. Default: any.
+    pub fn require(mut self, path: PathKind) -> Self {
+        self.require = Some(path);
         self
     }
 
@@ -118,12 +127,23 @@ impl SubscriberBuilder {
         };
         let conductor = &self.node.conductor;
         let role = Role::Subscriber(demand);
-        let joined = conductor.join(&self.topic, &self.type_name, self.domain, role)?;
+        let joined = conductor.join(
+            &self.topic,
+            &self.type_name,
+            self.domain,
+            role,
+            self.require,
+        )?;
         let member = joined.member;
+        let home = joined.pool;
         match SubscriberCore::new(conductor.clone(), joined, self.topic, qos) {
-            Ok(core) => Ok(Subscriber {
-                core: Arc::new(core),
-            }),
+            // It leaves the topic when it is dropped.
+            Ok(core) => match core.check_path(self.require, home) {
+                Ok(()) => Ok(Subscriber {
+                    core: Arc::new(core),
+                }),
+                Err(refusal) => Err(ClientError::from(refusal).into()),
+            },
             Err(error) => {
                 // The first error is the one to tell.
                 let _ = conductor.leave(member);
@@ -388,6 +408,30 @@ impl SubscriberCore {
                 spare: None,
                 unlocated: None,
             }),
+        })
+    }
+
+    /// Whether a path between two GPUs, which the daemon takes for peers, will do.
+    fn check_path(
+        &self,
+        require: Option<PathKind>,
+        home: Option<PoolGrant>,
+    ) -> Result<(), Refusal> {
+        let context = self.own.as_ref().and_then(|own| own.context());
+        let (Some(require), Some(home), Some(context)) = (require, home, context) else {
+            return Ok(());
+        };
+        let on_gpu = matches!(home.domain, Domain::Cuda(_));
+        if require <= PathKind::Pinned || !on_gpu || is_reached(Some(context), &home) {
+            return Ok(());
+        }
+        Err(Refusal {
+            code: RefusalCode::PathTooSlow,
+            message: format!(
+                "topic '{}' lives on {}: the subscriber requires a path of {require} or better, and this one \
+                 is pinned: the GPUs are no peers; read where the messages live, or require less",
+                self.topic_name, home.domain
+            ),
         })
     }
 

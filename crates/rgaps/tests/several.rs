@@ -5,7 +5,9 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{Config, Domain, Late, LoanError, Node, PublishError, RecvError, Sample, Stream};
+use rgaps::{
+    Config, Domain, Late, LoanError, Node, PathKind, PublishError, RecvError, Sample, Stream,
+};
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
 use std::io::{BufRead, BufReader};
@@ -356,6 +358,66 @@ fn a_path_is_named_with_its_reason() {
     assert!(path(&node, "q", Domain::Host).contains("known with the first message"));
     late.recv_timeout(SOON).unwrap();
     assert!(path(&node, "q", Domain::Host).contains("copied by the subscriber"));
+}
+
+/// What refused a member, in words.
+fn too_slow<T: std::fmt::Debug>(joined: Result<T, rgaps::OpenError>, words: &[&str]) {
+    match joined.unwrap_err() {
+        rgaps::OpenError::Client(rgaps::ClientError::Refused(refusal)) => {
+            assert_eq!(refusal.code, rgaps::RefusalCode::PathTooSlow, "{refusal}");
+            for word in words {
+                assert!(refusal.message.contains(word), "{word}: {refusal}");
+            }
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_path_that_is_slower_than_required_is_refused_to_whoever_comes_later() {
+    let Some(gpus) = two_gpus() else { return };
+    let (_daemon, node) = node("");
+    let (one, two) = (gpus[0].1, gpus[1].1);
+    let words = &[
+        "publisher requires",
+        "zero_copy",
+        "this one is pinned",
+        "read in",
+    ];
+    // The publisher requires, and the subscriber comes later.
+    let publisher = node.publisher("a").domain(Domain::Host);
+    let publisher = publisher.require(PathKind::ZeroCopy).create().unwrap();
+    let here = node.subscriber("a").domain(Domain::Host).create().unwrap();
+    too_slow(node.subscriber("a").domain(one).create(), words);
+    publisher.put(&[7; 100]).unwrap();
+    assert_eq!(bytes_of(&here.recv_timeout(SOON).unwrap()), [7; 100]);
+    // And the other way round.
+    let _there = node.subscriber("b").domain(one).create().unwrap();
+    let late = || node.publisher("b").domain(Domain::Host);
+    too_slow(late().require(PathKind::Peer).create(), &["peer", "pinned"]);
+    let _late = late().require(PathKind::Pinned).create().unwrap();
+    // The subscriber requires.
+    let _publisher = node.publisher("c").domain(one).create().unwrap();
+    let reader = |domain| node.subscriber("c").domain(domain);
+    let words = &["subscriber requires", "peer", "this one is pinned"];
+    too_slow(reader(Domain::Host).require(PathKind::Peer).create(), words);
+    let _same = reader(one).require(PathKind::ZeroCopy).create().unwrap();
+    let reader = |path| reader(two).require(path).create();
+    too_slow(reader(PathKind::ZeroCopy), &["zero_copy"]);
+    let reaches = gpus[1].0.driver().reaches(gpus[1].0.device(), uuid_of(one));
+    match reaches.unwrap() {
+        true => drop(reader(PathKind::Peer).unwrap()),
+        false => too_slow(reader(PathKind::Peer), &["no peers"]),
+    }
+    let _pinned = reader(PathKind::Pinned).unwrap();
+    // It comes first.
+    let _reader = node.subscriber("d").domain(Domain::Host);
+    let _reader = _reader.require(PathKind::ZeroCopy).create().unwrap();
+    too_slow(
+        node.publisher("d").domain(one).create(),
+        &["subscriber requires", "pinned"],
+    );
+    node.publisher("d").domain(Domain::Host).create().unwrap();
 }
 
 fn uuid_of(domain: Domain) -> rgaps::GpuUuid {

@@ -4,6 +4,7 @@
 //! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
+use crate::path::PathKind;
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
@@ -223,6 +224,8 @@ pub enum Request {
         domain: Option<Domain>,
         /// The role.
         role: Role,
+        /// The slowest path that will do, to each subscriber or from each publisher; none: any.
+        require: Option<PathKind>,
     },
     /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
@@ -384,6 +387,14 @@ pub enum Request {
         known: u64,
         /// First row wanted.
         from: u32,
+    },
+    /// For the links only: hosts between which and this one a topic does not cross, and why. Takes the
+    /// place of what was said before; empty: it does. Answer: [`Answer::Done`].
+    Unserved {
+        /// The topic's name.
+        topic: String,
+        /// At most [`MAX_REMOTE_HOSTS`], none of them ready.
+        hosts: Vec<RemoteRow>,
     },
     /// Links: whom a subscriber of theirs stands for. Not kept when the daemon dies. Answer:
     /// [`Answer::Done`].
@@ -559,6 +570,8 @@ pub enum RefusalCode {
     DomainMismatch,
     /// Offers and demands do not fit.
     QosIncompatible,
+    /// A path is slower than what somebody requires.
+    PathTooSlow,
     /// A named limit is reached.
     LimitReached,
     /// The pool's cap is reached.
@@ -775,6 +788,8 @@ pub struct InterestPublisher {
     pub offer: Offer,
     /// It left or died; its history is kept.
     pub orphan: bool,
+    /// The slowest path that will do.
+    pub require: Option<PathKind>,
 }
 
 /// A host that has subscribers of a topic.

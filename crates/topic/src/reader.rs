@@ -8,8 +8,8 @@ use crate::{
     Tensor, TopicView,
 };
 use rgaps_layout::{
-    DType, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
-    MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS, SEQUENCE_END,
+    DType, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
+    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -484,6 +484,10 @@ impl<S: Storage> Reader<S> {
         step!("take.acquired");
         self.move_cursor(index, cursor + 1);
         step!("take.cursor");
+        if message.missed > 0 {
+            // Between hosts; those who publish here say so of messages that never came here.
+            self.count_missed(index, message.missed);
+        }
         self.received += 1;
         self.slot.received().store(self.received, Ordering::Relaxed);
         Taken {
@@ -586,6 +590,10 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tenso
             publish_ns: get(6),
             tag: get(7),
             point,
+            missed: match flags & DESCRIPTOR_MISSED != 0 {
+                true => get(11),
+                false => 0,
+            },
         },
         is_tensor,
     };

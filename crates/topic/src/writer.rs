@@ -9,8 +9,8 @@ use crate::{
     Storage, TopicView,
 };
 use rgaps_layout::{
-    DType, DESCRIPTOR_COPIED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS,
-    MAX_REPLICAS, SEQUENCE_END,
+    DType, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
+    MAX_PUBLISHERS, MAX_REPLICAS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
@@ -80,6 +80,8 @@ pub struct Message {
     pub tag: u64,
     /// What has to be reached before the bytes are there.
     pub point: Point,
+    /// Messages before this one that never reached this host.
+    pub missed: u64,
 }
 
 /// What goes with a message.
@@ -620,6 +622,10 @@ impl<S: Storage> Writer<S> {
         }
         if !message.point.is_none() {
             flags |= DESCRIPTOR_QUEUED;
+        }
+        if message.missed > 0 {
+            flags |= DESCRIPTOR_MISSED;
+            put(11, message.missed);
         }
         if copies.are_any {
             flags |= DESCRIPTOR_COPIED;

@@ -40,6 +40,7 @@ fn messages_arrive_in_order_with_all_their_fields() {
         offset: 1 << 39,
         bytes: 1 << 33,
         publish_ns: 5,
+        missed: 0,
         point: Point::NONE,
         tag: 6,
     };
@@ -352,4 +353,29 @@ fn what_is_published_between_the_daemon_and_the_reader_is_read() {
     assert_eq!(reader.poll().unwrap().message.tag, 1);
     assert!(reader.poll().is_none());
     assert_eq!(reader.missed(), 0);
+}
+
+#[test]
+fn what_was_missed_between_hosts_is_told_with_the_next_message() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(3, false, Start::Live);
+    for (tag, missed) in [(0, 0), (1, 7), (2, 0)] {
+        let loan = writer.loan(0, 256).unwrap();
+        let message = Message {
+            missed,
+            ..message(tag)
+        };
+        writer.publish(loan, &message, &mut |_| ()).unwrap();
+    }
+    for (tag, missed) in [(0, 0), (1, 7), (2, 0)] {
+        let taken = reader.poll().unwrap();
+        // Sequences are of what was published here.
+        assert_eq!(
+            (taken.message.tag, taken.sequence, taken.missed),
+            (tag, tag, missed)
+        );
+        taken.held.release();
+    }
+    assert_eq!(reader.missed(), 7);
 }

@@ -191,6 +191,11 @@ impl Shares {
         *share = shrunk;
     }
 
+    /// What is neither promised nor used.
+    pub fn free(&self) -> u64 {
+        self.total - self.bound
+    }
+
     /// What a topic uses.
     pub fn used(&self, topic: u64) -> u64 {
         self.topics.get(&topic).map_or(0, |share| share.used)

@@ -345,8 +345,8 @@ impl Driver {
         }
     }
 
-    pub(crate) fn open(&mut self, flow: Flow, first: u64, reliable: bool) {
-        self.sender.open(flow, first, reliable);
+    pub(crate) fn open(&mut self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
+        self.sender.open_within(flow, first, reliable, retained_max);
         self.act(None);
     }
 

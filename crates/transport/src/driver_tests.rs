@@ -266,7 +266,9 @@ impl World {
             .collect();
         let mut sent = [[0; 3]; 2];
         for end in &mut self.ends {
-            flows.iter().for_each(|flow| end.open(*flow, 0, true));
+            flows
+                .iter()
+                .for_each(|flow| end.open(*flow, 0, true, u64::MAX));
         }
         let sizes = [1, 60, 900, 1100, 5000];
         for steps in 0.. {

@@ -385,7 +385,12 @@ pub struct Link(Arc<Handle>);
 impl Link {
     /// A publisher's messages are to cross, from sequence `first` on.
     pub fn open(&self, flow: Flow, first: u64, reliable: bool) {
-        self.0 .0.open(flow, first, reliable);
+        self.open_within(flow, first, reliable, u64::MAX);
+    }
+
+    /// The same for a flow that may retain no more than so many bytes.
+    pub fn open_within(&self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
+        self.0 .0.open(flow, first, reliable, retained_max);
     }
 
     /// A message; it does not block. Sequences go up, and what they leave out is missed at the peer. A

@@ -24,6 +24,7 @@ pub mod link;
 mod memory;
 mod owner;
 mod places;
+mod rate;
 mod receiver;
 mod running;
 mod sender;
@@ -35,6 +36,7 @@ pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link
 pub use hello::HelloError;
 pub use lane::LaneStatus;
 pub use owner::{Event, Owner, Payload, Place, Room};
+pub use rate::Rate;
 pub use receiver::{Places, Receiver, ReceiverConfig};
 pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};

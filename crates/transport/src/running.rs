@@ -209,8 +209,10 @@ impl Running {
 
     // What the owner does.
 
-    pub(crate) fn open(&self, flow: Flow, first: u64, reliable: bool) {
-        self.lock().driver.open(flow, first, reliable);
+    pub(crate) fn open(&self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
+        let mut core = self.lock();
+        core.driver.open(flow, first, reliable, retained_max);
+        drop(core);
         self.settle();
     }
 

@@ -117,6 +117,8 @@ impl Entry {
 #[derive(Debug)]
 struct SendFlow {
     reliable: bool,
+    /// Bytes that it may retain, if that is less than what any flow may.
+    retained_max: u64,
     next: u64,
     /// What the receiver had committed when the flow was opened, perhaps by a former life of this end.
     known: u64,
@@ -188,6 +190,11 @@ impl Sender {
 
     /// A publisher's messages are to cross, from sequence `first` on.
     pub fn open(&mut self, flow: Flow, first: u64, reliable: bool) {
+        self.open_within(flow, first, reliable, u64::MAX);
+    }
+
+    /// The same for a flow that may retain no more than so many bytes.
+    pub fn open_within(&mut self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
         if self.flows.contains_key(&flow) {
             return;
         }
@@ -195,6 +202,7 @@ impl Sender {
             flow,
             SendFlow {
                 reliable,
+                retained_max,
                 next: first,
                 known: 0,
                 entries: VecDeque::new(),
@@ -243,11 +251,15 @@ impl Sender {
         ready: u64,
     ) -> Offered {
         let out = self.lanes.is_empty();
-        let (all, outage) = (self.config.retained_bytes_max, self.config.outage_bytes_max);
-        let max = if out { outage } else { all };
         let Some(sending) = self.flows.get_mut(&flow) else {
             return Offered::Never;
         };
+        let (all, outage) = (self.config.retained_bytes_max, self.config.outage_bytes_max);
+        let (all, outage) = (
+            all.min(sending.retained_max),
+            outage.min(sending.retained_max),
+        );
+        let max = if out { outage } else { all };
         let sizes = span.bytes > 0 && span.bytes <= all.min(outage).min(MESSAGE_BYTES_MAX);
         if !sizes || sequence < sending.next || sequence == u64::MAX || sending.closing {
             return Offered::Never;

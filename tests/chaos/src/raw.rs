@@ -103,6 +103,7 @@ impl Raw {
             type_name: String::new(),
             domain: None,
             role: Role::Subscriber(demand),
+            require: None,
         })?;
         let Answer::Joined { member, .. } = answer else {
             bail!("a join: {answer:?}");

@@ -147,6 +147,7 @@ pub fn join(topic: &str, role: Role) -> Request {
         type_name: String::new(),
         domain: None,
         role,
+        require: None,
     }
 }
 

@@ -40,6 +40,10 @@ fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
             _ => random.below(4 * GRANULE_BYTES),
         },
         publish_ns: random.nasty(),
+        missed: match random.below(3) {
+            0 => random.nasty(),
+            _ => 0,
+        },
         point: Point::NONE,
         tag: random.nasty(),
     };

@@ -299,6 +299,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
                 .percent(20)
                 .then(|| Domain::Cuda(GpuUuid([random.word() as u8; 16]))),
             role: absurd_role(random),
+            require: None,
         },
         _ => Request::Topics {
             from: random.nasty() as u32,

@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "5",
-        0x6143_428d_af19_f65b,
+        0x2ddc_7fd4_56fb_3f8e,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "4",
-        0x80b0_8c5c_6f1d_b24f,
+        0x3a1e_59d8_24b9_3911,
     ),
 ];
 

@@ -21,7 +21,10 @@ pub enum Next {
 
 /// A subscriber of a topic, which reads where it was told to.
 pub fn reader(node: &Node, topic: &str, place: &ReadIn) -> anyhow::Result<SubscriberBuilder> {
-    let builder = node.subscriber(topic);
+    let mut builder = node.subscriber(topic);
+    if let Some(path) = place.require {
+        builder = builder.require(path);
+    }
     Ok(
         match place.domain.as_deref().map(domain::parse).transpose()? {
             Some(domain) => builder.domain(domain),

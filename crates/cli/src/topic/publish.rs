@@ -123,6 +123,9 @@ fn create(common: &Common, publish: &Publish) -> anyhow::Result<Publisher> {
         .publisher(&publish.topic)
         .type_name(&publish.type_name)
         .qos(qos);
+    if let Some(path) = publish.require {
+        builder = builder.require(path);
+    }
     if let Some(domain) = domain {
         builder = builder.domain(domain);
     }

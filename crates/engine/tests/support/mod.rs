@@ -180,6 +180,7 @@ pub fn wish_in(topic: &str, role: Role, domain: impl Into<Option<Domain>>) -> Re
         type_name: String::new(),
         domain: domain.into(),
         role,
+        require: None,
     }
 }
 

@@ -244,6 +244,11 @@ impl Coordinator {
             if !peer.given_up && !peer.up && peer.lost.is_some_and(|since| now - since > outage) {
                 tracing::warn!(host, "a host is given up: nothing is kept for it any more");
                 peer.given_up = true;
+                for (topic, outward) in &self.topics {
+                    if outward.streams.contains_key(host) {
+                        peer.broken.insert(topic.clone());
+                    }
+                }
                 peer.wants.clear();
                 peer.wanted.clear();
                 peer.incoming.clear();

@@ -2,9 +2,11 @@
 
 use super::hosts::MEET_AGAIN;
 use super::Coordinator;
-use crate::land::{Heard, Landing};
+use crate::land::{Heard, Landing, LandingLimits};
 use crate::peer::Incoming;
+use crate::quotas::Kind;
 use crate::wire::{clip, Said, Stream, SAID};
+use rgaps::links::Direction;
 use rgaps::{Domain, PublisherQos};
 use rgaps_transport::{Event, Flow};
 use std::collections::HashMap;
@@ -22,7 +24,7 @@ impl Coordinator {
         };
         match heard {
             Heard::Said(bytes) => match Said::decode(&bytes) {
-                Ok(Said::Stream(stream)) => self.announced(host, stream),
+                Ok(Said::Stream(stream)) => self.announced(host, stream, false),
                 Ok(Said::Ready(stream, outcome)) => {
                     if peer.announced.contains_key(&stream) {
                         peer.ready.insert(stream, outcome);
@@ -83,20 +85,41 @@ impl Coordinator {
             Heard::Event(Event::GaveUp { flow, .. }) if flow.topic == SAID => {
                 peer.said_lost = true;
             }
-            Heard::Event(Event::GaveUp { first, next, .. }) => {
+            Heard::Event(Event::GaveUp { flow, first, next }) => {
                 peer.gave_up.0 += next - first;
+                if let Some(topic) = peer.names.get(&flow.topic) {
+                    peer.landings.notes.gave_up(topic, next - first);
+                }
                 peer.tell_given_up();
             }
             Heard::Event(_) => {}
         }
     }
 
-    /// A host says that messages of a topic come from there.
-    pub(super) fn announced(&mut self, host: &str, stream: Stream) {
+    /// Looks again whether there is a place for what had none.
+    pub(super) fn ask_again(&mut self) {
+        let mut streams = Vec::new();
+        for (host, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
+            let short = peer.incoming.values();
+            let short = short.filter(|incoming| incoming.again && incoming.former.is_none());
+            streams.extend(short.map(|incoming| (host.clone(), incoming.stream.clone())));
+        }
+        for (host, stream) in streams {
+            self.announced(&host, stream, true);
+        }
+    }
+
+    /// A host says that messages of a topic come from there; or it said so, and is not told again what it
+    /// was told.
+    pub(super) fn announced(&mut self, host: &str, stream: Stream, again: bool) {
+        let links = &self.config.links;
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
         let (number, topic) = (stream.number, stream.topic.clone());
+        let rule = links.may_cross(Direction::Receive, host, &topic).err();
+        let quota = links.quota(host, &topic);
+        let mut short = None;
         // The same publisher may come in a stream that takes the place of another, and goes on where
         // that one stands.
         let mut landings: HashMap<u64, Arc<Landing>> = peer
@@ -106,8 +129,11 @@ impl Coordinator {
             .flat_map(|incoming| &incoming.landings)
             .map(|(publisher, landing)| (*publisher, landing.clone()))
             .collect();
-        let mut outcome = Ok(());
-        for (publisher, offer) in &stream.publishers {
+        let publishers = match rule {
+            Some(_) => &[][..],
+            None => &stream.publishers[..],
+        };
+        for (publisher, offer) in publishers {
             let flow = Flow {
                 topic: number,
                 incarnation: *publisher,
@@ -131,10 +157,24 @@ impl Coordinator {
                     if self.rows.get(&topic).is_none_or(|row| row.domain.is_none()) {
                         builder = builder.domain(Domain::Host);
                     }
-                    builder.qos(qos).create().map(|created| {
+                    let reserved = quota.map_or(Ok(None), |quota| {
+                        self.quotas.reserve(quota, Kind::Landing, *publisher, offer)
+                    });
+                    reserved.and_then(|reserved| {
+                        let created = builder.qos(qos).create();
+                        let created = created.map_err(|error| error.to_string())?;
                         let mark = self.committed.mark(*publisher);
-                        let most = self.config.links.landing_max.0;
-                        Landing::new(created, self.ours.clone(), mark, most)
+                        let limits = LandingLimits {
+                            landing_max: links.landing_max.0,
+                            message_max: quota
+                                .and_then(|quota| Some((quota.message_max?.0, quota.name.clone()))),
+                            reserved,
+                        };
+                        let landing = Landing::new(created, self.ours.clone(), mark, limits);
+                        if stream.resumed {
+                            landing.resume();
+                        }
+                        Ok(landing)
                     })
                 }
             };
@@ -146,26 +186,51 @@ impl Coordinator {
                         landings: HashMap::new(),
                         outcome: Ok(()),
                         former: None,
+                        again: false,
                     });
                     incoming.landings.insert(*publisher, landing);
                 }
-                Err(error) => {
-                    tracing::warn!(%error, host, topic, "messages of another host have no place here");
-                    outcome = Err(clip(&error.to_string()));
+                Err(why) => {
+                    peer.landings.refuse_flow(flow, &topic);
+                    short = Some(clip(&why));
                 }
             }
         }
-        peer.landings.refuse(number, outcome.is_err());
+        let again_short = short.is_some();
+        let lands = peer.incoming.get(&number);
+        let lands = lands.is_some_and(|incoming| !incoming.landings.is_empty());
+        let why = rule.map(|why| clip(&why)).or(short);
+        match &why {
+            Some(why) => {
+                if peer.landings.notes.refused(&topic, 0, why) {
+                    tracing::warn!(
+                        host,
+                        topic,
+                        "messages of another host have no place here: {why}"
+                    );
+                }
+            }
+            None => peer.landings.notes.allowed(&topic),
+        }
+        // Some of its publishers may have a place.
+        let outcome = why.filter(|_| !lands).map_or(Ok(()), Err);
+        let refused = outcome.as_ref().err().map(String::as_str);
+        peer.landings.refuse(number, &topic, refused);
         let incoming = peer.incoming.entry(number).or_insert_with(|| Incoming {
             stream: stream.clone(),
             landings: HashMap::new(),
             outcome: Ok(()),
             former: None,
+            again: false,
         });
+        let known = incoming.outcome == outcome;
         (incoming.stream, incoming.outcome) = (stream, outcome.clone());
+        incoming.again = again_short;
         if let Some(link) = peer.linked() {
             link.retry();
         }
-        peer.say(self.own.incarnation, &Said::Ready(number, outcome));
+        if !again || !known {
+            peer.say(self.own.incarnation, &Said::Ready(number, outcome));
+        }
     }
 }

@@ -18,9 +18,10 @@ use crate::land::{Heard, Ours};
 use crate::peer::Peer;
 use crate::plane::{random_u64, News, Plane};
 use crate::probe::Probe;
+use crate::quotas::Quotas;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
-use rgaps::{Config, Node, PeersInfo};
+use rgaps::{Config, Node, PeersInfo, RemoteRow};
 use rgaps_transport::{Endpoint, EndpointConfig, Security};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,6 +46,7 @@ pub struct Coordinator {
     plane: Plane,
     endpoint: Endpoint,
     probe: Probe,
+    quotas: Quotas,
     committed: Committed,
     ours: Ours,
     forwarders: Vec<Forwarder>,
@@ -60,6 +62,8 @@ pub struct Coordinator {
     hear: Sender<(String, Heard)>,
     told: Option<(PeersInfo, Instant)>,
     figures: Teller,
+    /// What the daemon was told of topics that do not come across.
+    unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Something has changed since the topics were looked at.
     dirty: bool,
     reconcile_at: Instant,
@@ -117,6 +121,7 @@ impl Coordinator {
             plane,
             endpoint,
             probe,
+            quotas: Quotas::default(),
             committed,
             ours,
             forwarders,
@@ -130,6 +135,7 @@ impl Coordinator {
             hear,
             told: None,
             figures: Teller::default(),
+            unserved: BTreeMap::new(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -188,6 +194,7 @@ impl Coordinator {
         if interest.daemon != self.version.1 {
             // It knows nothing of what the last one was told.
             self.told = None;
+            self.unserved.clear();
             self.dirty = true;
             self.topics.values_mut().for_each(|topic| topic.told = None);
         }

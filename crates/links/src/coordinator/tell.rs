@@ -2,8 +2,10 @@
 
 use super::Coordinator;
 use crate::peer::Peer;
-use rgaps::links::Links;
+use rgaps::links::{Links, MAX_REMOTE_HOSTS};
 use rgaps::{PeersInfo, RemoteRow};
+use rgaps_session::MAX_PEER_TOPICS;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How often the daemon is told of the other hosts.
@@ -21,8 +23,12 @@ impl Coordinator {
             .filter_map(|(host, (stream, want))| {
                 let peer = self.peers.get(host)?;
                 let said = peer.ready.get(stream);
+                let barred = topic.limits.get(host).and_then(|(_, why)| why.as_ref());
                 let (ready, path) = match (&topic.failed, said, peer.up) {
                     (Some((why, _)), ..) => (false, format!("not: {why}")),
+                    (None, ..) if barred.is_some() => {
+                        (false, format!("not: {}", barred.map_or("", String::as_str)))
+                    }
                     (None, Some(Err(why)), _) => (false, format!("not: {why}")),
                     (None, _, false) => (false, "not now: the host is not linked".to_owned()),
                     (None, None, true) => (false, "not yet: the host prepares".to_owned()),
@@ -34,15 +40,11 @@ impl Coordinator {
                         ),
                     ),
                 };
-                let mut path = path;
-                while path.len() > rgaps_session::MAX_PATH_BYTES {
-                    path.pop();
-                }
                 Some(RemoteRow {
                     host: host.clone(),
                     subscribers: want.subscribers,
                     ready,
-                    path,
+                    path: clip_path(path),
                 })
             })
             .collect();
@@ -58,6 +60,57 @@ impl Coordinator {
         }
     }
 
+    /// Tells the daemon which topics do not come across, and why.
+    pub(super) fn tell_unserved(&mut self) {
+        let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
+        let mut push = |topic: &str, host: &str, subscribers, why: &str| {
+            let rows = all.entry(topic.to_owned()).or_default();
+            if rows.len() < MAX_REMOTE_HOSTS {
+                rows.push(RemoteRow {
+                    host: host.to_owned(),
+                    subscribers,
+                    ready: false,
+                    path: clip_path(format!("not: {why}")),
+                });
+            }
+        };
+        for (name, topic) in &self.topics {
+            for (host, (subscribers, why)) in &topic.refused {
+                push(name, host, *subscribers, why);
+            }
+        }
+        for row in self.rows.values().filter(|row| row.subscribers > 0) {
+            if let Err(why) = self.config.links.may_come(&row.name) {
+                push(&row.name, "*", 0, &why);
+            }
+        }
+        for (host, peer) in &self.peers {
+            for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
+                if let Err(why) = &incoming.outcome {
+                    push(&incoming.stream.topic, host, 0, why);
+                }
+            }
+        }
+        let gone = self.unserved.keys().filter(|name| !all.contains_key(*name));
+        let gone: Vec<String> = gone.cloned().collect();
+        for name in gone {
+            if self.node.unserved(&name, Vec::new()).is_ok() {
+                self.unserved.remove(&name);
+            }
+        }
+        for (name, rows) in all {
+            if self.unserved.get(&name) == Some(&rows) {
+                continue;
+            }
+            match self.node.unserved(&name, rows.clone()) {
+                Ok(()) => {
+                    self.unserved.insert(name, rows);
+                }
+                Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
+            }
+        }
+    }
+
     /// Tells the daemon how it is with other hosts.
     pub(super) fn tell(&mut self) {
         let now = Instant::now();
@@ -67,11 +120,16 @@ impl Coordinator {
         if self.told.as_ref().is_some_and(|(_, at)| now - *at < TELL) {
             return;
         }
-        let info = PeersInfo {
+        let mut info = PeersInfo {
             host: self.own.host.clone(),
             peers: self.peers.values().map(Peer::row).collect(),
             troubles: self.probe.troubles(),
         };
+        let mut left = MAX_PEER_TOPICS;
+        for row in &mut info.peers {
+            row.topics.truncate(left);
+            left -= row.topics.len();
+        }
         if self.told.as_ref().is_some_and(|(told, _)| *told == info) {
             return;
         }
@@ -80,6 +138,14 @@ impl Coordinator {
             Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
         }
     }
+}
+
+fn clip_path(mut path: String) -> String {
+    path.retain(|c| !c.is_control());
+    while path.len() > rgaps_session::MAX_PATH_BYTES {
+        path.pop();
+    }
+    path
 }
 
 /// What lanes are made of.

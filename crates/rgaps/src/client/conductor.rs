@@ -9,8 +9,8 @@ use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, ClientRow, Config, InterestRow, LinkFigures, Member, MpsInfo, PeersInfo, PoolGrant,
-    PoolRow, Range, RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
+    Answer, ClientRow, Config, InterestRow, LinkFigures, Member, MpsInfo, PathKind, PeersInfo,
+    PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -131,12 +131,14 @@ impl Conductor {
         type_name: &str,
         domain: Option<Domain>,
         role: Role,
+        require: Option<PathKind>,
     ) -> Result<Joined, ClientError> {
         let request = Request::Join {
             topic: topic.to_owned(),
             type_name: type_name.to_owned(),
             domain,
             role,
+            require,
         };
         self.run(move |worker| worker.join(&request))
     }
@@ -345,6 +347,11 @@ impl Conductor {
         hosts: Vec<RemoteRow>,
     ) -> Result<(), ClientError> {
         self.tell(Request::StandsFor { member, hosts })
+    }
+
+    /// Says between which hosts and this one a topic does not cross.
+    pub(crate) fn unserved(&self, topic: String, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
+        self.tell(Request::Unserved { topic, hosts })
     }
 
     /// Says how it is with other hosts.

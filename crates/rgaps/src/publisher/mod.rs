@@ -23,7 +23,7 @@ use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{History, Member, Offer, Role};
+use rgaps_session::{History, Member, Offer, PathKind, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{Copied, Message, Point, RegionView, Shared, Sleeper, TopicView, With, Writer};
@@ -38,6 +38,7 @@ pub struct PublisherBuilder {
     topic: String,
     type_name: String,
     domain: Option<Domain>,
+    require: Option<PathKind>,
     qos: PublisherQos,
 }
 
@@ -48,6 +49,7 @@ impl PublisherBuilder {
             topic: topic.to_owned(),
             type_name: String::new(),
             domain: None,
+            require: None,
             qos: PublisherQos::default(),
         }
     }
@@ -61,6 +63,13 @@ impl PublisherBuilder {
     /// Where the messages live. Default: where the topic's do, or on the host.
     pub fn domain(mut self, domain: Domain) -> Self {
         self.domain = Some(domain);
+        self
+    }
+
+    /// The slowest path to each subscriber that will do: where there is only a slower one, joining is refused, now or to
+    /// whoever comes later, and other hosts are not served. Default: any.
+    pub fn require(mut self, path: PathKind) -> Self {
+        self.require = Some(path);
         self
     }
 
@@ -123,7 +132,13 @@ impl PublisherBuilder {
         };
         let conductor = &self.node.conductor;
         let role = Role::Publisher(offer);
-        let joined = conductor.join(&self.topic, &self.type_name, self.domain, role)?;
+        let joined = conductor.join(
+            &self.topic,
+            &self.type_name,
+            self.domain,
+            role,
+            self.require,
+        )?;
         let member = joined.member;
         match PublisherCore::new(conductor.clone(), joined, self.topic, qos) {
             Ok(core) => Ok(Publisher {
@@ -360,6 +375,7 @@ impl PublisherCore {
             tensor: None,
             stream: Stream(0),
             publish_ns: None,
+            missed: 0,
             failed: None,
             early: None,
         })
@@ -422,6 +438,7 @@ impl PublisherCore {
             publish_ns,
             tag: filled.tag,
             point: Point::NONE,
+            missed: filled.missed,
         };
         // Before anything is queued on the stream, so that nothing is in the way of what has to run for
         // subscribers to read on.

@@ -1,0 +1,103 @@
+//! What did not come across between this host and another, by topic: for `rgaps peers` and the log.
+
+use crate::wire::clip;
+use rgaps::PeerTopic;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Topics that are remembered of a host; of others only the sum.
+const MAX_TOPICS: usize = 1024;
+
+/// Counts, for one host.
+#[derive(Default)]
+pub struct Notes(Mutex<BTreeMap<String, PeerTopic>>);
+
+impl Notes {
+    fn change(&self, topic: &str, change: impl FnOnce(&mut PeerTopic)) {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rows.contains_key(topic) && rows.len() >= MAX_TOPICS {
+            return;
+        }
+        let row = rows.entry(topic.to_owned()).or_default();
+        row.topic = topic.to_owned();
+        change(row);
+    }
+
+    /// Messages for that host were given up.
+    pub fn gave_up(&self, topic: &str, messages: u64) {
+        self.change(topic, |row| row.gave_up += messages);
+    }
+
+    /// Messages from that host never came.
+    pub fn missed(&self, topic: &str, messages: u64) {
+        self.change(topic, |row| row.missed += messages);
+    }
+
+    /// That host did, or we would have done, what may not be. True: not for this reason before.
+    pub fn refused(&self, topic: &str, times: u64, why: &str) -> bool {
+        let why = clip(why);
+        let mut is_new = false;
+        self.change(topic, |row| {
+            row.refused += times;
+            is_new = row.why != why;
+            row.why = why;
+        });
+        is_new
+    }
+
+    /// Once more, for the reason that is known.
+    pub fn refused_again(&self, topic: &str) {
+        self.change(topic, |row| row.refused += 1);
+    }
+
+    /// There is no reason any more.
+    pub fn allowed(&self, topic: &str) {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(row) = rows.get_mut(topic) {
+            row.why.clear();
+        }
+    }
+
+    /// So many of them at most: those with the most first.
+    pub fn rows(&self, most: usize) -> Vec<PeerTopic> {
+        let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = |row: &PeerTopic| row.gave_up + row.missed + row.refused;
+        let mut rows: Vec<PeerTopic> = rows
+            .values()
+            .filter(|row| lost(row) > 0 || !row.why.is_empty())
+            .cloned()
+            .collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(lost(row)));
+        rows.truncate(most);
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_most_comes_first_and_reasons_go() {
+        let notes = Notes::default();
+        assert_eq!(notes.rows(8), []);
+        notes.gave_up("a", 2);
+        notes.missed("b", 3);
+        assert!(notes.refused("c", 0, "a rule"));
+        assert!(!notes.refused("c", 1, "a rule"));
+        notes.gave_up("a", 2);
+        let rows = notes.rows(8);
+        let names: Vec<&str> = rows.iter().map(|row| row.topic.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(
+            (rows[0].gave_up, rows[1].missed, rows[2].refused),
+            (4, 3, 1)
+        );
+        assert_eq!(rows[2].why, "a rule");
+        notes.allowed("c");
+        assert_eq!(notes.rows(8)[2].why, "");
+        assert_eq!(notes.rows(1).len(), 1);
+        (0..2 * MAX_TOPICS).for_each(|topic| notes.missed(&topic.to_string(), 1));
+        assert!(notes.rows(usize::MAX).len() <= MAX_TOPICS);
+    }
+}

@@ -1,0 +1,348 @@
+//! What may cross between hosts and what may not: rules, quotas, and what an outage loses.
+#![forbid(unsafe_code)]
+mod support;
+
+use rgaps::{Node, PathKind, PeerTopic, RemoteRow};
+use std::time::{Duration, Instant};
+use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+
+/// How long a topic is watched that is to bring nothing, once it is known that it was refused.
+const WATCHED: Duration = Duration::from_millis(300);
+
+/// `host-a` and `host-b` with something more in their `[links]`.
+fn two(more: [&str; 2]) -> [Host; 2] {
+    let ports = ports(2);
+    let start = |at: usize| {
+        let name = ["host-a", "host-b"][at];
+        let links = format!(
+            "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+             connect = [\"tcp/127.0.0.1:{}\"]\n{}",
+            ports[at],
+            ports[1 - at],
+            more[at]
+        );
+        Host::start(name, &links)
+    };
+    [start(0), start(1)]
+}
+
+/// Waits until 'topic info' has a row that says this, and returns it.
+fn told(node: &Node, topic: &str, says: &str) -> RemoteRow {
+    let begun = Instant::now();
+    loop {
+        let rows = node
+            .topic(topic)
+            .map(|topic| topic.remote)
+            .unwrap_or_default();
+        if let Some(row) = rows.iter().find(|row| row.path.contains(says)) {
+            return row.clone();
+        }
+        assert!(
+            begun.elapsed() < LIMIT,
+            "waited for '{says}' in 'topic info': {rows:?}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until 'rgaps peers' says this of a topic.
+fn noted(node: &Node, topic: &str, what: &str, is_so: impl Fn(&PeerTopic) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let peers = node.peers().unwrap_or_default().peers;
+        let mut rows = peers.iter().flat_map(|peer| &peer.topics);
+        if rows.any(|row| row.topic == topic && is_so(row)) {
+            return;
+        }
+        assert!(
+            begun.elapsed() < LIMIT,
+            "waited for {what} of '{topic}' in 'rgaps peers': {peers:?}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn rule(name: &str, peer: &str, topics: &str, direction: &str, action: &str) -> String {
+    format!(
+        "[[links.rules]]\nname = \"{name}\"\npeer = \"{peer}\"\ntopics = [\"{topics}\"]\n\
+         direction = \"{direction}\"\naction = \"{action}\"\n"
+    )
+}
+
+#[test]
+fn a_topic_that_may_not_go_to_a_host_does_not_and_others_do() {
+    let rules = rule("small", "*", "camera/small", "send", "allow")
+        + &rule("no-cameras", "host-b*", "camera/**", "send", "deny");
+    let hosts = two([&rules, ""]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let subscriber = |topic: &str| b.subscriber(topic).reliable().create().unwrap();
+    let (raw, small) = (subscriber("camera/raw"), subscriber("camera/small"));
+    let publisher = |topic: &str| a.publisher(topic).deadline(LIMIT).create().unwrap();
+    let (raw_out, small_out) = (publisher("camera/raw"), publisher("camera/small"));
+    wait_for_subscribers(&small_out, 1);
+    let row = told(&a, "camera/raw", "links.rules 'no-cameras'");
+    assert_eq!(
+        (row.host.as_str(), row.subscribers, row.ready),
+        ("host-b", 1, false)
+    );
+    raw_out.put(b"raw").unwrap();
+    small_out.put(b"small").unwrap();
+    assert_eq!(receive(&small).as_slice().unwrap(), b"small");
+    assert!(raw.recv_timeout(WATCHED).is_err());
+    assert_eq!(raw_out.subscribers(), 0);
+    noted(&a, "camera/raw", "the rule", |row| {
+        row.why.contains("no-cameras")
+    });
+}
+
+#[test]
+fn a_topic_that_may_not_come_from_a_host_is_refused_here_also_if_it_is_sent() {
+    let hosts = two([
+        "",
+        &rule("no-commands", "host-a", "command/**", "receive", "deny"),
+    ]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    // From other hosts it might come, so it is asked for, and host-a sends what it is asked for.
+    let command = b.subscriber("command/go").reliable().create().unwrap();
+    let state = b.subscriber("state").reliable().create().unwrap();
+    let command_out = a.publisher("command/go").deadline(LIMIT).create().unwrap();
+    let state_out = a.publisher("state").deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&state_out, 1);
+    let row = told(&a, "command/go", "links.rules 'no-commands'");
+    assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
+    // And here, where it does not come from.
+    let row = told(&b, "command/go", "come from 'host-a'");
+    assert_eq!(
+        (row.host.as_str(), row.subscribers, row.ready),
+        ("host-a", 0, false)
+    );
+    command_out.put(b"go").unwrap();
+    state_out.put(b"1").unwrap();
+    assert_eq!(receive(&state).as_slice().unwrap(), b"1");
+    assert!(command.recv_timeout(WATCHED).is_err());
+    assert_eq!(command_out.subscribers(), 0);
+    noted(&b, "command/go", "the rule", |row| {
+        row.why.contains("no-commands")
+    });
+}
+
+#[test]
+fn what_may_come_from_nobody_is_not_asked_for() {
+    let hosts = two(["", &rule("closed", "*", "secret/**", "receive", "deny")]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let secret = b.subscriber("secret/key").create().unwrap();
+    let open = b.subscriber("open").reliable().create().unwrap();
+    let secret_out = a.publisher("secret/key").create().unwrap();
+    let open_out = a.publisher("open").deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&open_out, 1);
+    let row = told(&b, "secret/key", "links.rules 'closed'");
+    assert_eq!((row.host.as_str(), row.ready), ("*", false));
+    secret_out.put(b"k").unwrap();
+    open_out.put(b"o").unwrap();
+    assert_eq!(receive(&open).as_slice().unwrap(), b"o");
+    assert!(secret.recv_timeout(WATCHED).is_err());
+    // The other host has not heard of it.
+    assert_eq!(a.topic("secret/key").unwrap().remote, []);
+}
+
+#[test]
+fn a_publisher_that_needs_more_than_is_left_of_a_quota_waits_until_there_is_some() {
+    const QUOTA: &str = "[[links.quotas]]\nname = \"cameras\"\ntopics = [\"camera/**\"]\n\
+                         message_max = \"1MiB\"\nlanding_max = \"4MiB\"\n";
+    let hosts = two(["", QUOTA]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let subscriber = |topic: &str| b.subscriber(topic).reliable().create().unwrap();
+    let (left, right) = (subscriber("camera/left"), subscriber("camera/right"));
+    let publisher = |topic: &str| {
+        let publisher = a.publisher(topic).keep_last(3).deadline(LIMIT);
+        publisher.create().unwrap()
+    };
+    let left_out = publisher("camera/left");
+    wait_for_subscribers(&left_out, 1);
+    let right_out = publisher("camera/right");
+    let row = told(
+        &a,
+        "camera/right",
+        "quota 'cameras': landing_max: topic needs 3MiB, 1MiB left of 4MiB",
+    );
+    assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
+    assert!(!right_out.wait_for_subscribers(1, WATCHED).unwrap());
+    noted(&b, "camera/right", "the quota", |row| {
+        row.why.contains("landing_max")
+    });
+    let sent = content(1, 900_000);
+    left_out.put(&sent).unwrap();
+    assert!(receive(&left).as_slice().unwrap() == sent);
+    // Longer than what it may be.
+    left_out.put(&content(2, 1_100_000)).unwrap();
+    left_out.put(&sent).unwrap();
+    let sample = receive(&left);
+    assert!(sample.as_slice().unwrap() == sent);
+    assert_eq!(sample.missed(), 1);
+    noted(&b, "camera/left", "a message that was too long", |row| {
+        row.refused >= 1
+    });
+    drop(sample);
+    // The other one gets what the first one had.
+    drop((left, left_out));
+    wait_for_subscribers(&right_out, 1);
+    right_out.put(&sent).unwrap();
+    assert!(receive(&right).as_slice().unwrap() == sent);
+}
+
+#[test]
+fn shares_of_a_link_add_up_to_no_more_than_it_has_and_a_topic_has_no_more_than_its_share() {
+    const RATE: u64 = 4_000_000;
+    const BYTES: usize = 200_000;
+    const COUNT: u64 = 30;
+    let quota = format!(
+        "rate_max = 6000000\n[[links.quotas]]\nname = \"slow\"\ntopics = [\"slow/*\"]\nrate_max = {RATE}\n"
+    );
+    let hosts = two([&quota, ""]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let one = b.subscriber("slow/1").reliable().create().unwrap();
+    let one_out = a
+        .publisher("slow/1")
+        .keep_last(4)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&one_out, 1);
+    let _two = b.subscriber("slow/2").reliable().create().unwrap();
+    let _two_out = a.publisher("slow/2").create().unwrap();
+    told(
+        &a,
+        "slow/2",
+        "quota 'slow': rate_max: topic needs 4000000 a second, 2000000 left of links.rate_max = 6000000",
+    );
+    let begun = Instant::now();
+    let publishing = std::thread::spawn(move || {
+        for number in 0..COUNT {
+            one_out.put(&content(number, BYTES)).unwrap();
+        }
+        one_out
+    });
+    for number in 0..COUNT {
+        let sample = receive(&one);
+        assert_eq!((sample.sequence(), sample.missed()), (number, 0));
+        assert!(sample.as_slice().unwrap() == content(number, BYTES));
+        // A slow machine only makes it slower.
+        let came = (number + 1) * BYTES as u64;
+        let most = begun.elapsed().as_secs_f64() * RATE as f64 + RATE as f64 / 20.0 + BYTES as f64;
+        assert!(came as f64 <= most, "{came} bytes in {:?}", begun.elapsed());
+    }
+    until("the publisher", || publishing.is_finished());
+    publishing.join().unwrap();
+}
+
+#[test]
+fn what_is_staged_has_a_quota_too() {
+    const QUOTA: &str = "[[links.quotas]]\nname = \"out\"\ntopics = [\"log/**\"]\n\
+                         message_max = 1000\nstaging_max = 5000\n";
+    let hosts = two([QUOTA, ""]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let (big, fits) = (b.subscriber("log/big"), b.subscriber("log/fits"));
+    let (_big, fits) = (big.create().unwrap(), fits.reliable().create().unwrap());
+    let big_out = a.publisher("log/big").keep_last(6).create().unwrap();
+    told(
+        &a,
+        "log/big",
+        "quota 'out': staging_max: topic needs 6000, 5000 left of 5000",
+    );
+    let fits_out = a
+        .publisher("log/fits")
+        .keep_last(5)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&fits_out, 1);
+    assert_eq!(big_out.subscribers(), 0);
+    for number in 0..50 {
+        fits_out.put(&content(number, 1000)).unwrap();
+        let sample = receive(&fits);
+        assert!(sample.as_slice().unwrap() == content(number, 1000));
+    }
+}
+
+#[test]
+fn a_path_to_another_host_is_not_used_where_a_faster_one_is_required() {
+    let hosts = two(["", ""]);
+    let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let reader = |topic: &str| b.subscriber(topic).reliable();
+    let (fast, any) = (
+        reader("fast").create().unwrap(),
+        reader("any").create().unwrap(),
+    );
+    let picky = reader("picky").require(PathKind::Pinned).create().unwrap();
+    let writer = |topic: &str| a.publisher(topic).deadline(LIMIT);
+    let fast_out = writer("fast").require(PathKind::ZeroCopy).create().unwrap();
+    let any_out = writer("any").require(PathKind::Tcp).create().unwrap();
+    let picky_out = writer("picky").create().unwrap();
+    wait_for_subscribers(&any_out, 1);
+    let row = told(
+        &a,
+        "fast",
+        "not: the publisher requires a path of zero_copy or better",
+    );
+    assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
+    // There it is the daemon that refuses the publisher that would stand for the one here.
+    let row = told(
+        &a,
+        "picky",
+        "requires a path of pinned or better, and this one is tcp",
+    );
+    assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
+    for publisher in [&fast_out, &picky_out, &any_out] {
+        publisher.put(b"1").unwrap();
+    }
+    assert_eq!(receive(&any).as_slice().unwrap(), b"1");
+    for subscriber in [&fast, &picky] {
+        assert!(subscriber.recv_timeout(WATCHED).is_err());
+    }
+    assert_eq!((fast_out.subscribers(), picky_out.subscribers()), (0, 0));
+    // Who requires what is not there is told at once where messages come from another host already.
+    let refused = reader("any").require(PathKind::Rdma).create().unwrap_err();
+    assert!(refused.to_string().contains("another host"), "{refused}");
+}
+
+#[test]
+fn what_an_outage_lost_is_told_with_the_next_message_and_in_the_listing() {
+    const LOST: u64 = 5;
+    let short = "outage_ms = 300\nlease_ms = 300\n";
+    let mut hosts = two([short, short]);
+    let (a, b) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let subscriber = b.subscriber("state").reliable().create().unwrap();
+    let publisher = a
+        .publisher("state")
+        .keep_last(16)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 1);
+    publisher.put(&content(0, 1000)).unwrap();
+    assert!(receive(&subscriber).as_slice().unwrap() == content(0, 1000));
+    hosts[1].kill_links();
+    for number in 1..=LOST {
+        publisher.put(&content(number, 1000)).unwrap();
+    }
+    until("nobody there any more", || publisher.subscribers() == 0);
+    noted(&a, "state", "what was given up", |row| row.gave_up > 0);
+    // Also what nobody kept, since the host was given up.
+    until("the topic to go nowhere", || {
+        a.topic("state").unwrap().remote.is_empty()
+    });
+    for number in LOST + 1..=2 * LOST {
+        publisher.put(&content(number, 1000)).unwrap();
+    }
+    hosts[1].start_links();
+    wait_for_subscribers(&publisher, 1);
+    publisher.put(&content(100, 1000)).unwrap();
+    let sample = receive(&subscriber);
+    assert!(sample.as_slice().unwrap() == content(100, 1000));
+    assert_eq!(sample.missed(), 2 * LOST);
+    noted(&b, "state", "what was missed", |row| row.missed == 2 * LOST);
+    publisher.put(&content(101, 1000)).unwrap();
+    let sample = receive(&subscriber);
+    assert!(sample.as_slice().unwrap() == content(101, 1000));
+    assert_eq!(sample.missed(), 0);
+}
