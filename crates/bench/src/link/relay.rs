@@ -194,7 +194,7 @@ impl<'a> Lanes<'a> {
                 number,
                 offset: *offset,
                 bytes: *bytes,
-                count: if kind == Kind::Hop {
+                count: if matches!(kind, Kind::Hop | Kind::Series) {
                     parts.len() as u64
                 } else {
                     count
