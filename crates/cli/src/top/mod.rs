@@ -97,13 +97,11 @@ fn run(
         terminal.draw(|frame| draw::draw(frame, &view, &report))?;
         let wait = due.saturating_duration_since(Instant::now()).min(LOOK);
         if event::poll(wait)? {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => {
-                    if view.key(key, report.topics.len()) == Step::Quit {
-                        return Ok(());
-                    }
+            if let Event::Key(key) = event::read()? {
+                let pressed = key.kind == KeyEventKind::Press;
+                if pressed && view.key(key, report.topics.len()) == Step::Quit {
+                    return Ok(());
                 }
-                _ => {}
             }
         }
     }
