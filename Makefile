@@ -133,7 +133,7 @@ aarch64: ## Cross build of everything; the pure crates' tests under qemu-user
 install: ## Programs, C libraries and headers below PREFIX (/usr/local); DESTDIR is respected
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" tools/install.sh
 
-dist: wheel ## Folder for a machine without compilers, such as one with a GPU: dist/
+dist: wheel ## Folder for a machine without compilers, such as one with a GPU: dist/, packed as target/dist.tar.xz
 	@tools/dist.sh
 
 clean: ## Remove what the other targets made
