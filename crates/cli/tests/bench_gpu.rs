@@ -4,24 +4,11 @@
 mod support;
 
 use serde_json::Value;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use support::{Realm, Run};
+use std::time::Duration;
+use support::{limited, Realm, Run};
 
 /// Much longer than any of these runs takes.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Ends a benchmark that hangs; its processes end with it.
-struct Limited(Option<Child>);
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 fn run(realm: &Realm, driver: &[(&str, &str)], arguments: &[&str]) -> Run {
     let mut command = realm.command(&[&["bench"], arguments, &["--json"]].concat());
@@ -32,26 +19,7 @@ fn run(realm: &Realm, driver: &[(&str, &str)], arguments: &[&str]) -> Run {
             .env("RGAPS_TEST_DRIVER_DEVICES", "2")
             .envs(driver.iter().copied());
     }
-    limited(command, arguments)
-}
-
-fn limited(mut command: Command, arguments: &[&str]) -> Run {
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut limited = Limited(Some(child.unwrap()));
-    let deadline = Instant::now() + LIMIT;
-    // What it prints fits a pipe.
-    while limited.0.as_mut().unwrap().try_wait().unwrap().is_none() {
-        assert!(
-            Instant::now() < deadline,
-            "bench {arguments:?} did not end in {LIMIT:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let child = limited.0.take().unwrap();
-    child.wait_with_output().unwrap().into()
+    limited(command, LIMIT)
 }
 
 #[track_caller]

@@ -4,45 +4,18 @@
 mod support;
 
 use serde_json::Value;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-use support::{links, Realm, Run};
+use std::time::Duration;
+use support::{limited, links, Realm, Run};
 
 /// Much longer than any of these runs takes.
 const LIMIT: Duration = Duration::from_secs(100);
-
-/// Ends a benchmark that hangs; its processes end with it.
-struct Limited(Option<Child>);
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 fn run(arguments: &[&str]) -> Run {
     let realm = Realm::new();
     let arguments = [&["bench", "link"], arguments, &["--json"]].concat();
     let mut command = realm.command(&arguments);
-    let child = command
-        .env("RGAPS_LINKS_PROGRAM", links())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut limited = Limited(Some(child.unwrap()));
-    let deadline = Instant::now() + LIMIT;
-    // What it prints fits a pipe.
-    while limited.0.as_mut().unwrap().try_wait().unwrap().is_none() {
-        assert!(
-            Instant::now() < deadline,
-            "{arguments:?} did not end in {LIMIT:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    limited.0.take().unwrap().wait_with_output().unwrap().into()
+    command.env("RGAPS_LINKS_PROGRAM", links());
+    limited(command, LIMIT)
 }
 
 #[track_caller]

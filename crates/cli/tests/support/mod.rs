@@ -20,15 +20,7 @@ pub fn daemon() -> &'static Path {
             return built.into();
         }
         let folder = Path::new(env!("CARGO_BIN_EXE_rgaps")).parent().unwrap();
-        let release = folder.file_name().is_some_and(|name| name == "release");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "rgapsd", "--target-dir"]);
-        build.arg(folder.parent().unwrap());
-        if release {
-            build.arg("--release");
-        }
-        let built = build.status().expect("cargo can be started");
-        assert!(built.success(), "rgapsd does not build");
+        build("rgapsd", folder);
         folder.join("rgapsd")
     })
 }
@@ -51,16 +43,52 @@ pub fn links() -> &'static Path {
         if there.exists() {
             return there;
         }
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "rgaps-links", "--target-dir"]);
-        build.arg(folder.parent().unwrap());
-        if folder.file_name().is_some_and(|name| name == "release") {
-            build.arg("--release");
-        }
-        let built = build.status().expect("cargo can be started");
-        assert!(built.success(), "rgaps-links does not build");
+        build("rgaps-links", folder);
         there
     })
+}
+
+/// Builds another package's program, as the one under test is built, into its folder.
+fn build(package: &str, folder: &Path) {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "-p", package, "--target-dir"]);
+    build.arg(folder.parent().unwrap());
+    if folder.file_name().is_some_and(|name| name == "release") {
+        build.arg("--release");
+    }
+    let built = build.status().expect("cargo can be started");
+    assert!(built.success(), "{package} does not build");
+}
+
+/// Ends a program that hangs; its processes end with it.
+struct Limited(Option<Child>);
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a program says that ends within a limit, and prints no more than a pipe holds.
+pub fn limited(mut command: Command, limit: Duration) -> Run {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut limited = Limited(Some(child.unwrap()));
+    let deadline = Instant::now() + limit;
+    while limited.0.as_mut().unwrap().try_wait().unwrap().is_none() {
+        assert!(
+            Instant::now() < deadline,
+            "{command:?} did not end in {limit:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let child = limited.0.take().unwrap();
+    child.wait_with_output().unwrap().into()
 }
 
 /// A folder with a socket, and no daemon yet.
