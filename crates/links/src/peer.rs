@@ -188,11 +188,14 @@ impl Peer {
         let (messages, told) = self.gave_up;
         let due = told.is_none_or(|told| told.elapsed() >= TELL_GIVEN_UP);
         if messages > 0 && due {
+            let why = match self.up {
+                true => "it takes best-effort messages more slowly than they come (links.in_flight_max)",
+                false => "it was gone for longer than links.outage_ms, or more than links.outage_max waited for it",
+            };
             tracing::warn!(
                 host = self.node.host,
                 messages,
-                "messages were given up: the host was gone for longer than links.outage_ms, or more than \
-                 links.outage_max waited for it"
+                "messages for a host were given up: {why}"
             );
             self.gave_up = (0, Some(Instant::now()));
         }

@@ -67,6 +67,7 @@ pub fn subscribe(orders: &Orders, told: &Subscribe, board: &Board) -> anyhow::Re
     };
     let wrong = gpu.as_ref().map(|gpu| gpu.numbers(1)).transpose()?;
     let qos = SubscriberQos {
+        reliable: true,
         max_held: plan.per_round(topic) as u32 + 1,
         spin: Duration::ZERO,
         ..SubscriberQos::default()
