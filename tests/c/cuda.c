@@ -413,6 +413,50 @@ static void domains(const char *name)
     rgaps_publisher_destroy(publisher);
 }
 
+/* Whoever comes second is refused where the path is slower than either requires. */
+static void paths(const char *name)
+{
+    rgaps_publisher_options_t strict = {.size = sizeof strict,
+                                        .domain = "host",
+                                        .require = RGAPS_PATH_PEER};
+    rgaps_publisher_options_t lax = {.size = sizeof lax, .domain = "host"};
+    rgaps_subscriber_options_t here = {.size = sizeof here,
+                                       .domain = "host",
+                                       .require = RGAPS_PATH_ZERO_COPY};
+    rgaps_subscriber_options_t away = {.size = sizeof away, .domain = "cuda"};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber, *other;
+    const void *data;
+
+    OK(rgaps_publisher_create(name, &strict, &publisher));
+    OK(rgaps_subscriber_create(name, &here, &subscriber));
+    FAILS(RGAPS_ERROR_PATH_TOO_SLOW, "the publisher requires a path of peer or better",
+          rgaps_subscriber_create(name, &away, &other));
+    CHECK(other == NULL && strstr(rgaps_error_message(), "this one is pinned") != NULL);
+    OK(rgaps_publisher_push(publisher, "here", 4));
+    OK(rgaps_subscriber_pull(subscriber, SOON, &data, NULL));
+    CHECK(memcmp(data, "here", 4) == 0);
+    OK(rgaps_subscriber_release(subscriber, data));
+    rgaps_publisher_destroy(publisher);
+
+    /* The publisher comes second, and then requires what there is. */
+    away.require = RGAPS_PATH_PINNED;
+    OK(rgaps_subscriber_create(name, &away, &other));
+    FAILS(RGAPS_ERROR_PATH_TOO_SLOW, "peer", rgaps_publisher_create(name, &strict, &publisher));
+    CHECK(publisher == NULL);
+    strict.require = RGAPS_PATH_PINNED;
+    OK(rgaps_publisher_create(name, &strict, &publisher));
+    rgaps_publisher_destroy(publisher);
+    rgaps_subscriber_destroy(other);
+    rgaps_subscriber_destroy(subscriber);
+
+    OK(rgaps_publisher_create(name, &lax, &publisher));
+    away.require = RGAPS_PATH_ZERO_COPY;
+    FAILS(RGAPS_ERROR_PATH_TOO_SLOW, "the subscriber requires",
+          rgaps_subscriber_create(name, &away, &other));
+    rgaps_publisher_destroy(publisher);
+}
+
 int main(void)
 {
     struct turns turns;
@@ -445,5 +489,6 @@ int main(void)
     streams(topic("streams"));
     aborted(dying, mortal, begin[1]);
     domains(topic("domains"));
+    paths(topic("paths"));
     return 0;
 }

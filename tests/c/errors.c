@@ -9,7 +9,8 @@ static void arguments(const char *name)
     rgaps_publisher_options_t wrong_type = {.size = sizeof wrong_type, .type_name = "\xff"};
     rgaps_subscriber_options_t wrong_late = {.size = sizeof wrong_late, .late = 9};
     rgaps_subscriber_options_t wrong_held = {.size = sizeof wrong_held, .max_held = 100000};
-    rgaps_subscriber_options_t wrong_reserved = {.size = sizeof wrong_reserved, .reserved = 1};
+    rgaps_subscriber_options_t wrong_path = {.size = sizeof wrong_path, .require = 6};
+    rgaps_publisher_options_t wrong_reserved = {.size = sizeof wrong_reserved, .reserved = 1};
     rgaps_node_options_t wrong_file = {.size = sizeof wrong_file, .config_file = "/no/such/file"};
     rgaps_node_options_t wrong_realm = {.size = sizeof wrong_realm, .realm = "a realm"};
     rgaps_publisher_t *publisher = (rgaps_publisher_t *)&wrong_size;
@@ -34,8 +35,10 @@ static void arguments(const char *name)
     FAILS(RGAPS_ERROR_ARGUMENT, "RGAPS_LATE_LAST",
           rgaps_subscriber_create(name, &wrong_late, &subscriber));
     FAILS(RGAPS_ERROR_ARGUMENT, "max_held", rgaps_subscriber_create(name, &wrong_held, &subscriber));
+    FAILS(RGAPS_ERROR_ARGUMENT, "RGAPS_PATH_ZERO_COPY",
+          rgaps_subscriber_create(name, &wrong_path, &subscriber));
     FAILS(RGAPS_ERROR_ARGUMENT, "reserved",
-          rgaps_subscriber_create(name, &wrong_reserved, &subscriber));
+          rgaps_publisher_create(name, &wrong_reserved, &publisher));
     FAILS(RGAPS_ERROR_ARGUMENT, "/no/such/file", rgaps_node_create("test", &wrong_file, &node));
     FAILS(RGAPS_ERROR_ARGUMENT, "realm", rgaps_node_create("test", &wrong_realm, &node));
     FAILS(RGAPS_ERROR_ARGUMENT, "float7", rgaps_dtype_parse("float7", &dtype));
@@ -228,6 +231,7 @@ int main(void)
     CHECK(strcmp(rgaps_error_message(), "") == 0);
     CHECK(strcmp(rgaps_status_name(RGAPS_OK), "RGAPS_OK") == 0);
     CHECK(strcmp(rgaps_status_name(RGAPS_ERROR_INTERNAL), "RGAPS_ERROR_INTERNAL") == 0);
+    CHECK(strcmp(rgaps_status_name(RGAPS_ERROR_PATH_TOO_SLOW), "RGAPS_ERROR_PATH_TOO_SLOW") == 0);
     CHECK(strcmp(rgaps_status_name(-12345), "RGAPS_ERROR_?") == 0);
     snprintf(name, sizeof name, "%s", topic("errors"));
     arguments(name);

@@ -91,6 +91,36 @@ def test_a_subscriber_of_another_domain_is_behind_the_publishers_stream(program)
     ).finish(60)
 
 
+def test_a_path_that_is_slower_than_required_is_refused(program):
+    program(
+        """
+        import pytest
+        import rgaps
+
+        host, one, two = rgaps.domains()
+        with rgaps.Node() as node:
+            with node.publisher("t", domain="host", require="zero_copy") as pub:
+                with node.subscriber("t", domain="host", require="zero_copy") as sub:
+                    words = "publisher requires a path of zero_copy.*this one is pinned"
+                    with pytest.raises(rgaps.PathTooSlow, match=words):
+                        node.subscriber("t", domain=one)
+                    pub.put(b"here")
+                    assert sub.recv(20).tobytes() == b"here"
+            # Whoever comes second: here the publisher.
+            with node.subscriber("u", domain=one, require="peer"):
+                with pytest.raises(rgaps.PathTooSlow, match="subscriber requires.*pinned"):
+                    node.publisher("u", domain="host")
+                node.publisher("u", domain=one, require="zero_copy").close()
+            # Two GPUs that are no peers: the subscriber finds it out.
+            with node.publisher("v", domain=one):
+                with pytest.raises(rgaps.PathTooSlow, match="no peers"):
+                    node.subscriber("v", domain=two, require="peer")
+                node.subscriber("v", domain=two, require="pinned").close()
+        """,
+        env=TWO,
+    ).finish(60)
+
+
 def test_an_integrated_gpu_reads_the_hosts_messages_in_place(program):
     out = program(
         READS_ELSEWHERE, "host", "cuda:1", env={**TWO, "RGAPS_TEST_DRIVER_INTEGRATED": "1"}

@@ -61,6 +61,16 @@ def test_a_demand_that_nobody_offers(node):
             node.subscriber("t", late="latest")
 
 
+def test_a_path_that_is_required(node):
+    with rgaps.publisher("t", require="zero_copy") as pub:
+        with rgaps.subscriber("t", require="tcp") as sub:
+            pub.put(b"x")
+            assert sub.recv(5).tobytes() == b"x"
+    for join in (node.publisher, node.subscriber):
+        with pytest.raises(rgaps.InvalidArgument, match="'warp' is no path.*zero_copy"):
+            join("t", require="warp")
+
+
 def test_arguments_out_of_their_limits(node):
     for wrong in (
         {"history": 0},

@@ -131,7 +131,9 @@ enum rgaps_status {
      * context. What its bytes hold is anything. */
     RGAPS_ERROR_ABORTED = -27,
     /* The work that writes the message did not finish in time. */
-    RGAPS_ERROR_UNFINISHED = -28
+    RGAPS_ERROR_UNFINISHED = -28,
+    /* The path between the members is slower than one of them requires. */
+    RGAPS_ERROR_PATH_TOO_SLOW = -29
 };
 
 typedef struct rgaps_node rgaps_node_t;
@@ -212,6 +214,22 @@ rgaps_status_t rgaps_dtype_parse(const char *name, rgaps_dtype_t *dtype);
 rgaps_status_t rgaps_tensor_contiguous(rgaps_dtype_t dtype, uint32_t ndim, const uint64_t *shape,
                                        rgaps_tensor_t *tensor, size_t *bytes);
 
+/* ---- Paths -----------------------------------------------------------------------------------
+ * How messages get from a publisher to a subscriber. Both may require a path: whoever joins second is
+ * refused with RGAPS_ERROR_PATH_TOO_SLOW where the path between them is slower than either requires;
+ * rgaps_error_message() says which path it is, and why it is no better. What is required of other hosts
+ * is seen to by the links between them: 'rgaps topic info' says which hosts are not served, and why. */
+
+/* From the slowest to the fastest. */
+enum rgaps_path {
+    RGAPS_PATH_ANY = 0,      /* nothing is required */
+    RGAPS_PATH_TCP = 1,      /* to another host, through its TCP stack */
+    RGAPS_PATH_RDMA = 2,     /* to another host's memory; there are no such links yet */
+    RGAPS_PATH_PINNED = 3,   /* between a GPU and the host, or two GPUs that are no peers */
+    RGAPS_PATH_PEER = 4,     /* between two GPUs, over their connection */
+    RGAPS_PATH_ZERO_COPY = 5 /* in the same memory */
+};
+
 /* ---- Publishers ------------------------------------------------------------------------------ */
 
 typedef struct rgaps_publisher_options {
@@ -231,6 +249,8 @@ typedef struct rgaps_publisher_options {
     uint32_t transient_local; /* not 0: the history is kept for subscribers that come late */
     uint64_t deadline_ns;     /* how long publishing waits for reliable subscribers; 0: 1 s */
     uint64_t loan_timeout_ns; /* how long a loan waits for memory; 0: not at all */
+    uint32_t require;         /* enum rgaps_path: the slowest path to subscribers that will do */
+    uint32_t reserved;        /* 0 */
 } rgaps_publisher_options_t;
 
 /* Joins `topic` as a publisher. `options` may be NULL. */
@@ -328,7 +348,7 @@ typedef struct rgaps_subscriber_options {
     uint32_t late;          /* enum rgaps_late */
     uint32_t late_messages; /* for RGAPS_LATE_LAST */
     uint32_t max_held;      /* samples held at once, pulled or received; 0: 64; at most 4096 */
-    uint32_t reserved;      /* 0 */
+    uint32_t require;       /* enum rgaps_path: the slowest path from publishers that will do */
     uint64_t spin_ns;       /* how long waiting spins before it sleeps; 0: 20 us, 1: not at all */
 } rgaps_subscriber_options_t;
 

@@ -2,6 +2,7 @@
 //! is in the other, with the same types. What is compared is text: declarations of both sides are
 //! brought to one form, C's without spaces around `*`.
 
+use crate::path::PATHS;
 use crate::status;
 use crate::subscriber::LATE;
 use rgaps_layout::{DType, MAX_DIMS};
@@ -248,6 +249,10 @@ fn constants_are_the_same_on_both_sides() {
         assert_eq!(constants.remove(name), Some(value), "{name}");
     }
     for (name, value) in LATE {
+        assert_eq!(constants.remove(name), Some(i64::from(value)), "{name}");
+    }
+    assert_eq!(constants.remove("RGAPS_PATH_ANY"), Some(0));
+    for (name, value, _) in PATHS {
         assert_eq!(constants.remove(name), Some(i64::from(value)), "{name}");
     }
     let dtypes = [

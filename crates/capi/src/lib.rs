@@ -16,6 +16,7 @@ mod listener;
 mod loan;
 mod node;
 mod options;
+mod path;
 mod publisher;
 mod pulled;
 mod sample;

@@ -6,6 +6,7 @@ use crate::handle::{borrow, give, take, Birth, Object};
 use crate::loan::rgaps_loan_t;
 use crate::node::{node_or_default, rgaps_node_t};
 use crate::options::{read_options, Plain};
+use crate::path::required;
 use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use rgaps_layout::{BLOCK_ALIGN, MAX_DEPTH};
 use rgaps_pool::Stream;
@@ -46,6 +47,8 @@ pub struct rgaps_publisher_options_t {
     transient_local: u32,
     deadline_ns: u64,
     loan_timeout_ns: u64,
+    require: u32,
+    reserved: u32,
 }
 
 // SAFETY: numbers and pointers, for which 0 is a value, and without padding.
@@ -108,6 +111,10 @@ pub unsafe extern "C" fn rgaps_publisher_create(
                 node_or_default(options.node)?,
             )
         };
+        let require = required(options.require)?;
+        if options.reserved != 0 {
+            return Err(Failure::argument("the field reserved is not 0"));
+        }
         let publisher = domain.join(|domain| {
             let mut builder = node
                 .publisher(topic)
@@ -115,6 +122,9 @@ pub unsafe extern "C" fn rgaps_publisher_create(
                 .qos(options.qos());
             if let Some(domain) = domain {
                 builder = builder.domain(domain);
+            }
+            if let Some(path) = require {
+                builder = builder.require(path);
             }
             builder.create()
         })?;

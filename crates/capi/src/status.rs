@@ -57,6 +57,7 @@ codes! {
     Internal = -26, c"RGAPS_ERROR_INTERNAL";
     Aborted = -27, c"RGAPS_ERROR_ABORTED";
     Unfinished = -28, c"RGAPS_ERROR_UNFINISHED";
+    PathTooSlow = -29, c"RGAPS_ERROR_PATH_TOO_SLOW";
 }
 
 #[cfg(test)]
@@ -138,7 +139,8 @@ impl Coded for Refusal {
             RefusalCode::NotPermitted => Code::Permission,
             RefusalCode::TypeMismatch => Code::TypeMismatch,
             RefusalCode::DomainMismatch => Code::DomainMismatch,
-            RefusalCode::QosIncompatible | RefusalCode::PathTooSlow => Code::QosIncompatible,
+            RefusalCode::QosIncompatible => Code::QosIncompatible,
+            RefusalCode::PathTooSlow => Code::PathTooSlow,
             RefusalCode::LimitReached => Code::Limit,
             RefusalCode::PoolFull => Code::PoolFull,
             RefusalCode::DomainUnavailable => Code::DomainUnavailable,

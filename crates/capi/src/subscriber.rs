@@ -5,6 +5,7 @@ use crate::domain::Wish;
 use crate::handle::{borrow, give, take, Birth, Object};
 use crate::node::{node_or_default, rgaps_node_t};
 use crate::options::{read_options, Plain};
+use crate::path::required;
 use crate::pulled::Pulled;
 use crate::sample::rgaps_sample_t;
 use crate::status::{rgaps_status_t, Code, Failure, Outcome};
@@ -89,7 +90,7 @@ pub struct rgaps_subscriber_options_t {
     late: u32,
     late_messages: u32,
     max_held: u32,
-    reserved: u32,
+    require: u32,
     spin_ns: u64,
 }
 
@@ -122,9 +123,6 @@ impl rgaps_subscriber_options_t {
                 )))
             }
         };
-        if self.reserved != 0 {
-            return Err(Failure::argument("the field reserved is not 0"));
-        }
         Ok(SubscriberQos {
             reliable: self.reliable != 0,
             late,
@@ -157,7 +155,7 @@ pub unsafe extern "C" fn rgaps_subscriber_create(
             let out = Out::new("subscriber", subscriber, std::ptr::null_mut())?;
             (out, text("topic", topic)?, read_options(options)?)
         };
-        let qos = options.qos()?;
+        let (qos, require) = (options.qos()?, required(options.require)?);
         // SAFETY: as above, for what the options point to.
         let (domain, type_name, node) = unsafe {
             let domain = Wish::parse(optional_text("domain", options.domain)?)?;
@@ -172,6 +170,9 @@ pub unsafe extern "C" fn rgaps_subscriber_create(
             let mut builder = node.subscriber(topic).type_name(type_name).qos(qos);
             if let Some(domain) = domain {
                 builder = builder.domain(domain);
+            }
+            if let Some(path) = require {
+                builder = builder.require(path);
             }
             builder.create()
         })?;

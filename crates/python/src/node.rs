@@ -10,7 +10,7 @@ use crate::subscriber::{Receiver, Subscriber};
 use crate::wait::duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use rgaps::{ClientError, Domain, GpuUuid, History, Late, PublisherQos, SubscriberQos};
+use rgaps::{ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SubscriberQos};
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{Config, Environment};
 use serde::Serialize;
@@ -149,6 +149,12 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
     }
 }
 
+/// The slowest path that will do.
+fn path(require: Option<&str>) -> PyResult<Option<PathKind>> {
+    let path = require.map(str::parse).transpose();
+    path.map_err(|error| invalid(format!("require: {error}")))
+}
+
 impl Node {
     /// What the daemon answered, as dictionaries and lists.
     fn ask<'py, T: Serialize + Send>(
@@ -225,10 +231,15 @@ impl Node {
     /// A publisher of ``topic``. Times are in seconds, None is for ever.
     /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the topic's
     /// messages, which then is a text like ``float16[3,*,*]``; ``type`` is any other name.
+    /// ``require`` names the slowest path to subscribers that will do, from ``"tcp"`` over
+    /// ``"rdma"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
+    /// with `PathTooSlow`. Hosts that are reached by a slower one get nothing.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
-        reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64),
+        reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64,
+        require=None),
         text_signature = "($self, topic, *, type='', dtype=None, shape=None, domain=None, \
-        history=None, reliable=True, transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64)")]
+        history=None, reliable=True, transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64, \
+        require=None)")]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn publisher(
         &self,
@@ -244,6 +255,7 @@ impl Node {
         deadline: Option<f64>,
         loan_timeout: Option<f64>,
         max_loans: u32,
+        require: Option<&str>,
     ) -> PyResult<Publisher> {
         let (deadline, deadline_slice) = sliced(deadline)?;
         let (loan_timeout, loan_slice) = sliced(loan_timeout)?;
@@ -265,6 +277,9 @@ impl Node {
         if let Some(domain) = domain {
             builder = builder.domain(domain);
         }
+        if let Some(path) = path(require)? {
+            builder = builder.require(path);
+        }
         let publisher = py
             .detach(|| builder.create())
             .map_err(IntoPyErr::into_py_err)?;
@@ -280,9 +295,9 @@ impl Node {
     /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
     /// joined: None, ``"latest"``, a number of messages, or ``"all"``.
     /// ``type``, ``dtype`` and ``shape`` are as for a publisher: all members must declare the same,
-    /// or nothing.
+    /// or nothing. ``require`` is the slowest path from publishers that will do, as for a publisher.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
-        late=None, depth=0, max_held=64, spin=20e-6))]
+        late=None, depth=0, max_held=64, spin=20e-6, require=None))]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn subscriber(
         &self,
@@ -297,6 +312,7 @@ impl Node {
         depth: u32,
         max_held: u32,
         spin: f64,
+        require: Option<&str>,
     ) -> PyResult<Subscriber> {
         let qos = SubscriberQos {
             reliable,
@@ -311,6 +327,9 @@ impl Node {
         let mut builder = node.subscriber(topic).type_name(&name).qos(qos);
         if let Some(domain) = domain {
             builder = builder.domain(domain);
+        }
+        if let Some(path) = path(require)? {
+            builder = builder.require(path);
         }
         let subscriber = py
             .detach(|| builder.create())

@@ -35,6 +35,7 @@ def publisher(
     deadline: float | None = 1.0,
     loan_timeout: float | None = 0.0,
     max_loans: int = 64,
+    require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Publisher:
     """A publisher of ``topic`` on the default node. See `Node.publisher`."""
     return default_node().publisher(
@@ -49,6 +50,7 @@ def publisher(
         deadline=deadline,
         loan_timeout=loan_timeout,
         max_loans=max_loans,
+        require=require,
     )
 
 
@@ -64,6 +66,7 @@ def subscriber(
     depth: int = 0,
     max_held: int = 64,
     spin: float = 20e-6,
+    require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Subscriber:
     """A subscriber of ``topic`` on the default node. See `Node.subscriber`."""
     return default_node().subscriber(
@@ -77,6 +80,7 @@ def subscriber(
         depth=depth,
         max_held=max_held,
         spin=spin,
+        require=require,
     )
 
 

@@ -83,6 +83,11 @@ class QosIncompatible(Error):
     """Offers and demands of the topic's members do not fit."""
 
 
+class PathTooSlow(Error):
+    """The path between the members is slower than one of them requires. The message says which path
+    it is, and why it is no better."""
+
+
 class LimitReached(Error):
     """A named limit of the daemon is reached."""
 
