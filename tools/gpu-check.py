@@ -160,7 +160,7 @@ def python(env, folder):
     env["RGAPS_SOCKET"] = f"{folder}/python.sock"
     for wait in ("poll", "block") if torch_is_installed() else ():
         measure = [sys.executable, HERE / "bench/python_latency.py", "--domain", "cuda", "--wait", wait]
-        messages = ["--messages", 100 if quick else 1000]
+        messages = ["--messages", 50 if quick else 400]
         name = f"python latency {wait}"
         yield f"latency-{wait}", document(name, run(name, [*measure, *messages], 200, env))
 

@@ -8,7 +8,7 @@
 //! (`first`).
 //!
 //! On a GPU kernels fill and verify, and a kernel that takes some time may be in flight on the publisher's
-//! stream whenever it publishes.
+//! stream whenever it publishes, and sends a hop.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -63,8 +63,11 @@ pub struct Plan {
     pub wait: Wait,
     pub subscribers: usize,
     pub domain: Domain,
-    /// How long the kernel in flight takes when a message is published; 0 is none.
+    /// How long the kernel in flight takes when a message is published or a hop is sent; 0 is none.
     pub kernel_ns: u64,
+    /// How long the publisher sleeps before each message and each hop, as one does that has nothing to do until the
+    /// next frame; 0 is not at all.
+    pub pause_ns: u64,
     /// Messages are published on the stream that wrote them, and not without one, once they are there.
     pub on_stream: bool,
 }
@@ -260,7 +263,9 @@ impl Sender<'_> {
         let behind = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) < done;
         self.crew
             .wait_until("a subscriber", || !(0..board.members()).any(behind))?;
-        if self.plan.wait == Wait::Block {
+        if self.plan.pause_ns > 0 {
+            std::thread::sleep(Duration::from_nanos(self.plan.pause_ns));
+        } else if self.plan.wait == Wait::Block {
             let begun = monotonic_ns();
             while monotonic_ns() - begun < SETTLE_NS {
                 spin_hint();
@@ -269,7 +274,15 @@ impl Sender<'_> {
         Ok(())
     }
 
+    fn keep_busy(&self) -> anyhow::Result<()> {
+        match self.gpu {
+            Some(gpu) => gpu.spin(self.plan.kernel_ns),
+            None => Ok(()),
+        }
+    }
+
     fn hop(&mut self, number: u64, counts: bool) -> anyhow::Result<()> {
+        self.keep_busy()?;
         let begun = monotonic_ns();
         floor::send(
             self.board,
@@ -288,9 +301,7 @@ impl Sender<'_> {
     }
 
     fn message(&mut self, loan: Loan, counts: bool) -> anyhow::Result<()> {
-        if let Some(gpu) = self.gpu {
-            gpu.spin(self.plan.kernel_ns)?;
-        }
+        self.keep_busy()?;
         let begun = monotonic_ns();
         let published = match self.gpu {
             Some(gpu) if self.plan.on_stream => loan.publish_on(gpu.handle()),

@@ -103,6 +103,7 @@ pub fn fanout(
                 subscribers: count,
                 domain,
                 kernel_ns: 0,
+                pause_ns: 0,
                 on_stream: false,
             };
             let topic = format!("bench/fanout/{count}/{wait:?}");

@@ -18,6 +18,8 @@ pub struct Latency {
     pub size: u64,
     pub subscribers: usize,
     pub wait: Wait,
+    /// How long the publisher slept before each message and each hop.
+    pub pause_us: u64,
     #[serde(flatten)]
     pub latency: Micros,
     /// Messages timed, by each subscriber.
@@ -68,6 +70,8 @@ pub struct InFlight {
     pub latency: Micros,
     pub messages: usize,
     pub publish: Short,
+    /// The hop, with such a kernel in flight as well.
+    pub floor: Short,
     /// The median, and that of the publish call, beyond those of the idle stream.
     pub grew_us: f64,
     pub publish_grew_us: f64,
@@ -76,7 +80,8 @@ pub struct InFlight {
 /// Most messages that are timed with a kernel in flight: each takes as long as the kernel.
 const IN_FLIGHT_MAX: usize = 2000;
 
-/// Times `messages` messages of `size` bytes; on a GPU also with a kernel of `kernel_us` in flight.
+/// Times `messages` messages of `size` bytes; on a GPU also with a kernel of `kernel_us` in flight. The publisher sleeps
+/// for `pause_us` before each.
 pub fn latency(
     user: &Config,
     domain: Domain,
@@ -84,7 +89,7 @@ pub fn latency(
     subscribers: usize,
     messages: usize,
     wait: Wait,
-    kernel_us: u64,
+    (kernel_us, pause_us): (u64, u64),
 ) -> anyhow::Result<Latency> {
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
@@ -95,6 +100,7 @@ pub fn latency(
         subscribers,
         domain,
         kernel_ns: 0,
+        pause_ns: pause_us * 1000,
         on_stream: false,
     };
     let outcome = exchange::run(&stage, "bench/latency", &plan)?;
@@ -142,6 +148,7 @@ pub fn latency(
         size,
         subscribers,
         wait,
+        pause_us,
         messages: outcome.publish.len(),
         latency,
         publish,
@@ -163,6 +170,7 @@ fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: &IdleStream) -> I
         messages,
         latency,
         publish: with,
+        floor: Micros::of(outcome.floor).short(),
         grew_us: round(latency.p50_us - idle.latency.p50_us, 3),
         publish_grew_us: round(with.p50_us - idle.publish.p50_us, 3),
     }

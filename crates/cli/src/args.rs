@@ -318,6 +318,9 @@ pub enum Bench {
         /// In GPU memory, also with a kernel in flight that takes so long.
         #[arg(long, value_name = "US", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=100_000))]
         kernel_us: u64,
+        /// The publisher sleeps so long before each message and each hop, as one does between frames.
+        #[arg(long, value_name = "US", default_value = "0", value_parser = clap::value_parser!(u64).range(0..=100_000))]
+        pause_us: u64,
     },
     /// From the end of a publisher's kernel to the begin of a subscriber's, in two processes.
     Handoff {

@@ -28,6 +28,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             messages,
             wait,
             kernel_us,
+            pause_us,
         } => {
             let domain = domain::parse(&domain)?;
             let (subscribers, messages) = (subscribers as usize, messages as usize);
@@ -38,7 +39,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
                 subscribers,
                 messages,
                 way(wait),
-                kernel_us,
+                (kernel_us, pause_us),
             )?;
             put(&report, output)?;
             whole(report.lost, report.corrupt)

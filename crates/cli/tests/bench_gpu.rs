@@ -146,7 +146,8 @@ fn a_message_is_copied_once_for_all_readers_of_a_domain() {
 #[test]
 fn latency_on_a_gpu_has_a_kernel_in_flight_and_the_copying_way_beside_it() {
     let realm = Realm::new();
-    for wait in ["poll", "block"] {
+    for (wait, pause_us) in [("poll", 0), ("block", 0), ("poll", 700)] {
+        let pause = pause_us.to_string();
         let found = report(
             &realm,
             &LATE,
@@ -164,8 +165,11 @@ fn latency_on_a_gpu_has_a_kernel_in_flight_and_the_copying_way_beside_it() {
                 "2",
                 "--kernel-us",
                 "500",
+                "--pause-us",
+                &pause,
             ],
         );
+        assert_eq!(found["pause_us"], pause_us);
         is_ordered(&found, &ALL);
         is_ordered(&found["publish"], &["p50_us", "p99_us"]);
         let gpu = &found["gpu"];
@@ -173,6 +177,7 @@ fn latency_on_a_gpu_has_a_kernel_in_flight_and_the_copying_way_beside_it() {
         is_ordered(&gpu["idle_stream"], &ALL);
         assert_eq!(gpu["in_flight"]["kernel_us"], 500);
         assert!(gpu["in_flight"]["grew_us"].is_f64(), "{gpu}");
+        is_ordered(&gpu["in_flight"]["floor"], &["p50_us", "p99_us"]);
         for operation in ["query", "write", "wait"] {
             is_ordered(&gpu["enqueue"][operation], &["p50_us", "p99_us"]);
         }

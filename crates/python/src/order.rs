@@ -20,6 +20,10 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         let Some(handle) = object.getattr_opt(name)? else {
             continue;
         };
+        // A number mostly; an attribute that is not there costs more than the rest.
+        if let Ok(handle) = handle.extract() {
+            return Ok(Stream(handle));
+        }
         // numba's is an object of ctypes.
         let handle = handle.getattr_opt("value")?.unwrap_or(handle);
         if handle.is_none() {

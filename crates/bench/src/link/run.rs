@@ -700,6 +700,7 @@ fn notice_alone(user: &Config, plan: &Plan) -> anyhow::Result<f64> {
             subscribers: plan.subscribers,
             domain: Domain::Host,
             kernel_ns: 0,
+            pause_ns: 0,
             on_stream: false,
         },
     )?;
