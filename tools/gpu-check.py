@@ -9,7 +9,7 @@ before a time limit ended this program is not lost; report.json is the whole, an
 (`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
 Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of figures, links, races, chaos,
-mps and compare, for machines that are lent for minutes: --only races --match gpus-2.
+mps and compare, for machines that are lent for minutes: --only races --match across-copy.
 """
 import argparse, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
@@ -259,19 +259,34 @@ def links(env, _folder):
         yield name, figure(f"links {name}", env, *arguments, timeout=seconds)
 
 
+#: Seconds that a run of the races may take.
+RACES_SECONDS = 300
+
+
+def race_plans():
+    """Which GPUs take part, and how messages get from one to the other; each in two halves, so that a machine that is lent
+    for minutes has whole results of one. Ten thousand messages of a scenario with kernels of 50 ms, as many at a time as run
+    at once, take 33 to 58 s."""
+    ways = [("gpus-1", ["--gpus", 1])]
+    if len(gpus()) > 1:
+        ways += [("gpus-2", ["--gpus", 2])]
+        ways += [(f"across-{across}", ["--gpus", 2, "--across", across]) for across in ("copy", "map")]
+    else:
+        skipped("races of two GPUs", "there is one GPU")
+    for name, arguments in ways:
+        for half, scenarios in (("read", ["publish", "synchronize", "release"]), ("reuse", ["evict", "discard"])):
+            yield f"{name}-{half}", [*arguments, *(part for scenario in scenarios for part in ("--scenario", scenario))]
+
+
 def races(env, _folder):
     """Kernels that write late and read late, every byte checked; and the same with a wait left out, which
     must be seen."""
     messages, left_out = (100, 12) if quick else (10_000, 40)
-    for count in range(1, min(2, len(gpus())) + 1):
-        name = f"gpus-{count}"
-        if match not in name:
-            continue
-        out = run(f"races {name}", [
-            HERE / "bin/rgaps-races", "--messages", messages, "--skip-messages", left_out,
-            "--gpus", count, "--kernel-ms", 50,
-        ], 250 if quick else 560, env)
-        yield name, document(f"races {name}", out)
+    for name, arguments in race_plans():
+        if match in name:
+            common = ["--messages", messages, "--skip-messages", left_out, "--kernel-ms", 50]
+            out = run(f"races {name}", [HERE / "bin/rgaps-races", *common, *arguments], RACES_SECONDS, env)
+            yield name, document(f"races {name}", out)
 
 
 def chaos(env, _folder):

@@ -1,18 +1,12 @@
-"""The stages of the vision pipeline: what they compute. No transport in here.
+"""The stages of the vision pipeline: what they compute. No transport in here, and no decoding.
 
-Photographs are scikit-image's (demo/camera.py has the same), as JPEG files in memory. The models are torchvision's
-real architectures with random weights: no weights ship, and what they cost does not depend on them.
+The models are torchvision's real architectures with random weights: no weights ship, and what they cost does not depend on them.
 """
-import concurrent.futures
-import importlib.util
-import io
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-PHOTOS = ["astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg"]
 #: Name of a pair -> its segmentation, its classification.
 PAIRS = {
     "standard": ("deeplabv3_resnet50", "resnet50"),
@@ -61,54 +55,6 @@ class Seal:
         """Counts, on the device, messages that are not what was sent."""
         tail = message[-TRAILER:].view(torch.int64)
         self.bad += (tail[0] != self.of(message)) | (tail[1] != number)
-
-
-def files():
-    """The photographs as JPEG files, whatever they were."""
-    from PIL import Image
-
-    package = importlib.util.find_spec("skimage")
-    folder = Path(package.submodule_search_locations[0]) / "data"
-    found = []
-    for name in PHOTOS:
-        if not (folder / name).exists():
-            continue  # some builds of scikit-image ship fewer
-        with Image.open(folder / name) as photo:
-            file = io.BytesIO()
-            photo.convert("RGB").save(file, "JPEG", quality=90)
-            found.append(file.getvalue())
-    if not found:
-        raise FileNotFoundError(f"none of the photographs is in {folder}")
-    return found
-
-
-def decode(file, side):
-    """Height x width x 3 bytes. libjpeg halves what is more than twice as large as is wanted."""
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(io.BytesIO(file)) as photo:
-        photo.draft("RGB", (side, side))
-        return torch.from_numpy(np.array(photo.convert("RGB")))
-
-
-class Decoder:
-    """Decodes ahead, in threads; each batch is of photographs in turn, decoded anew."""
-
-    def __init__(self, side, threads):
-        self.files = files()
-        self.side = side
-        self.executor = concurrent.futures.ThreadPoolExecutor(threads)
-        self.ahead = []
-        self.next = 0
-
-    def batch(self, count):
-        while len(self.ahead) < count + 4 * self.executor._max_workers:
-            file = self.files[self.next % len(self.files)]
-            self.next += 1
-            self.ahead.append(self.executor.submit(decode, file, self.side))
-        taken, self.ahead = self.ahead[:count], self.ahead[count:]
-        return [each.result(60) for each in taken]
 
 
 class Preprocess:
