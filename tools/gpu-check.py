@@ -335,6 +335,10 @@ def torch_is_installed():
     return importlib.util.find_spec("torch") is not None
 
 
+#: rgaps's messages waited for on the GPU, on the subscriber's CPU and on the publisher's, beside a copying way.
+WAITS = "rgaps,rgaps-sync,rgaps-late,iceoryx2"
+
+
 def compare(env, _folder):
     """rgaps beside the ways people do it now. Each part also writes what it has as it goes, to the same file."""
     if not torch_is_installed():
@@ -347,6 +351,7 @@ def compare(env, _folder):
         "transfer": (["--only", "transfer"], 540),
         "pipeline": (["--only", "pipeline"], 560),
         "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 560),
+        "pipeline-waits": (["--only", "pipeline", "--batches", "4", "--suffix=-waits", "--ways", WAITS], 300),
     }
     for name, (arguments, timeout) in parts.items():
         if match in name:

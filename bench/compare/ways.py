@@ -118,6 +118,20 @@ class RgapsSender(RgapsPutSender):
         super().close()
 
 
+class RgapsLateSender(RgapsSender):
+    """Waits for its stream before it publishes: subscribers hear of bytes that are there."""
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        super().__init__(setup, topic, nbytes, receivers)
+        self.device = setup.device
+
+    def send(self, number):
+        self.loan.tag = number
+        synchronize(self.device)
+        self.loan.publish(stream=-1)
+        self.loan = None
+
+
 class RgapsReceiver:
     def __init__(self, setup, topic, nbytes, index):
         self.sub = rgaps_node(setup).subscriber(f"{setup.run}/{topic}", reliable=True)
@@ -136,6 +150,16 @@ class RgapsReceiver:
     def close(self):
         self.sample = None
         self.sub.close()
+
+
+class RgapsSyncReceiver(RgapsReceiver):
+    """Waits on the CPU until the bytes are there, before it queues anything that reads them."""
+
+    def take(self):
+        self.sample = self.sub.recv(SECONDS_MAX)
+        if not self.sample.synchronize(SECONDS_MAX):
+            raise TimeoutError("a message whose bytes never came")
+        return self.sample.tag, self.sample.torch()
 
 
 # zenoh, with safetensors
@@ -518,6 +542,8 @@ class HopReceiver:
 
 WAYS = {
     "rgaps": (RgapsSender, RgapsReceiver, "rgaps, written in place: no copy", ["rgaps"]),
+    "rgaps-sync": (RgapsSender, RgapsSyncReceiver, "rgaps, its subscribers wait on the CPU before they queue", ["rgaps"]),
+    "rgaps-late": (RgapsLateSender, RgapsReceiver, "rgaps, published when the bytes are there", ["rgaps"]),
     "rgaps-put": (RgapsPutSender, RgapsReceiver, "rgaps, a tensor of one's own: one copy on the device", ["rgaps"]),
     "torch-ipc": (TorchSender, TorchReceiver, "torch.multiprocessing: CUDA IPC through a queue", []),
     "iceoryx2": (IceoryxSender, IceoryxReceiver, "D2H, iceoryx2, H2D", ["iceoryx2"]),

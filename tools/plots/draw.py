@@ -104,13 +104,13 @@ def fanout(figures):
 
 
 def compared(figures, section, mps=False):
-    """Documents of bench/compare with that section. Those from a GPU; others only test the program."""
+    """The document of bench/compare with the most of that section. From a GPU; others only test the program."""
     found = newest([
         f for f in figures
         if f.kind == "compare" and f.value.get("device") == "cuda" and bool(f.value.get("mps")) == mps
         and (f.value.get(section) or {}).get("rows")
     ])
-    return sorted(found, key=lambda f: bool(f.value.get("quick")))[:1]
+    return sorted(found, key=lambda f: (bool(f.value.get("quick")), -len(f.value[section]["rows"])))[:1]
 
 
 def ways_of(rows):

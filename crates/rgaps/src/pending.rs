@@ -5,31 +5,45 @@ use std::time::Duration;
 
 /// Looks that follow each other without sleeping.
 const SPINS: u32 = 200;
-/// Longest sleep between two looks at what GPU work has reached.
-const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Shortest and longest sleep between two looks at what GPU work has reached.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Between these a sleep is this part of what was waited so far: so late is the end of a wait seen at most.
+const PAUSE_PART: u32 = 32;
+/// Work that runs without hindrance mostly takes less.
+const LONG: Duration = Duration::from_millis(3);
 
-/// Pauses between looks at something that no doorbell rings for: spinning at first, then sleeping
-/// longer each time, up to [`PAUSE_MAX`].
+/// Pauses between looks at something that no doorbell rings for: spinning at first, then sleeping for a part of what was
+/// waited, up to [`PAUSE_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     looks: u32,
+    /// When it first slept.
+    since_ns: Option<u64>,
+    waited: Duration,
 }
 
 impl Pause {
     /// Whether what is waited for takes longer than work that runs without hindrance mostly does.
     pub(crate) fn is_long(&self) -> bool {
-        self.looks > SPINS + 8
+        self.waited > LONG
     }
 
     pub(crate) fn pause(&mut self) {
-        self.looks = self.looks.saturating_add(1);
-        if self.looks <= SPINS {
+        if self.looks < SPINS {
+            self.looks += 1;
             return spin_hint();
         }
-        let doublings = (self.looks - SPINS).min(8);
-        std::thread::sleep((PAUSE_MIN * 2u32.pow(doublings)).min(PAUSE_MAX));
+        let now = monotonic_ns();
+        let since = *self.since_ns.get_or_insert(now);
+        self.waited = Duration::from_nanos(now.saturating_sub(since));
+        std::thread::sleep(sleep_after(self.waited));
     }
+}
+
+/// How long to sleep when so long was waited already.
+fn sleep_after(waited: Duration) -> Duration {
+    (waited / PAUSE_PART).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 /// How long closing waits for work that is queued before it leaves the rest to the background.
@@ -68,5 +82,38 @@ impl Deadline {
             return Some(u64::MAX);
         }
         self.0.checked_sub(monotonic_ns()).filter(|left| *left > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_a_part_of_the_wait_and_bounded() {
+        assert_eq!(sleep_after(Duration::ZERO), PAUSE_MIN);
+        assert_eq!(
+            sleep_after(Duration::from_micros(3200)),
+            Duration::from_micros(100)
+        );
+        assert_eq!(sleep_after(Duration::from_secs(60)), PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_wait_is_long_only_after_it_was() {
+        let mut pause = Pause::default();
+        for _ in 0..=SPINS {
+            pause.pause();
+        }
+        // One sleep, and nothing that was waited before it.
+        assert!(!pause.is_long());
+        while pause
+            .since_ns
+            .is_none_or(|since| monotonic_ns() - since <= 2 * LONG.as_nanos() as u64)
+        {
+            pause.pause();
+        }
+        pause.pause();
+        assert!(pause.is_long());
     }
 }
