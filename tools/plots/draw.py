@@ -18,10 +18,11 @@ from read import newest, read
 
 def latency(figures):
     """Time against size, host and GPU, with floors and the copying way."""
-    # What was measured under MPS is another plot's.
+    # What was measured under MPS is another plot's, and with pauses none's.
     found = newest([
         f for f in figures
         if f.kind == "latency" and f.value["subscribers"] == 1 and not (f.value.get("gpu") or {}).get("mps")
+        and not f.value.get("pause_us")
     ])
     places = [p for p in ("host", "cuda") if any(f.value["domain"].startswith(p) for f in found)]
     if not places:

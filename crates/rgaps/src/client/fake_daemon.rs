@@ -75,8 +75,8 @@ impl FakeDaemon {
         }));
         let shared = state.clone();
         let thread = std::thread::spawn(move || {
-            serve(&listener, &shared);
-            drop((listener, lock));
+            serve(listener, &shared);
+            drop(lock);
         });
         FakeDaemon {
             state,
@@ -151,7 +151,7 @@ impl Drop for FakeDaemon {
     }
 }
 
-fn serve(listener: &Listener, state: &Mutex<State>) {
+fn serve(listener: Listener, state: &Mutex<State>) {
     let mut channels: Vec<Channel> = Vec::new();
     loop {
         while let Some(channel) = listener.accept().unwrap() {
@@ -171,6 +171,8 @@ fn serve(listener: &Listener, state: &Mutex<State>) {
             for channel in channels.iter().filter(|_| stopping) {
                 let _ = channel.send(&DaemonPacket::Notice(Notice::Stopping), &[]);
             }
+            // As the daemon does: its socket is gone before its clients see that it is.
+            drop(listener);
             return;
         }
         let mut dead = false;
