@@ -353,6 +353,8 @@ impl LoanBase {
         let mut block = self.take()?;
         let outcome = self.publish_block(py, &mut block, stream);
         match &outcome {
+            // Nothing is left to wait for: the interpreter is not let go of, which may take long to get back.
+            Ok(_) if !block.has_loan() => drop(block),
             Ok(_) => drop_block(self.domain, block),
             Err(_) if block.has_loan() => self.put_back(block),
             Err(_) => {}

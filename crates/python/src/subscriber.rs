@@ -11,6 +11,7 @@ use pyo3::types::PyTuple;
 use rgaps::RecvError;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A subscriber, and the node it is of.
 #[derive(Clone)]
@@ -128,6 +129,13 @@ impl Subscriber {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let Receiver { subscriber, .. } = self.receiver.get()?;
+        // As in `receive`: mostly there is one.
+        if subscriber
+            .wait(Duration::ZERO)
+            .map_err(IntoPyErr::into_py_err)?
+        {
+            return Ok(true);
+        }
         let found = in_slices(py, crate::wait::timeout(timeout)?, |slice| match subscriber
             .wait(slice)
             .map_err(IntoPyErr::into_py_err)?
