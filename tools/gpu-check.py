@@ -140,9 +140,12 @@ def tests(env, _folder):
         if not program.exists():
             failed(name, "is not in dist/")
             continue
-        out = run(name, [program, "--test-threads=2", *arguments], 240, env) or ""
+        out = run(name, [program, "--test-threads=2", "--show-output", *arguments], 240, env) or ""
+        # Tests that are processes of their own say results of theirs before the whole's.
         results = [l for l in out.split("\n") if l.startswith("test result")]
-        yield name, {"result": results[0] if results else "failed"}
+        # How soon others go on when somebody was killed.
+        said = [l for l in out.split("\n") if l.startswith(("went on ", "the block was back "))]
+        yield name, {"result": results[-1] if results else "failed"} | ({"said": said} if said else {})
 
 
 def python(env, folder):
