@@ -2,6 +2,7 @@
 //! loan of the publisher that stands for the one elsewhere, and are published in their turn.
 
 use crate::committed::Mark;
+use crate::fetch::Wanted;
 use crate::figures::TimesIn;
 use crate::notes::Notes;
 use crate::quotas::Reserved;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const MAX_SAID_BYTES: u64 = 16 << 10;
 /// Messages from this size on are copied to GPUs that they are read on while they land.
 const EARLY_BYTES_MIN: u64 = 1 << 20;
+/// Pause before the daemon is asked again for memory that it had not.
+const FETCH_AGAIN: Duration = Duration::from_millis(20);
 /// How long messages of flows that were not announced wait for that.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(20);
 /// Flows that were not announced, whose time is taken.
@@ -34,6 +37,8 @@ pub enum Heard {
     Event(Event),
     /// The peer said something.
     Said(Vec<u8>),
+    /// A message that waited for memory may have some.
+    Room,
 }
 
 /// Publishers on this host that are ours: their messages are nobody's to carry on.
@@ -80,10 +85,26 @@ pub struct Landing {
     /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
     early: Mutex<Vec<(u64, EarlyCopies)>>,
     limits: LandingLimits,
+    /// Memory for the next message.
+    fetched: Mutex<Fetched>,
     /// Messages that never came, of which the next one is to tell.
     gap: AtomicU64,
     /// The first message tells how many there were since `next`.
     resumes: AtomicBool,
+}
+
+/// Memory that the daemon is asked for.
+#[derive(Default)]
+enum Fetched {
+    /// It was not.
+    #[default]
+    No,
+    /// It is being asked.
+    Asked,
+    /// It had none; it is not asked again before then.
+    Later(Instant),
+    /// Here.
+    Here(Box<Loan>),
 }
 
 /// How much may land of a publisher elsewhere.
@@ -114,6 +135,7 @@ impl Landing {
             landing_bytes: AtomicU64::new(0),
             early: Mutex::default(),
             limits,
+            fetched: Mutex::default(),
             gap: AtomicU64::new(0),
             resumes: AtomicBool::new(false),
         })
@@ -125,12 +147,8 @@ impl Landing {
         self.resumes.store(was_here, Ordering::Release);
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        sequence: u64,
-        bytes: u64,
-        (arrived, notes): (&Arc<Arrived>, &Arc<Notes>),
-    ) -> Room {
+    fn begin(self: &Arc<Self>, sequence: u64, bytes: u64, owner: &Landings) -> Room {
+        let (arrived, notes) = (&owner.arrived, &owner.notes);
         if sequence < self.next.load(Ordering::Acquire) {
             return Room::Refused;
         }
@@ -149,14 +167,11 @@ impl Landing {
         if landing > 0 && landing + bytes > self.limits.most() {
             return Room::Full;
         }
-        let mut loan = match self.publisher.loan(bytes) {
-            Ok(loan) => loan,
-            Err(
-                LoanError::PoolFull { .. }
-                | LoanError::NoBlocks { .. }
-                | LoanError::TooManyLoans { .. }
-                | LoanError::Client(_),
-            ) => return Room::Full,
+        let mut loan = match self.loan(bytes, owner) {
+            Ok(Some(loan)) => loan,
+            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
+                return Room::Full
+            }
             Err(error) => {
                 tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message cannot land");
                 return Room::Refused;
@@ -185,6 +200,51 @@ impl Landing {
             turn_ns: None,
             notes: notes.clone(),
         }))
+    }
+
+    /// Memory that is there. If there is none, it is asked for.
+    fn loan(self: &Arc<Self>, bytes: u64, owner: &Landings) -> Result<Option<Loan>, LoanError> {
+        let mut fetched = self.fetched();
+        if matches!(&*fetched, Fetched::Here(loan) if loan.len() == bytes) {
+            if let Fetched::Here(loan) = std::mem::take(&mut *fetched) {
+                return Ok(Some(*loan));
+            }
+        }
+        if let Some(loan) = self.publisher.try_loan(bytes)? {
+            return Ok(Some(loan));
+        }
+        match &*fetched {
+            Fetched::Asked => return Ok(None),
+            Fetched::Later(then) if Instant::now() < *then => return Ok(None),
+            Fetched::No | Fetched::Later(_) | Fetched::Here(_) => {}
+        }
+        let wanted = Wanted {
+            landing: self.clone(),
+            bytes,
+            host: owner.host.clone(),
+            to: owner.to.clone(),
+        };
+        *fetched = match owner.memory.send(wanted) {
+            Ok(()) => Fetched::Asked,
+            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+        };
+        Ok(None)
+    }
+
+    /// Asks the daemon for memory. Whether there is some.
+    pub fn fetch(&self, bytes: u64) -> bool {
+        let loan = self.publisher.loan(bytes);
+        let mut fetched = self.fetched();
+        *fetched = match loan {
+            Ok(loan) => Fetched::Here(Box::new(loan)),
+            // What is wrong for good is said when the message asks again.
+            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+        };
+        matches!(&*fetched, Fetched::Here(_))
+    }
+
+    fn fetched(&self) -> MutexGuard<'_, Fetched> {
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn early(&self) -> MutexGuard<'_, Vec<(u64, EarlyCopies)>> {
@@ -402,17 +462,19 @@ pub struct Landings {
     /// What did not come across.
     pub notes: Arc<Notes>,
     to: Sender<(String, Heard)>,
+    memory: Sender<Wanted>,
 }
 
 impl Landings {
-    /// Those of a host. What the link tells goes to `to`.
-    pub fn new(host: &str, to: Sender<(String, Heard)>) -> Arc<Landings> {
+    /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    pub fn new(host: &str, to: Sender<(String, Heard)>, memory: Sender<Wanted>) -> Arc<Landings> {
         Arc::new(Landings {
             host: host.to_owned(),
             flows: Mutex::default(),
             arrived: Arc::default(),
             notes: Arc::default(),
             to,
+            memory,
         })
     }
 
@@ -527,7 +589,7 @@ impl Owner for Landings {
                 }
             }
         };
-        let room = landing.begin(sequence, bytes, (&self.arrived, &self.notes));
+        let room = landing.begin(sequence, bytes, self);
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -10,6 +10,7 @@
 
 mod committed;
 mod coordinator;
+mod fetch;
 mod figures;
 mod forward;
 pub mod keys;

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{OpenError, Publisher, Subscriber};
+use rgaps::{LoanError, OpenError, Publisher, PublisherQos, Subscriber};
 use std::time::{Duration, Instant};
 use support::Daemon;
 
@@ -18,6 +18,35 @@ fn is_refused(result: Result<impl Sized, OpenError>, limit: &str) {
     let error = result.err().expect("the limit is kept");
     let said = error.to_string();
     assert!(said.contains(limit), "'{said}' does not name {limit}");
+}
+
+#[test]
+fn a_loan_that_is_only_tried_asks_for_no_memory() {
+    let daemon = Daemon::start();
+    let node = daemon.node("tries");
+    let qos = PublisherQos {
+        max_loans: 2,
+        ..PublisherQos::default()
+    };
+    let publisher = node.publisher("tried").qos(qos).create().unwrap();
+    assert!(publisher.try_loan(1 << 20).unwrap().is_none());
+    assert_eq!(publisher.leased_bytes(), 0);
+    drop(publisher.loan(1 << 20).unwrap());
+    let leased = publisher.leased_bytes();
+    let mut loan = publisher.try_loan(1 << 20).unwrap().expect("it is free");
+    loan.write(0, b"here").unwrap();
+    loan.publish().unwrap();
+    assert!(publisher.try_loan(2 * leased).unwrap().is_none());
+    assert_eq!(publisher.leased_bytes(), leased);
+    let loans = [publisher.loan(1).unwrap(), publisher.loan(1).unwrap()];
+    let error = publisher.try_loan(1).err().expect("two are open");
+    assert!(
+        matches!(error, LoanError::TooManyLoans { limit: 2, .. }),
+        "{error}"
+    );
+    drop(loans);
+    let error = publisher.try_loan(u64::MAX).err().expect("it never fits");
+    assert!(matches!(error, LoanError::TooLarge { .. }), "{error}");
 }
 
 #[test]

@@ -23,8 +23,8 @@ pub(crate) trait Lane: Send + Sync {
     /// One frame, now or never: the lane is about to be closed.
     fn last_word(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
-    /// When something was heard and said last.
-    fn heard_ms(&self) -> u64;
+    /// When something was heard, or we last were not listening, and when something was said.
+    fn heard_ms(&self, now_ms: u64) -> u64;
     fn spoke_ms(&self) -> u64;
 }
 
@@ -60,6 +60,8 @@ pub(crate) struct Stream {
     why: Mutex<Option<String>>,
     threads: AtomicU8,
     heard_ms: AtomicU64,
+    /// The reading thread listens; else it is busy with what it heard, and the peer is not the one who is quiet.
+    listens: AtomicBool,
     spoke_ms: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
@@ -76,6 +78,7 @@ impl Stream {
             why: Mutex::default(),
             threads: AtomicU8::new(2),
             heard_ms: AtomicU64::new(now_ms),
+            listens: AtomicBool::new(false),
             spoke_ms: AtomicU64::new(now_ms),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
@@ -180,12 +183,14 @@ impl Stream {
     }
 
     fn fill(&self, into: &mut [u8], link: &Running) -> Result<usize, String> {
+        self.heard_ms.store(link.now_ms(), SeqCst);
+        self.listens.store(true, SeqCst);
         let read = self.connection.read(into);
+        self.listens.store(false, SeqCst);
         let read = read.map_err(|error| self.lost("reading from", &error))?;
         if read == 0 {
             return Err(format!("{} closed the connection", self.connection.peer()));
         }
-        self.heard_ms.store(link.now_ms(), Relaxed);
         self.bytes_in.fetch_add(read as u64, Relaxed);
         Ok(read)
     }
@@ -306,8 +311,11 @@ impl Lane for Stream {
         }
     }
 
-    fn heard_ms(&self) -> u64 {
-        self.heard_ms.load(Relaxed)
+    fn heard_ms(&self, now_ms: u64) -> u64 {
+        match self.listens.load(SeqCst) {
+            true => self.heard_ms.load(SeqCst),
+            false => now_ms,
+        }
     }
 
     fn spoke_ms(&self) -> u64 {

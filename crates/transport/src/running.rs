@@ -625,7 +625,7 @@ impl Running {
         core.driver.tick(now_ms);
         let (mut quiet, mut silent) = (Vec::new(), Vec::new());
         for (number, open) in &core.lanes {
-            if now_ms.saturating_sub(open.lane.heard_ms()) >= self.config.quiet_ms {
+            if now_ms.saturating_sub(open.lane.heard_ms(now_ms)) >= self.config.quiet_ms {
                 quiet.push(Arc::clone(&open.lane));
             } else if now_ms.saturating_sub(open.lane.spoke_ms()) >= self.config.beat_ms {
                 silent.push(*number);

@@ -115,6 +115,31 @@ fn lanes_that_are_reset_lose_and_duplicate_nothing() {
 }
 
 #[test]
+fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet() {
+    let (a, b) = (endpoint(1), endpoint(2));
+    let (at_a, at_b) = (Host::new(), Host::new());
+    // Its lane reads nothing meanwhile, for more than twice as long as a peer may be quiet.
+    *at_b.dawdle.lock().unwrap() = Duration::from_millis(1000);
+    let one_lane = LinkConfig {
+        lanes: 1,
+        ..config()
+    };
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = link(&a, one_lane, peer(2, &dial), &at_a);
+    let to_a = link(&b, one_lane, peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..4 {
+        send(&to_b, &at_a, FLOW, sequence, 300_000);
+    }
+    finish(&to_b, &at_a, &at_b, &[FLOW], 4);
+    for host in [&at_a, &at_b] {
+        let downs = host.count(|event| matches!(event, Event::Down { .. }));
+        assert_eq!(downs, 0, "a lane was closed");
+    }
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+#[test]
 fn a_blackhole_is_noticed_and_healed() {
     let (a, b) = (endpoint(1), endpoint(2));
     let (at_a, at_b) = (Host::new(), Host::new());

@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 pub const LANES_MAX: usize = 8;
 /// Subscribers of all topics at most: each has a bell.
 const SUBSCRIBERS_MAX: usize = 40;
+/// Rounds whose messages get memory that was never used: a round's are still kept while the next one's are filled.
+const GROWING: u64 = 2;
 /// Messages before those that are timed, in each round.
 const WARM_UP: u64 = 4;
 /// Bytes of such a message.
@@ -77,7 +79,7 @@ pub struct Plan {
     pub topics: usize,
     pub lanes: u32,
     pub wait: Wait,
-    /// Rounds; the first is not counted.
+    /// Rounds; the first [`GROWING`] are not counted.
     pub rounds: u64,
     /// Hops of the floor, and messages one at a time, of a round.
     pub single: u64,
@@ -126,7 +128,7 @@ impl Plan {
             topics: options.topics,
             lanes: options.lanes,
             wait: options.wait,
-            rounds: 1 + options.messages.div_ceil(single),
+            rounds: GROWING + options.messages.div_ceil(single),
             single,
             burst,
             thesis: match options.baseline {

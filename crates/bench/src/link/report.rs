@@ -29,6 +29,9 @@ pub struct LinkReport {
     pub latency: Micros,
     /// Until each of them has.
     pub each: Short,
+    /// The median of the messages before those, whose memory is used for the first time on both hosts: the kernel
+    /// provides its pages, and the GPU's driver gets to know them.
+    pub fresh_us: f64,
     /// The same hops, wake-ups and copies without rgaps.
     pub floor_us: f64,
     pub floor: Short,

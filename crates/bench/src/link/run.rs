@@ -5,7 +5,9 @@ use super::hosts::{cpu_ns, sent_bytes, Hosts, Wanted};
 use super::relay::{Bytes, Kind, Lanes, Relay, SOURCE};
 use super::report::{Cpu, LinkReport, Stages};
 use super::subscribe::{BURSTS, COPIES as OWN_COPIES, DUPLICATE, HOPS, LET_GO, MESSAGES};
-use super::{bell, LinkOptions, Plan, Subscribe, Way, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP};
+use super::{
+    bell, LinkOptions, Plan, Subscribe, Way, GROWING, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP,
+};
 use crate::board::{Board, Field, Geometry, AREAS};
 use crate::contents;
 use crate::crew::{Crew, Job, Orders, PATIENCE};
@@ -18,6 +20,7 @@ use anyhow::Context;
 use rgaps::{Config, Domain, Loan, Publisher, PublisherQos, Stream};
 use rgaps_sync::{futex_wait, monotonic_ns};
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
@@ -294,7 +297,7 @@ impl<'a> Measure<'a> {
 
     fn round(&mut self, hosts: &Hosts, round: u64) -> anyhow::Result<()> {
         let plan = self.plan;
-        let counts = round > 0;
+        let counts = round >= GROWING;
         let mut alone = Vec::new();
         for index in 0..plan.alone(0) {
             alone.push(self.filled(0, plan.bytes(0, index))?);
@@ -417,15 +420,15 @@ impl<'a> Measure<'a> {
         }
     }
 
-    /// What came of both, without the first round.
+    /// What came of both, without the rounds that are not counted.
     fn thesis(&self, p50_us: f64) -> Option<Thesis> {
         let plan = self.plan;
-        let per_round = plan.thesis as usize;
-        let all = plan.rounds as usize * per_round;
+        let growing = (GROWING * plan.thesis) as usize;
+        let all = (plan.rounds * plan.thesis) as usize;
         if all == 0 {
             return None;
         }
-        let (members, counted) = (0..plan.subscribers, per_round..all);
+        let (members, counted) = (0..plan.subscribers, growing..all);
         let own = |member| self.board.results(member, OWN_COPIES, 3 * all);
         let own: Vec<Vec<u64>> = members.map(own).collect();
         let us = |ns: Vec<u64>| {
@@ -447,7 +450,7 @@ impl<'a> Measure<'a> {
             )
         };
         let stage = |noted: &[Noted], from: fn(&Noted) -> u64, to: fn(&Noted) -> u64| {
-            us(noted[per_round..]
+            us(noted[growing..]
                 .iter()
                 .map(|n| to(n).saturating_sub(from(n)))
                 .collect())
@@ -455,9 +458,9 @@ impl<'a> Measure<'a> {
         let (baseline, series) = (&self.baseline[..], &self.series[..]);
         let (baseline_us, baseline_mean_us) = ended(baseline, 0);
         let (series_us, series_mean_us) = ended(series, 2);
-        let each = |times: &Vec<u64>| us(times[all + per_round..2 * all].to_vec());
+        let each = |times: &Vec<u64>| us(times[all + growing..2 * all].to_vec());
         Some(Thesis {
-            messages: all - per_round,
+            messages: all - growing,
             baseline_us,
             baseline_mean_us,
             baseline_stages: BaselineStages {
@@ -552,17 +555,16 @@ impl<'a> Measure<'a> {
         let plan = self.plan;
         // All have looked for messages that came again.
         self.subscribers(true)?;
-        let (single, rounds) = (plan.single as usize, plan.rounds as usize);
+        let (growing, rounds) = ((GROWING * plan.single) as usize, plan.rounds as usize);
         let first = 0..plan.subscribers;
-        let times = |area: usize, begun: &[u64]| -> Vec<Vec<u64>> {
+        let times = |area: usize, begun: &[u64], part: Range<usize>| -> Vec<Vec<u64>> {
             let since = |member| {
                 let came = self.board.results(member, area, begun.len());
                 let took = came
                     .iter()
                     .zip(begun)
                     .map(|(came, begun)| came.saturating_sub(*begun));
-                // Without the first round.
-                took.skip(single).collect()
+                took.skip(part.start).take(part.len()).collect()
             };
             first.clone().map(since).collect()
         };
@@ -570,12 +572,13 @@ impl<'a> Measure<'a> {
             let of = |at: usize| times.iter().map(|times| times[at]).max().unwrap_or(0);
             (0..times[0].len()).map(of).collect()
         };
-        let messages = times(MESSAGES, &self.published);
-        let hops = times(HOPS, &self.hopped);
+        let messages = times(MESSAGES, &self.published, growing..self.published.len());
+        let fresh = times(MESSAGES, &self.published, 0..growing);
+        let hops = times(HOPS, &self.hopped, growing..self.hopped.len());
         let latency = Micros::of(last(&messages));
         let floor = Micros::of(last(&hops)).short();
         let payload_bytes = plan.size * plan.burst * plan.topics as u64;
-        let rates: Vec<f64> = (1..rounds)
+        let rates: Vec<f64> = (GROWING as usize..rounds)
             .map(|round| {
                 let ends =
                     (0..plan.members()).map(|m| self.board.results(m, BURSTS, rounds)[round]);
@@ -598,7 +601,7 @@ impl<'a> Measure<'a> {
             h2d_us,
             notify_us: round(notice_alone(user, plan)?, 3),
         };
-        let payload_bytes = payload_bytes * (plan.rounds - 1);
+        let payload_bytes = payload_bytes * (plan.rounds - GROWING);
         let per_gb = |ns: u64| round(ns as f64 / payload_bytes as f64, 4);
         let sum = |field| -> u64 {
             (0..self.geometry.members)
@@ -622,6 +625,7 @@ impl<'a> Measure<'a> {
             messages: messages[0].len(),
             each: Micros::of(messages.concat()).short(),
             of_floor: of(latency.p50_us, floor.p50_us),
+            fresh_us: middle(last(&fresh)),
             floor_us: floor.p50_us,
             floor,
             gbit_s: round(gbit_s, 3),

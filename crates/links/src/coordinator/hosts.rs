@@ -130,7 +130,7 @@ impl Coordinator {
                 );
                 return;
             }
-            let landings = Landings::new(&node.host, self.hear.clone());
+            let landings = Landings::new(&node.host, self.hear.clone(), self.memory.clone());
             let peer = Peer::new(node.clone(), protocol, landings);
             self.peers.insert(node.host.clone(), peer);
         }

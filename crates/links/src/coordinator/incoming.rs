@@ -34,6 +34,11 @@ impl Coordinator {
                     tracing::error!(host, "a host says what it may not: {error:#}");
                 }
             },
+            Heard::Room => {
+                if let Some(link) = peer.linked() {
+                    link.retry();
+                }
+            }
             Heard::Event(Event::Up) => {
                 tracing::info!(host, "a host is linked");
                 peer.up = true;

@@ -11,6 +11,7 @@ mod topics;
 use self::hosts::Life;
 use self::topics::Outward;
 use crate::committed::Committed;
+use crate::fetch::{self, Wanted};
 use crate::figures::Teller;
 use crate::forward::Forwarder;
 use crate::keys::Node as Host;
@@ -60,6 +61,8 @@ pub struct Coordinator {
     news: Receiver<News>,
     heard: Receiver<(String, Heard)>,
     hear: Sender<(String, Heard)>,
+    /// The thread that asks the daemon for memory.
+    memory: Sender<Wanted>,
     told: Option<(PeersInfo, Instant)>,
     figures: Teller,
     /// What the daemon was told of topics that do not come across.
@@ -133,6 +136,7 @@ impl Coordinator {
             news,
             heard,
             hear,
+            memory: fetch::start().context("creating a thread")?,
             told: None,
             figures: Teller::default(),
             unserved: BTreeMap::new(),

@@ -190,6 +190,12 @@ impl Publisher {
         self.loan_aligned(bytes, rgaps_layout::BLOCK_ALIGN)
     }
 
+    /// The same without asking the daemon for memory, which takes it as long as the kernel needs to provide that. None: of
+    /// what is leased to this publisher nothing is free that large, and [`Publisher::loan`] would ask.
+    pub fn try_loan(&self, bytes: u64) -> Result<Option<Loan>, LoanError> {
+        PublisherCore::try_loan(&self.core, bytes)
+    }
+
     /// A block of `bytes` bytes at a multiple of `align`, a power of two.
     pub fn loan_aligned(&self, bytes: u64, align: u64) -> Result<Loan, LoanError> {
         PublisherCore::loan(&self.core, bytes, align)
@@ -366,8 +372,19 @@ impl PublisherCore {
         core.guard.check()?;
         core.check_loan(bytes, align)?;
         let (block, offset) = core.block(&core.own, bytes, align)?;
-        Ok(Loan {
-            publisher: core.clone(),
+        Ok(core.lend(block, offset, bytes))
+    }
+
+    fn try_loan(core: &Arc<PublisherCore>, bytes: u64) -> Result<Option<Loan>, LoanError> {
+        core.guard.check()?;
+        core.check_loan(bytes, rgaps_layout::BLOCK_ALIGN)?;
+        let found = core.block_at_hand(&core.own, bytes, rgaps_layout::BLOCK_ALIGN)?;
+        Ok(found.map(|(block, offset)| core.lend(block, offset, bytes)))
+    }
+
+    fn lend(self: &Arc<Self>, block: rgaps_topic::Loan, offset: u64, bytes: u64) -> Loan {
+        Loan {
+            publisher: self.clone(),
             block: Some(block),
             offset,
             bytes,
@@ -378,7 +395,7 @@ impl PublisherCore {
             missed: 0,
             failed: None,
             early: None,
-        })
+        }
     }
 
     fn check_loan(&self, bytes: u64, align: u64) -> Result<(), LoanError> {

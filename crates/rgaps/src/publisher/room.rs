@@ -72,6 +72,27 @@ impl PublisherCore {
         block
     }
 
+    /// A block of what is leased, if one is free.
+    pub(super) fn block_at_hand(
+        &self,
+        place: &Place,
+        bytes: u64,
+        align: u64,
+    ) -> Result<Option<(rgaps_topic::Loan, u64)>, LoanError> {
+        match self.try_block(place, bytes, align) {
+            Ok(block) => Ok(Some(block)),
+            Err(Shortage::Loans) => Err(self.too_many_loans()),
+            Err(Shortage::Memory | Shortage::Blocks) => Ok(None),
+        }
+    }
+
+    fn too_many_loans(&self) -> LoanError {
+        LoanError::TooManyLoans {
+            topic: self.topic_name.clone(),
+            limit: self.qos.max_loans,
+        }
+    }
+
     /// How long to wait for memory before another look.
     fn retry_ns(&self) -> u64 {
         let state = self.lock();
@@ -135,10 +156,7 @@ impl PublisherCore {
         align: u64,
     ) -> Result<(), LoanError> {
         match shortage {
-            Shortage::Loans => Err(LoanError::TooManyLoans {
-                topic: self.topic_name.clone(),
-                limit: self.qos.max_loans,
-            }),
+            Shortage::Loans => Err(self.too_many_loans()),
             Shortage::Blocks if self.evict_consumed() => Ok(()),
             Shortage::Blocks => Err(LoanError::NoBlocks {
                 topic: self.topic_name.clone(),

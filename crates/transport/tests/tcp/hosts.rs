@@ -57,6 +57,8 @@ pub struct Host {
     pub commits_left: Arc<AtomicU64>,
     /// Topics that are refused.
     pub refused_topic: u64,
+    /// How long hearing of landed bytes takes, once.
+    pub dawdle: Mutex<Duration>,
     me: std::sync::Weak<Host>,
 }
 
@@ -114,6 +116,7 @@ impl Owner for Host {
     }
 
     fn landed(&self, _flow: Flow, _sequence: u64, _from: u64, bytes: u64) {
+        std::thread::sleep(std::mem::take(&mut *self.dawdle.lock().unwrap()));
         self.seen.lock().unwrap().landed += bytes;
     }
 
@@ -144,6 +147,7 @@ impl Host {
             memory_max: AtomicUsize::new(1 << 30),
             commits_left: Arc::new(AtomicU64::new(u64::MAX)),
             refused_topic: u64::MAX,
+            dawdle: Mutex::default(),
             me: me.clone(),
         })
     }
