@@ -21,9 +21,10 @@ STEP = 1000003
 #: The first messages are not timed: caches, and mappings of the way's own, of which there are as many as messages under way.
 WARM = ways.DEPTH
 #: Messages that are timed at least, however long they take.
-LEAST = 5
+LEAST = 4
 KIB, MIB = 1 << 10, 1 << 20
-#: A way whose messages of that many bytes take most of a second: to the fewest and to the most consumers only.
+#: A way whose messages of that many bytes take most of a second: to the fewest and to the most consumers only, and with
+#: one message that is not timed, since it has no mappings.
 SLOW, SLOW_BYTES = "zenoh", 64 * MIB
 
 
@@ -46,7 +47,11 @@ def produce(sender, base, number):
     torch.add(base, step(number), out=sender.buffer().view(torch.int32))
 
 
-def publish(state, way, topic, nbytes, consumers, paced, messages, seconds):
+def is_slow(way, nbytes):
+    return way == SLOW and nbytes >= SLOW_BYTES
+
+
+def publish(state, way, topic, nbytes, consumers, paced, warm, messages, seconds):
     setup = state["setup"]
     base = pattern(state, nbytes)
     sender = ways.sender(way, setup, topic, nbytes, consumers)
@@ -56,7 +61,7 @@ def publish(state, way, topic, nbytes, consumers, paced, messages, seconds):
         over = False
         while not over:
             number = len(sent) + 1
-            is_late = number >= WARM + LEAST and time.monotonic_ns() - sent[WARM] > seconds * 1e9
+            is_late = number >= warm + LEAST and time.monotonic_ns() - sent[warm] > seconds * 1e9
             over = number == messages or is_late
             produce(sender, base, number)
             if paced:
@@ -133,12 +138,14 @@ TASKS = {"publish": publish, "consume": consume, "floor_copy": floor_copy}
 
 def measure(pool, way, number, nbytes, consumers, messages, seconds):
     """A row: both latency and rate."""
-    row = {"way": way, "size": nbytes, "consumers": consumers}
+    warm = 1 if is_slow(way, nbytes) else WARM
+    row = {"way": way, "size": nbytes, "consumers": consumers, "warm": warm}
     for paced in (True, False):
         common = {"way": way, "topic": f"t/{number}-{int(paced)}", "nbytes": nbytes, "paced": paced}
         tasks = {f"consumer{index}": ("consume", common | {"index": index}) for index in range(consumers)}
         tasks["publisher"] = (
-            "publish", common | {"consumers": consumers, "messages": messages, "seconds": seconds}
+            "publish",
+            common | {"consumers": consumers, "warm": warm, "messages": warm + messages, "seconds": seconds},
         )
         answers = pool.ask(tasks, seconds * 10 + 60)
         sent = answers.pop("publisher")
@@ -149,13 +156,13 @@ def measure(pool, way, number, nbytes, consumers, messages, seconds):
             if "pinned" in answer:
                 row["pinned"] = row.get("pinned", True) and answer["pinned"]
         if paced:
-            hops = [[there - here for here, there in zip(sent, each)][WARM:] for each in came]
+            hops = [[there - here for here, there in zip(sent, each)][warm:] for each in came]
             row["messages"] = len(hops[0])
             row["latency"] = times([hop for each in hops for hop in each])
             row["last"] = times([max(each) for each in zip(*hops)])
         else:
-            counted = len(sent) - WARM
-            elapsed = (max(a["ended"] for a in answers.values()) - sent[WARM]) / 1e9
+            counted = len(sent) - warm
+            elapsed = (max(a["ended"] for a in answers.values()) - sent[warm]) / 1e9
             row["rate"] = {
                 "messages": counted,
                 "messages_per_s": round(counted / elapsed, 1),
@@ -178,7 +185,7 @@ def cases(way, sizes, counts):
     """What a way is measured with: consumers and bytes."""
     for consumers in counts:
         for nbytes in sizes if way != "hop" else sizes[:1]:
-            if way != SLOW or nbytes < SLOW_BYTES or consumers in (counts[0], counts[-1]):
+            if not is_slow(way, nbytes) or consumers in (counts[0], counts[-1]):
                 yield consumers, nbytes
 
 
