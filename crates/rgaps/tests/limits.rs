@@ -39,13 +39,13 @@ fn a_loan_that_is_only_tried_asks_for_no_memory() {
     assert!(publisher.try_loan(2 * leased).unwrap().is_none());
     assert_eq!(publisher.leased_bytes(), leased);
     let loans = [publisher.loan(1).unwrap(), publisher.loan(1).unwrap()];
-    let error = publisher.try_loan(1).err().expect("two are open");
+    let error = publisher.try_loan(1).expect_err("two are open");
     assert!(
         matches!(error, LoanError::TooManyLoans { limit: 2, .. }),
         "{error}"
     );
     drop(loans);
-    let error = publisher.try_loan(u64::MAX).err().expect("it never fits");
+    let error = publisher.try_loan(u64::MAX).expect_err("it never fits");
     assert!(matches!(error, LoanError::TooLarge { .. }), "{error}");
 }
 
