@@ -140,6 +140,36 @@ def test_links_are_those_of_one_machine(tmp_path):
     assert "links-host.json" in told and "dist/gpu-check --only links --match tls" in page
 
 
+def python_latency(wait):
+    at = lambda state, us: {"size": 4096, "pace": "awake", "state": state} | spread(us) | {"floor": spread(us / 2)}
+    in_flight = at("in_flight", 4.0) | {"pattern": spread(3.0)}
+    growth = [{"size": 4096, "pace": "awake", "us": {"in_flight": 1.5}}]
+    return {"domain": "cuda", "wait": wait, "python": "3", "rows": [at("there", 2.0), in_flight], "growth": growth}
+
+
+def test_tables_of_what_is_no_plot(tmp_path):
+    ran = lambda scenario, skip, wrong: {"scenario": scenario, "skip": skip, "checked": 9, "wrong": wrong}
+    races = {"gpus": 2, "across": "copy", "runs": [ran("publish", False, 0), ran("publish", True, 7), ran("evict", False, 0)]}
+    none = {"kills": 52, "leaked_blocks": 0, "corrupt": 0, "stuck": 0, "double_frees": 0}
+    files = {
+        "a-2026-11-22/python-latency-poll.json": python_latency("poll"),
+        "a-2026-11-22/races-across-copy-read.json": races,
+        "a-2026-11-22/chaos-kills.json": none,
+        "a-2026-11-22/report.json": {"chaos": {"kills": none}},
+        "b-2026-11-22/chaos-kills-across-gpus.json": none,
+    }
+    plots, page, told = draw(tmp_path, files)
+    assert plots == {}
+    assert "| cuda | poll | 4 KiB | awake | there | 2.0 (4.0) | 1.0 (2.0) |  |  |" in page
+    assert "| cuda | poll | 4 KiB | awake | in flight | 4.0 (8.0) | 2.0 (4.0) | 3.0 (6.0) | +1.5 |" in page
+    assert "| 2 | across, copy | publish | 9 | 0 | 7 of 9 |" in page
+    assert "| 2 | across, copy | evict | 9 | 0 |  |" in page
+    # Of two machines, once each, though they found the same.
+    assert page.count("| 52 | 0 | 0 | 0 | 0 |") == 2
+    assert "dist/gpu-check --only races --match across-copy-read" in page
+    assert "chaos-kills" not in told
+
+
 def test_what_is_left_out_is_named(tmp_path):
     files = {
         "new-2026-11-22.json": {"a": latency("host", 4096, "poll", 0.3)},

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 
 import links
 import page
+import tables
 from look import COLOURS, Nothing, legend_below, line, size_axis, size_text
 from read import newest, read
 
@@ -238,12 +239,13 @@ def main():
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
         drawn[name] = sources
+    made = tables.made(figures)
     used = {id(each.source) for sources in drawn.values() for each in sources}
-    used |= {id(each.source) for each in page.tables_of(figures)}
+    used |= {id(each.source) for _, found, _ in made.values() for each in found}
     for source in {id(f.source): f.source for f in figures}.values():
         if id(source) not in used:
             left_out.append((str(source.path.relative_to(options.results)), "a newer day, or another file, has the same"))
-    (options.out / "results.md").write_text(page.text(figures, drawn, left_out, options.results))
+    (options.out / "results.md").write_text(page.text(drawn, made, left_out, options.results))
     for name, reason in left_out:
         print(f"plots: left out {name}: {reason}", file=sys.stderr)
     print(f"plots: {', '.join(drawn) or 'nothing'} in {options.out / 'plots'}")

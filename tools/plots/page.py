@@ -1,6 +1,4 @@
 """docs/results.md: the plots, what each shows, and where its figures are from."""
-from read import newest
-
 SAYS = {
     "latency": ("Latency against size", """From the publish call to the return of `recv`, one subscriber, nothing else under way. The floor is a
 64-byte slot that is polled, or slept on with a futex, between the same processes in the same run. *Copied* is
@@ -34,51 +32,6 @@ it; and its baseline; all over TCP. The thesis, over RDMA against TCP: 0.76, 10.
 }
 
 
-def tables_of(figures):
-    """Documents of bench/compare from a GPU, the newest; of each its tables."""
-    found = [f for f in figures if f.kind == "compare" and f.value.get("device") == "cuda"]
-    return newest(found)
-
-
-def table(head, rows):
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return "\n".join(lines + [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows])
-
-
-def p50_p99(times):
-    return f"{times['p50_us']:.0f} ({times['p99_us']:.0f})"
-
-
-def serialisation(figures):
-    for figure in tables_of(figures):
-        found = figure.value.get("serialisation") or {}
-        if found.get("rows"):
-            rows = [
-                (row["way"], row["bytes"], *(p50_p99(row[key]) for key in ("serialise", "deserialise")))
-                for row in found["rows"]
-            ]
-            if found.get("floor_copy"):
-                rows.append(("floor: the bytes copied once", 4_000_000, f"{found['floor_copy']['p50_us']:.0f}", ""))
-            return table(["1000 x 1000 float32", "bytes", "serialise, us p50 (p99)", "back"], rows)
-    return None
-
-
-def against(figures):
-    rows = []
-    for figure in tables_of(figures):
-        for each in (figure.value.get("pipeline") or {}).get("against_copying", []):
-            for sink in each["sinks"]:
-                one = each[sink]
-                rows.append((
-                    "yes" if figure.value.get("mps") else "no", each["models"], each["batch"],
-                    " + ".join(each["sinks"]), sink, each["way"], f"{one['frames_times']} x {one['than']}", f"{one['latency_times']} x {one['latency_than']}",
-                    f"{one['of_bound']:.0%} ({one['of_bound_copying']:.0%})",
-                ))
-    rows = list(dict.fromkeys(rows))
-    head = ["MPS", "models", "batch", "stages", "of", "way", "frames/s", "latency", "of the bound (copying)"]
-    return table(head, rows) if rows else None
-
-
 def origin(sources, results):
     """Machine, revision and command of each file behind a plot."""
     lines = []
@@ -98,7 +51,7 @@ def command_of(source):
     return f"dist/gpu-check --only {section} --match {name}" if name else "dist/gpu-check"
 
 
-def text(figures, drawn, left_out, results):
+def text(drawn, tables, left_out, results):
     parts = [
         "# Results\n\nDrawn by `make plots` from `bench/results/`; do not edit. How each figure is measured:"
         " [benchmarks.md](benchmarks.md).",
@@ -106,10 +59,8 @@ def text(figures, drawn, left_out, results):
     for name, (title, says) in SAYS.items():
         if name in drawn:
             parts.append(f"## {title}\n{says}\n\n![{title}](plots/{name}.svg)\n\n{origin(drawn[name], results)}")
-    tables = {"The pipeline beside the best copying way": against(figures), "Serialising": serialisation(figures)}
-    for title, found in tables.items():
-        if found:
-            parts.append(f"## {title}\n{found}\n\n{origin(tables_of(figures), results)}")
+    for title, (says, found, table) in tables.items():
+        parts.append("\n\n".join(filter(None, [f"## {title}", says, table, origin(found, results)])))
     if left_out:
         parts.append("## Not drawn\n" + "\n".join(f"- `{name}`: {reason}" for name, reason in left_out))
     return "\n\n".join(parts) + "\n"

@@ -1,7 +1,7 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
 A figure is one of: `latency`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
-bench/compare/run). Files may be whole reports or one figure each; a figure that is in several is taken once.
+bench/compare/run), `python` (bench/python_latency.py), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
 import re
@@ -40,6 +40,12 @@ def kind_of(value):
         return "link"
     if "copies" in keys and "gpu" in keys:
         return "copies"
+    if {"python", "rows", "growth"} <= keys:
+        return "python"
+    if {"runs", "across"} <= keys:
+        return "races"
+    if {"kills", "stuck"} <= keys:
+        return "kills"
     if {"wait", "size", "p50_us", "floor", "subscribers"} <= keys:
         return "latency"
     return None
@@ -115,6 +121,9 @@ def read(root):
         found = list(walk(value, path.stem))
         for kind, where, each in found:
             text = json.dumps(each, sort_keys=True)
+            if kind == "kills":
+                # Two runs that found nothing may say the same.
+                text += str(path.parent)
             if text not in seen:
                 seen.add(text)
                 figures.append(Figure(kind, where, each, source))

@@ -1,0 +1,105 @@
+"""Tables of docs/results.md: what is figures and no plot. Each gives its rows' figures, and the text."""
+from look import size_text
+from read import newest
+
+
+def table(head, rows):
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(lines + [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows])
+
+
+def p50_p99(times, digits=0):
+    return f"{times['p50_us']:.{digits}f} ({times['p99_us']:.{digits}f})"
+
+
+def compared(figures):
+    """Documents of bench/compare from a GPU."""
+    return newest([f for f in figures if f.kind == "compare" and f.value.get("device") == "cuda"])
+
+
+def against(figures):
+    found = [f for f in compared(figures) if (f.value.get("pipeline") or {}).get("against_copying")]
+    rows = []
+    for figure in found:
+        for each in figure.value["pipeline"]["against_copying"]:
+            for sink in each["sinks"]:
+                one = each[sink]
+                rows.append((
+                    "yes" if figure.value.get("mps") else "no", each["models"], each["batch"],
+                    " + ".join(each["sinks"]), sink, each["way"], f"{one['frames_times']} x {one['than']}", f"{one['latency_times']} x {one['latency_than']}",
+                    f"{one['of_bound']:.0%} ({one['of_bound_copying']:.0%})",
+                ))
+    head = ["MPS", "models", "batch", "stages", "of", "way", "frames/s", "latency", "of the bound (copying)"]
+    return found, head, list(dict.fromkeys(rows))
+
+
+def serialisation(figures):
+    found = [f for f in compared(figures) if (f.value.get("serialisation") or {}).get("rows")][:1]
+    rows = []
+    for part in (f.value["serialisation"] for f in found):
+        for row in part["rows"]:
+            rows.append((row["way"], row["bytes"], *(p50_p99(row[key]) for key in ("serialise", "deserialise"))))
+        if part.get("floor_copy"):
+            rows.append(("floor: the bytes copied once", 4_000_000, f"{part['floor_copy']['p50_us']:.0f}", ""))
+    return found, ["1000 x 1000 float32", "bytes", "serialise, us p50 (p99)", "back"], rows
+
+
+def python(figures):
+    found = newest([f for f in figures if f.kind == "python"])
+    rows = []
+    for value in sorted((f.value for f in found), key=lambda value: (value["domain"], value["wait"])):
+        grown = {(each["size"], each["pace"]): each["us"] for each in value["growth"]}
+        for row in value["rows"]:
+            of = grown.get((row["size"], row["pace"])) if row["state"] == "in_flight" else None
+            rows.append((
+                value["domain"], value["wait"], size_text(row["size"]), row["pace"], row["state"].replace("_", " "),
+                p50_p99(row, 1), p50_p99(row["floor"], 1), p50_p99(row["pattern"], 1) if "pattern" in row else "",
+                f"{of['in_flight']:+.1f}" if of else "",
+            ))
+    head = ["domain", "wait", "size", "pace", "state", "rgaps, us p50 (p99)", "floor", "bare calls", "beyond idle"]
+    return found, head, rows
+
+
+def races(figures):
+    found = newest([f for f in figures if f.kind == "races"])
+    rows = []
+    for value in (f.value for f in found):
+        where = f"across, {value['across']}" if value.get("across") else "on the publisher's"
+        left_out = {run["scenario"]: run for run in value["runs"] if run["skip"]}
+        for run in value["runs"]:
+            if not run["skip"]:
+                without = left_out.get(run["scenario"])
+                seen = f"{without['wrong']} of {without['checked']}" if without else ""
+                rows.append((value["gpus"], where, run["scenario"], run["checked"], run["wrong"], seen))
+    head = ["GPUs", "read", "scenario", "messages checked", "wrong", "wrong where its wait is left out"]
+    return found, head, rows
+
+
+def kills(figures):
+    found = newest([f for f in figures if f.kind == "kills"])
+    keys = ["kills", "leaked_blocks", "corrupt", "stuck", "double_frees"]
+    rows = [(f.source.path.stem.removeprefix("chaos-"), *(f.value.get(key, "") for key in keys)) for f in found]
+    return found, ["run", *(key.replace("_", " ") for key in keys)], rows
+
+
+#: Title -> what it says, and what makes it.
+TABLES = {
+    "From Python": ("""From the publish call to the line after `recv`, in two Python processes (`bench/python_latency.py`).
+*Beyond idle* is what a kernel of 1 ms in flight adds to the idle stream's median; *bare calls* are the floor's number behind
+the two calls of the driver that order takes.""", python),
+    "Races": ("""Slow kernels write and read late, every word of every message is checked on the GPU; and the same with
+one wait left out, which must be seen (`rgaps-races`).""", races),
+    "Kills": ("Publishers, subscribers and the daemon, killed with work queued on the GPU (`rgaps-chaos`).", kills),
+    "The pipeline beside the best copying way": ("", against),
+    "Serialising": ("", serialisation),
+}
+
+
+def made(figures):
+    """Title -> what it says, the figures, the table; of those that have rows."""
+    tables = {}
+    for title, (says, make) in TABLES.items():
+        found, head, rows = make(figures)
+        if rows:
+            tables[title] = (says, found, table(head, rows))
+    return tables
