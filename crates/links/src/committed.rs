@@ -1,28 +1,42 @@
 //! How far each publisher's messages were published here, in a file beside the socket, so that what a
 //! former life of the links had published is not published again.
 //!
-//! A record is 32 bytes: the publisher's incarnation; the next sequence; the publisher that stands for it here, plus
-//! how many messages that one had published, while the next one is being published, else zeros. It is written
-//! before a message is published and after. A kill between the two leaves open whether it was; the daemon
+//! The file has a word that names its form, then records of a cache line: the publisher's incarnation; the sequence
+//! below which everything was published; the publisher that stands for it here, how many messages that one had published,
+//! and the sequence that was to be published then. The last three count only if that sequence is the record's next one. They
+//! are stored before a message is published, the next sequence after: a single word, so that a kill between any two stores
+//! leaves a record that is right. A kill between them also leaves open whether the message was published; the daemon
 //! knows, for it counts what publishers that died had published.
 
 use anyhow::Context;
+use rgaps_pool::WordFile;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Publishers that are remembered.
 const RECORDS: usize = 4096;
-const RECORD_BYTES: usize = 32;
+const RECORD_WORDS: usize = 8;
+/// The form of the file: "rgaps" and its version.
+const FORM: u64 = u64::from_le_bytes(*b"rgaps\0\0\x02");
+
+/// Words of a record.
+#[derive(Clone, Copy)]
+enum Word {
+    Incarnation,
+    Next,
+    Publisher,
+    Before,
+    Begun,
+}
 
 /// The file, and what it says.
 #[derive(Clone)]
 pub struct Committed(Arc<Inner>);
 
 struct Inner {
-    file: File,
+    file: WordFile,
     index: Mutex<Index>,
 }
 
@@ -47,41 +61,34 @@ pub struct Mark {
     record: usize,
 }
 
+fn word(file: &WordFile, record: usize, word: Word) -> &AtomicU64 {
+    &file.words()[(1 + record) * RECORD_WORDS + word as usize]
+}
+
 impl Committed {
     /// The file at `path`, made if it is not there. `departed`: how many messages publishers of former
     /// links had published.
     pub fn open(path: &Path, departed: &HashMap<u64, u64>) -> anyhow::Result<Committed> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
+        let file = WordFile::open(path, (1 + RECORDS) * RECORD_WORDS)
             .with_context(|| path.display().to_string())?;
-        let mut bytes = vec![0; RECORDS * RECORD_BYTES];
-        let length = file
-            .metadata()
-            .with_context(|| path.display().to_string())?
-            .len();
-        let there = (length as usize).min(bytes.len()) / RECORD_BYTES * RECORD_BYTES;
-        file.read_exact_at(&mut bytes[..there], 0)
-            .with_context(|| path.display().to_string())?;
+        let words = file.words();
+        if words[0].load(Ordering::Relaxed) != FORM {
+            words
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
+            words[0].store(FORM, Ordering::Relaxed);
+        }
         let mut index = Index::default();
-        for (record, fields) in bytes[..there].chunks_exact(RECORD_BYTES).enumerate() {
-            let number = |at: usize| {
-                let mut number = [0; 8];
-                number.copy_from_slice(&fields[at..at + 8]);
-                u64::from_le_bytes(number)
-            };
-            let (incarnation, next) = (number(0), number(8));
-            let (publisher, before) = (number(16), number(24));
+        for record in 0..RECORDS {
+            let word = |at| word(&file, record, at).load(Ordering::Relaxed);
+            let (incarnation, next) = (word(Word::Incarnation), word(Word::Next));
             if incarnation == 0 {
                 continue;
             }
             // Whether the one that was being published was published.
-            let count = departed.get(&publisher).filter(|_| publisher != 0);
-            let was = count.is_some_and(|count| *count > before);
+            let begun = word(Word::Begun) == next;
+            let count = departed.get(&word(Word::Publisher)).filter(|_| begun);
+            let was = count.is_some_and(|count| *count > word(Word::Before));
             let known = Known {
                 record,
                 next: next.saturating_add(u64::from(was)),
@@ -134,14 +141,27 @@ impl Committed {
             incarnation,
             record: known.record,
         };
+        mark.claim(known.next);
         (mark, known.next)
     }
 }
 
 impl Mark {
+    /// The record is this publisher's from now on.
+    fn claim(&self, next: u64) {
+        if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
+            // Nobody's, until all of it is right.
+            self.word(Word::Incarnation).store(0, Ordering::Release);
+            self.word(Word::Begun).store(u64::MAX, Ordering::Release);
+            self.word(Word::Next).store(next, Ordering::Release);
+            self.word(Word::Incarnation)
+                .store(self.incarnation, Ordering::Release);
+        }
+    }
+
     /// Everything below `next` is published, and nothing else.
     pub fn set(&self, next: u64) {
-        self.write(next, 0, 0);
+        self.word(Word::Next).store(next, Ordering::Release);
         if let Some(known) = self.committed.index().known.get_mut(&self.incarnation) {
             known.next = next;
         }
@@ -149,19 +169,16 @@ impl Mark {
 
     /// Message `next` is about to be published, by a publisher that has published `before` messages.
     pub fn begin(&self, next: u64, publisher: u64, before: u64) {
-        self.write(next, publisher, before);
+        self.word(Word::Begun).store(u64::MAX, Ordering::Release);
+        self.word(Word::Publisher)
+            .store(publisher, Ordering::Release);
+        self.word(Word::Before).store(before, Ordering::Release);
+        self.word(Word::Next).store(next, Ordering::Release);
+        self.word(Word::Begun).store(next, Ordering::Release);
     }
 
-    fn write(&self, next: u64, publisher: u64, before: u64) {
-        let mut fields = [0; RECORD_BYTES];
-        let numbers = [self.incarnation, next, publisher, before];
-        for (field, number) in fields.chunks_exact_mut(8).zip(numbers) {
-            field.copy_from_slice(&number.to_le_bytes());
-        }
-        let at = (self.record * RECORD_BYTES) as u64;
-        if let Err(error) = self.committed.0.file.write_all_at(&fields, at) {
-            tracing::error!(%error, "what was published is not written down");
-        }
+    fn word(&self, at: Word) -> &AtomicU64 {
+        word(&self.committed.0.file, self.record, at)
     }
 }
 
@@ -209,13 +226,47 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_short_or_long_is_read_as_far_as_it_makes_sense() {
+    fn a_file_of_another_form_is_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("committed");
-        std::fs::write(&path, [1; 21]).unwrap();
-        assert_eq!(open(&path).unwrap().mark(3).1, 0);
-        std::fs::write(&path, vec![0xff; 2 * RECORDS * RECORD_BYTES]).unwrap();
-        open(&path).unwrap();
+        let bytes = (1 + RECORDS) * RECORD_WORDS * 8;
+        for former in [vec![1; 21], vec![0xff; bytes], vec![3; 2 * bytes]] {
+            std::fs::write(&path, former).unwrap();
+            assert_eq!(open(&path).unwrap().mark(3).1, 0);
+            open(&path).unwrap().mark(3).0.set(4);
+            assert_eq!(open(&path).unwrap().mark(3).1, 4);
+        }
+    }
+
+    #[test]
+    fn a_kill_between_any_two_stores_leaves_what_is_right() {
+        // Message 5 is being published: all states that the words go through, and what the next life makes of them.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("committed");
+        let committed = open(&path).unwrap();
+        let (mark, _) = committed.mark(11);
+        mark.begin(4, 77, 3);
+        mark.set(5);
+        let file = &committed.0.file;
+        let states: [(Word, u64, u64, u64); 6] = [
+            // What is stored, how many messages the daemon counted then, and the next one.
+            (Word::Begun, u64::MAX, 4, 5),
+            (Word::Publisher, 77, 4, 5),
+            (Word::Before, 4, 4, 5),
+            (Word::Next, 5, 4, 5),
+            (Word::Begun, 5, 4, 5),
+            (Word::Next, 6, 5, 6),
+        ];
+        for (at, stored, published, expected) in states {
+            word(file, mark.record, at).store(stored, Ordering::Relaxed);
+            let departed = HashMap::from([(77, published)]);
+            let next = Committed::open(&path, &departed).unwrap().mark(11).1;
+            assert_eq!(next, expected, "{stored}");
+        }
+        // Published, and not yet told.
+        word(file, mark.record, Word::Next).store(5, Ordering::Relaxed);
+        let departed = HashMap::from([(77, 5)]);
+        assert_eq!(Committed::open(&path, &departed).unwrap().mark(11).1, 6);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod numa;
 mod segment;
 mod shared_map;
 mod tlsf;
+mod word_file;
 
 pub use host_mapping::HostMapping;
 pub use host_source::{HostConfig, HostSource, HugePages};
@@ -26,3 +27,4 @@ pub use segment::{
 };
 pub use shared_map::SharedMap;
 pub use tlsf::{Allocation, RegionError, Tlsf, TlsfStats, UnknownHandle};
+pub use word_file::WordFile;

@@ -539,13 +539,14 @@ impl<P: Places> Receiver<P> {
             self.duplicates += 1;
             return Ok(());
         };
-        state.tell = true;
         if sequence < state.next || state.early.contains_key(&sequence) {
+            state.tell = true;
             self.duplicates += 1;
             return Ok(());
         }
         if sequence == state.next {
             // It is its turn: the usual case.
+            // Acknowledged when the owner has it.
             state.window.arrive(u64::from(bytes), charge_end)?;
             state.next = sequence + 1;
             take(&mut self.actions);
@@ -700,6 +701,10 @@ impl<P: Places> Receiver<P> {
         let Some(state) = self.flows.get_mut(&flow) else {
             return Ok(());
         };
+        let alone = state.early.is_empty() && state.gaps.is_empty() && state.kept.is_empty();
+        if alone && state.pending.is_empty() && state.close_at.is_none() {
+            return Ok(());
+        }
         state.tell = true;
         make_active(&mut self.active, flow);
         loop {
