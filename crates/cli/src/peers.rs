@@ -211,6 +211,7 @@ fn cells(peer: &Peer<'_>) -> Vec<String> {
         PeerState::Linked => "linked",
         PeerState::Lost => "lost",
         PeerState::Refused => "refused",
+        PeerState::Through => "through",
     };
     let sum = |messages: u64, bytes: u64| format!("{messages}, {}", units::bytes(bytes));
     vec![

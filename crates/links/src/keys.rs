@@ -10,13 +10,14 @@
 
 use rgaps::links::Demand;
 use rgaps_session::{check_topic_name, MAX_HOST_NAME};
+use serde::{Deserialize, Serialize};
 
 /// Version of all that hosts say to each other: these keys, the meeting, and what is said over links.
-pub const PLANE_VERSION: u32 = 2;
+pub const PLANE_VERSION: u32 = 3;
 /// Longest key that is looked at: a topic's name of 255 bytes, each escaped, and what is around it.
 const MAX_KEY_BYTES: usize = 1200;
 /// Subscribers of a topic on a host that are believed at most.
-const MAX_WANTED: u32 = 1 << 16;
+pub const MAX_WANTED: u32 = 1 << 16;
 
 /// Another host, or this one: its name, and which life of its links.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +29,7 @@ pub struct Node {
 }
 
 /// What a host's subscribers of a topic ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// How many there are.
     pub subscribers: u32,
@@ -118,7 +119,7 @@ fn parse_want(text: &str) -> Option<Want> {
     })
 }
 
-fn is_host(host: &str) -> bool {
+pub(crate) fn is_host(host: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     !host.is_empty() && host.len() <= MAX_HOST_NAME && host.chars().all(plain)
 }

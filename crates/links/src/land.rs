@@ -6,18 +6,17 @@ use crate::fetch::Wanted;
 use crate::figures::TimesIn;
 use crate::notes::Notes;
 use crate::quotas::Reserved;
-use crate::wire::{from_wall, monotonic_ns, Meta, SAID};
+use crate::relay::{Admission, Carry, Ours, Relay};
+use crate::wire::{from_wall, monotonic_ns, Meta, MAX_SAID_BYTES, SAID};
 use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, PublishError, Publisher};
 use rgaps_transport::{Event, Flow, Owner, Place, Room};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is said at once at most.
-const MAX_SAID_BYTES: u64 = 16 << 10;
 /// Messages from this size on are copied to GPUs that they are read on while they land.
 const EARLY_BYTES_MIN: u64 = 1 << 20;
 /// Pause before the daemon is asked again for memory that it had not.
@@ -41,40 +40,14 @@ pub enum Heard {
     Room,
 }
 
-/// Publishers on this host that are ours: their messages are nobody's to carry on.
-#[derive(Clone, Default)]
-pub struct Ours(Arc<RwLock<HashSet<u64>>>);
-
-impl Ours {
-    /// One more.
-    pub fn insert(&self, publisher: u64) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(publisher);
-    }
-
-    /// One less.
-    pub fn remove(&self, publisher: u64) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&publisher);
-    }
-
-    /// Whether it is one.
-    pub fn contains(&self, publisher: u64) -> bool {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&publisher)
-    }
-}
-
 /// A publisher elsewhere, and the one that stands for it here.
 pub struct Landing {
     publisher: Publisher,
     ours: Ours,
+    /// For what goes on to other hosts.
+    pub relay: Arc<Relay>,
+    /// Messages may come through several links; one is published at a time.
+    turn: Mutex<()>,
     /// What is published here, below which nothing is published again.
     next: AtomicU64,
     mark: Mark,
@@ -121,14 +94,17 @@ impl Landing {
     /// `next`: what of its messages was published in a former life.
     pub fn new(
         publisher: Publisher,
+        relay: Arc<Relay>,
         ours: Ours,
         (mark, next): (Mark, u64),
         limits: LandingLimits,
     ) -> Arc<Landing> {
-        ours.insert(publisher.id());
+        ours.insert(publisher.id(), Some(relay.clone()));
         Arc::new(Landing {
             publisher,
             ours,
+            relay,
+            turn: Mutex::new(()),
             next: AtomicU64::new(next),
             mark,
             published: AtomicU64::new(0),
@@ -147,9 +123,16 @@ impl Landing {
         self.resumes.store(was_here, Ordering::Release);
     }
 
-    fn begin(self: &Arc<Self>, sequence: u64, bytes: u64, owner: &Landings) -> Room {
+    fn begin(
+        self: &Arc<Self>,
+        sequence: u64,
+        bytes: u64,
+        carry: Option<Arc<Carry>>,
+        owner: &Landings,
+    ) -> Room {
         let (arrived, notes) = (&owner.arrived, &owner.notes);
-        if sequence < self.next.load(Ordering::Acquire) {
+        let is_here = sequence < self.next.load(Ordering::Acquire);
+        if is_here && carry.is_none() {
             return Room::Refused;
         }
         if let Some((max, quota)) = &self.limits.message_max {
@@ -166,6 +149,15 @@ impl Landing {
         // One message may be larger than what there may be.
         if landing > 0 && landing + bytes > self.limits.most() {
             return Room::Full;
+        }
+        if let Some(carry) = carry.clone().filter(|_| is_here) {
+            self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return Room::Place(Box::new(Repeated {
+                bytes: vec![0; bytes as usize].into_boxed_slice(),
+                length: bytes,
+                landing: self.clone(),
+                carry,
+            }));
         }
         let mut loan = match self.loan(bytes, owner) {
             Ok(Some(loan)) => loan,
@@ -195,6 +187,7 @@ impl Landing {
             early,
             bytes,
             landing: self.clone(),
+            carry,
             arrived: arrived.clone(),
             placed_ns: monotonic_ns(),
             turn_ns: None,
@@ -245,6 +238,23 @@ impl Landing {
 
     fn fetched(&self) -> MutexGuard<'_, Fetched> {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Below this all is where it is to go.
+    pub fn passed(&self) -> u64 {
+        // In this order: what is published between is not passed.
+        let next = self.next.load(Ordering::Acquire);
+        self.relay.floor().min(next)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message that was published here before goes on.
+    fn repeat(&self, sequence: u64, meta: &[u8], bytes: Box<[u8]>, carry: Arc<Carry>) {
+        let published = self.published.load(Ordering::Relaxed);
+        self.relay.repeat(sequence, meta, bytes, carry, published);
     }
 
     fn early(&self) -> MutexGuard<'_, Vec<(u64, EarlyCopies)>> {
@@ -304,6 +314,7 @@ struct Landed {
     early: Option<EarlyCopies>,
     bytes: u64,
     landing: Arc<Landing>,
+    carry: Option<Arc<Carry>>,
     arrived: Arc<Arrived>,
     /// When it had its place, and its turn.
     placed_ns: u64,
@@ -324,12 +335,23 @@ impl Place for Landed {
     fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
         let landing = self.landing.clone();
         let topic = landing.publisher.topic();
+        if let Some(carry) = &self.carry {
+            if landing.relay.admit(carry) == Admission::Wait {
+                return Err(self);
+            }
+        }
+        let _turn = landing.turn();
+        if sequence < self.landing.next.load(Ordering::Acquire) {
+            // It came another way meanwhile.
+            if let Some(carry) = self.carry.clone() {
+                let bytes: Box<[u8]> = self.memory().into();
+                landing.repeat(sequence, meta, bytes, carry);
+            }
+            return Ok(());
+        }
         let Some(mut loan) = self.loan.take() else {
             return Ok(());
         };
-        if sequence < self.landing.next.load(Ordering::Acquire) {
-            return Ok(());
-        }
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
@@ -369,6 +391,9 @@ impl Place for Landed {
         landing
             .mark
             .begin(sequence, landing.publisher.id(), published);
+        landing
+            .relay
+            .begin(published, sequence, self.carry.as_ref());
         match loan.publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
@@ -378,11 +403,13 @@ impl Place for Landed {
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
                 (PublishError::HeldBack { .. } | PublishError::Elsewhere(_), Some(loan)) => {
+                    landing.relay.undo(published);
                     landing.gap.fetch_add(missed, Ordering::AcqRel);
                     self.loan = Some(*loan);
                     return Err(self);
                 }
                 (error, _) => {
+                    landing.relay.undo(published);
                     landing.gap.fetch_add(missed + 1, Ordering::AcqRel);
                     tracing::warn!(%error, topic, sequence, "a message was lost here");
                 }
@@ -403,6 +430,41 @@ impl Drop for Landed {
         self.landing
             .landing_bytes
             .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A message that was published here before, and goes on to other hosts.
+struct Repeated {
+    bytes: Box<[u8]>,
+    length: u64,
+    landing: Arc<Landing>,
+    carry: Arc<Carry>,
+}
+
+impl Place for Repeated {
+    fn memory(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+        if self.landing.relay.admit(&self.carry) == Admission::Wait {
+            return Err(self);
+        }
+        let described = Meta::decode(meta);
+        if described.is_some_and(|meta| meta.bytes.max(1) == self.length) {
+            let bytes = std::mem::take(&mut self.bytes);
+            let carry = self.carry.clone();
+            self.landing.repeat(sequence, meta, bytes, carry);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.landing
+            .landing_bytes
+            .fetch_sub(self.length, Ordering::Relaxed);
     }
 }
 
@@ -442,9 +504,16 @@ pub struct Arrived {
     pub times: TimesIn,
 }
 
+/// Where a flow's messages land, and where they go on to.
+#[derive(Clone)]
+struct Bound {
+    landing: Arc<Landing>,
+    carry: Option<Arc<Carry>>,
+}
+
 #[derive(Default)]
 struct Flows {
-    known: HashMap<Flow, Arc<Landing>>,
+    known: HashMap<Flow, Bound>,
     /// Flows that have no place here, and why.
     refused: HashMap<Flow, String>,
     /// Topics that have none, by their streams, and why.
@@ -482,17 +551,19 @@ impl Landings {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flow's messages land there.
-    pub fn insert(&self, flow: Flow, landing: Arc<Landing>) {
+    /// A flow's messages land there, and go on to others.
+    pub fn insert(&self, flow: Flow, landing: Arc<Landing>, carry: Option<Arc<Carry>>) {
         let mut flows = self.flows();
         flows.strangers.remove(&flow);
         flows.refused.remove(&flow);
-        flows.known.insert(flow, landing);
+        flows.known.insert(flow, Bound { landing, carry });
     }
 
-    /// Where a flow's messages land.
-    pub fn has(&self, flow: Flow) -> bool {
-        self.flows().known.contains_key(&flow)
+    /// Where a flow's messages land, and the publisher's others.
+    pub fn landing(&self, flow: Flow) -> Option<Arc<Landing>> {
+        let flows = self.flows();
+        let bound = flows.known.get(&flow);
+        bound.map(|bound| bound.landing.clone())
     }
 
     /// A stream of this topic has no place here, for this reason, or has again.
@@ -549,7 +620,7 @@ impl Landings {
 impl Owner for Landings {
     fn place(&self, flow: Flow, sequence: u64, _: &[u8], bytes: u64) -> Room {
         if flow.topic == SAID {
-            if bytes > MAX_SAID_BYTES {
+            if bytes > MAX_SAID_BYTES as u64 {
                 return Room::Refused;
             }
             return Room::Place(Box::new(Saying {
@@ -558,10 +629,10 @@ impl Owner for Landings {
                 host: self.host.clone(),
             }));
         }
-        let landing = {
+        let Bound { landing, carry } = {
             let mut flows = self.flows();
             match flows.known.get(&flow) {
-                Some(landing) => landing.clone(),
+                Some(bound) => bound.clone(),
                 None if flows.refused.contains_key(&flow) => {
                     let topic = flows.refused[&flow].clone();
                     drop(flows);
@@ -589,7 +660,7 @@ impl Owner for Landings {
                 }
             }
         };
-        let room = landing.begin(sequence, bytes, self);
+        let room = landing.begin(sequence, bytes, carry, self);
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -599,7 +670,7 @@ impl Owner for Landings {
 
     fn landed(&self, flow: Flow, sequence: u64, from: u64, bytes: u64) {
         let landing = self.flows().known.get(&flow).cloned();
-        if let Some(landing) = landing {
+        if let Some(Bound { landing, .. }) = landing {
             landing.arrived(sequence, from, bytes);
         }
     }
@@ -616,7 +687,10 @@ impl Owner for Landings {
             }
             Event::Missed { flow, first, next } => {
                 let landing = self.flows().known.get(flow).cloned();
-                let Some(landing) = landing else { return };
+                let Some(Bound { landing, .. }) = landing else {
+                    return;
+                };
+                let _turn = landing.turn();
                 let published = landing.next.load(Ordering::Acquire);
                 let missed = next.saturating_sub(published.max(*first));
                 if missed == 0 {

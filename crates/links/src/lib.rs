@@ -5,7 +5,8 @@
 //! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
 //! its loans, is published once, and fans out without copies. Hosts find each other and say what they
 //! want over Zenoh ([`plane`]); messages and what is said about them go through lanes
-//! (`rgaps-transport`). See `docs/decisions/0016-links-process.md`.
+//! (`rgaps-transport`). What is for a host that others reach only through this one is carried on. See
+//! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
 #![forbid(unsafe_code)]
 
 mod committed;
@@ -20,6 +21,9 @@ mod peer;
 pub mod plane;
 mod probe;
 mod quotas;
+mod relay;
+mod through;
+mod ways;
 mod wire;
 
 pub use coordinator::Coordinator;

@@ -3,6 +3,7 @@
 use crate::forward::Departed;
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
+use crate::through::Through;
 use crate::wire::{Said, Stream, SAID};
 use rgaps::{LinkFigures, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
@@ -47,6 +48,10 @@ pub struct Peer {
     pub link: Option<(u64, Link)>,
     /// Whether it has lanes.
     pub up: bool,
+    /// Since when it has none.
+    pub away: Option<Instant>,
+    /// What is said about hosts behind it, and behind this one.
+    pub through: Through,
     /// Owns the link.
     pub landings: Arc<Landings>,
     /// Counts.
@@ -69,6 +74,8 @@ pub struct Peer {
     pub broken: BTreeSet<String>,
     /// Topics by the streams that went or go there.
     pub names: BTreeMap<u64, String>,
+    /// Streams of which what is not acknowledged went another way.
+    pub moved: BTreeSet<u64>,
     /// Something that was said was given up.
     pub said_lost: bool,
     said: u64,
@@ -90,6 +97,8 @@ impl Peer {
             refused: None,
             link: None,
             up: false,
+            away: Some(Instant::now()),
+            through: Through::default(),
             landings,
             departed: Arc::default(),
             meet_at: None,
@@ -101,6 +110,7 @@ impl Peer {
             given_up: false,
             broken: BTreeSet::new(),
             names: BTreeMap::new(),
+            moved: BTreeSet::new(),
             said_lost: false,
             said: 0,
             said_open: false,
@@ -118,6 +128,12 @@ impl Peer {
     /// Whether topics can go there.
     pub fn is_usable(&self) -> bool {
         self.refused.is_none() && self.link.is_some()
+    }
+
+    /// Whether what goes there arrives, as far as is known: it has lanes, or had some until a moment ago.
+    pub fn is_near(&self, patience: Duration) -> bool {
+        let away = self.away.is_some_and(|since| since.elapsed() >= patience);
+        self.refused.is_none() && !self.given_up && !away
     }
 
     /// Says something, in its turn. `own` is this life of ours.
@@ -166,20 +182,45 @@ impl Peer {
     pub fn forget_said(&mut self) {
         self.announced.clear();
         self.ready.clear();
+        self.through.forget_said();
     }
 
     /// A stream of a topic goes there.
     pub fn begin_stream(&mut self, number: u64, topic: &str) {
         if self.names.len() >= MAX_NAMES {
-            self.names.pop_first();
+            if let Some((oldest, _)) = self.names.pop_first() {
+                self.moved.remove(&oldest);
+            }
         }
         self.names.insert(number, topic.to_owned());
     }
 
-    /// A topic does not go there any more.
-    pub fn end_stream(&mut self, topic: &str) {
+    /// A topic does not go there any more, or goes there in another stream.
+    pub fn end_stream(&mut self, number: u64, topic: &str, moved: bool) {
         if !self.given_up {
             self.broken.remove(topic);
+        }
+        if moved && self.names.contains_key(&number) {
+            self.moved.insert(number);
+        }
+        self.announced.remove(&number);
+        self.ready.remove(&number);
+        self.through
+            .reached
+            .retain(|(stream, _), _| *stream != number);
+    }
+
+    /// Whether a stream reaches this host, or one that it leads to; if not, why.
+    pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
+        let said = match host == self.node.host {
+            true => self.ready.get(&stream),
+            false => self.through.reached.get(&(stream, host.to_owned())),
+        };
+        match (said, self.up) {
+            (Some(Err(why)), _) => Err(why),
+            (_, false) => Err("the host is not linked now"),
+            (None, true) => Err("the host still prepares"),
+            (Some(Ok(())), true) => Ok(()),
         }
     }
 

@@ -374,7 +374,7 @@ fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
         "{ period_init_ms: 100, period_max_ms: 500, period_increase_factor: 1.5 }".to_owned(),
     )?;
     set("scouting/multicast/enabled", links.scouting.to_string())?;
-    set("scouting/gossip/enabled", "true".to_owned())?;
+    set("scouting/gossip/enabled", links.gossip.to_string())?;
     set("transport/link/tx/lease", links.lease_ms.to_string())?;
     set("transport/link/tx/keep_alive", "4".to_owned())?;
     set("timestamping/enabled", "false".to_owned())?;

@@ -1,8 +1,11 @@
 //! What two hosts' links say to each other over the link itself: a description with each message, and, in a
-//! flow of its own, what the messages belong to. What a peer says is bounded and checked here.
+//! flow of its own, what the messages belong to, and which other hosts are reached through them. What a peer says is
+//! bounded and checked here.
 
+use crate::keys::{is_host, Want, MAX_WANTED};
+use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
 use anyhow::{bail, Context};
-use rgaps::links::Offer;
+use rgaps::links::{Offer, MAX_REMOTE_HOSTS};
 use rgaps::{DType, Tensor};
 use rgaps_session::check_topic_name;
 use rustix::time::{clock_gettime, ClockId};
@@ -13,11 +16,15 @@ const DIMS: usize = 8;
 /// `Meta`'s flags: it is a tensor.
 const TYPED: u8 = 1;
 /// Longest text of [`Said`].
-const MAX_SAID_BYTES: usize = 16 << 10;
+pub const MAX_SAID_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
 const MAX_TEXT: usize = 300;
 /// Publishers of a topic.
-const MAX_PUBLISHERS: usize = 16;
+pub const MAX_PUBLISHERS: usize = 16;
+/// Flows of which is said at once how far they are.
+pub const MAX_PASSED_SAID: usize = 1024;
+/// Topics that are said to be wanted at once.
+pub const MAX_WANTS_SAID: usize = 256;
 /// `Flow::topic` of what is said.
 pub const SAID: u64 = 0;
 
@@ -105,6 +112,40 @@ pub enum Said {
     Stream(Stream),
     /// What comes in flows of this number has a place here, or why not.
     Ready(u64, Result<(), String>),
+    /// These ways are all that lead on from here.
+    Ways(Vec<Way>),
+    /// Say what these hosts want, of those that you lead to: all that are asked for.
+    Ask(Vec<String>),
+    /// What a host wants that is reached from here.
+    Wants(Wants),
+    /// What comes in flows of this number, and is for this host, reaches it, or why not.
+    Reached(u64, String, Result<(), String>),
+    /// How far messages are where they are to go.
+    Passed(Vec<Passed>),
+}
+
+/// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passed {
+    /// `Flow::topic`.
+    pub stream: u64,
+    /// `Flow::incarnation`.
+    pub publisher: u64,
+    /// The sequence.
+    pub next: u64,
+}
+
+/// What a host wants, as another says that leads to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wants {
+    /// Which host.
+    pub host: String,
+    /// All is said again: this is the first part of it.
+    pub first: bool,
+    /// And this the last.
+    pub last: bool,
+    /// Topics, and what of each; none: nothing any more.
+    pub wants: Vec<(String, Option<Want>)>,
 }
 
 /// Where a topic's messages come from.
@@ -116,10 +157,47 @@ pub struct Stream {
     pub topic: String,
     /// Its type.
     pub type_name: String,
-    /// Who publishes: `Flow::incarnation`, and what is promised.
-    pub publishers: Vec<(u64, Offer)>,
+    /// Who publishes.
+    pub publishers: Vec<Source>,
     /// The topic went there before, until the host was given up: what was published meanwhile never comes.
     pub resumed: bool,
+}
+
+/// A publisher whose messages come in a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// `Flow::incarnation`.
+    pub publisher: u64,
+    /// What is promised.
+    pub offer: Offer,
+    /// The hosts that they came through, without the one that says so; its own host is the first.
+    pub way: Way,
+    /// The hosts that they are to be carried on to.
+    pub carry: Vec<String>,
+}
+
+impl Source {
+    fn check(&self) -> bool {
+        let mut hosts = self.way.iter().chain(&self.carry);
+        self.way.len() < MAX_HOPS
+            && self.carry.len() <= MAX_REMOTE_HOSTS
+            && hosts.all(|host| is_host(host))
+    }
+}
+
+impl Wants {
+    fn check(&self) -> anyhow::Result<()> {
+        if !is_host(&self.host) || self.wants.len() > MAX_WANTS_SAID {
+            bail!("it says too much of what a host wants");
+        }
+        for (topic, want) in &self.wants {
+            check_topic_name(topic)?;
+            if want.is_some_and(|want| !(1..=MAX_WANTED).contains(&want.subscribers)) {
+                bail!("it says that a host wants what cannot be");
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Said {
@@ -144,12 +222,33 @@ impl Said {
                 if stream.number == SAID
                     || stream.type_name.len() > MAX_TEXT
                     || stream.publishers.len() > MAX_PUBLISHERS
+                    || !stream.publishers.iter().all(Source::check)
                 {
                     bail!("it announces a topic that cannot be");
                 }
             }
-            Said::Ready(_, Err(why)) if why.len() > MAX_TEXT => bail!("it has too much to say"),
-            Said::Ready(..) => {}
+            Said::Ready(_, Err(why)) | Said::Reached(_, _, Err(why)) if why.len() > MAX_TEXT => {
+                bail!("it has too much to say")
+            }
+            Said::Reached(_, host, _) if !is_host(host) => {
+                bail!("it reaches a host that cannot be")
+            }
+            Said::Ready(..) | Said::Reached(..) => {}
+            Said::Ways(ways) => {
+                let fits =
+                    |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));
+                if ways.len() > MAX_WAYS || !ways.iter().all(fits) {
+                    bail!("it leads to hosts that cannot be");
+                }
+            }
+            Said::Ask(hosts) => {
+                if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
+                    bail!("it asks for hosts that cannot be");
+                }
+            }
+            Said::Wants(wants) => wants.check()?,
+            Said::Passed(all) if all.len() > MAX_PASSED_SAID => bail!("it has too much to say"),
+            Said::Passed(_) => {}
         }
         Ok(said)
     }
@@ -199,6 +298,7 @@ pub fn from_wall(wall_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rgaps::links::Demand;
     use rgaps::tensor::strided;
     use rgaps_session::History;
 
@@ -251,9 +351,44 @@ mod tests {
             number,
             topic: topic.to_owned(),
             type_name: "t".to_owned(),
-            publishers: (0..publishers).map(|i| (i as u64, offer)).collect(),
+            publishers: (0..publishers)
+                .map(|publisher| Source {
+                    publisher: publisher as u64,
+                    offer,
+                    way: vec!["a".to_owned(), "b".to_owned()],
+                    carry: vec!["d".to_owned()],
+                })
+                .collect(),
             resumed: number % 2 == 1,
         })
+    }
+
+    fn wants(host: &str, topic: &str, subscribers: u32) -> Said {
+        let demand = Demand {
+            reliable: true,
+            transient_local: true,
+            depth: 3,
+        };
+        let want = Want {
+            subscribers,
+            demand,
+        };
+        Said::Wants(Wants {
+            host: host.to_owned(),
+            first: true,
+            last: false,
+            wants: vec![(topic.to_owned(), Some(want)), ("gone".to_owned(), None)],
+        })
+    }
+
+    const PASSED: Passed = Passed {
+        stream: u64::MAX,
+        publisher: u64::MAX,
+        next: u64::MAX,
+    };
+
+    fn names(hosts: &[&str]) -> Vec<String> {
+        hosts.iter().map(|host| (*host).to_owned()).collect()
     }
 
     #[test]
@@ -262,6 +397,12 @@ mod tests {
             stream("a/b", 1, 16),
             Said::Ready(3, Ok(())),
             Said::Ready(3, Err(clip(&"ä".repeat(500)))),
+            Said::Ways(vec![names(&["b", "c"]), names(&["b", "c", "d"])]),
+            Said::Ask(names(&["c", "d"])),
+            wants("c", "a/b", 1),
+            Said::Reached(3, "c".to_owned(), Ok(())),
+            Said::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
+            Said::Passed(vec![PASSED; MAX_PASSED_SAID]),
         ] {
             let bytes = said.encode().unwrap();
             assert_eq!(Said::decode(&bytes).unwrap(), said);
@@ -275,6 +416,17 @@ mod tests {
             stream("a", 0, 1),
             stream("a", 1, 17),
             Said::Ready(3, Err("x".repeat(301))),
+            Said::Reached(3, "c".to_owned(), Err("x".repeat(301))),
+            Said::Reached(3, "c/d".to_owned(), Ok(())),
+            Said::Ways(vec![names(&["b", "c d"])]),
+            Said::Ways(vec![names(&["b"; MAX_HOPS + 1])]),
+            Said::Ways(vec![names(&["b", "c"]); MAX_WAYS + 1]),
+            Said::Ask(names(&[""])),
+            Said::Ask(names(&["c"; MAX_REMOTE_HOSTS + 1])),
+            Said::Passed(vec![PASSED; MAX_PASSED_SAID + 1]),
+            wants("c", "a/b", 0),
+            wants("c", "a//b", 1),
+            wants("", "a/b", 1),
         ] {
             Said::decode(&said.encode().unwrap()).unwrap_err();
         }

@@ -9,7 +9,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -869,6 +869,8 @@ pub enum PeerState {
     Lost,
     /// It cannot be linked with.
     Refused,
+    /// Messages cross, through another host.
+    Through,
 }
 
 /// What was counted and timed on the link with a host since the links of this one were started.

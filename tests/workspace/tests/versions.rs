@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "5",
-        0x2ddc_7fd4_56fb_3f8e,
+        "6",
+        0xee3f_e157_f1ee_6742,
     ),
     (
         "crates/layout/src",

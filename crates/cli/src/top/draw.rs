@@ -181,6 +181,7 @@ fn link_row(link: &Link) -> Row<'static> {
         PeerState::Linked => "linked",
         PeerState::Lost => "lost",
         PeerState::Refused => "refused",
+        PeerState::Through => "through",
     };
     let stage = |name: &str| times(link.stages.get(name).copied().flatten());
     let lost = link

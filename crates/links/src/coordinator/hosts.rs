@@ -6,6 +6,7 @@ use crate::keys::{Node as Host, Want, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
 use crate::plane::{versions, Address, LaneSecret, News};
+use crate::through::MAX_WANTS;
 use crate::wire::clip;
 use rgaps::links::MAX_REMOTE_HOSTS;
 use rgaps_transport::{Flow, LaneKey, Peer as LanePeer};
@@ -21,8 +22,6 @@ pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
 const MAX_LIVES: usize = 4 * MAX_PEERS;
-/// Topics that one host wants.
-const MAX_WANTS: usize = 8192;
 
 /// What is known of a life of another host's links. A dead one may be heard of for a while beside the next.
 pub(super) struct Life {
@@ -249,6 +248,8 @@ impl Coordinator {
                         peer.broken.insert(topic.clone());
                     }
                 }
+                self.routes.ways.forget(host);
+                peer.through.leads.clear();
                 peer.wants.clear();
                 peer.wanted.clear();
                 peer.incoming.clear();

@@ -1,16 +1,18 @@
 //! What links say, and where the messages that come through them land.
 
 use super::hosts::MEET_AGAIN;
-use super::Coordinator;
+use super::routes::WAY_PATIENCE;
+use super::{forwarder, Coordinator};
+use crate::forward::Order;
 use crate::land::{Heard, Landing, LandingLimits};
 use crate::peer::Incoming;
 use crate::quotas::Kind;
-use crate::wire::{clip, Said, Stream, SAID};
+use crate::relay::{Carry, Relay};
+use crate::wire::{clip, Passed, Said, Source, Stream, SAID};
 use rgaps::links::Direction;
 use rgaps::{Domain, PublisherQos};
 use rgaps_transport::{Event, Flow};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
@@ -18,7 +20,7 @@ const LANDING_LOANS: u32 = 256;
 
 impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
-        self.dirty = true;
+        let was_dirty = std::mem::replace(&mut self.dirty, true);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
@@ -29,6 +31,23 @@ impl Coordinator {
                     if peer.announced.contains_key(&stream) {
                         peer.ready.insert(stream, outcome);
                     }
+                }
+                Ok(Said::Ways(ways)) => self.learn_ways(host, ways),
+                Ok(Said::Ask(hosts)) => peer.through.asks = hosts.into_iter().collect(),
+                Ok(Said::Wants(wants)) => peer.through.hear(wants),
+                Ok(Said::Reached(stream, end, outcome)) => {
+                    if peer.announced.contains_key(&stream) {
+                        peer.through.reached.insert((stream, end), outcome);
+                    }
+                }
+                Ok(Said::Passed(passed)) => {
+                    let topic = |passed: &Passed| Some((peer.names.get(&passed.stream)?, *passed));
+                    for (name, passed) in passed.iter().filter_map(topic) {
+                        let order = Order::Passed(name.clone(), passed);
+                        forwarder(&self.forwarders, name).order(order);
+                    }
+                    // It changes nothing else.
+                    self.dirty = was_dirty;
                 }
                 Err(error) => {
                     tracing::error!(host, "a host says what it may not: {error:#}");
@@ -41,10 +60,11 @@ impl Coordinator {
             }
             Heard::Event(Event::Up) => {
                 tracing::info!(host, "a host is linked");
-                peer.up = true;
+                (peer.up, peer.away) = (true, None);
                 if std::mem::take(&mut peer.said_lost) {
                     // Once more, all of it: what of it was heard does no harm twice.
                     peer.announced.clear();
+                    peer.through.forget_told();
                     let here = peer.incoming.iter();
                     let answers: Vec<Said> = here
                         .filter(|(_, incoming)| incoming.former.is_none())
@@ -58,8 +78,11 @@ impl Coordinator {
             Heard::Event(Event::Down { why }) => {
                 tracing::warn!(host, why, "the link with a host is down");
                 (peer.up, peer.detail) = (false, why);
+                peer.away.get_or_insert_with(Instant::now);
             }
             Heard::Event(Event::PeerRestarted) => {
+                self.routes.ways.doubt(host);
+                self.routes.restarted.insert(host.to_owned());
                 peer.forget_said();
                 for incoming in peer.incoming.values_mut() {
                     incoming.former.get_or_insert_with(Instant::now);
@@ -76,11 +99,11 @@ impl Coordinator {
             }
             Heard::Event(Event::Closed { flow }) => {
                 if let Some(incoming) = peer.incoming.get_mut(&flow.topic) {
-                    incoming.landings.remove(&flow.incarnation);
-                    incoming
-                        .stream
-                        .publishers
-                        .retain(|(publisher, _)| *publisher != flow.incarnation);
+                    if let Some(landing) = incoming.landings.remove(&flow.incarnation) {
+                        self.routes.leave(host, flow, landing);
+                    }
+                    let publishers = &mut incoming.stream.publishers;
+                    publishers.retain(|source| source.publisher != flow.incarnation);
                     if incoming.landings.is_empty() && incoming.stream.publishers.is_empty() {
                         peer.incoming.remove(&flow.topic);
                     }
@@ -90,6 +113,8 @@ impl Coordinator {
             Heard::Event(Event::GaveUp { flow, .. }) if flow.topic == SAID => {
                 peer.said_lost = true;
             }
+            // It has gone another way.
+            Heard::Event(Event::GaveUp { flow, .. }) if peer.moved.contains(&flow.topic) => {}
             Heard::Event(Event::GaveUp { flow, first, next }) => {
                 peer.gave_up.0 += next - first;
                 if let Some(topic) = peer.names.get(&flow.topic) {
@@ -125,30 +150,32 @@ impl Coordinator {
         let rule = links.may_cross(Direction::Receive, host, &topic).err();
         let quota = links.quota(host, &topic);
         let mut short = None;
-        // The same publisher may come in a stream that takes the place of another, and goes on where
-        // that one stands.
-        let mut landings: HashMap<u64, Arc<Landing>> = peer
-            .incoming
-            .values()
-            .filter(|incoming| incoming.stream.topic == topic)
-            .flat_map(|incoming| &incoming.landings)
-            .map(|(publisher, landing)| (*publisher, landing.clone()))
-            .collect();
-        let publishers = match rule {
+        let patience = WAY_PATIENCE.min(Duration::from_millis(links.outage_ms));
+        let sources = match rule {
             Some(_) => &[][..],
             None => &stream.publishers[..],
         };
-        for (publisher, offer) in publishers {
+        for source in sources {
+            let Source {
+                publisher, offer, ..
+            } = source;
             let flow = Flow {
                 topic: number,
                 incarnation: *publisher,
             };
-            if peer.landings.has(flow) {
-                continue;
-            }
-            let landing = match landings.remove(publisher) {
-                Some(landing) => Ok(landing),
-                None => {
+            let carry = links.relay.then(|| Carry::new(source, host)).flatten();
+            // What another host said of it does not count less because it came through this one.
+            let mut through = source.way.iter();
+            let barred =
+                through.find_map(|on| links.may_cross(Direction::Receive, on, &topic).err());
+            // The same publisher may come in a stream that takes the place of another, or through another
+            // host, and goes on where that one stands.
+            let known = peer.landings.landing(flow);
+            let known = known.or_else(|| self.routes.landing(&topic, *publisher));
+            let landing = match (barred, known) {
+                (Some(why), _) => Err(why),
+                (None, Some(landing)) => Ok(landing),
+                (None, None) => {
                     let qos = PublisherQos {
                         history: offer.history,
                         reliable: offer.reliable,
@@ -175,7 +202,8 @@ impl Coordinator {
                                 .and_then(|quota| Some((quota.message_max?.0, quota.name.clone()))),
                             reserved,
                         };
-                        let landing = Landing::new(created, self.ours.clone(), mark, limits);
+                        let relay = Relay::new(*publisher, &topic, &self.ours);
+                        let landing = Landing::new(created, relay, self.ours.clone(), mark, limits);
                         if stream.resumed {
                             landing.resume();
                         }
@@ -185,7 +213,11 @@ impl Coordinator {
             };
             match landing {
                 Ok(landing) => {
-                    peer.landings.insert(flow, landing.clone());
+                    self.routes.landed(&topic, *publisher, &landing);
+                    if let Some(carry) = &carry {
+                        landing.relay.expect(carry, patience);
+                    }
+                    peer.landings.insert(flow, landing.clone(), carry);
                     let incoming = peer.incoming.entry(number).or_insert_with(|| Incoming {
                         stream: stream.clone(),
                         landings: HashMap::new(),

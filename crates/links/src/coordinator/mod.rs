@@ -5,21 +5,24 @@
 mod hosts;
 mod incoming;
 mod lanes;
+mod routes;
 mod tell;
 mod topics;
 
 use self::hosts::Life;
+use self::routes::Routes;
 use self::topics::Outward;
 use crate::committed::Committed;
 use crate::fetch::{self, Wanted};
 use crate::figures::Teller;
 use crate::forward::Forwarder;
 use crate::keys::Node as Host;
-use crate::land::{Heard, Ours};
+use crate::land::Heard;
 use crate::peer::Peer;
 use crate::plane::{random_u64, News, Plane};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
+use crate::relay::Ours;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
@@ -55,6 +58,7 @@ pub struct Coordinator {
     /// The last that came is the last.
     lives: Vec<Life>,
     topics: BTreeMap<String, Outward>,
+    routes: Routes,
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
@@ -131,6 +135,7 @@ impl Coordinator {
             peers: BTreeMap::new(),
             lives: Vec::new(),
             topics: BTreeMap::new(),
+            routes: Routes::default(),
             rows: BTreeMap::new(),
             version: (0, 0),
             news,
@@ -162,6 +167,7 @@ impl Coordinator {
                 Err(error) => tracing::warn!("the daemon does not say who is there: {error:#}"),
             }
             self.reconcile();
+            self.tell_passed();
             self.tell();
             self.figures.tell(&self.node, self.peers.values());
             let left = LOOK.saturating_sub(begun.elapsed());
@@ -209,14 +215,13 @@ impl Coordinator {
         self.dirty = true;
         for landed in rows.iter().flat_map(|row| &row.landed) {
             // Also those of a former life of ours.
-            self.ours.insert(*landed);
+            self.ours.insert(*landed, None);
         }
         self.rows = rows
             .into_iter()
             .map(|row| (row.name.clone(), row))
             .collect();
         self.announce_wants();
-        self.end_gone_publishers();
         Ok(())
     }
 }

@@ -17,37 +17,49 @@ impl Coordinator {
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
-        let rows: Vec<RemoteRow> = topic
-            .streams
-            .iter()
-            .filter_map(|(host, (stream, want))| {
-                let peer = self.peers.get(host)?;
-                let said = peer.ready.get(stream);
-                let barred = topic.limits.get(host).and_then(|(_, why)| why.as_ref());
-                let (ready, path) = match (&topic.failed, said, peer.up) {
-                    (Some((why, _)), ..) => (false, format!("not: {why}")),
-                    (None, ..) if barred.is_some() => {
-                        (false, format!("not: {}", barred.map_or("", String::as_str)))
+        let mut by_host: BTreeMap<String, RemoteRow> = BTreeMap::new();
+        for (next, ends) in &topic.hosts {
+            let stream = topic.streams.get(next).zip(self.peers.get(next));
+            let Some(((stream, _), peer)) = stream else {
+                continue;
+            };
+            let barred = topic.limits.get(next).and_then(|(_, why)| why.as_ref());
+            for (end, want) in ends {
+                let failed = topic.failed.as_ref().map(|(why, _)| why);
+                let (ready, path) = match (failed.or(barred), peer.reaches(*stream, end)) {
+                    (Some(why), _) => (false, format!("not: {why}")),
+                    (None, Err(why)) => (false, format!("not: {why}")),
+                    (None, Ok(())) => {
+                        let kind = kind(&self.config.links);
+                        let through = match end == next {
+                            true => String::new(),
+                            false => format!("through {}: ", self.routes.way(end, next).join(", ")),
+                        };
+                        let path = format!(
+                            "{through}{kind}, once for the host; zero copy there (there are no RDMA lanes yet)"
+                        );
+                        (true, path)
                     }
-                    (None, Some(Err(why)), _) => (false, format!("not: {why}")),
-                    (None, _, false) => (false, "not now: the host is not linked".to_owned()),
-                    (None, None, true) => (false, "not yet: the host prepares".to_owned()),
-                    (None, Some(Ok(())), true) => (
-                        true,
-                        format!(
-                            "{}, once for the host; zero copy there (there are no RDMA lanes yet)",
-                            kind(&self.config.links)
-                        ),
-                    ),
                 };
-                Some(RemoteRow {
-                    host: host.clone(),
+                let row = RemoteRow {
+                    host: end.clone(),
                     subscribers: want.subscribers,
                     ready,
                     path: clip_path(path),
-                })
-            })
-            .collect();
+                };
+                // Of two ways the one that is there, and else the one that is to be.
+                let better = by_host.get(end).is_none_or(|known| {
+                    ready && !known.ready
+                        || ready == known.ready
+                            && self.routes.hop(end).is_some_and(|hop| hop.next == *next)
+                });
+                if better {
+                    by_host.insert(end.clone(), row);
+                }
+            }
+        }
+        let mut rows: Vec<RemoteRow> = by_host.into_values().collect();
+        rows.truncate(MAX_REMOTE_HOSTS);
         if topic.told.as_ref() == Some(&rows) {
             return;
         }
@@ -125,6 +137,7 @@ impl Coordinator {
             peers: self.peers.values().map(Peer::row).collect(),
             troubles: self.probe.troubles(),
         };
+        self.led_rows(&mut info.peers);
         let mut left = MAX_PEER_TOPICS;
         for row in &mut info.peers {
             row.topics.truncate(left);

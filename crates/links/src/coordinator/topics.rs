@@ -1,23 +1,29 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
+use super::routes::{self, Onward};
 use super::{forwarder, Coordinator, TRY_AGAIN};
 use crate::forward::{Limits, Order, Route};
 use crate::keys::Want;
 use crate::peer::Peer;
 use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
-use crate::wire::{clip, Said, Stream};
-use rgaps::links::{Demand, Direction, InterestPublisher, Links};
+use crate::wire::{clip, Said, Source, Stream, MAX_PUBLISHERS};
+use rgaps::links::{Demand, Direction, InterestPublisher, InterestRow, Links};
 use rgaps::{Domain, Late, PathKind, RemoteRow, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// A topic of this host that others want.
+/// A topic that other hosts want.
+#[derive(Default)]
 pub(super) struct Outward {
     /// What its subscriber asks for, once there is one.
     pub(super) has: Option<(Demand, Subscriber)>,
-    /// The streams of the hosts that it goes to.
+    /// The streams of the hosts that it goes to, and what is wanted there and behind them.
     pub(super) streams: BTreeMap<String, (u64, Want)>,
+    /// The hosts that each of these leads to, itself included, and what each wants.
+    pub(super) hosts: Hosts,
+    /// Streams that go where others went before.
+    takes_over: BTreeSet<u64>,
     /// Why there is no subscriber, and when that is tried again.
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
@@ -32,7 +38,83 @@ pub(super) struct Outward {
     pub(super) limits: BTreeMap<String, (Limits, Option<String>)>,
 }
 
+/// The hosts that a topic goes to, and those that each of them leads to: what each wants.
+type Hosts = BTreeMap<String, BTreeMap<String, Want>>;
+
+/// All that any of them wants.
+fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
+    let mut all = Want {
+        subscribers: 0,
+        demand: Demand {
+            reliable: false,
+            transient_local: false,
+            depth: 0,
+        },
+    };
+    for Want {
+        subscribers,
+        demand,
+    } in wants
+    {
+        all.subscribers = all.subscribers.saturating_add(*subscribers);
+        all.demand.reliable |= demand.reliable;
+        all.demand.transient_local |= demand.transient_local;
+        all.demand.depth = all.demand.depth.max(demand.depth);
+    }
+    all
+}
+
 impl Outward {
+    /// What the forwarder knows of where it goes.
+    fn routes(&self) -> Vec<(String, u64, bool, Vec<String>)> {
+        let streams = self.streams.iter();
+        let routes = streams.map(|(host, (stream, want))| {
+            let ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
+            (
+                host.clone(),
+                *stream,
+                want.demand.reliable,
+                ends.cloned().collect(),
+            )
+        });
+        routes.collect()
+    }
+
+    /// Whether it reaches a host by way of another.
+    fn reaches(&self, peers: &BTreeMap<String, Peer>, next: &str, end: &str) -> bool {
+        let leads = self
+            .hosts
+            .get(next)
+            .is_some_and(|ends| ends.contains_key(end));
+        let stream = self.streams.get(next).filter(|_| leads);
+        let stream = stream.zip(peers.get(next));
+        stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
+    }
+
+    /// Who publishes what goes to a host.
+    fn sources(&self, host: &str, row: Option<&InterestRow>, onward: &[Onward]) -> Vec<Source> {
+        let none = BTreeMap::new();
+        let leads_to = self.hosts.get(host).unwrap_or(&none);
+        let here = row.map_or(&[][..], |row| &row.publishers[..]);
+        let behind = leads_to.keys().filter(|end| *end != host);
+        let carry: Vec<String> = behind.cloned().collect();
+        let mut sources: Vec<Source> = here
+            .iter()
+            .map(|publisher| Source {
+                publisher: publisher.incarnation,
+                offer: publisher.offer,
+                way: Vec::new(),
+                carry: carry.clone(),
+            })
+            .collect();
+        sources.extend(routes::carried(onward, host, leads_to));
+        if let Some((limits, _)) = self.limits.get(host) {
+            sources.retain(|source| !limits.barred.contains(&source.publisher));
+        }
+        sources.truncate(MAX_PUBLISHERS);
+        sources
+    }
+
     /// Finds out what may go to each host.
     fn set_limits(
         &mut self,
@@ -144,12 +226,15 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn end_gone_publishers(&mut self) {
+    fn end_gone_publishers(&mut self) {
         for (name, topic) in &mut self.topics {
             let row = self.rows.get(name);
-            let publishers = row.map_or_else(BTreeSet::new, |row| {
-                row.publishers.iter().map(|p| p.incarnation).collect()
-            });
+            let mut publishers = self.routes.publishers(name);
+            publishers.extend(
+                row.iter()
+                    .flat_map(|row| &row.publishers)
+                    .map(|p| p.incarnation),
+            );
             let gone: Vec<u64> = topic.publishers.difference(&publishers).copied().collect();
             topic.publishers = publishers;
             if !gone.is_empty() {
@@ -162,147 +247,192 @@ impl Coordinator {
     /// Makes what is so what should be so.
     pub(super) fn reconcile(&mut self) {
         self.reconcile_peers();
+        self.update_routes();
         let now = Instant::now();
         if !self.dirty && now < self.reconcile_at {
             return;
         }
         self.dirty = false;
         self.reconcile_at = now + TRY_AGAIN;
-        let wanted: BTreeSet<String> = self
-            .peers
-            .values()
-            .filter(|peer| peer.is_usable())
-            .flat_map(|peer| peer.wants.keys().cloned())
-            .collect();
+        self.end_gone_publishers();
+        let onward = self.onward();
+        let wanted = self.all_wants();
         let over: Vec<String> = self
             .topics
             .keys()
-            .filter(|topic| !wanted.contains(*topic))
+            .filter(|topic| !wanted.contains_key(*topic))
             .cloned()
             .collect();
         for name in over {
             self.end_topic(&name);
         }
-        for name in wanted {
-            self.reconcile_topic(&name);
+        for (name, wants) in wanted {
+            let onward = onward.get(&name).map_or(&[][..], Vec::as_slice);
+            self.reconcile_topic(&name, wants, onward);
         }
+        self.routes.restarted.clear();
+        self.serve(&onward);
+        self.tell_reached();
         self.ask_again();
         self.tell_unserved();
     }
 
     pub(super) fn end_topic(&mut self, name: &str) {
         if let Some(topic) = self.topics.remove(name) {
-            for host in topic.streams.keys() {
+            for (host, (stream, _)) in &topic.streams {
                 self.quotas.give(host, name);
                 if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(name);
-                }
-            }
-            for (host, (stream, _)) in &topic.streams {
-                if let Some(peer) = self.peers.get_mut(host) {
-                    peer.announced.remove(stream);
-                    peer.ready.remove(stream);
+                    peer.end_stream(*stream, name, false);
                 }
             }
             forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
         }
     }
 
-    pub(super) fn reconcile_topic(&mut self, name: &str) {
-        let now = Instant::now();
-        let topic = self
-            .topics
-            .entry(name.to_owned())
-            .or_insert_with(|| Outward {
-                has: None,
-                streams: BTreeMap::new(),
-                failed: None,
-                told: None,
-                publishers: BTreeSet::new(),
-                refused: BTreeMap::new(),
-                reserved: BTreeMap::new(),
-                limits: BTreeMap::new(),
+    /// The hosts that a topic goes to, and which of them lead to others: what rules and quotas let go.
+    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, Want>) -> Hosts {
+        let Some(topic) = self.topics.get_mut(name) else {
+            return Hosts::new();
+        };
+        topic.refused.clear();
+        let mut hosts = Hosts::new();
+        for (end, want) in wants {
+            let Some(hop) = self.routes.hop(&end) else {
+                continue;
+            };
+            let next = &hop.next;
+            let links = &self.config.links;
+            let mut on = self.routes.between(&end).iter().chain([&end]);
+            let may = may_go(links, &mut self.quotas, next, name).and_then(|()| {
+                on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
             });
-        let mut wants: BTreeMap<String, Want> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.is_usable())
-            .filter_map(|(host, peer)| Some((host.clone(), *peer.wants.get(name)?)))
-            .collect();
-        for host in topic
+            if let Err(why) = may {
+                let notes = self.peers.get(next).map(|peer| &peer.landings.notes);
+                if notes.is_some_and(|notes| notes.refused(name, 0, &why)) {
+                    tracing::warn!(
+                        host = end,
+                        topic = name,
+                        "a topic does not go to a host: {why}"
+                    );
+                }
+                topic.refused.insert(end.clone(), (want.subscribers, why));
+                continue;
+            }
+            // The way before stays until this one is there.
+            if !topic.reaches(&self.peers, next, &end) {
+                for (before, ends) in &topic.hosts {
+                    let usable = self.peers.get(before).is_some_and(Peer::is_usable);
+                    if before != next && usable && ends.contains_key(&end) {
+                        let of = hosts.entry(before.clone()).or_default();
+                        of.insert(end.clone(), want);
+                    }
+                }
+            }
+            let of = hosts.entry(next.clone()).or_default();
+            of.insert(end.clone(), want);
+        }
+        hosts
+    }
+
+    /// Begins and ends streams. What is to have history is told.
+    fn set_streams(&mut self, name: &str, hosts: Hosts) -> bool {
+        let Some(topic) = self.topics.get_mut(name) else {
+            return false;
+        };
+        let gone = topic
             .streams
             .keys()
-            .filter(|host| !wants.contains_key(*host))
-        {
-            self.quotas.give(host, name);
-            if let Some(peer) = self.peers.get_mut(host) {
-                peer.end_stream(name);
-            }
-        }
-        let (links, quotas, peers) = (&self.config.links, &mut self.quotas, &self.peers);
-        topic.refused.clear();
-        wants.retain(|host, want| {
-            let why = may_go(links, quotas, host, name).err();
-            let Some(notes) = peers.get(host).map(|peer| &peer.landings.notes) else {
-                return false;
-            };
-            let Some(why) = why else { return true };
-            if notes.refused(name, 0, &why) {
-                tracing::warn!(host, topic = name, "a topic does not go to a host: {why}");
-            }
-            topic
-                .refused
-                .insert((*host).clone(), (want.subscribers, why));
-            false
-        });
-        if wants.is_empty() {
-            if topic.has.take().is_some() {
-                forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
-            }
-            topic.streams.clear();
-            topic.told = None;
-            return;
-        }
-        let mut demand = Demand {
-            reliable: false,
-            transient_local: false,
-            depth: 0,
-        };
-        for want in wants.values() {
-            demand.reliable |= want.demand.reliable;
-            demand.transient_local |= want.demand.transient_local;
-            demand.depth = demand.depth.max(want.demand.depth);
-        }
-        let (before, limited) = (topic.streams.clone(), topic.limits.clone());
-        topic.streams.retain(|host, _| wants.contains_key(host));
-        let (mut wants_history, mut begun) = (false, Vec::new());
-        for (host, want) in &wants {
-            let known = topic.streams.get_mut(host);
-            match known {
-                Some((_, known)) => *known = *want,
-                None => {
-                    // Without a number there is no stream; there will be one in a moment.
-                    let Ok(number) = random_u64() else { continue };
-                    begun.push((host.clone(), number));
-                    topic.streams.insert(host.clone(), (number, *want));
-                    wants_history |= want.demand.transient_local;
+            .filter(|host| !hosts.contains_key(*host));
+        for host in gone.cloned().collect::<Vec<_>>() {
+            let moved = topic.hosts.get(&host).is_some_and(|ends| {
+                ends.keys()
+                    .all(|end| hosts.values().any(|ends| ends.contains_key(end)))
+            });
+            self.quotas.give(&host, name);
+            if let Some((stream, _)) = topic.streams.remove(&host) {
+                if let Some(peer) = self.peers.get_mut(&host) {
+                    peer.end_stream(stream, name, moved);
                 }
             }
         }
+        let mut wants_history = false;
+        for (next, ends) in &hosts {
+            let want = all_of(ends.values());
+            let had = topic.hosts.get(next);
+            let is_new = |end: &String| had.is_none_or(|had| !had.contains_key(end));
+            let is_moved = |end: &String| {
+                let mut others = topic.hosts.iter().filter(|(other, _)| *other != next);
+                others.any(|(_, ends)| ends.contains_key(end))
+            };
+            let mut begun = ends.iter().filter(|(end, _)| is_new(end));
+            // What a host had that was started again, and had not carried on, goes there once more.
+            let again = self.routes.restarted.contains(next)
+                && had.is_some_and(|had| had.keys().any(|end| end != next));
+            let takes_over = again || begun.clone().any(|(end, _)| is_moved(end));
+            let has_stream = topic.streams.contains_key(next);
+            // A host that the topic goes to already gets what landed there.
+            let history = begun
+                .any(|(end, want)| want.demand.transient_local && !(has_stream && end == next));
+            if let Some((_, known)) = topic.streams.get_mut(next) {
+                *known = want;
+                if !takes_over && !history {
+                    continue;
+                }
+            }
+            // Without a number there is no stream; there will be one in a moment.
+            let (Ok(number), Some(peer)) = (random_u64(), self.peers.get_mut(next)) else {
+                continue;
+            };
+            if let Some((former, _)) = topic.streams.insert(next.clone(), (number, want)) {
+                peer.end_stream(former, name, true);
+            }
+            peer.begin_stream(number, name);
+            if takes_over {
+                topic.takes_over.insert(number);
+            }
+            wants_history |= history;
+        }
+        let streams = &topic.streams;
+        topic
+            .takes_over
+            .retain(|number| streams.values().any(|(stream, _)| stream == number));
+        topic.hosts = hosts;
+        wants_history
+    }
+
+    /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
+    fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, Want>, onward: &[Onward]) {
+        let now = Instant::now();
+        self.topics.entry(name.to_owned()).or_default();
+        let hosts = self.set_hosts(name, wants);
+        let Some(topic) = self.topics.get(name) else {
+            return;
+        };
+        let (before, limited) = (topic.routes(), topic.limits.clone());
+        let wants_history = self.set_streams(name, hosts);
         let row = self.rows.get(name);
-        let publishers = row.map_or(&[][..], |row| &row.publishers[..]);
+        let mut publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
+        publishers.extend(onward.iter().map(Onward::publisher));
+        publishers.sort_by_key(|publisher| publisher.incarnation);
+        publishers.dedup_by_key(|publisher| publisher.incarnation);
+        let Some(topic) = self.topics.get_mut(name) else {
+            return;
+        };
+        if topic.streams.is_empty() {
+            if topic.has.take().is_some() {
+                forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
+            }
+            topic.told = None;
+            return;
+        }
+        let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
         topic.set_limits(
             name,
             &self.config.links,
             &self.quotas,
             &self.peers,
-            publishers,
+            &publishers,
         );
-        for (host, number) in begun {
-            if let Some(peer) = self.peers.get_mut(&host) {
-                peer.begin_stream(number, name);
-            }
-        }
         let fits = topic
             .has
             .as_ref()
@@ -339,34 +469,31 @@ impl Coordinator {
         if topic.has.is_none() {
             return;
         }
-        let changed = before
-            .iter()
-            .map(|(host, (stream, want))| (host, *stream, want.demand.reliable))
-            .ne(topic
-                .streams
-                .iter()
-                .map(|(host, (stream, want))| (host, *stream, want.demand.reliable)));
-        if changed || limited != topic.limits || subscriber.is_some() {
+        if before != topic.routes() || limited != topic.limits || subscriber.is_some() {
             let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
                 let peer = self.peers.get(host)?;
                 Some(Route {
+                    host: host.clone(),
+                    leads_to: topic.hosts.get(host)?.keys().cloned().collect(),
                     link: peer.linked()?.clone(),
                     stream: *stream,
                     reliable: want.demand.reliable,
                     sent: peer.departed.clone(),
                     notes: peer.landings.notes.clone(),
                     limits: topic.limits.get(host)?.0.clone(),
+                    takes_over: topic.takes_over.contains(stream),
+                    unconfirmed_max: self.config.links.in_flight_max.0,
                 })
             });
             let order = Order::Topic(name.to_owned(), subscriber, routes.collect());
             forwarder(&self.forwarders, name).order(order);
         }
-        self.announce(name);
+        self.announce(name, onward);
         self.tell_remote(name);
     }
 
     /// Says what goes where, where that has changed.
-    pub(super) fn announce(&mut self, name: &str) {
+    fn announce(&mut self, name: &str, onward: &[Onward]) {
         let (Some(topic), row) = (self.topics.get(name), self.rows.get(name)) else {
             return;
         };
@@ -379,13 +506,7 @@ impl Coordinator {
                 number: *number,
                 topic: name.to_owned(),
                 type_name: row.map(|row| row.type_name.clone()).unwrap_or_default(),
-                publishers: row.map_or_else(Vec::new, |row| {
-                    let publishers = row.publishers.iter();
-                    let barred = topic.limits.get(host).map(|(limits, _)| &limits.barred);
-                    let goes = publishers
-                        .filter(|p| barred.is_none_or(|barred| !barred.contains(&p.incarnation)));
-                    goes.map(|p| (p.incarnation, p.offer)).collect()
-                }),
+                publishers: topic.sources(host, row, onward),
                 resumed: peer.broken.contains(name),
             };
             if peer.announced.get(number) != Some(&stream) {

@@ -34,6 +34,8 @@ pub struct Links {
     pub connect: Vec<String>,
     /// Whether other hosts are looked for by multicast, too.
     pub scouting: bool,
+    /// Whether hosts that are connected tell each other of those that they know, which are then tried, too.
+    pub gossip: bool,
     /// Whether bytes may cross other networks than the machine's own in the clear.
     pub insecure: bool,
     /// A host that was not heard of for so long is gone.
@@ -54,6 +56,8 @@ pub struct Links {
     pub watermark: Watermark,
     /// Bytes a second that a link carries: what quotas' shares add up to at most.
     pub rate_max: Option<ByteSize>,
+    /// Whether this host carries on what is for hosts that others reach only through it.
+    pub relay: bool,
     /// Who is who between hosts.
     pub tls: LinksTls,
     /// What may cross.
@@ -102,6 +106,7 @@ impl Default for Links {
             control: Vec::new(),
             connect: Vec::new(),
             scouting: false,
+            gossip: true,
             insecure: false,
             lease_ms: 1_000,
             outage_ms: 10_000,
@@ -112,6 +117,7 @@ impl Default for Links {
             lanes: 2,
             watermark: Watermark::default(),
             rate_max: None,
+            relay: true,
             tls: LinksTls::default(),
             rules: Vec::new(),
             quotas: Vec::new(),
@@ -294,6 +300,7 @@ mod tests {
             (links.lease_ms, links.lanes, links.scouting),
             (1000, 2, false)
         );
+        assert!(links.relay && !parse("relay = false").unwrap().relay);
         assert_eq!(links.watermark, Watermark::Quarter);
         let links = parse("watermark = \"1/8\"\noutage_max = \"64MiB\"").unwrap();
         assert_eq!(links.watermark, Watermark::Eighth);

@@ -1,0 +1,507 @@
+//! Which hosts are reached through which: what is said about that, and what comes of it.
+
+use super::topics::Outward;
+use super::Coordinator;
+use crate::keys::Want;
+use crate::land::Landing;
+use crate::peer::Peer;
+use crate::through::{Reached, Wanted};
+use crate::ways::{self, Way};
+use crate::wire::{clip, Source};
+use rgaps::links::{Direction, InterestPublisher};
+use rgaps::{PeerRow, PeerState};
+use rgaps_transport::Flow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A host without lanes for so long is reached through another, if it can be; and a way has to be there for so long.
+const RELAY_AFTER: Duration = Duration::from_millis(500);
+/// What was wanted stays for so long after the way to a host has changed.
+const WANTS_OVERLAP: Duration = Duration::from_secs(2);
+/// How long messages wait for a way that is to be there. Hosts that are started again are linked before.
+pub(super) const WAY_PATIENCE: Duration = Duration::from_secs(3);
+/// How often ways are looked at when nothing has changed.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How a host is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hop {
+    /// The host that leads there: itself, if it is linked with.
+    pub(super) next: String,
+    /// The host that did before.
+    before: Option<String>,
+    since: Instant,
+}
+
+/// A publisher of another host's whose messages go on from here.
+pub(super) struct Onward {
+    /// The host that they come from.
+    peer: String,
+    source: Source,
+}
+
+impl Onward {
+    /// As one of this host's.
+    pub(super) fn publisher(&self) -> InterestPublisher {
+        InterestPublisher {
+            incarnation: self.source.publisher,
+            offer: self.source.offer,
+            orphan: false,
+            require: None,
+        }
+    }
+}
+
+/// What hosts are reached how.
+#[derive(Default)]
+pub(super) struct Routes {
+    pub(super) ways: ways::Ways,
+    hops: BTreeMap<String, Hop>,
+    looked: Option<Instant>,
+    /// What lands here, by topics and publishers; it may come through several hosts.
+    landings: BTreeMap<(String, u64), Weak<Landing>>,
+    /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
+    leaving: Vec<(String, Flow, Arc<Landing>)>,
+    /// Hosts that were started again: what they had and did not carry on goes there once more.
+    pub(super) restarted: BTreeSet<String>,
+}
+
+impl Routes {
+    /// How a host is reached.
+    pub(super) fn hop(&self, host: &str) -> Option<&Hop> {
+        self.hops.get(host)
+    }
+
+    /// Where a publisher's messages land, whatever host they come through.
+    pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<Landing>> {
+        self.landings.get(&(topic.to_owned(), publisher))?.upgrade()
+    }
+
+    pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<Landing>) {
+        let key = (topic.to_owned(), publisher);
+        self.landings.insert(key, Arc::downgrade(landing));
+    }
+
+    /// A publisher is gone; what is on its way on is not.
+    pub(super) fn leave(&mut self, host: &str, flow: Flow, landing: Arc<Landing>) {
+        if !landing.relay.is_idle() {
+            self.leaving.push((host.to_owned(), flow, landing));
+        }
+    }
+
+    /// Publishers elsewhere whose messages go on, or may still.
+    pub(super) fn publishers(&self, topic: &str) -> BTreeSet<u64> {
+        let of_topic = (topic.to_owned(), 0)..=(topic.to_owned(), u64::MAX);
+        let here = self.landings.range(of_topic);
+        let here = here.filter(|(_, landing)| landing.strong_count() > 0);
+        here.map(|((_, publisher), _)| *publisher).collect()
+    }
+
+    /// The hosts between this one and another that one leads to, in their order.
+    pub(super) fn way(&self, end: &str, next: &str) -> &[String] {
+        let way = self.ways.by(end, next).filter(|_| next != end);
+        way.map_or(&[], |(way, _)| &way[..way.len() - 1])
+    }
+
+    /// The hosts between this one and another, as it is reached now.
+    pub(super) fn between(&self, end: &str) -> &[String] {
+        self.hops
+            .get(end)
+            .map_or(&[], |hop| self.way(end, &hop.next))
+    }
+}
+
+impl Coordinator {
+    /// Finds out how each host is reached, and says so. Whether that has changed is in `dirty`.
+    pub(super) fn update_routes(&mut self) {
+        let looked = self.routes.looked;
+        if !self.dirty && looked.is_some_and(|at| at.elapsed() < LOOK) {
+            return;
+        }
+        self.routes.looked = Some(Instant::now());
+        let outage = Duration::from_millis(self.config.links.outage_ms);
+        self.routes.ways.expire(outage);
+        self.routes
+            .leaving
+            .retain(|(.., landing)| !landing.relay.is_idle());
+        self.routes
+            .landings
+            .retain(|_, landing| landing.strong_count() > 0);
+        let mut ends: BTreeSet<String> = self.routes.ways.ends().into_iter().cloned().collect();
+        ends.extend(self.peers.keys().cloned());
+        ends.remove(&self.own.host);
+        let mut hops = BTreeMap::new();
+        for end in ends {
+            let Some(next) = self.choose(&end) else {
+                continue;
+            };
+            let hop = match self.routes.hops.get(&end) {
+                Some(hop) if hop.next == next => hop.clone(),
+                known => {
+                    if next != end {
+                        tracing::info!(
+                            host = end,
+                            through = next,
+                            "a host is reached through another"
+                        );
+                    }
+                    Hop {
+                        next,
+                        before: known.map(|hop| hop.next.clone()),
+                        since: Instant::now(),
+                    }
+                }
+            };
+            hops.insert(end, hop);
+        }
+        if hops != self.routes.hops {
+            self.dirty = true;
+            self.routes.hops = hops;
+        }
+        if self.dirty {
+            self.tell_ways();
+            self.ask();
+            self.tell_wants();
+        }
+    }
+
+    /// The host that leads to another.
+    fn choose(&self, end: &str) -> Option<String> {
+        let is_near = |host: &str| {
+            let peer = self.peers.get(host);
+            peer.is_some_and(|peer| peer.is_near(RELAY_AFTER))
+        };
+        if is_near(end) {
+            return Some(end.to_owned());
+        }
+        if let Some(way) = self.routes.ways.best(end, RELAY_AFTER, is_near) {
+            return way.first().cloned();
+        }
+        // Whoever led there last has what it was sent, and may be back.
+        let is_kept = |host: &str| self.peers.get(host).is_some_and(|peer| !peer.given_up);
+        let last = self.routes.hops.get(end).map(|hop| &hop.next);
+        let last = last.filter(|next| {
+            is_kept(next) && (*next == end || self.routes.ways.by(end, next).is_some())
+        });
+        let direct = || is_kept(end).then(|| end.to_owned());
+        last.cloned().or_else(direct)
+    }
+
+    /// Whether messages come to a host that is reached through another, as far as is known.
+    fn is_led_to(&self, end: &str, hop: &Hop) -> bool {
+        let near = self.peers.get(&hop.next).is_some_and(|peer| peer.up);
+        let there = self.routes.ways.by(end, &hop.next);
+        near && (hop.next == end || there.is_some_and(|(_, is_there)| is_there))
+    }
+
+    fn tell_ways(&mut self) {
+        let mut ways: Vec<Way> = Vec::new();
+        if self.config.links.relay {
+            for (end, hop) in &self.routes.hops {
+                if self.is_led_to(end, hop) {
+                    let mut way = self.routes.between(end).to_vec();
+                    way.push(end.clone());
+                    ways.push(way);
+                }
+            }
+        }
+        let own = self.own.clone();
+        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
+            let told = ways::tell(&own.host, host, ways.iter().map(Vec::as_slice));
+            if let Some(said) = peer.through.tell_ways(told) {
+                peer.say(own.incarnation, &said);
+            }
+        }
+    }
+
+    fn ask(&mut self) {
+        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
+            let hops = self.routes.hops.iter();
+            let led = hops.filter(|(end, hop)| {
+                let was = hop.before.as_ref() == Some(host) && hop.since.elapsed() < WANTS_OVERLAP;
+                *end != host && (hop.next == *host || was)
+            });
+            let hosts = led.map(|(end, _)| end.clone()).collect();
+            if let Some(said) = peer.through.ask(hosts) {
+                peer.say(self.own.incarnation, &said);
+            }
+        }
+    }
+
+    /// Tells those who ask what hosts want that this one leads to.
+    fn tell_wants(&mut self) {
+        let mut all = Vec::new();
+        let links = &self.config.links;
+        for (asker, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
+            for end in &peer.through.asks {
+                let hop = self.routes.hops.get(end).filter(|_| links.relay);
+                let between = self.routes.between(end);
+                let leads = hop.is_some_and(|hop| self.is_led_to(end, hop))
+                    && end != asker
+                    && !between.contains(asker);
+                let may = |topic: &String| {
+                    let mut on = between.iter().chain([end]);
+                    links.may_cross(Direction::Receive, asker, topic).is_ok()
+                        && on.all(|host| links.may_cross(Direction::Send, host, topic).is_ok())
+                };
+                let wants = leads.then(|| {
+                    let wants = self.wants_of(end).into_iter();
+                    wants.filter(|(topic, _)| may(topic)).collect::<Wanted>()
+                });
+                all.push((asker.clone(), end.clone(), wants));
+            }
+        }
+        for (asker, end, wants) in all {
+            let Some(peer) = self.peers.get_mut(&asker) else {
+                continue;
+            };
+            for said in peer.through.tell_wants(&end, wants) {
+                peer.say(self.own.incarnation, &said);
+            }
+        }
+    }
+
+    /// What a host wants, as far as the host says that leads there.
+    fn said_wants(&self, end: &str, next: &str) -> (Option<&Wanted>, bool) {
+        let Some(peer) = self.peers.get(next).filter(|peer| peer.is_usable()) else {
+            return (None, false);
+        };
+        match next == end {
+            true => (Some(&peer.wants), true),
+            false => match peer.through.leads.get(end) {
+                Some(lead) => (Some(&lead.wants), lead.is_whole),
+                None => (None, false),
+            },
+        }
+    }
+
+    fn wants_of(&self, end: &str) -> Wanted {
+        let Some(hop) = self.routes.hops.get(end) else {
+            return Wanted::new();
+        };
+        let (said, is_whole) = self.said_wants(end, &hop.next);
+        let mut wants = said.cloned().unwrap_or_default();
+        // What was wanted the other way, until all is said this way.
+        if !is_whole || hop.since.elapsed() < WANTS_OVERLAP {
+            let before = hop.before.as_ref();
+            let before = before.and_then(|before| self.said_wants(end, before).0);
+            for (topic, want) in before.into_iter().flatten() {
+                wants.entry(topic.clone()).or_insert(*want);
+            }
+        }
+        wants
+    }
+
+    /// What all other hosts want, by topics.
+    pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, Want>> {
+        let mut all: BTreeMap<String, BTreeMap<String, Want>> = BTreeMap::new();
+        for (end, hop) in &self.routes.hops {
+            let usable = self.peers.get(&hop.next).is_some_and(Peer::is_usable);
+            if !usable {
+                continue;
+            }
+            for (topic, want) in self.wants_of(end) {
+                all.entry(topic).or_default().insert(end.clone(), want);
+            }
+        }
+        all
+    }
+
+    /// A host has said something about those behind it.
+    pub(super) fn learn_ways(&mut self, host: &str, ways: Vec<Way>) {
+        self.routes.ways.hear(&self.own.host, host, ways);
+    }
+
+    /// What goes on from here, by topics.
+    pub(super) fn onward(&self) -> BTreeMap<String, Vec<Onward>> {
+        let mut all: BTreeMap<String, Vec<Onward>> = BTreeMap::new();
+        if !self.config.links.relay {
+            return all;
+        }
+        for (host, peer) in &self.peers {
+            for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
+                for source in &incoming.stream.publishers {
+                    let lands = incoming.landings.contains_key(&source.publisher);
+                    if !lands || source.carry.is_empty() {
+                        continue;
+                    }
+                    let of_topic = all.entry(incoming.stream.topic.clone()).or_default();
+                    of_topic.push(Onward {
+                        peer: host.clone(),
+                        source: source.clone(),
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// What lands here is held until it is there where this host reaches, and no longer.
+    pub(super) fn serve(&self, onward: &BTreeMap<String, Vec<Onward>>) {
+        for ((topic, publisher), landing) in &self.routes.landings {
+            let Some(landing) = landing.upgrade() else {
+                continue;
+            };
+            let goes = onward.get(topic).is_some_and(|all| {
+                let mut all = all.iter();
+                all.any(|onward| onward.source.publisher == *publisher)
+            });
+            let of_topic = self.topics.get(topic).filter(|of| of.has.is_some());
+            let leaving = || {
+                self.routes
+                    .leaving
+                    .iter()
+                    .any(|(.., l)| Arc::ptr_eq(l, &landing))
+            };
+            let hosts = match of_topic {
+                Some(of_topic) if goes || leaving() => {
+                    let hosts = of_topic.hosts.values().flat_map(BTreeMap::keys);
+                    hosts.cloned().collect()
+                }
+                _ => BTreeSet::new(),
+            };
+            landing.relay.serve(hosts);
+        }
+    }
+
+    /// Tells other hosts how far their messages are that are carried on from here.
+    pub(super) fn tell_passed(&mut self) {
+        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
+            let mut all = BTreeMap::new();
+            for (stream, incoming) in &peer.incoming {
+                let sources = incoming.stream.publishers.iter();
+                for source in sources.filter(|source| !source.carry.is_empty()) {
+                    // What has no place here is nobody's to wait for.
+                    let landing = incoming.landings.get(&source.publisher);
+                    let passed = landing.map_or(u64::MAX, |landing| landing.passed());
+                    all.insert((*stream, source.publisher), passed);
+                }
+            }
+            let leaving = self.routes.leaving.iter().filter(|(of, ..)| of == host);
+            for (_, flow, landing) in leaving {
+                all.insert((flow.topic, flow.incarnation), landing.passed());
+            }
+            for said in peer.through.tell_passed(all) {
+                peer.say(self.own.incarnation, &said);
+            }
+        }
+    }
+
+    /// Tells other hosts which of the hosts that they send for are reached.
+    pub(super) fn tell_reached(&mut self) {
+        let mut all: BTreeMap<String, Reached> = BTreeMap::new();
+        for (host, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
+            let of_peer = all.entry(host.clone()).or_default();
+            for (number, incoming) in &peer.incoming {
+                let sources = incoming.stream.publishers.iter();
+                let ends: BTreeSet<&String> = sources.flat_map(|source| &source.carry).collect();
+                for end in ends {
+                    let topic = self.topics.get(&incoming.stream.topic);
+                    let outcome = match incoming.former.is_some() || !self.config.links.relay {
+                        true => Err("this host carries nothing on".to_owned()),
+                        false => self.reaches(topic, end, host).map_err(|why| clip(&why)),
+                    };
+                    of_peer.insert((*number, end.clone()), outcome);
+                }
+            }
+        }
+        for (host, reached) in all {
+            let Some(peer) = self.peers.get_mut(&host) else {
+                continue;
+            };
+            for said in peer.through.tell_reached(reached) {
+                peer.say(self.own.incarnation, &said);
+            }
+        }
+    }
+
+    /// Whether messages of a topic that come from a host reach another, or why not.
+    fn reaches(&self, topic: Option<&Outward>, end: &str, from: &str) -> Result<(), String> {
+        let topic = topic.ok_or("the host between prepares")?;
+        if let Some((why, _)) = &topic.failed {
+            return Err(why.clone());
+        }
+        if let Some((_, why)) = topic.refused.get(end) {
+            return Err(why.clone());
+        }
+        let mut why = "the host between prepares".to_owned();
+        for (next, ends) in &topic.hosts {
+            if next == from || !ends.contains_key(end) {
+                continue;
+            }
+            let stream = topic.streams.get(next).zip(self.peers.get(next));
+            let Some(((number, _), peer)) = stream else {
+                continue;
+            };
+            match peer.reaches(*number, end) {
+                Ok(()) => return Ok(()),
+                Err(not) => why = not.to_owned(),
+            }
+        }
+        Err(why)
+    }
+
+    /// Hosts that are reached through others, for the listing.
+    pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
+        for (end, hop) in &self.routes.hops {
+            if hop.next == *end || !self.is_led_to(end, hop) {
+                continue;
+            }
+            let topics = self.topics.values();
+            let goes = topics.filter(|topic| {
+                let hosts = topic.hosts.get(&hop.next);
+                hosts.is_some_and(|hosts| hosts.contains_key(end))
+            });
+            let detail = clip(&format!("through {}", self.routes.between(end).join(", ")));
+            let topics_out = goes.count() as u32;
+            match rows.iter_mut().find(|row| row.host == *end) {
+                Some(row) => {
+                    (row.state, row.detail, row.topics_out) =
+                        (PeerState::Through, detail, topics_out);
+                }
+                None => rows.push(PeerRow {
+                    host: end.clone(),
+                    state: PeerState::Through,
+                    detail,
+                    topics_out,
+                    ..PeerRow::default()
+                }),
+            }
+        }
+        rows.sort_by(|a, b| a.host.cmp(&b.host));
+        rows.truncate(rgaps::links::MAX_REMOTE_HOSTS);
+    }
+}
+
+/// The publishers of a stream to `to`, which leads to these hosts: those elsewhere.
+pub(super) fn carried(
+    onward: &[Onward],
+    to: &str,
+    leads_to: &BTreeMap<String, Want>,
+) -> Vec<Source> {
+    let mut all: BTreeMap<u64, Source> = BTreeMap::new();
+    for Onward { peer, source, .. } in onward {
+        let mut way = source.way.clone();
+        way.push(peer.clone());
+        let goes = source.carry.iter().any(|host| leads_to.contains_key(host));
+        if !goes || way.iter().any(|host| host == to) || way.len() >= ways::MAX_HOPS {
+            continue;
+        }
+        let on = source.carry.iter();
+        let on = on.filter(|host| *host != to && leads_to.contains_key(*host));
+        let carry: BTreeSet<String> = on.cloned().collect();
+        let known = all.entry(source.publisher).or_insert_with(|| Source {
+            publisher: source.publisher,
+            offer: source.offer,
+            way: way.clone(),
+            carry: Vec::new(),
+        });
+        if (way.len(), &way) < (known.way.len(), &known.way) {
+            known.way = way;
+        }
+        let both: BTreeSet<String> = known.carry.drain(..).chain(carry).collect();
+        known.carry = both.into_iter().collect();
+    }
+    all.into_values().collect()
+}

@@ -1,0 +1,155 @@
+//! Messages that links hold.
+
+use crate::relay::{Again, Carry, Passing};
+use rgaps::{RecvError, Sample};
+use rgaps_transport::Payload;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The bytes of a message.
+pub struct Held {
+    of: Bytes,
+    bytes: usize,
+    /// Bytes that were seen to be there.
+    ready: AtomicUsize,
+    /// Of a message from elsewhere: when this is dropped, it is where it was to go.
+    _passing: Option<Passing>,
+}
+
+enum Bytes {
+    Sample(Sample),
+    Copied(Box<[u8]>),
+}
+
+impl Held {
+    /// Of a sample, from elsewhere perhaps.
+    pub fn sample(sample: Sample, passing: Option<Passing>) -> Arc<Held> {
+        Arc::new(Held {
+            bytes: sample.len().max(1) as usize,
+            of: Bytes::Sample(sample),
+            ready: AtomicUsize::new(0),
+            _passing: passing,
+        })
+    }
+
+    /// How many bytes are there now, of a message that a GPU still copies down.
+    pub fn look(&self) -> Result<usize, RecvError> {
+        let Bytes::Sample(sample) = &self.of else {
+            return Ok(self.bytes);
+        };
+        let ready = match sample.ready_bytes()? {
+            all if all == sample.len() => self.bytes,
+            some => some as usize,
+        };
+        // Release: whoever reads so many bytes finds them, as we have.
+        self.ready.fetch_max(ready, Ordering::Release);
+        Ok(ready)
+    }
+}
+
+impl Payload for Held {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn ready(&self) -> usize {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        let sample = match &self.of {
+            Bytes::Copied(bytes) => return &bytes[from..to],
+            Bytes::Sample(sample) => sample,
+        };
+        if sample.is_empty() {
+            return &[0][from..to];
+        }
+        let bytes = sample.ready_slice();
+        &bytes.expect("it was looked at when it was taken, and stays")[from..to]
+    }
+}
+
+/// A message that goes to the links while it is copied down.
+pub struct Growing {
+    pub held: Arc<Held>,
+    pub publisher: u64,
+    pub sequence: u64,
+    /// What the links know.
+    pub told: usize,
+}
+
+/// What is known of a message beside its bytes.
+#[derive(Clone)]
+pub struct Letter {
+    pub publisher: u64,
+    pub sequence: u64,
+    pub meta: Arc<[u8]>,
+    /// When it was published, and taken.
+    pub published_ns: u64,
+    pub taken_ns: u64,
+    /// Of a message from elsewhere: where it goes.
+    pub carry: Option<Arc<Carry>>,
+}
+
+/// A message that is on its way to the links.
+pub struct Outgoing {
+    pub held: Arc<Held>,
+    pub letter: Letter,
+}
+
+impl Outgoing {
+    /// One that was published here before.
+    pub fn again(publisher: u64, again: Again, passing: Passing, now_ns: u64) -> Outgoing {
+        let bytes = again.bytes.len();
+        Outgoing {
+            held: Arc::new(Held {
+                of: Bytes::Copied(again.bytes),
+                bytes,
+                ready: AtomicUsize::new(bytes),
+                _passing: Some(passing),
+            }),
+            letter: Letter {
+                publisher,
+                sequence: again.sequence,
+                meta: again.meta.into(),
+                published_ns: now_ns,
+                taken_ns: now_ns,
+                carry: Some(again.carry),
+            },
+        }
+    }
+
+    /// To find it again while a link holds it.
+    pub fn kept(&self) -> Kept {
+        Kept {
+            held: Arc::downgrade(&self.held),
+            letter: self.letter.clone(),
+        }
+    }
+}
+
+/// A message that some link may still hold.
+pub struct Kept {
+    held: Weak<Held>,
+    letter: Letter,
+}
+
+impl Kept {
+    /// Whose it is.
+    pub fn publisher(&self) -> u64 {
+        self.letter.publisher
+    }
+
+    /// Whether none does.
+    pub fn is_gone(&self) -> bool {
+        self.held.strong_count() == 0
+    }
+
+    /// Once more.
+    pub fn outgoing(&self) -> Option<Outgoing> {
+        Some(Outgoing {
+            held: self.held.upgrade()?,
+            letter: self.letter.clone(),
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! The sending side: one subscriber per topic that other hosts want. A sample goes to the link of each of
+//! those hosts, and is held until none of them needs it any more; nothing is copied for that.
+//!
+//! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
+//! the message is left out, which the receiver is told.
+
+mod going;
+mod held;
+mod topic;
+
+pub use self::held::Held;
+
+use self::topic::Topic;
+use crate::figures::TimesOut;
+use crate::notes::Notes;
+use crate::relay::Ours;
+use crate::wire::Passed;
+use rgaps::{Node, Subscriber, WaitSet};
+use rgaps_transport::Link;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How soon is looked again at topics that are held up.
+const HELD_UP: Duration = Duration::from_millis(1);
+/// How soon orders are looked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// The same with many topics, each of which costs something to look at.
+const LOOK_MANY: Duration = Duration::from_millis(50);
+/// From here on there are many.
+const MANY: usize = 64;
+/// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.
+const GROWS: Duration = Duration::from_micros(30);
+
+/// A host that a topic goes to.
+#[derive(Clone)]
+pub struct Route {
+    /// Its name.
+    pub host: String,
+    /// The hosts that it leads to, itself included.
+    pub leads_to: BTreeSet<String>,
+    /// The link with it.
+    pub link: Link,
+    /// `Flow::topic` of its flows.
+    pub stream: u64,
+    /// Somebody there is not to miss anything.
+    pub reliable: bool,
+    /// What was sent.
+    pub sent: Arc<Departed>,
+    /// What was not.
+    pub notes: Arc<Notes>,
+    /// What may go.
+    pub limits: Limits,
+    /// It takes another's place: what is not known to have come there goes once more, this way.
+    pub takes_over: bool,
+    /// Bytes that are held for hosts behind it, beyond those that it has.
+    pub unconfirmed_max: u64,
+}
+
+/// What of a topic may go to a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The host has no place for it now.
+    pub paused: bool,
+    /// Publishers whose messages do not go there.
+    pub barred: BTreeSet<u64>,
+    /// The quota that the rest is of.
+    pub quota: String,
+    /// The longest message.
+    pub message_max: Option<u64>,
+    /// Bytes a second.
+    pub rate: Option<u64>,
+    /// Bytes of publishers' messages that are held for that host at once.
+    pub staging: BTreeMap<u64, u64>,
+}
+
+/// Counts of what went to a host.
+#[derive(Debug, Default)]
+pub struct Departed {
+    /// Messages.
+    pub messages: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Messages for which there was no room.
+    pub left_out: AtomicU64,
+    /// How long it took.
+    pub times: TimesOut,
+}
+
+/// What a forwarder is to do.
+pub enum Order {
+    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one.
+    Topic(String, Option<Subscriber>, Vec<Route>),
+    /// Publishers of a topic that are gone.
+    Gone(String, Vec<u64>),
+    /// How far messages of a topic are at hosts that others lead to.
+    Passed(String, Passed),
+    /// A topic goes nowhere any more.
+    End(String),
+}
+
+/// A thread that forwards topics.
+pub struct Forwarder {
+    orders: Sender<Order>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Forwarder {
+    /// Starts it. It ends when it is dropped.
+    pub fn start(node: &Node, ours: Ours) -> std::io::Result<Forwarder> {
+        let (orders, received) = std::sync::mpsc::channel();
+        let set = node.wait_set();
+        let thread = std::thread::Builder::new()
+            .name("rgaps-forward".to_owned())
+            .spawn(move || {
+                let topics = BTreeMap::new();
+                Thread { set, topics, ours }.run(&received);
+            })?;
+        Ok(Forwarder {
+            orders,
+            thread: Some(thread),
+        })
+    }
+
+    /// Has it do something, soon.
+    pub fn order(&self, order: Order) {
+        if self.orders.send(order).is_err() {
+            tracing::error!("the thread that forwards topics has ended");
+        }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.orders = std::sync::mpsc::channel().0;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    set: WaitSet,
+    topics: BTreeMap<String, Topic>,
+    ours: Ours,
+}
+
+impl Thread {
+    fn run(mut self, orders: &Receiver<Order>) {
+        let mut pause = GROWS;
+        loop {
+            let first = match self.topics.is_empty() {
+                true => match orders.recv() {
+                    Ok(order) => Some(order),
+                    Err(_) => return,
+                },
+                false => match orders.recv_timeout(Duration::ZERO) {
+                    Ok(order) => Some(order),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return self.end(),
+                },
+            };
+            if let Some(order) = first {
+                self.obey(order);
+            }
+            while let Ok(order) = orders.try_recv() {
+                self.obey(order);
+            }
+            let mut held_up = false;
+            let mut more = false;
+            let mut growing = false;
+            let mut grew = false;
+            for (name, topic) in &mut self.topics {
+                grew |= topic.grow(name);
+                more |= topic.forward(name, &self.ours);
+                held_up |= topic.held_up;
+                growing |= topic.is_growing();
+                match (topic.held_up, topic.token) {
+                    // It would not let us sleep.
+                    (true, Some(token)) => {
+                        self.set.detach(token);
+                        topic.token = None;
+                    }
+                    (false, None) => topic.token = self.set.attach(&topic.subscriber).ok(),
+                    _ => {}
+                }
+            }
+            pause = match growing && !grew {
+                true => (2 * pause).min(HELD_UP),
+                false => GROWS,
+            };
+            match (more, growing) {
+                (true, _) => {}
+                (false, true) => self.sleep(pause),
+                (false, false) => self.sleep(self.patience(held_up)),
+            }
+        }
+    }
+
+    fn patience(&self, held_up: bool) -> Duration {
+        match (held_up, self.topics.len() > MANY) {
+            (true, _) => HELD_UP,
+            (false, true) => LOOK_MANY,
+            (false, false) => LOOK,
+        }
+    }
+
+    fn sleep(&mut self, limit: Duration) {
+        let waited = match self.topics.values().any(|topic| topic.token.is_some()) {
+            true => self.set.wait(limit).is_ok(),
+            false => false,
+        };
+        if !waited {
+            std::thread::sleep(limit);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Topic(name, subscriber, routes) => self.set_topic(name, subscriber, routes),
+            Order::Gone(name, publishers) => {
+                if let Some(topic) = self.topics.get_mut(&name) {
+                    topic.end_publishers(publishers);
+                }
+            }
+            Order::Passed(name, passed) => {
+                if let Some(topic) = self.topics.get_mut(&name) {
+                    topic.passed(passed);
+                }
+            }
+            Order::End(name) => {
+                if let Some(topic) = self.topics.remove(&name) {
+                    self.take_leave(topic);
+                }
+            }
+        }
+    }
+
+    fn set_topic(&mut self, name: String, subscriber: Option<Subscriber>, routes: Vec<Route>) {
+        match (self.topics.get_mut(&name), subscriber) {
+            (Some(topic), subscriber) => {
+                if let Some(subscriber) = subscriber {
+                    if let Some(token) = topic.token.take() {
+                        self.set.detach(token);
+                    }
+                    topic.set_subscriber(subscriber);
+                }
+                topic.set_routes(routes);
+            }
+            (None, Some(subscriber)) => {
+                let mut topic = Topic::new(subscriber);
+                topic.set_routes(routes);
+                self.topics.insert(name, topic);
+            }
+            (None, None) => tracing::error!(name, "a topic without a subscriber"),
+        }
+    }
+
+    fn take_leave(&mut self, mut topic: Topic) {
+        if let Some(token) = topic.token.take() {
+            self.set.detach(token);
+        }
+        topic.close_all();
+    }
+
+    fn end(mut self) {
+        for (_, topic) in std::mem::take(&mut self.topics) {
+            self.take_leave(topic);
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! What landed here and goes on to other hosts.
+//!
+//! What comes from another host is published here once, and the sending side's subscriber takes it as it takes
+//! what this host's publishers publish. A [`Relay`] is what both sides know of such a publisher: which number a
+//! message has where it comes from, where it goes, and which messages are not at the next hosts yet. Those are not
+//! confirmed to the host before, so whatever ends in between, that host still has them and sends them again.
+//! What was published here already then goes on without being published again ([`Again`]).
+
+use crate::wire::Source;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Changes of where a publisher's messages go, and of how they are numbered, that are remembered.
+const MAX_PARTS: usize = 4096;
+
+/// Where messages of a stream go on to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// The hosts that they are for.
+    pub hosts: BTreeSet<String>,
+    /// The hosts that they came through, their publisher's first.
+    pub way: Vec<String>,
+}
+
+impl Carry {
+    /// Of a publisher whose messages come from this host; none: they go nowhere.
+    pub fn new(source: &Source, from: &str) -> Option<Arc<Carry>> {
+        let mut way = source.way.clone();
+        way.push(from.to_owned());
+        let hosts: BTreeSet<String> = source.carry.iter().cloned().collect();
+        (!hosts.is_empty()).then(|| Arc::new(Carry { hosts, way }))
+    }
+
+    /// Whether they go by way of this host, which leads to these.
+    pub fn goes(&self, by: &str, to: &BTreeSet<String>) -> bool {
+        self.hosts.iter().any(|host| to.contains(host)) && !self.way.iter().any(|host| host == by)
+    }
+}
+
+/// A message that was published here before, and goes on now.
+pub struct Again {
+    /// Its number where it comes from.
+    pub sequence: u64,
+    /// Its description.
+    pub meta: Vec<u8>,
+    /// Its bytes.
+    pub bytes: Box<[u8]>,
+    /// Where it goes.
+    pub carry: Arc<Carry>,
+    /// What the publisher here had published then.
+    after: u64,
+}
+
+/// From some number of the publisher here on.
+struct Part {
+    /// The publisher elsewhere calls it so.
+    sequence: u64,
+    /// It goes on to these; none: nowhere.
+    carry: Option<Arc<Carry>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By numbers of the publisher here.
+    parts: BTreeMap<u64, Part>,
+    again: VecDeque<Again>,
+    /// Published and not taken by the sending side: by their numbers here, and elsewhere.
+    untaken: BTreeMap<u64, u64>,
+    /// How often each is on its way, by its number elsewhere.
+    outstanding: BTreeMap<u64, u32>,
+    /// Hosts that the sending side can reach.
+    served: BTreeSet<String>,
+    /// Until then messages wait for those that it cannot.
+    until: Option<Instant>,
+}
+
+/// A publisher elsewhere, as messages of it go on.
+pub struct Relay {
+    /// Its number.
+    pub publisher: u64,
+    topic: String,
+    state: Mutex<State>,
+    ours: Ours,
+}
+
+/// Whether a message may be published here now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may.
+    Now,
+    /// There is no way on yet, and perhaps soon.
+    Wait,
+}
+
+impl Relay {
+    /// One of a topic.
+    pub fn new(publisher: u64, topic: &str, ours: &Ours) -> Arc<Relay> {
+        Arc::new(Relay {
+            publisher,
+            topic: topic.to_owned(),
+            state: Mutex::default(),
+            ours: ours.clone(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Below this all is where it is to go; `u64::MAX`: all is.
+    pub fn floor(&self) -> u64 {
+        let state = self.state();
+        let first = state.outstanding.first_key_value();
+        first.map_or(u64::MAX, |(sequence, _)| *sequence)
+    }
+
+    /// The hosts that the sending side reaches now. Of what is published and not taken nothing is kept for others.
+    pub fn serve(&self, hosts: BTreeSet<String>) {
+        let mut state = self.state();
+        if hosts.is_empty() && !state.served.is_empty() {
+            for sequence in std::mem::take(&mut state.untaken).into_values() {
+                state.passed(sequence);
+            }
+            let again = std::mem::take(&mut state.again);
+            again.iter().for_each(|again| state.passed(again.sequence));
+            self.ours.0.again.fetch_sub(again.len(), Ordering::AcqRel);
+        }
+        state.served = hosts;
+    }
+
+    /// Messages are to go to these. They wait for so long for ways there.
+    pub fn expect(&self, carry: &Carry, patience: Duration) {
+        let mut state = self.state();
+        if !carry.hosts.is_subset(&state.served) {
+            state.until = Some(Instant::now() + patience);
+        }
+    }
+
+    /// Whether a message that is for these may go on, or waits until there is a way.
+    pub fn admit(&self, carry: &Carry) -> Admission {
+        let state = self.state();
+        let waits = !carry.hosts.is_subset(&state.served);
+        match waits && state.until.is_some_and(|until| Instant::now() < until) {
+            true => Admission::Wait,
+            false => Admission::Now,
+        }
+    }
+
+    /// A message is about to be published here as number `number`.
+    pub fn begin(&self, number: u64, sequence: u64, carry: Option<&Arc<Carry>>) {
+        let mut state = self.state();
+        let last = state.parts.range(..=number).next_back();
+        let follows = last.is_some_and(|(from, part)| {
+            part.sequence + (number - from) == sequence && part.carry.as_ref() == carry
+        });
+        if !follows {
+            let carry = carry.cloned();
+            state.parts.insert(number, Part { sequence, carry });
+            if state.parts.len() > MAX_PARTS {
+                state.parts.pop_first();
+            }
+        }
+        if carry.is_some_and(|carry| carry.hosts.iter().any(|host| state.served.contains(host))) {
+            state.untaken.insert(number, sequence);
+            *state.outstanding.entry(sequence).or_default() += 1;
+        }
+    }
+
+    /// It was not published.
+    pub fn undo(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(sequence) = state.untaken.remove(&number) {
+            state.passed(sequence);
+        }
+    }
+
+    /// A message that was published here before, when the publisher here had published `after`.
+    pub fn repeat(
+        &self,
+        sequence: u64,
+        meta: &[u8],
+        bytes: Box<[u8]>,
+        carry: Arc<Carry>,
+        after: u64,
+    ) {
+        let mut state = self.state();
+        if !carry.hosts.iter().any(|host| state.served.contains(host)) {
+            return;
+        }
+        state.again.push_back(Again {
+            sequence,
+            meta: meta.to_vec(),
+            bytes,
+            carry,
+            after,
+        });
+        *state.outstanding.entry(sequence).or_default() += 1;
+        self.ours.0.again.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The sending side has taken message `number` from here: what it is elsewhere, and where it goes; none: nowhere.
+    pub fn take(self: &Arc<Self>, number: u64) -> Option<(u64, Arc<Carry>, Passing)> {
+        let mut state = self.state();
+        let (from, part) = state.parts.range(..=number).next_back()?;
+        let (sequence, carry) = (part.sequence + (number - from), part.carry.clone());
+        let later = state.untaken.split_off(&(number + 1));
+        let mut taken = std::mem::replace(&mut state.untaken, later);
+        let counted = taken.remove(&number).is_some();
+        // What was not taken before is not taken any more.
+        taken.into_values().for_each(|missed| state.passed(missed));
+        if carry.is_some() && !counted {
+            *state.outstanding.entry(sequence).or_default() += 1;
+        }
+        drop(state);
+        let passing = Passing {
+            relay: self.clone(),
+            sequence,
+        };
+        Some((sequence, carry?, passing))
+    }
+
+    /// What goes on again before message `number` from here.
+    pub fn take_again(self: &Arc<Self>, number: u64) -> Option<(Again, Passing)> {
+        let mut state = self.state();
+        let again = match state.again.front() {
+            Some(again) if again.after <= number => state.again.pop_front()?,
+            _ => return None,
+        };
+        drop(state);
+        self.ours.0.again.fetch_sub(1, Ordering::AcqRel);
+        let passing = Passing {
+            relay: self.clone(),
+            sequence: again.sequence,
+        };
+        Some((again, passing))
+    }
+
+    /// Whether nothing of it is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.state().outstanding.is_empty()
+    }
+}
+
+impl State {
+    fn passed(&mut self, sequence: u64) {
+        if let Some(count) = self.outstanding.get_mut(&sequence) {
+            *count -= 1;
+            if *count == 0 {
+                self.outstanding.remove(&sequence);
+            }
+        }
+    }
+}
+
+/// A message that is on its way on. Dropped, it is where it is to go, or was given up.
+pub struct Passing {
+    relay: Arc<Relay>,
+    sequence: u64,
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let mut state = self.relay.state();
+        state.passed(self.sequence);
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    /// By the publishers here.
+    relays: RwLock<HashMap<u64, Option<Arc<Relay>>>>,
+    /// Messages that wait to go again.
+    again: AtomicUsize,
+}
+
+/// Publishers on this host that are ours: their messages are nobody's to carry on, but for what is to go on.
+#[derive(Clone, Default)]
+pub struct Ours(Arc<Known>);
+
+/// Who published a message.
+pub enum Origin {
+    /// Somebody on this host.
+    Here,
+    /// Links of this host, in a former life.
+    Former,
+    /// Somebody elsewhere.
+    Elsewhere(Arc<Relay>),
+}
+
+impl Ours {
+    /// One of ours, of this life if there is a relay.
+    pub fn insert(&self, publisher: u64, relay: Option<Arc<Relay>>) {
+        let mut relays = self
+            .0
+            .relays
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = relays.entry(publisher).or_default();
+        if relay.is_some() {
+            *known = relay;
+        }
+    }
+
+    /// One less.
+    pub fn remove(&self, publisher: u64) {
+        let mut relays = self
+            .0
+            .relays
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let gone = relays.remove(&publisher).flatten();
+        drop(relays);
+        if let Some(relay) = gone {
+            // What its messages were kept for is over.
+            relay.serve(BTreeSet::new());
+        }
+    }
+
+    /// Whose that is.
+    pub fn origin(&self, publisher: u64) -> Origin {
+        let relays = self.0.relays.read().unwrap_or_else(PoisonError::into_inner);
+        match relays.get(&publisher) {
+            None => Origin::Here,
+            Some(None) => Origin::Former,
+            Some(Some(relay)) => Origin::Elsewhere(relay.clone()),
+        }
+    }
+
+    /// Those of a topic with messages that go again.
+    pub fn again(&self, topic: &str) -> Vec<Arc<Relay>> {
+        if self.0.again.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let relays = self.0.relays.read().unwrap_or_else(PoisonError::into_inner);
+        let relays = relays.values().flatten().filter(|r| r.topic == topic);
+        let waits = |relay: &&Arc<Relay>| !relay.state().again.is_empty();
+        relays.filter(waits).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carry(hosts: &[&str]) -> Arc<Carry> {
+        Arc::new(Carry {
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            way: vec!["a".to_owned()],
+        })
+    }
+
+    fn served(hosts: &[&str]) -> Arc<Relay> {
+        let relay = Relay::new(7, "t", &Ours::default());
+        relay.serve(hosts.iter().map(|host| (*host).to_owned()).collect());
+        relay
+    }
+
+    #[test]
+    fn messages_go_to_hosts_that_they_are_for_and_never_back() {
+        let to = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect();
+        let carry = carry(&["c", "d"]);
+        assert!(carry.goes("c", &to(&["c"])) && carry.goes("x", &to(&["x", "d"])));
+        assert!(!carry.goes("x", &to(&["x"])) && !carry.goes("a", &to(&["a", "c"])));
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_not_confirmed() {
+        let relay = served(&["c"]);
+        let floor = || relay.floor();
+        let carry = carry(&["c"]);
+        for number in 0..3 {
+            relay.begin(number, number + 10, Some(&carry));
+        }
+        assert_eq!(floor(), 10);
+        let (sequence, _, first) = relay.take(0).unwrap();
+        let (_, _, second) = relay.take(1).unwrap();
+        assert_eq!((sequence, floor()), (10, 10));
+        drop(second);
+        assert_eq!(floor(), 10);
+        drop(first);
+        assert_eq!(floor(), 12);
+        // Not published after all.
+        relay.undo(2);
+        assert_eq!((floor(), relay.is_idle()), (u64::MAX, true));
+    }
+
+    #[test]
+    fn what_is_missed_here_does_not_hold_anything() {
+        let relay = served(&["c"]);
+        let carry = carry(&["c"]);
+        (0..5).for_each(|number| relay.begin(number, number, Some(&carry)));
+        drop(relay.take(4));
+        assert!(relay.is_idle());
+    }
+
+    #[test]
+    fn numbers_follow_gaps_and_streams_that_go_nowhere() {
+        let relay = served(&["c"]);
+        let carry = carry(&["c"]);
+        relay.begin(0, 5, Some(&carry));
+        relay.begin(1, 6, Some(&carry));
+        relay.begin(2, 9, Some(&carry));
+        relay.begin(3, 10, None);
+        relay.begin(4, 11, Some(&carry));
+        let taken: Vec<_> = (0..5)
+            .map(|number| relay.take(number).map(|(sequence, ..)| sequence))
+            .collect();
+        assert_eq!(taken, [Some(5), Some(6), Some(9), None, Some(11)]);
+        assert!(relay.is_idle());
+    }
+
+    #[test]
+    fn what_goes_again_goes_before_what_was_published_after() {
+        let ours = Ours::default();
+        let relay = Relay::new(7, "t", &ours);
+        ours.insert(70, Some(relay.clone()));
+        let carry = carry(&["c"]);
+        let again =
+            |sequence, after| relay.repeat(sequence, &[], Box::new([1]), carry.clone(), after);
+        assert_eq!(relay.admit(&carry), Admission::Now);
+        relay.expect(&carry, Duration::from_secs(60));
+        assert_eq!(relay.admit(&carry), Admission::Wait);
+        relay.serve(["c".to_owned()].into());
+        assert_eq!(relay.admit(&carry), Admission::Now);
+        assert!(ours.again("t").is_empty());
+        again(3, 0);
+        again(4, 1);
+        assert_eq!((ours.again("t").len(), ours.again("u").len()), (1, 0));
+        let (first, passing) = relay.take_again(0).unwrap();
+        assert_eq!(first.sequence, 3);
+        assert!(relay.take_again(0).is_none());
+        assert_eq!(relay.floor(), 3);
+        drop(passing);
+        assert_eq!(relay.floor(), 4);
+        assert_eq!(relay.take_again(u64::MAX).unwrap().0.sequence, 4);
+        assert!(ours.again("t").is_empty() && relay.is_idle());
+        // Nobody is reached any more.
+        again(5, 1);
+        ours.remove(70);
+        assert!(relay.is_idle() && ours.0.again.load(Ordering::Acquire) == 0);
+    }
+
+    #[test]
+    fn publishers_of_former_lives_are_known() {
+        let ours = Ours::default();
+        ours.insert(1, None);
+        ours.insert(2, Some(served(&[])));
+        // Seen among the daemon's.
+        ours.insert(2, None);
+        assert!(matches!(ours.origin(1), Origin::Former));
+        assert!(matches!(ours.origin(2), Origin::Elsewhere(_)));
+        assert!(matches!(ours.origin(3), Origin::Here));
+    }
+}
