@@ -236,10 +236,14 @@ def link_plans():
         yield f"{domain}-64MiB-k8", 40, [*link, "--domain", domain, "--size", "64MiB", "--messages", 10, "--subscribers", 8, "--baseline"]
     for wait in ("block", "poll"):
         yield f"host-64B-{wait}", 30, [*link, "--size", 64, "--lanes", 1, "--messages", 2000, "--wait", wait]
-    yield "cuda-1GiB-k1", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--baseline"]
-    yield "cuda-1GiB-k8", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--subscribers", 8, "--baseline"]
+    yield "cuda-1GiB-k1", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--baseline"]
+    yield "cuda-1GiB-k8", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", 8, "--baseline"]
     for count in (1, 8, 2, 4):
         yield f"cuda-4MiB-k{count}", 30, [*link, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count, "--baseline"]
+    if len(gpus()) > 1:
+        both = [*link, "--domain", "cuda:0", "--to", "cuda:1"]
+        yield "gpus-64MiB-k1", 40, [*both, "--size", "64MiB", "--messages", 20, "--baseline"]
+        yield "gpus-1GiB-k1", 60, [*both, "--size", "1GiB", "--messages", 4]
     yield "cuda-5GiB-k1", 90, [*link, "--domain", "cuda", "--size", "5GiB", "--messages", 1]
     for lanes in (1, 4):
         for domain in ("host", "cuda"):
@@ -250,7 +254,7 @@ def link_plans():
         yield f"host-4MiB-topics{topics}", 30, [*link, "--size", "4MiB", "--messages", 10, "--topics", topics]
     for count in (2, 4):
         yield f"cuda-64MiB-k{count}", 40, [*link, "--domain", "cuda", "--size", "64MiB", "--messages", 10, "--subscribers", count, "--baseline"]
-        yield f"cuda-1GiB-k{count}", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 2, "--subscribers", count, "--baseline"]
+        yield f"cuda-1GiB-k{count}", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", count, "--baseline"]
     for size in ("64KiB", "1MiB", "1GiB"):
         yield f"host-{size}-k1", 40, [*link, "--size", size, "--messages", 2 if size == "1GiB" else 40]
     for count in (1, 8):

@@ -426,9 +426,13 @@ pub enum Bench {
         /// What carries them.
         #[arg(long, value_enum, default_value = "tcp")]
         transport: BenchTransport,
-        /// Where messages are published and read: host, cuda (the first GPU) or cuda:GPU-<uuid>.
+        /// Where messages are published, and read unless --to says otherwise: host, cuda (the first GPU), cuda:N or
+        /// cuda:GPU-<uuid>.
         #[arg(long, default_value = "host")]
         domain: String,
+        /// Where they are read, such as the other host's GPU.
+        #[arg(long, value_name = "DOMAIN")]
+        to: Option<String>,
         /// Bytes of a message.
         #[arg(long, value_name = "BYTES", default_value = "64MiB")]
         size: ByteSize,

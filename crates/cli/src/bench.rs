@@ -126,6 +126,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
         Bench::Link {
             transport: BenchTransport::Tcp,
             domain,
+            to,
             size,
             subscribers,
             lanes,
@@ -137,6 +138,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             baseline,
         } => {
             let options = LinkOptions {
+                to: domain::parse(to.as_ref().unwrap_or(&domain))?,
                 domain: domain::parse(&domain)?,
                 size: size.0,
                 subscribers: subscribers as usize,

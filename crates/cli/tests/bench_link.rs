@@ -15,6 +15,9 @@ fn run(arguments: &[&str]) -> Run {
     let arguments = [&["bench", "link"], arguments, &["--json"]].concat();
     let mut command = realm.command(&arguments);
     command.env("RGAPS_LINKS_PROGRAM", links());
+    command.env("RGAPS_POOL__CUDA__CAP", "256MiB");
+    command.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+    command.env("RGAPS_TEST_DRIVER_DEVICES", "2");
     limited(command, LIMIT)
 }
 
@@ -57,6 +60,27 @@ fn report(arguments: &[&str]) -> Value {
         "{report}"
     );
     report
+}
+
+#[test]
+fn from_one_hosts_gpu_to_the_others() {
+    let report = report(&[
+        "--domain",
+        "cuda:0",
+        "--to",
+        "cuda:1",
+        "--size",
+        "1MiB",
+        "--messages",
+        "2",
+        "--namespaces",
+        "no",
+        "--baseline",
+    ]);
+    assert_ne!(report["domain"], report["to"], "{report}");
+    for alone in ["d2h_us", "h2d_us"] {
+        assert!(report["stages"][alone].as_f64() > Some(0.0), "{report}");
+    }
 }
 
 #[test]

@@ -53,8 +53,10 @@ mod bell {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the names say it
 pub struct LinkOptions {
-    /// Where messages are published and read.
+    /// Where messages are published.
     pub domain: Domain,
+    /// Where they are read.
+    pub to: Domain,
     pub size: u64,
     /// Of each topic, a process each.
     pub subscribers: usize,
@@ -72,7 +74,10 @@ pub struct LinkOptions {
 /// What all processes know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
+    /// Where messages are published.
     pub domain: Domain,
+    /// Where they are read.
+    pub to: Domain,
     pub size: u64,
     /// Of each topic.
     pub subscribers: usize,
@@ -123,6 +128,7 @@ impl Plan {
         let burst = (budget / 2 / options.topics as u64).clamp(1, BURST_MAX);
         Plan {
             domain: options.domain,
+            to: options.to,
             size,
             subscribers: options.subscribers,
             topics: options.topics,

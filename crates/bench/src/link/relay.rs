@@ -277,7 +277,7 @@ pub fn relay(orders: &Orders, relay: &Relay, board: &Board) -> anyhow::Result<()
     let arrived = AtomicU64::new(0);
     let thesis = relay.plan.thesis > 0;
     let device = match thesis && relay.listens {
-        true => Some(Device::pinned(relay.plan.domain, relay.plan.size, &bytes)?),
+        true => Some(Device::pinned(relay.plan.to, relay.plan.size, &bytes)?),
         false => None,
     };
     let device = Mutex::new(device);

@@ -12,6 +12,8 @@ use serde::Serialize;
 pub struct LinkReport {
     pub transport: &'static str,
     pub domain: String,
+    /// Where messages are read.
+    pub to: String,
     pub size: u64,
     pub subscribers: usize,
     pub lanes: u32,

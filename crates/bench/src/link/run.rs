@@ -614,6 +614,7 @@ impl<'a> Measure<'a> {
             thesis,
             transport: "tcp",
             domain: plan.domain.to_string(),
+            to: plan.to.to_string(),
             size: plan.size,
             subscribers: plan.subscribers,
             lanes: plan.lanes,
@@ -673,10 +674,17 @@ fn spent(hosts: &Hosts) -> [u64; 3] {
 
 /// Medians of a bare copy between GPU and pinned memory, both ways.
 fn copies_alone(plan: &Plan) -> anyhow::Result<(f64, f64)> {
-    let Some(gpu) = Gpu::of(plan.domain)? else {
-        return Ok((0.0, 0.0));
+    Ok((
+        copy_alone(plan, plan.domain, true)?,
+        copy_alone(plan, plan.to, false)?,
+    ))
+}
+
+fn copy_alone(plan: &Plan, domain: Domain, is_down: bool) -> anyhow::Result<f64> {
+    let Some(gpu) = Gpu::of(domain)? else {
+        return Ok(0.0);
     };
-    let device = Place::new(plan.domain, &gpu, plan.size)?;
+    let device = Place::new(domain, &gpu, plan.size)?;
     let pinned = Place::new(Domain::Host, &gpu, plan.size)?;
     let time = |to: &Place, from: &Place| -> anyhow::Result<f64> {
         let mut took = Vec::new();
@@ -688,7 +696,10 @@ fn copies_alone(plan: &Plan) -> anyhow::Result<(f64, f64)> {
         }
         Ok(round(median(took), 3))
     };
-    Ok((time(&pinned, &device)?, time(&device, &pinned)?))
+    match is_down {
+        true => time(&pinned, &device),
+        false => time(&device, &pinned),
+    }
 }
 
 /// Median of a small message to as many subscribers on one host.

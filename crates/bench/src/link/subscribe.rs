@@ -58,11 +58,11 @@ pub fn subscribe(orders: &Orders, told: &Subscribe, board: &Board) -> anyhow::Re
     };
     let node = node(&orders.config, "rgaps-bench-subscriber")?;
     let gpu = match plan.size % 8 {
-        0 => Gpu::of(plan.domain)?,
+        0 => Gpu::of(plan.to)?,
         _ => None,
     };
     let mut device = match plan.thesis > 0 && topic == 0 {
-        true => Some(Device::new(plan.domain, plan.size)?),
+        true => Some(Device::new(plan.to, plan.size)?),
         false => None,
     };
     let wrong = gpu.as_ref().map(|gpu| gpu.numbers(1)).transpose()?;
@@ -73,8 +73,8 @@ pub fn subscribe(orders: &Orders, told: &Subscribe, board: &Board) -> anyhow::Re
         ..SubscriberQos::default()
     };
     let mut builder = node.subscriber(&plan.name(topic)).qos(qos);
-    if plan.domain != Domain::Host {
-        builder = builder.domain(plan.domain);
+    if plan.to != Domain::Host {
+        builder = builder.domain(plan.to);
     }
     let mut reader = Reader {
         plan,
@@ -254,7 +254,7 @@ impl Reader<'_> {
     }
 
     fn verify(&self, sample: &Sample, seed: u64, bytes: u64) -> anyhow::Result<()> {
-        let mut right = sample.len() == bytes && sample.domain() == self.plan.domain;
+        let mut right = sample.len() == bytes && sample.domain() == self.plan.to;
         match self.gpu {
             Some((gpu, wrong)) => {
                 sample.wait_on(gpu.handle())?;
