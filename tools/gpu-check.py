@@ -105,7 +105,13 @@ def lines(*command):
 
 
 def gpus():
-    return [l for l in lines("nvidia-smi", "-L") if l.startswith("GPU ")]
+    """The GPUs that programs see, a line each."""
+    found = [l for l in lines("nvidia-smi", "-L") if l.startswith("GPU ")]
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is None:
+        return found
+    names = seen.split(",")
+    return [l for at, l in enumerate(found) if str(at) in names or any(name and f"UUID: {name}" in l for name in names)]
 
 
 def machine():
