@@ -4,7 +4,7 @@ use crate::args::Common;
 use crate::output::{table, Output};
 use crate::top::{times, Times};
 use crate::{session, units};
-use rgaps::{LinkFigures, PeerRow, PeerState, PeerTopic, PeersInfo, Stage};
+use rgaps::{LinkFigures, PeerRow, PeerState, PeerTopic, PeersInfo, Stage, TraceFigures};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -73,6 +73,34 @@ struct Report<'a> {
     host: &'a str,
     peers: Vec<Peer<'a>>,
     troubles: &'a [String],
+    /// None: no messages are traced.
+    traces: Option<Traces<'a>>,
+}
+
+/// What a collector was told of single messages since the links were started.
+#[derive(Serialize)]
+struct Traces<'a> {
+    endpoint: &'a str,
+    spans: u64,
+    dropped: u64,
+    error: &'a str,
+}
+
+impl<'a> Traces<'a> {
+    fn of(figures: &'a TraceFigures) -> Option<Self> {
+        let TraceFigures {
+            endpoint,
+            spans,
+            dropped,
+            error,
+        } = figures;
+        (!endpoint.is_empty()).then_some(Traces {
+            endpoint,
+            spans: *spans,
+            dropped: *dropped,
+            error,
+        })
+    }
 }
 
 impl<'a> From<&'a PeerRow> for Peer<'a> {
@@ -104,6 +132,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         host: &info.host,
         peers: info.peers.iter().map(Peer::from).collect(),
         troubles: &info.troubles,
+        traces: Traces::of(&info.traces),
     };
     for peer in &mut report.peers {
         let known = figures.iter().find(|link| link.host == peer.host);
@@ -159,6 +188,18 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             writeln!(to)?;
             let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
             table(to, &heads, &topics)?;
+        }
+        if let Some(traces) = &report.traces {
+            let (spans, dropped) = (traces.spans, traces.dropped);
+            write!(
+                to,
+                "\ntraces: {spans} spans to {}, {dropped} dropped",
+                traces.endpoint
+            )?;
+            match traces.error {
+                "" => writeln!(to)?,
+                error => writeln!(to, ": {error}")?,
+            }
         }
         if !report.troubles.is_empty() {
             writeln!(to, "\nnot reached:")?;

@@ -182,6 +182,8 @@ impl Engine {
         let mut topics = rows.iter().flat_map(|row| &row.topics);
         if rows.len() > MAX_REMOTE_HOSTS
             || !fits(&peers.host, MAX_HOST_NAME)
+            || !fits(&peers.traces.endpoint, MAX_PEER_TEXT)
+            || !fits(&peers.traces.error, MAX_PEER_TEXT)
             || peers.troubles.len() > MAX_TROUBLES
             || !peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
             || rows.iter().map(|row| row.topics.len()).sum::<usize>() > MAX_PEER_TOPICS

@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::topic::Topic;
 use crate::zone::Zone;
-use rgaps_session::{LinkFigures, PeerRow, PoolRow, Status, TopicRow};
+use rgaps_session::{LinkFigures, PeerRow, PoolRow, Status, TopicRow, TraceFigures};
 use rgaps_sync::atomic::Ordering;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::io::Errno;
@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub pools: Vec<(PoolRow, u64)>,
     /// Hosts that this one is linked with.
     pub peers: Vec<PeerRow>,
+    /// What was told of single messages.
+    pub traces: TraceFigures,
     /// What was counted and timed on the links with them.
     pub links: Vec<LinkFigures>,
 }
@@ -66,6 +68,7 @@ impl Engine {
             let rows = zone.pools.iter();
             rows.map(|pool| (zone.pool_row(pool), zone.blocks_used(pool.index)))
         });
+        let peers = self.list_peers();
         Snapshot {
             status: self.status(),
             requests: self.requests(),
@@ -74,7 +77,8 @@ impl Engine {
             topics_left_out: all().count() - topics.len(),
             topics,
             pools: pools.collect(),
-            peers: self.list_peers().peers,
+            peers: peers.peers,
+            traces: peers.traces,
             links: self.link_figures().cloned().collect(),
         }
     }

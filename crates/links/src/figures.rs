@@ -3,6 +3,7 @@
 use crate::forward::{Departed, Held};
 use crate::land::Arrived;
 use crate::peer::Peer;
+use crate::traces::Trace;
 use crate::wire::{monotonic_ns, wall_ns};
 use rgaps::links::HISTOGRAM_BUCKETS;
 use rgaps::{Histogram, LinkFigures, Node, Stage};
@@ -86,10 +87,10 @@ pub struct TimesIn {
 }
 
 impl TimesIn {
-    /// A message is published here that was published elsewhere at that time of the wall clock. Where the
+    /// A message that had a place, and then its turn, is published here now; elsewhere it was at that time of
+    /// the wall clock. Where the
     /// clocks are apart by more than that took, it took no time.
-    pub fn published(&self, placed_ns: u64, turn_ns: u64, published_wall_ns: u64) {
-        let now_ns = monotonic_ns();
+    pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
         self.land.span(placed_ns, turn_ns);
         self.publish.span(turn_ns, now_ns);
         self.total.span(published_wall_ns, wall_ns());
@@ -103,16 +104,24 @@ pub struct Carried {
     taken_ns: u64,
     /// When its first byte was written; 0: it was not.
     written_ns: AtomicU64,
+    /// If it is told of.
+    trace: Option<Trace>,
 }
 
 impl Carried {
     /// One that the links took then.
-    pub fn new(held: Arc<Held>, sent: Arc<Departed>, taken_ns: u64) -> Arc<Carried> {
+    pub fn new(
+        held: Arc<Held>,
+        sent: Arc<Departed>,
+        taken_ns: u64,
+        trace: Option<Trace>,
+    ) -> Arc<Carried> {
         Arc::new(Carried {
             held,
             sent,
             taken_ns,
             written_ns: AtomicU64::new(0),
+            trace,
         })
     }
 }
@@ -139,9 +148,12 @@ impl Drop for Carried {
     fn drop(&mut self) {
         let written_ns = *self.written_ns.get_mut();
         if written_ns != 0 {
-            let times = &self.sent.times;
+            let (times, now_ns) = (&self.sent.times, monotonic_ns());
             times.queue.span(self.taken_ns, written_ns);
-            times.wire.span(written_ns, monotonic_ns());
+            times.wire.span(written_ns, now_ns);
+            if let (Some(traces), Some(trace)) = (&self.sent.traces, self.trace.take()) {
+                traces.sent(trace, self.taken_ns, written_ns, now_ns);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::figures::TimesIn;
 use crate::notes::Notes;
 use crate::quotas::Reserved;
 use crate::relay::{Admission, Carry, Ours, Relay};
+use crate::traces::LinkTraces;
 use crate::wire::{from_wall, monotonic_ns, Meta, MAX_SAID_BYTES, SAID};
 use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, PublishError, Publisher};
@@ -397,8 +398,13 @@ impl Place for Landed {
         match loan.publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
-                let times = &self.arrived.times;
-                times.published(self.placed_ns, turn_ns, meta.published_ns);
+                let times = [self.placed_ns, turn_ns, monotonic_ns()];
+                self.arrived.times.published(times, meta.published_ns);
+                if let Some(traces) = &self.arrived.traces {
+                    let publisher = landing.relay.publisher;
+                    let trace = traces.pick(topic, publisher, sequence, meta.bytes.max(1));
+                    trace.inspect(|trace| traces.landed(trace, times));
+                }
             }
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
@@ -502,6 +508,8 @@ pub struct Arrived {
     pub connects: AtomicU64,
     /// How long it took.
     pub times: TimesIn,
+    /// What is told of single messages.
+    pub traces: Option<LinkTraces>,
 }
 
 /// Where a flow's messages land, and where they go on to.
@@ -536,11 +544,19 @@ pub struct Landings {
 
 impl Landings {
     /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
-    pub fn new(host: &str, to: Sender<(String, Heard)>, memory: Sender<Wanted>) -> Arc<Landings> {
+    pub fn new(
+        host: &str,
+        to: Sender<(String, Heard)>,
+        memory: Sender<Wanted>,
+        traces: Option<LinkTraces>,
+    ) -> Arc<Landings> {
         Arc::new(Landings {
             host: host.to_owned(),
             flows: Mutex::default(),
-            arrived: Arc::default(),
+            arrived: Arc::new(Arrived {
+                traces,
+                ..Arrived::default()
+            }),
             notes: Arc::default(),
             to,
             memory,

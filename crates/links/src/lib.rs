@@ -23,6 +23,7 @@ mod probe;
 mod quotas;
 mod relay;
 mod through;
+mod traces;
 mod ways;
 mod wire;
 

@@ -89,7 +89,11 @@ pub struct Peer {
 
 impl Peer {
     /// One that has just come.
-    pub fn new(node: Node, protocol: u32, landings: Arc<Landings>) -> Peer {
+    pub fn new(
+        node: Node,
+        protocol: u32,
+        (departed, landings): (Arc<Departed>, Arc<Landings>),
+    ) -> Peer {
         Peer {
             node,
             protocol,
@@ -100,7 +104,7 @@ impl Peer {
             away: Some(Instant::now()),
             through: Through::default(),
             landings,
-            departed: Arc::default(),
+            departed,
             meet_at: None,
             wants: BTreeMap::new(),
             wanted: BTreeMap::new(),

@@ -49,7 +49,7 @@ pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     ClientRow, Config, Histogram, History, LinkFigures, MpsInfo, MpsState, PathKind, PeerRow,
     PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, Refusal, RefusalCode, RemoteRow, Stage,
-    Status, SubscriberRow, TopicInfo, TopicRow,
+    Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;
@@ -70,6 +70,6 @@ pub mod links {
     pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{
         Demand, Direction, InterestPublisher, InterestRow, Links, LinksTls, LogFormat, Offer,
-        Quota, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT, MAX_REMOTE_HOSTS,
+        Quota, Traces, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT, MAX_REMOTE_HOSTS,
     };
 }

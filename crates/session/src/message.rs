@@ -815,6 +815,21 @@ pub struct PeersInfo {
     /// Hosts that should be there and are not, and why not: a line each, at most [`MAX_TROUBLES`] of
     /// [`MAX_PEER_TEXT`] bytes.
     pub troubles: Vec<String>,
+    /// What is told of single messages.
+    pub traces: TraceFigures,
+}
+
+/// What the links told a collector of single messages, as spans.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFigures {
+    /// Where; empty: nothing is told.
+    pub endpoint: String,
+    /// Spans that the collector took.
+    pub spans: u64,
+    /// Spans that were dropped: there were too many, or the collector did not take them.
+    pub dropped: u64,
+    /// Why it did not; empty once it takes some again. At most [`MAX_PEER_TEXT`] bytes, as the endpoint.
+    pub error: String,
 }
 
 /// Another host.

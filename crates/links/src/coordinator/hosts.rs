@@ -2,11 +2,13 @@
 
 use super::lanes::link_config;
 use super::{Coordinator, TRY_AGAIN};
+use crate::forward::Departed;
 use crate::keys::{Node as Host, Want, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
 use crate::plane::{versions, Address, LaneSecret, News};
 use crate::through::MAX_WANTS;
+use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps::links::MAX_REMOTE_HOSTS;
 use rgaps_transport::{Flow, LaneKey, Peer as LanePeer};
@@ -129,8 +131,14 @@ impl Coordinator {
                 );
                 return;
             }
-            let landings = Landings::new(&node.host, self.hear.clone(), self.memory.clone());
-            let peer = Peer::new(node.clone(), protocol, landings);
+            let traces = || {
+                let tracer = self.tracer.as_ref();
+                tracer.map(|tracer| LinkTraces::new(tracer, &node.host))
+            };
+            let landings =
+                Landings::new(&node.host, self.hear.clone(), self.memory.clone(), traces());
+            let ends = (Departed::new(traces()), landings);
+            let peer = Peer::new(node.clone(), protocol, ends);
             self.peers.insert(node.host.clone(), peer);
         }
         let life = self.lives.iter().find(|life| life.node == node);

@@ -23,6 +23,7 @@ use crate::plane::{random_u64, News, Plane};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
 use crate::relay::Ours;
+use crate::traces::Tracer;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often this host's topics are looked at, and what is so is made what should be.
@@ -69,6 +71,7 @@ pub struct Coordinator {
     memory: Sender<Wanted>,
     told: Option<(PeersInfo, Instant)>,
     figures: Teller,
+    tracer: Option<Arc<Tracer>>,
     /// What the daemon was told of topics that do not come across.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Something has changed since the topics were looked at.
@@ -81,6 +84,7 @@ impl Coordinator {
     pub fn start(config: Config) -> anyhow::Result<Coordinator> {
         let links = &config.links;
         let host = links.host_name().map_err(anyhow::Error::msg)?;
+        let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
         let own = Host {
             host,
             incarnation: random_u64()?,
@@ -144,6 +148,7 @@ impl Coordinator {
             memory: fetch::start().context("creating a thread")?,
             told: None,
             figures: Teller::default(),
+            tracer,
             unserved: BTreeMap::new(),
             dirty: true,
             reconcile_at: Instant::now(),
@@ -186,6 +191,7 @@ impl Coordinator {
             forwarders,
             peers,
             topics,
+            tracer,
             ..
         } = self;
         drop((forwarders, topics));
@@ -196,6 +202,7 @@ impl Coordinator {
             }
         }
         drop((peers, endpoint));
+        tracer.iter().for_each(|tracer| tracer.end());
     }
 
     /// Looks who publishes and subscribes here.

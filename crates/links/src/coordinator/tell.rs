@@ -136,6 +136,10 @@ impl Coordinator {
             host: self.own.host.clone(),
             peers: self.peers.values().map(Peer::row).collect(),
             troubles: self.probe.troubles(),
+            traces: self
+                .tracer
+                .as_ref()
+                .map_or_else(Default::default, |t| t.figures()),
         };
         self.led_rows(&mut info.peers);
         let mut left = MAX_PEER_TOPICS;

@@ -192,13 +192,28 @@ impl Going {
         if sequence < *next {
             return true;
         }
-        let carried = Carried::new(message.held.clone(), sent.clone(), letter.taken_ns);
+        let traces = sent.traces.as_ref();
+        let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
+        if let (Some(trace), Some(carry)) = (&mut trace, &letter.carry) {
+            trace.came_from = carry.way.last().cloned();
+        }
+        let carried = Carried::new(
+            message.held.clone(),
+            sent.clone(),
+            letter.taken_ns,
+            trace.clone(),
+        );
         match link.send(flow, sequence, carried, &letter.meta) {
             Sent::Taken => {
                 if let Some(rate) = &mut self.rate {
                     rate.spend(bytes);
                 }
                 sent.times.take.span(letter.published_ns, letter.taken_ns);
+                if let (Some(traces), Some(trace)) = (traces, &trace) {
+                    if letter.carry.is_none() && message.held.trace_once() {
+                        traces.taken(trace, letter.published_ns, letter.taken_ns);
+                    }
+                }
                 sent.messages.fetch_add(1, Ordering::Relaxed);
                 sent.bytes.fetch_add(bytes, Ordering::Relaxed);
                 if leads_on {

@@ -3,7 +3,7 @@
 use crate::relay::{Again, Carry, Passing};
 use rgaps::{RecvError, Sample};
 use rgaps_transport::Payload;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The bytes of a message.
@@ -12,6 +12,8 @@ pub struct Held {
     bytes: usize,
     /// Bytes that were seen to be there.
     ready: AtomicUsize,
+    /// A trace says that it was taken.
+    traced: AtomicBool,
     /// Of a message from elsewhere: when this is dropped, it is where it was to go.
     _passing: Option<Passing>,
 }
@@ -28,8 +30,14 @@ impl Held {
             bytes: sample.len().max(1) as usize,
             of: Bytes::Sample(sample),
             ready: AtomicUsize::new(0),
+            traced: AtomicBool::new(false),
             _passing: passing,
         })
+    }
+
+    /// Whether it is the first time that a trace is to say that it was taken.
+    pub fn trace_once(&self) -> bool {
+        !self.traced.swap(true, Ordering::Relaxed)
     }
 
     /// How many bytes are there now, of a message that a GPU still copies down.
@@ -106,6 +114,7 @@ impl Outgoing {
                 of: Bytes::Copied(again.bytes),
                 bytes,
                 ready: AtomicUsize::new(bytes),
+                traced: AtomicBool::new(false),
                 _passing: Some(passing),
             }),
             letter: Letter {

@@ -14,6 +14,7 @@ use self::topic::Topic;
 use crate::figures::TimesOut;
 use crate::notes::Notes;
 use crate::relay::Ours;
+use crate::traces::LinkTraces;
 use crate::wire::Passed;
 use rgaps::{Node, Subscriber, WaitSet};
 use rgaps_transport::Link;
@@ -87,6 +88,18 @@ pub struct Departed {
     pub left_out: AtomicU64,
     /// How long it took.
     pub times: TimesOut,
+    /// What is told of single messages.
+    pub traces: Option<LinkTraces>,
+}
+
+impl Departed {
+    /// Nothing yet.
+    pub fn new(traces: Option<LinkTraces>) -> Arc<Departed> {
+        Arc::new(Departed {
+            traces,
+            ..Departed::default()
+        })
+    }
 }
 
 /// What a forwarder is to do.

@@ -119,6 +119,18 @@ const DAEMON: &[Family<Snapshot>] = &[
         "Zones that were taken over from former daemons",
         |s| s.zones_adopted,
     ),
+    plain(
+        Counter,
+        "rgaps_trace_spans",
+        "Spans of messages between hosts that the collector of traces took",
+        |s| s.traces.spans,
+    ),
+    plain(
+        Counter,
+        "rgaps_trace_dropped_spans",
+        "Spans that were dropped, since there were too many or the collector did not take them",
+        |s| s.traces.dropped,
+    ),
 ];
 
 const TOPIC: &[Family<TopicFigures>] = &[

@@ -22,7 +22,7 @@ const NO_KEYS: [&str; 5] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "realm",
     "socket",
     "socket_mode",
@@ -36,6 +36,7 @@ const KEYS: [&str; 14] = [
     "limits",
     "links",
     "metrics",
+    "traces",
     "access",
 ];
 

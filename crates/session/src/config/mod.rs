@@ -12,6 +12,7 @@ mod metrics;
 mod paths;
 mod rules;
 mod size;
+mod traces;
 
 pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
@@ -20,6 +21,7 @@ pub use metrics::{LogFormat, Metrics};
 pub(crate) use paths::prepare_folder;
 pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
+pub use traces::Traces;
 
 use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS};
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
@@ -93,6 +95,8 @@ pub struct Config {
     pub links: Links,
     /// Figures for Prometheus.
     pub metrics: Metrics,
+    /// Traces of messages between hosts.
+    pub traces: Traces,
     /// Who may publish and subscribe to what; topics that no rule names are open to everyone
     /// who can open the socket.
     pub access: Vec<AccessRule>,
@@ -120,6 +124,7 @@ impl Default for Config {
             limits: Limits::default(),
             links: Links::default(),
             metrics: Metrics::default(),
+            traces: Traces::default(),
             access: Vec::new(),
             file: None,
             ignored_variables: Vec::new(),
@@ -342,6 +347,7 @@ impl Config {
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         self.links.check()?;
         self.metrics.check()?;
+        self.traces.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;
         if self.recovery_ms < RECOVERY_MS_MIN {
             return Err(format!(

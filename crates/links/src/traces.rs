@@ -1,0 +1,512 @@
+//! Traces of single messages on their way between hosts, told to a collector of OpenTelemetry's as OTLP over
+//! HTTP, in JSON.
+//!
+//! Nothing of a trace travels with its message: both hosts derive its number, those of its spans, and whether
+//! the message is one of those that are told of, from the publisher's number and the sequence. Whoever ends a
+//! stage leaves a span in a queue and goes on; where the queue is full, or the collector is away, it is dropped.
+
+use crate::wire::{clip, monotonic_ns, wall_ns};
+use anyhow::Context;
+use rgaps::links::Traces;
+use rgaps::{Stage, TraceFigures};
+use serde_json::{json, Value};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Spans that wait for the collector.
+const QUEUE: usize = 4096;
+/// Spans that are sent at once.
+const BATCH: usize = 512;
+/// How long spans wait for others.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long the collector may take.
+const POST_LIMIT: Duration = Duration::from_secs(5);
+/// How long the end of the links waits for what is left to be sent.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// Most of an answer that is looked at.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+/// Where the wall clock was moved by more than this, times follow it.
+const CLOCK_STEP_NS: u64 = 1_000_000;
+/// How often the clocks are read for one look at both.
+const CLOCK_READS: usize = 5;
+
+/// Kinds of spans, as OTLP numbers them.
+const INTERNAL: u8 = 1;
+const SERVER: u8 = 2;
+const CLIENT: u8 = 3;
+const PRODUCER: u8 = 4;
+
+/// A message that is told of.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    id: u128,
+    topic: String,
+    publisher: u64,
+    sequence: u64,
+    bytes: u64,
+    /// The host that it came here from, on its way to others.
+    pub came_from: Option<String>,
+}
+
+struct Span {
+    trace: Trace,
+    id: u64,
+    parent: Option<u64>,
+    stage: Stage,
+    kind: u8,
+    /// The other host, where the stage is one between two.
+    peer: Option<String>,
+    /// Of this host's clock that counts from its start.
+    from_ns: u64,
+    to_ns: u64,
+}
+
+enum Told {
+    Span(Box<Span>),
+    /// What is left is sent, and then this is told.
+    End(SyncSender<()>),
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    spans: AtomicU64,
+    dropped: AtomicU64,
+    error: Mutex<String>,
+}
+
+impl Counts {
+    fn error(&self) -> MutexGuard<'_, String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells a collector of messages.
+#[derive(Debug)]
+pub struct Tracer {
+    host: String,
+    url: String,
+    /// Which messages are told of: those whose numbers are below.
+    below: u64,
+    queue: SyncSender<Told>,
+    counts: Arc<Counts>,
+}
+
+impl Tracer {
+    /// As it is configured; none: nothing is told. `host` is this one.
+    pub fn start(traces: &Traces, realm: &str, host: &str) -> anyhow::Result<Option<Arc<Tracer>>> {
+        let Some(url) = traces.url() else {
+            return Ok(None);
+        };
+        let (queue, told) = sync_channel(QUEUE);
+        let counts = Arc::<Counts>::default();
+        let exporter = Exporter {
+            agent: ureq::Agent::config_builder()
+                .timeout_global(Some(POST_LIMIT))
+                .max_redirects(0)
+                .proxy(None)
+                .build()
+                .into(),
+            url: url.clone(),
+            resource: resource(realm, host),
+            counts: counts.clone(),
+            wall_offset_ns: wall_offset_ns(),
+        };
+        std::thread::Builder::new()
+            .name("rgaps-traces".to_owned())
+            .spawn(move || exporter.run(&told))
+            .context("creating a thread")?;
+        tracing::info!(url, ratio = traces.ratio, "messages are traced");
+        Ok(Some(Arc::new(Tracer {
+            host: host.to_owned(),
+            url,
+            below: below(traces.ratio),
+            queue,
+            counts,
+        })))
+    }
+
+    /// What was told so far.
+    pub fn figures(&self) -> TraceFigures {
+        TraceFigures {
+            endpoint: self.url.clone(),
+            spans: self.counts.spans.load(Relaxed),
+            dropped: self.counts.dropped.load(Relaxed),
+            error: self.counts.error().clone(),
+        }
+    }
+
+    /// Sends what is left, if the collector takes it at once.
+    pub fn end(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.queue.try_send(Told::End(done)).is_ok() {
+            let _ = is_done.recv_timeout(END_LIMIT);
+        }
+    }
+
+    fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
+        let id = trace_id(publisher, sequence);
+        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
+        (((id as u64) >> 1) < self.below).then(|| Trace {
+            id,
+            topic: topic.to_owned(),
+            publisher,
+            sequence,
+            bytes,
+            came_from: None,
+        })
+    }
+
+    fn tell(&self, span: Span) {
+        match self.queue.try_send(Told::Span(Box::new(span))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.counts.dropped.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// Traces of messages to and from a host.
+#[derive(Debug)]
+pub struct LinkTraces {
+    tracer: Arc<Tracer>,
+    peer: String,
+}
+
+impl LinkTraces {
+    /// Those of the link with `peer`.
+    pub fn new(tracer: &Arc<Tracer>, peer: &str) -> LinkTraces {
+        LinkTraces {
+            tracer: tracer.clone(),
+            peer: peer.to_owned(),
+        }
+    }
+
+    /// A message, if it is told of.
+    pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
+        self.tracer.pick(topic, publisher, sequence, bytes)
+    }
+
+    /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
+    pub fn taken(&self, trace: &Trace, published_ns: u64, taken_ns: u64) {
+        let here = &self.tracer.host;
+        self.tracer.tell(Span {
+            id: span_id(trace.id, Stage::Take, here, here),
+            parent: None,
+            stage: Stage::Take,
+            kind: PRODUCER,
+            peer: None,
+            from_ns: published_ns,
+            to_ns: taken_ns,
+            trace: trace.clone(),
+        });
+    }
+
+    /// It was written from `written_ns` on, and the other host has acknowledged it now.
+    pub fn sent(&self, trace: Trace, taken_ns: u64, written_ns: u64, now_ns: u64) {
+        let (here, there) = (&self.tracer.host, &self.peer);
+        let before = Some(match &trace.came_from {
+            None => span_id(trace.id, Stage::Take, here, here),
+            Some(from) => span_id(trace.id, Stage::Publish, from, here),
+        });
+        self.tracer.tell(Span {
+            id: span_id(trace.id, Stage::Queue, here, there),
+            parent: before,
+            stage: Stage::Queue,
+            kind: INTERNAL,
+            peer: Some(there.clone()),
+            from_ns: taken_ns,
+            to_ns: written_ns,
+            trace: trace.clone(),
+        });
+        self.tracer.tell(Span {
+            id: span_id(trace.id, Stage::Wire, here, there),
+            parent: before,
+            stage: Stage::Wire,
+            kind: CLIENT,
+            peer: Some(there.clone()),
+            from_ns: written_ns,
+            to_ns: now_ns,
+            trace,
+        });
+    }
+
+    /// It is published here now. It had a place, and then its turn.
+    pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
+        let (there, here) = (&self.peer, &self.tracer.host);
+        let wire = Some(span_id(trace.id, Stage::Wire, there, here));
+        self.tracer.tell(Span {
+            id: span_id(trace.id, Stage::Land, there, here),
+            parent: wire,
+            stage: Stage::Land,
+            kind: SERVER,
+            peer: Some(there.clone()),
+            from_ns: placed_ns,
+            to_ns: turn_ns,
+            trace: trace.clone(),
+        });
+        self.tracer.tell(Span {
+            id: span_id(trace.id, Stage::Publish, there, here),
+            parent: wire,
+            stage: Stage::Publish,
+            kind: INTERNAL,
+            peer: Some(there.clone()),
+            from_ns: turn_ns,
+            to_ns: now_ns,
+            trace: trace.clone(),
+        });
+    }
+}
+
+/// The part of all numbers of 63 bits that are below it.
+fn below(ratio: f64) -> u64 {
+    (ratio.clamp(0.0, 1.0) * (1u64 << 63) as f64) as u64
+}
+
+/// Mixes all bits (the finaliser of splitmix64).
+fn mixed(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// The same on each host. The publisher's number is random, and no other's.
+fn trace_id(publisher: u64, sequence: u64) -> u128 {
+    let high = mixed(publisher ^ mixed(sequence.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+    let low = mixed(high ^ publisher.rotate_left(32));
+    // 0 is no number.
+    (u128::from(high) << 64 | u128::from(low)).max(1)
+}
+
+fn span_id(trace: u128, stage: Stage, from: &str, to: &str) -> u64 {
+    let mut id = mixed((trace >> 64) as u64 ^ trace as u64);
+    for part in [stage.name(), from, to] {
+        id = mixed(part.bytes().fold(id, |sum, byte| {
+            mixed(sum.wrapping_mul(31) ^ u64::from(byte))
+        }));
+    }
+    id.max(1)
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({ "key": key, "value": { "stringValue": value } })
+}
+
+/// Whole numbers of 64 bits are text in OTLP's JSON.
+fn number(key: &str, value: u64) -> Value {
+    json!({ "key": key, "value": { "intValue": value.to_string() } })
+}
+
+/// Who tells.
+fn resource(realm: &str, host: &str) -> Value {
+    json!({ "attributes": [
+        text("service.name", "rgaps"),
+        text("service.version", env!("CARGO_PKG_VERSION")),
+        text("service.instance.id", host),
+        text("host.name", host),
+        text("rgaps.realm", realm),
+    ]})
+}
+
+/// What the wall clock is ahead of the one that counts from this host's start.
+fn wall_offset_ns() -> i64 {
+    let read = || {
+        let (before, wall, after) = (monotonic_ns(), wall_ns(), monotonic_ns());
+        let between = before + (after - before) / 2;
+        (after - before, wall as i64 - between as i64)
+    };
+    // The one that was interrupted least.
+    let reads = (0..CLOCK_READS).map(|_| read());
+    reads.min().map_or(0, |(_, offset)| offset)
+}
+
+impl Span {
+    fn to_json(&self, wall_offset_ns: i64) -> Value {
+        let trace = &self.trace;
+        let mut attributes = vec![
+            text("messaging.system", "rgaps"),
+            text("messaging.destination.name", &trace.topic),
+            number("messaging.message.body.size", trace.bytes),
+            text("rgaps.publisher", &format!("{:016x}", trace.publisher)),
+            number("rgaps.sequence", trace.sequence),
+        ];
+        if let Some(peer) = &self.peer {
+            attributes.push(text("rgaps.peer", peer));
+        }
+        let from_ns = self.from_ns.saturating_add_signed(wall_offset_ns);
+        json!({
+            "traceId": format!("{:032x}", trace.id),
+            "spanId": format!("{:016x}", self.id),
+            "parentSpanId": self.parent.map_or_else(String::new, |parent| format!("{parent:016x}")),
+            "name": format!("{} {}", self.stage.name(), trace.topic),
+            "kind": self.kind,
+            "startTimeUnixNano": from_ns.to_string(),
+            "endTimeUnixNano": (from_ns + self.to_ns.saturating_sub(self.from_ns)).to_string(),
+            "attributes": attributes,
+        })
+    }
+}
+
+/// Sends spans; a thread's.
+struct Exporter {
+    agent: ureq::Agent,
+    url: String,
+    resource: Value,
+    counts: Arc<Counts>,
+    /// The same for all spans, unless the wall clock was set: so stages meet.
+    wall_offset_ns: i64,
+}
+
+impl Exporter {
+    fn run(mut self, told: &Receiver<Told>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            match told.recv() {
+                Ok(Told::Span(span)) => batch.push(*span),
+                Ok(Told::End(done)) => {
+                    let _ = done.send(());
+                    continue;
+                }
+                Err(_) => return,
+            }
+            let until = Instant::now() + GATHER;
+            let mut ends = None;
+            while batch.len() < BATCH && ends.is_none() {
+                match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(Told::Span(span)) => batch.push(*span),
+                    Ok(Told::End(done)) => ends = Some(done),
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            self.send(&mut batch);
+            if let Some(done) = ends {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn send(&mut self, batch: &mut Vec<Span>) {
+        let spans = batch.len() as u64;
+        let offset_ns = wall_offset_ns();
+        if offset_ns.abs_diff(self.wall_offset_ns) > CLOCK_STEP_NS {
+            self.wall_offset_ns = offset_ns;
+        }
+        let of_scope: Vec<Value> = batch
+            .drain(..)
+            .map(|span| span.to_json(self.wall_offset_ns))
+            .collect();
+        let body = json!({ "resourceSpans": [{
+            "resource": self.resource,
+            "scopeSpans": [{ "scope": { "name": "rgaps-links" }, "spans": of_scope }],
+        }]});
+        let (rejected, why) = match self.post(&body.to_string()) {
+            Ok((rejected, why)) => (rejected.min(spans), why),
+            Err(error) => (spans, error.to_string()),
+        };
+        self.counts.spans.fetch_add(spans - rejected, Relaxed);
+        self.counts.dropped.fetch_add(rejected, Relaxed);
+        let why = match rejected {
+            0 => String::new(),
+            _ => clip(&why),
+        };
+        let mut known = self.counts.error();
+        if *known != why && !why.is_empty() {
+            tracing::warn!(url = self.url, "the collector does not take spans: {why}");
+        }
+        *known = why;
+    }
+
+    /// How many spans were not taken though the rest was, and why.
+    fn post(&self, body: &str) -> Result<(u64, String), ureq::Error> {
+        let request = self.agent.post(&self.url);
+        let mut answer = request.content_type("application/json").send(body)?;
+        let answer = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES);
+        let Ok(Ok(answer)) = answer
+            .read_to_string()
+            .map(|text| serde_json::from_str::<Value>(&text))
+        else {
+            return Ok((0, String::new()));
+        };
+        let partial = &answer["partialSuccess"];
+        let rejected = &partial["rejectedSpans"];
+        let rejected = rejected
+            .as_u64()
+            .or_else(|| rejected.as_str()?.parse().ok());
+        let why = partial["errorMessage"].as_str().unwrap_or_default();
+        Ok((rejected.unwrap_or(0), format!("it rejected some: {why}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn tracer(ratio: f64, queue: usize) -> (Arc<Tracer>, Receiver<Told>) {
+        let (queue, told) = sync_channel(queue);
+        let tracer = Tracer {
+            host: "here".to_owned(),
+            url: String::new(),
+            below: below(ratio),
+            queue,
+            counts: Arc::default(),
+        };
+        (Arc::new(tracer), told)
+    }
+
+    #[test]
+    fn hosts_with_the_same_ratio_tell_of_the_same_messages() {
+        let picked = |ratio: f64| -> Vec<u64> {
+            let (tracer, _told) = tracer(ratio, 1);
+            let all = 0..10_000;
+            all.filter(|sequence| tracer.pick("t", 7, *sequence, 1).is_some())
+                .collect()
+        };
+        assert_eq!(picked(0.0).len(), 0);
+        assert_eq!(picked(1.0).len(), 10_000);
+        let tenth = picked(0.1);
+        assert_eq!(picked(0.1), tenth);
+        // 10000 draws of a tenth: 5 deviations are 150.
+        assert!((850..1150).contains(&tenth.len()), "{}", tenth.len());
+        // Who tells of more tells of those, too.
+        let half: HashSet<u64> = picked(0.5).into_iter().collect();
+        assert!(tenth.iter().all(|sequence| half.contains(sequence)));
+    }
+
+    #[test]
+    fn messages_and_stages_have_numbers_of_their_own() {
+        let mut traces = HashSet::new();
+        for publisher in 0..100 {
+            for sequence in 0..100 {
+                assert!(traces.insert(trace_id(publisher, sequence)));
+            }
+        }
+        let mut spans = HashSet::new();
+        for stage in Stage::ALL {
+            for (from, to) in [("a", "b"), ("b", "a"), ("a", "a"), ("ab", ""), ("", "ab")] {
+                assert!(spans.insert(span_id(1, stage, from, to)));
+                assert_eq!(span_id(1, stage, from, to), span_id(1, stage, from, to));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_queue_has_no_room_for_is_dropped_and_counted() {
+        let (tracer, told) = tracer(1.0, 3);
+        let link = LinkTraces::new(&tracer, "there");
+        for sequence in 0..4 {
+            let trace = link.pick("t", 1, sequence, 10).unwrap();
+            link.sent(trace, 1, 2, 3);
+        }
+        assert_eq!((tracer.figures().spans, tracer.figures().dropped), (0, 5));
+        drop(told);
+        let trace = link.pick("t", 1, 9, 10).unwrap();
+        link.taken(&trace, 0, 1);
+        assert_eq!(tracer.figures().dropped, 6);
+        // Nobody is there to wait for.
+        tracer.end();
+    }
+}
