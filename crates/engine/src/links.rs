@@ -13,7 +13,7 @@ use rgaps_session::{
     MAX_HOST_NAME, MAX_PATH_BYTES, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Topics that do not cross, of which it is known why.
@@ -268,9 +268,11 @@ impl Zone {
             transient_local: false,
             depth: 0,
         };
-        let mut subscribers = 0;
+        let (mut subscribers, mut readers) = (0, BTreeSet::new());
         for subscriber in own {
             subscribers += 1;
+            let reads = subscriber.pool.map(|pool| self.pools[pool as usize].domain);
+            readers.extend(reads);
             demand.reliable |= subscriber.demand.reliable;
             demand.transient_local |= subscriber.demand.transient_local;
             demand.depth = demand.depth.max(subscriber.demand.depth);
@@ -291,6 +293,7 @@ impl Zone {
             landed: landed.into_iter().map(|p| p.incarnation).collect(),
             subscribers,
             demand,
+            readers: readers.into_iter().collect(),
         }
     }
 }

@@ -118,6 +118,11 @@ impl Landing {
         })
     }
 
+    /// The domain that messages land in.
+    pub fn domain(&self) -> Domain {
+        self.publisher.domain()
+    }
+
     /// It goes on after this host was given up: what was published meanwhile never comes.
     pub fn resume(&self) {
         let was_here = self.next.load(Ordering::Acquire) > 0;

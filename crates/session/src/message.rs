@@ -388,12 +388,13 @@ pub enum Request {
         /// First row wanted.
         from: u32,
     },
-    /// For the links only: hosts between which and this one a topic does not cross, and why. Takes the
-    /// place of what was said before; empty: it does. Answer: [`Answer::Done`].
+    /// For the links only: hosts between which and this one a topic does not cross, and why; or from which it
+    /// comes, and where it lands. Takes the place of what was said before; empty: there is nothing to say.
+    /// Answer: [`Answer::Done`].
     Unserved {
         /// The topic's name.
         topic: String,
-        /// At most [`MAX_REMOTE_HOSTS`], none of them ready.
+        /// At most [`MAX_REMOTE_HOSTS`], those ready whose messages come here.
         hosts: Vec<RemoteRow>,
     },
     /// Links: whom a subscriber of theirs stands for. Not kept when the daemon dies. Answer:
@@ -777,6 +778,8 @@ pub struct InterestRow {
     pub subscribers: u32,
     /// All that any of them asks for.
     pub demand: Demand,
+    /// Domains that they read in, those that name one: each once.
+    pub readers: Vec<Domain>,
 }
 
 /// A publisher as links see it.

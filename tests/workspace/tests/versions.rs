@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "6",
-        0xee3f_e157_f1ee_6742,
+        0xaa29_7c21_6248_0240,
     ),
     (
         "crates/layout/src",

@@ -10,7 +10,7 @@ use crate::quotas::Kind;
 use crate::relay::{Carry, Relay};
 use crate::wire::{clip, Passed, Said, Source, Stream, SAID};
 use rgaps::links::Direction;
-use rgaps::{Domain, PublisherQos};
+use rgaps::PublisherQos;
 use rgaps_transport::{Event, Flow};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -143,6 +143,7 @@ impl Coordinator {
     /// was told.
     pub(super) fn announced(&mut self, host: &str, stream: Stream, again: bool) {
         let links = &self.config.links;
+        let lands_in = self.lands_in(&stream.topic);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
@@ -185,14 +186,14 @@ impl Coordinator {
                         max_loans: LANDING_LOANS,
                     };
                     let mut builder = self.node.publisher(&topic).type_name(&stream.type_name);
-                    // Where the topic lives here, or on the host.
-                    if self.rows.get(&topic).is_none_or(|row| row.domain.is_none()) {
-                        builder = builder.domain(Domain::Host);
+                    if let Ok(Some(domain)) = lands_in {
+                        builder = builder.domain(domain);
                     }
                     let reserved = quota.map_or(Ok(None), |quota| {
                         self.quotas.reserve(quota, Kind::Landing, *publisher, offer)
                     });
-                    reserved.and_then(|reserved| {
+                    let placed = lands_in.clone().and(reserved);
+                    placed.and_then(|reserved| {
                         let created = builder.qos(qos).create();
                         let created = created.map_err(|error| error.to_string())?;
                         let mark = self.committed.mark(*publisher);

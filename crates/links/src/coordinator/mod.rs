@@ -4,6 +4,7 @@
 
 mod hosts;
 mod incoming;
+mod landing;
 mod lanes;
 mod routes;
 mod tell;

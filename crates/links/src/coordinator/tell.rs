@@ -72,34 +72,37 @@ impl Coordinator {
         }
     }
 
-    /// Tells the daemon which topics do not come across, and why.
+    /// Tells the daemon which topics do not come across, and why, and where those land of which it is configured.
     pub(super) fn tell_unserved(&mut self) {
         let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
-        let mut push = |topic: &str, host: &str, subscribers, why: &str| {
+        let mut push = |topic: &str, host: &str, subscribers, path: Result<String, &str>| {
             let rows = all.entry(topic.to_owned()).or_default();
             if rows.len() < MAX_REMOTE_HOSTS {
                 rows.push(RemoteRow {
                     host: host.to_owned(),
                     subscribers,
-                    ready: false,
-                    path: clip_path(format!("not: {why}")),
+                    ready: path.is_ok(),
+                    path: clip_path(path.unwrap_or_else(|why| format!("not: {why}"))),
                 });
             }
         };
         for (name, topic) in &self.topics {
             for (host, (subscribers, why)) in &topic.refused {
-                push(name, host, *subscribers, why);
+                push(name, host, *subscribers, Err(why));
             }
         }
         for row in self.rows.values().filter(|row| row.subscribers > 0) {
             if let Err(why) = self.config.links.may_come(&row.name) {
-                push(&row.name, "*", 0, &why);
+                push(&row.name, "*", 0, Err(&why));
             }
         }
         for (host, peer) in &self.peers {
             for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
-                if let Err(why) = &incoming.outcome {
-                    push(&incoming.stream.topic, host, 0, why);
+                let topic = &incoming.stream.topic;
+                match (&incoming.outcome, self.landing_row(incoming)) {
+                    (Err(why), _) => push(topic, host, 0, Err(why)),
+                    (Ok(()), Some(where_it_lands)) => push(topic, host, 0, Ok(where_it_lands)),
+                    (Ok(()), None) => {}
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Links to other hosts.
 
+use super::landing::{self, LandingRule};
 use super::rules::{self, Direction, LinkRule, Quota};
 use super::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,8 @@ pub struct Links {
     pub rules: Vec<LinkRule>,
     /// And how much.
     pub quotas: Vec<Quota>,
+    /// Where what comes from other hosts lands.
+    pub landing: Vec<LandingRule>,
 }
 
 /// Certificates of the control plane and the lanes, all or none of them. The host's certificate names
@@ -121,6 +124,7 @@ impl Default for Links {
             tls: LinksTls::default(),
             rules: Vec::new(),
             quotas: Vec::new(),
+            landing: Vec::new(),
         }
     }
 }
@@ -159,7 +163,13 @@ impl Links {
         rules::quota(&self.quotas, host, topic)
     }
 
+    /// What says where a topic lands.
+    pub fn landing(&self, topic: &str) -> Option<&LandingRule> {
+        landing::landing(&self.landing, topic)
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
+        landing::check(&self.landing)?;
         rules::check(&self.rules, &self.quotas, self.rate_max)?;
         if let Some(host) = &self.host {
             check_host(host)?;

@@ -5,6 +5,7 @@
 //! then the environment: `RGAPS_REALM`, `RGAPS_POOL__HOST__CAP=2GiB` and so on, two underscores
 //! for a dot. A daemon that a client starts gets the client's configuration as a whole.
 
+mod landing;
 mod links;
 mod load;
 mod memory;
@@ -14,6 +15,7 @@ mod rules;
 mod size;
 mod traces;
 
+pub use landing::{LandIn, LandingRule};
 pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};

@@ -84,7 +84,11 @@ pub struct Quota {
 
 /// `*` for all topics: one that fits whatever it is asked for.
 fn fits(patterns: &[String], peer: &str, host: &str, topic: &str) -> bool {
-    pattern_matches(peer, host) && patterns.iter().any(|one| pattern_matches(one, topic))
+    pattern_matches(peer, host) && matches(patterns, topic)
+}
+
+pub(super) fn matches(patterns: &[String], topic: &str) -> bool {
+    patterns.iter().any(|one| pattern_matches(one, topic))
 }
 
 /// Whether a topic may cross in this direction, to or from this host; if not, which rule says so.
@@ -114,7 +118,7 @@ pub(super) fn may_cross(
 pub(super) fn may_come(rules: &[LinkRule], topic: &str) -> Result<(), String> {
     for rule in rules {
         let about = rule.direction != Direction::Send;
-        if !about || !rule.topics.iter().any(|one| pattern_matches(one, topic)) {
+        if !about || !matches(&rule.topics, topic) {
             continue;
         }
         match rule.action {
@@ -136,7 +140,12 @@ pub(super) fn quota<'a>(quotas: &'a [Quota], host: &str, topic: &str) -> Option<
     quotas.find(|quota| fits(&quota.topics, &quota.peer, host, topic))
 }
 
-fn check_patterns(what: &str, name: &str, peer: &str, topics: &[String]) -> Result<(), String> {
+pub(super) fn check_patterns(
+    what: &str,
+    name: &str,
+    peer: &str,
+    topics: &[String],
+) -> Result<(), String> {
     let named = !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
     if !named {
         return Err(format!(

@@ -1,0 +1,118 @@
+//! In which domain messages of other hosts land here, as it is configured.
+
+use super::Coordinator;
+use crate::peer::Incoming;
+use rgaps::links::{InterestRow, LandIn, LandingRule};
+use rgaps::Domain;
+use rgaps_cuda::Driver;
+use std::sync::OnceLock;
+
+impl Coordinator {
+    /// Where a topic's publishers that stand for others are to be. None: where the topic lives.
+    pub(super) fn lands_in(&self, topic: &str) -> Result<Option<Domain>, String> {
+        let row = self.rows.get(topic);
+        if row.is_some_and(|row| row.domain.is_some()) {
+            return Ok(None);
+        }
+        let Some(rule) = self.config.links.landing(topic) else {
+            return Ok(Some(Domain::Host));
+        };
+        let domain = match rule.domain {
+            LandIn::Host => Ok(Domain::Host),
+            LandIn::Readers => Ok(of_readers(row)),
+            LandIn::Uuid(uuid) => Ok(Domain::Cuda(uuid)),
+            LandIn::Gpu(number) => gpu(number),
+        };
+        domain
+            .map(Some)
+            .map_err(|why| format!("links.landing '{}': {why}", rule.name))
+    }
+
+    /// Where a topic lands, if a rule says so; none where it does not land.
+    pub(super) fn landing_row(&self, incoming: &Incoming) -> Option<String> {
+        let topic = &incoming.stream.topic;
+        let rule = self.config.links.landing(topic)?;
+        let landing = incoming.landings.values().next()?;
+        let domain = landing.domain();
+        Some(describe(rule, domain))
+    }
+}
+
+fn describe(rule: &LandingRule, domain: Domain) -> String {
+    let LandingRule { name, .. } = rule;
+    let is_so = match rule.domain {
+        LandIn::Readers => true,
+        LandIn::Host => domain == Domain::Host,
+        LandIn::Uuid(uuid) => domain == Domain::Cuda(uuid),
+        LandIn::Gpu(number) => gpu(number) == Ok(domain),
+    };
+    match is_so {
+        true => format!("comes from there; lands in {domain}, by links.landing '{name}'"),
+        false => format!(
+            "comes from there; lands in {domain}, where the topic lives here, and not in {}, as \
+             links.landing '{name}' says",
+            rule.domain
+        ),
+    }
+}
+
+/// The one domain that subscribers read in.
+fn of_readers(row: Option<&InterestRow>) -> Domain {
+    match row.map(|row| &row.readers[..]) {
+        Some([domain]) => *domain,
+        _ => Domain::Host,
+    }
+}
+
+/// A GPU by its number. The driver is asked once, and only where GPUs have numbers.
+fn gpu(number: u32) -> Result<Domain, String> {
+    static SEEN: OnceLock<Vec<Domain>> = OnceLock::new();
+    let seen = match SEEN.get() {
+        Some(seen) => seen,
+        None => {
+            let devices = Driver::load()
+                .and_then(|driver| driver.devices())
+                .map_err(|error| format!("no GPU can be used: {error}"))?;
+            let domains = devices.iter().map(|device| Domain::Cuda(device.uuid));
+            SEEN.get_or_init(|| domains.collect())
+        }
+    };
+    let found = seen.get(number as usize).copied();
+    found.ok_or_else(|| format!("there is no GPU {number}: the links see {}", seen.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rgaps::links::Demand;
+    use rgaps::GpuUuid;
+
+    fn readers(domains: &[Domain]) -> InterestRow {
+        InterestRow {
+            name: "t".to_owned(),
+            type_name: String::new(),
+            domain: None,
+            publishers: Vec::new(),
+            landed: Vec::new(),
+            subscribers: 2,
+            demand: Demand {
+                reliable: false,
+                transient_local: false,
+                depth: 0,
+            },
+            readers: domains.to_vec(),
+        }
+    }
+
+    #[test]
+    fn readers_that_do_not_agree_read_from_the_host() {
+        let gpu = |number| Domain::Cuda(GpuUuid([number; 16]));
+        assert_eq!(of_readers(None), Domain::Host);
+        assert_eq!(of_readers(Some(&readers(&[]))), Domain::Host);
+        assert_eq!(of_readers(Some(&readers(&[gpu(1)]))), gpu(1));
+        assert_eq!(
+            of_readers(Some(&readers(&[gpu(1), Domain::Host]))),
+            Domain::Host
+        );
+    }
+}
