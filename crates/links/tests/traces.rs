@@ -222,6 +222,58 @@ fn a_message_is_one_trace_with_the_stages_of_both_hosts() {
 }
 
 #[test]
+fn a_message_that_goes_through_a_host_is_still_one_trace() {
+    let collector = Collector::start("{}", true);
+    let control = ports(3);
+    let hosts: Vec<Host> = (0..3usize)
+        .map(|at| {
+            // Each knows only the ones beside it.
+            let others = [at.wrapping_sub(1), at + 1];
+            let others = others.iter().filter_map(|other| control.get(*other));
+            let connect: Vec<String> = others
+                .map(|port| format!("\"tcp/127.0.0.1:{port}\""))
+                .collect();
+            let links = format!(
+                "host = \"host-{at}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+                 connect = [{}]\ngossip = false\n{}",
+                control[at],
+                connect.join(", "),
+                collector.configured(1.0)
+            );
+            Host::start(&format!("host-{at}"), &links)
+        })
+        .collect();
+    traffic(&hosts[0], &hosts[2], "far", 1);
+    // Both ends, and twice what a host does in between.
+    until("all spans", || collector.spans().len() == 9);
+    let spans = collector.spans();
+    assert!(spans.iter().all(|span| span.trace == spans[0].trace));
+    let of = |host: &str, stage: &str, peer: &str| {
+        let is = |span: &&Seen| {
+            let other = span.attributes.get("rgaps.peer").map_or("", String::as_str);
+            (span.host.as_str(), span.stage.as_str(), other) == (host, stage, peer)
+        };
+        spans
+            .iter()
+            .find(is)
+            .unwrap_or_else(|| panic!("no {stage} of {host}: {spans:#?}"))
+    };
+    let take = of("host-0", "take", "");
+    let first = of("host-0", "wire", "host-1");
+    let between = of("host-1", "publish", "host-0");
+    let second = of("host-1", "wire", "host-2");
+    let last = of("host-2", "publish", "host-1");
+    for (child, parent) in [
+        (first, take),
+        (between, first),
+        (second, between),
+        (last, second),
+    ] {
+        assert_eq!(child.parent, parent.id, "{child:?}");
+    }
+}
+
+#[test]
 fn a_host_that_is_not_to_tell_says_nothing() {
     let collector = Collector::start("{}", true);
     let control = ports(2);
