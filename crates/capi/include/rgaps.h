@@ -268,7 +268,8 @@ rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *da
 rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
                                        rgaps_stream_t stream);
 
-/* Waits until the topic has `count` subscribers, or RGAPS_ERROR_TIMED_OUT. */
+/* Waits until the topic has `count` subscribers, or RGAPS_ERROR_TIMED_OUT; rgaps_error_message() then names
+ * hosts whose subscribers are not reached, and why. */
 rgaps_status_t rgaps_publisher_wait_for_subscribers(rgaps_publisher_t *publisher, uint32_t count,
                                                     uint64_t timeout_ns);
 

@@ -231,11 +231,7 @@ pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
         }
         Err(Failure::new(
             Code::TimedOut,
-            format!(
-                "topic '{}' has {} of {count} subscribers",
-                publisher.topic(),
-                publisher.subscribers()
-            ),
+            publisher.missing_subscribers(count),
         ))
     })
 }

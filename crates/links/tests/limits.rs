@@ -90,6 +90,13 @@ fn a_topic_that_may_not_go_to_a_host_does_not_and_others_do() {
     assert_eq!(receive(&small).as_slice().unwrap(), b"small");
     assert!(raw.recv_timeout(WATCHED).is_err());
     assert_eq!(raw_out.subscribers(), 0);
+    // Who waits for it is told why it is in vain.
+    let missing = raw_out.missing_subscribers(1);
+    assert_eq!(
+        missing,
+        "topic 'camera/raw' has 0 of 1 subscribers; 1 on host 'host-b' cannot be reached: not: links.rules 'no-cameras' \
+         does not let this topic go to 'host-b'"
+    );
     noted(&a, "camera/raw", "the rule", |row| {
         row.why.contains("no-cameras")
     });
@@ -167,6 +174,11 @@ fn a_publisher_that_needs_more_than_is_left_of_a_quota_waits_until_there_is_some
     );
     assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
     assert!(!right_out.wait_for_subscribers(1, WATCHED).unwrap());
+    let missing = right_out.missing_subscribers(1);
+    assert!(
+        missing.contains("on host 'host-b'") && missing.contains("quota 'cameras': landing_max"),
+        "{missing}"
+    );
     noted(&b, "camera/right", "the quota", |row| {
         row.why.contains("landing_max")
     });

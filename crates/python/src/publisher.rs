@@ -283,7 +283,7 @@ impl Publisher {
         sender.publish(py, &mut Some(loan), order::named(stream)?)
     }
 
-    /// Waits until the topic has ``n`` subscribers. False: not in time.
+    /// Waits until the topic has ``n`` subscribers. False: not in time; `missing_subscribers` says why.
     #[pyo3(signature = (n=1, timeout=None))]
     fn wait_for_subscribers(&self, py: Python<'_>, n: u32, timeout: Option<f64>) -> PyResult<bool> {
         let publisher = self.sender.get()?.publisher;
@@ -294,6 +294,14 @@ impl Publisher {
                 .map_err(IntoPyErr::into_py_err)
         })?;
         Ok(found.is_some())
+    }
+
+    /// How many of ``n`` subscribers there are, in words, with the hosts whose subscribers are not reached,
+    /// and why: a rule, a quota, a path that is too slow.
+    #[pyo3(signature = (n=1))]
+    fn missing_subscribers(&self, py: Python<'_>, n: u32) -> PyResult<String> {
+        let publisher = self.sender.get()?.publisher;
+        Ok(py.detach(|| publisher.missing_subscribers(n)))
     }
 
     /// Gives memory that no message needs now back to the pool, but for ``keep_bytes``. Returns

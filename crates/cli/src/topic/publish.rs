@@ -145,11 +145,9 @@ fn wait_for_subscribers(
         }
         if left.is_zero() {
             return Err(NotInTime(format!(
-                "topic '{}' has {} of {} subscribers after {} s",
-                publish.topic,
-                publisher.subscribers(),
-                publish.wait_subscribers,
-                publish.timeout.as_secs_f64()
+                "after {} s {}",
+                publish.timeout.as_secs_f64(),
+                publisher.missing_subscribers(publish.wait_subscribers)
             ))
             .into());
         }

@@ -23,7 +23,7 @@ use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{History, Member, Offer, PathKind, Role};
+use rgaps_session::{History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{Copied, Message, Point, RegionView, Shared, Sleeper, TopicView, With, Writer};
@@ -220,6 +220,31 @@ impl Publisher {
     /// Waits until the topic has `n` subscribers. False: not in time.
     pub fn wait_for_subscribers(&self, n: u32, timeout: Duration) -> Result<bool, ClientError> {
         self.core.wait_for_subscribers(n, Deadline::after(timeout))
+    }
+
+    /// What is to be said where [`wait_for_subscribers`](Self::wait_for_subscribers) was not in time: how many of `n` there
+    /// are, and which hosts' subscribers messages do not reach, and why: a rule, a quota, a path that is too slow.
+    /// Without a daemon the hosts are left out.
+    pub fn missing_subscribers(&self, n: u32) -> String {
+        let mut text = format!(
+            "topic '{}' has {} of {n} subscribers",
+            self.topic(),
+            self.subscribers()
+        );
+        let remote = self.core.conductor.topic(self.topic());
+        let remote = remote.map_or_else(|_| Vec::new(), |topic| topic.remote);
+        for row in remote {
+            if !row.ready && row.subscribers > 0 {
+                let RemoteRow {
+                    host,
+                    subscribers,
+                    path,
+                    ..
+                } = row;
+                text += &format!("; {subscribers} on host '{host}' cannot be reached: {path}");
+            }
+        }
+        text
     }
 
     /// Subscribers of the topic now, those on other hosts that messages reach included.

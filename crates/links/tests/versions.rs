@@ -1,0 +1,132 @@
+//! A host whose links speak another version of what is said between hosts, as an older or newer build would.
+#![forbid(unsafe_code)]
+mod support;
+
+use rgaps::links::Demand;
+use rgaps::{PeerRow, PeerState};
+use rgaps_links::keys::{Node as Life, Token, Want, PLANE_VERSION};
+use std::time::Duration;
+use support::{ports, until, wait_for_subscribers, Host, LIMIT};
+use zenoh::{Session, Wait};
+
+const REALM: &str = "default";
+/// How long is looked whether anything goes to the host after it was refused.
+const WATCHED: Duration = Duration::from_millis(300);
+
+fn links(at: usize, ports: &[u16]) -> String {
+    format!(
+        "host = \"host-{at}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+         connect = [\"tcp/127.0.0.1:{}\"]\n",
+        ports[at],
+        ports[1 - at]
+    )
+}
+
+/// On the control plane of a host, and no links behind it.
+fn on_the_plane(port: u16) -> Session {
+    let mut config = zenoh::Config::default();
+    for (key, value) in [
+        ("mode", "\"peer\"".to_owned()),
+        ("connect/endpoints", format!("[\"tcp/127.0.0.1:{port}\"]")),
+        ("scouting/multicast/enabled", "false".to_owned()),
+    ] {
+        config.insert_json5(key, &value).unwrap();
+    }
+    zenoh::open(config).wait().unwrap()
+}
+
+/// The life of the host's links, as its token says.
+fn life(session: &Session) -> Life {
+    let mut found = None;
+    until("the host's token", || {
+        let tokens = session.liveliness().get(format!("rgaps/{REALM}/node/**"));
+        let replies = tokens.timeout(Duration::from_secs(2)).wait().unwrap();
+        while let Ok(reply) = replies.recv() {
+            let Ok(sample) = reply.result() else { continue };
+            match Token::parse(REALM, sample.key_expr().as_str()) {
+                Some(Token::Node(node, PLANE_VERSION)) if node.host == "host-0" => {
+                    found = Some(node);
+                }
+                _ => {}
+            }
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// What the host answers to whoever asks for its lanes in this version.
+fn asked(session: &Session, host: &Life, version: u32) -> String {
+    let mut answer = None;
+    until("an answer", || {
+        let question = postcard::to_stdvec(&(version, "host-1", 9u64)).unwrap();
+        let replies = session.get(host.meeting(REALM)).payload(question);
+        let replies = replies.timeout(Duration::from_secs(2)).wait().unwrap();
+        let reply = replies.recv_timeout(LIMIT).ok().flatten();
+        let sample = reply.and_then(|reply| reply.into_result().ok());
+        answer = sample.map(|sample| sample.payload().to_bytes().into_owned());
+        answer.is_some()
+    });
+    String::from_utf8_lossy(&answer.unwrap()).into_owned()
+}
+
+#[test]
+fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() {
+    let ports = ports(2);
+    let host = Host::start("host-0", &links(0, &ports));
+    let node = host.node("looks");
+    let publisher = node.publisher("t").create().unwrap();
+    let other = PLANE_VERSION + 1;
+    let session = on_the_plane(ports[0]);
+    let stranger = Life {
+        host: "host-1".to_owned(),
+        incarnation: 9,
+    };
+    let want = Want {
+        subscribers: 1,
+        demand: Demand {
+            reliable: false,
+            transient_local: false,
+            depth: 0,
+        },
+    };
+    let tokens: Vec<_> = [
+        Token::Node(stranger.clone(), other),
+        Token::Want(stranger, "t".to_owned(), want),
+    ]
+    .iter()
+    .map(|token| {
+        let key = token.key(REALM);
+        session.liveliness().declare_token(key).wait().unwrap()
+    })
+    .collect();
+    let both = [
+        format!("version {other} "),
+        format!("version {PLANE_VERSION}"),
+    ];
+    let peer = || -> Option<PeerRow> { node.peers().ok()?.peers.into_iter().next() };
+    until("the host to be refused", || {
+        peer().is_some_and(|peer| peer.state == PeerState::Refused)
+    });
+    let row = peer().unwrap();
+    assert_eq!((row.host.as_str(), row.protocol), ("host-1", other));
+    for version in &both {
+        assert!(row.detail.contains(version), "{}", row.detail);
+    }
+    // Its side is told the same, and nothing that would let it in.
+    let answer = asked(&session, &life(&session), other);
+    for version in &both {
+        assert!(answer.contains(version), "{answer}");
+    }
+    // What it wants is not served.
+    assert!(!publisher.wait_for_subscribers(1, WATCHED).unwrap());
+    assert_eq!((row.lanes, row.topics_out), (0, 0));
+
+    drop(tokens);
+    session.close().wait().unwrap();
+    let same = Host::start("host-1", &links(1, &ports));
+    host.wait_for_peers(1);
+    let there = same.node("there");
+    let _subscriber = there.subscriber("t").create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+}
