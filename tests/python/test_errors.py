@@ -71,6 +71,16 @@ def test_a_path_that_is_required(node):
             join("t", require="warp")
 
 
+def test_subscribers_that_do_not_come(node):
+    with node.publisher("t") as pub:
+        assert not pub.wait_for_subscribers(2, timeout=0.05)
+        assert pub.missing_subscribers(2) == "topic 't' has 0 of 2 subscribers"
+        with node.subscriber("t"):
+            assert pub.missing_subscribers() == "topic 't' has 1 of 1 subscribers"
+    with pytest.raises(rgaps.Closed):
+        pub.missing_subscribers()
+
+
 def test_arguments_out_of_their_limits(node):
     for wrong in (
         {"history": 0},

@@ -18,6 +18,8 @@ struct Pool<'a> {
     pages: &'a str,
     numa_node: Option<u32>,
     numa_percent: Option<u32>,
+    copied_messages: u64,
+    copied_bytes: u64,
     warnings: &'a [String],
 }
 
@@ -34,6 +36,8 @@ impl<'a> From<&'a PoolRow> for Pool<'a> {
             pages: &row.pages,
             numa_node: row.numa.map(|(node, _)| node),
             numa_percent: row.numa.map(|(_, percent)| percent),
+            copied_messages: row.copied_messages,
+            copied_bytes: row.copied_bytes,
             warnings: &row.warnings,
         }
     }
@@ -45,7 +49,7 @@ pub fn pool(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     output.put(&pools, |to| {
         let cells: Vec<_> = pools.iter().map(cells).collect();
         let heads = [
-            "DOMAIN", "ACCESS", "LEASED", "SEGMENTS", "CAP", "PAGES", "NUMA",
+            "DOMAIN", "ACCESS", "LEASED", "SEGMENTS", "CAP", "COPIED", "PAGES", "NUMA",
         ];
         table(to, &heads, &cells)?;
         for pool in &pools {
@@ -68,6 +72,11 @@ fn cells(pool: &Pool<'_>) -> Vec<String> {
         units::bytes(pool.leased_bytes),
         pool.segments.to_string(),
         units::bytes(pool.cap_bytes),
+        format!(
+            "{}, {}",
+            pool.copied_messages,
+            units::bytes(pool.copied_bytes)
+        ),
         pool.pages.to_owned(),
         numa,
     ]

@@ -10,7 +10,8 @@ use rgaps_session::{
     check_topic_name, Answer, ClientRow, PoolRow, PublisherRow, Refusal, RefusalCode, RemoteRow,
     Status, SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, MAX_REMOTE_HOSTS, PAGE_ROWS,
 };
-use rgaps_sync::atomic::Ordering;
+use rgaps_sync::atomic::{AtomicU64, Ordering};
+use rgaps_topic::pool_copies;
 use std::collections::BTreeMap;
 
 /// Warnings that a status carries at most.
@@ -320,6 +321,8 @@ impl Zone {
                 sampled: a.sampled + b.sampled,
                 on_node: a.on_node + b.on_node,
             });
+        let copies = pool_copies(self.control.words(), pool.index);
+        let count = |word: &AtomicU64| word.load(Ordering::Relaxed);
         PoolRow {
             zone: self.id,
             access: self.class.clone(),
@@ -335,6 +338,8 @@ impl Zone {
                     (u64::from(numa.on_node) * 100 / u64::from(numa.sampled.max(1))) as u32,
                 )
             }),
+            copied_messages: copies.map_or(0, |(messages, _)| count(messages)),
+            copied_bytes: copies.map_or(0, |(_, bytes)| count(bytes)),
             warnings: pool_warnings(pool)
                 .into_iter()
                 .take(MAX_POOL_WARNINGS)

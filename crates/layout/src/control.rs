@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 0                      ControlHeader
+//! POOL_COUNTS_OFFSET     PoolCounts[MAX_POOLS]
 //! DOORBELL_TABLE_OFFSET  Doorbell[MAX_DOORBELLS]
 //! TIMELINE_TABLE_OFFSET  Timeline[MAX_TIMELINES]
 //! DYNAMIC_OFFSET         ranges of whole pages, handed out by the daemon:
@@ -11,8 +12,8 @@
 //! copies it once and checks the copy.
 
 use crate::{
-    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO, MAX_PUBLISHERS,
-    MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
+    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO, MAX_POOLS,
+    MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
 };
 use std::mem::{offset_of, size_of};
 
@@ -20,6 +21,8 @@ use std::mem::{offset_of, size_of};
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"rgapsctl");
 /// First word of a topic region ("rgapstop").
 pub const TOPIC_MAGIC: u64 = u64::from_le_bytes(*b"rgapstop");
+/// Where the counts of pools start.
+pub const POOL_COUNTS_OFFSET: u64 = 1024;
 /// Where the doorbell table starts.
 pub const DOORBELL_TABLE_OFFSET: u64 = CONTROL_PAGE;
 /// Where the table of timelines starts. GPUs know these pages, and no others of the segment.
@@ -41,6 +44,19 @@ pub struct ControlHeader {
     /// Little-endian.
     pub zone_id: [u8; 16],
     pub bytes: u64,
+}
+
+/// What publishers of a zone count of a pool, by its index. Added to by all of them, seldom: a copy between
+/// domains takes much longer.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolCounts {
+    /// Messages of other domains that were copied into the pool, ever.
+    pub copied_messages: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
+    /// Padding.
+    pub reserved: [u64; 6],
 }
 
 /// A futex word that wakes one sleeping subscriber, publisher or wait set.
@@ -338,6 +354,13 @@ impl PublisherRegion {
 }
 
 const _: () = {
+    assert!(size_of::<PoolCounts>() == 64);
+    assert!(offset_of!(PoolCounts, copied_messages) == 0);
+    assert!(offset_of!(PoolCounts, copied_bytes) == 8);
+    assert!(size_of::<ControlHeader>() as u64 <= POOL_COUNTS_OFFSET);
+    assert!(
+        POOL_COUNTS_OFFSET + (MAX_POOLS * size_of::<PoolCounts>()) as u64 <= DOORBELL_TABLE_OFFSET
+    );
     assert!(size_of::<Doorbell>() == 64);
     assert!(size_of::<Timeline>() == 64);
     assert!(offset_of!(Timeline, value) == 0);

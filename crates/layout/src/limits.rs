@@ -1,7 +1,7 @@
 //! Named limits. Every table, queue and bit mask that is shared takes its size from here.
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// Parts that a replica is copied in at most.
 pub const MAX_PARTS: u64 = 32;
 

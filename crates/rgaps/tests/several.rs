@@ -664,6 +664,14 @@ fn a_domain_has_one_copy_however_many_read_there() {
     drop(away);
     publisher.put(&payload(1 << 20, 2)).unwrap();
     uses(&publisher, one);
+    // And is counted once, where it was made.
+    for pool in node.pools().unwrap() {
+        let expected = match pool.domain == gpus[1].1 {
+            true => (1, 1 << 20),
+            false => (0, 0),
+        };
+        assert_eq!((pool.copied_messages, pool.copied_bytes), expected);
+    }
 }
 
 #[test]

@@ -710,6 +710,9 @@ pub struct PoolRow {
     pub pages: String,
     /// Node asked for, and share of sampled pages found on it, in percent.
     pub numa: Option<(u32, u32)>,
+    /// Messages of other domains that publishers copied there for their subscribers, ever, and their bytes.
+    pub copied_messages: u64,
+    pub copied_bytes: u64,
     pub warnings: Vec<String>,
 }
 

@@ -42,6 +42,8 @@ pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
 pub use timeline::{timeline, TimelineView};
 pub use verdict::{queued_points, settle_points, Place};
-pub use view::{LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView};
+pub use view::{
+    pool_copies, LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView,
+};
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, With, Writer};

@@ -5,9 +5,9 @@
 
 use crate::Storage;
 use rgaps_layout::{
-    BlockEntry, Descriptor, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot,
-    TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, MAX_LETTING_GO,
-    MAX_PUBLISHERS, MAX_SUBSCRIBERS,
+    BlockEntry, Descriptor, Doorbell, LettingGo, PoolCounts, PublisherRegion, PublisherSlot,
+    SubscriberSlot, TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS,
+    MAX_LETTING_GO, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, POOL_COUNTS_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use std::mem::{offset_of, size_of};
@@ -33,6 +33,20 @@ pub fn $name(&self) -> &field!(@type $kind) {
 pub(crate) fn doorbell<S: Storage>(storage: &S, index: u32) -> Option<&AtomicU32> {
     let at = DOORBELL_TABLE_OFFSET + u64::from(index) * size_of::<Doorbell>() as u64;
     (index < MAX_DOORBELLS && at + 4 <= storage.len()).then(|| storage.u32(at))
+}
+
+/// How many messages of other domains publishers copied into the pool of that index, ever, and how many bytes; if
+/// there can be such a pool.
+pub fn pool_copies<S: Storage>(storage: &S, pool: u32) -> Option<(&AtomicU64, &AtomicU64)> {
+    let at = POOL_COUNTS_OFFSET + u64::from(pool) * size_of::<PoolCounts>() as u64;
+    let fits = at + size_of::<PoolCounts>() as u64 <= storage.len();
+    let word = |field: usize| storage.u64(at + field as u64);
+    ((pool as usize) < MAX_POOLS && fits).then(|| {
+        (
+            word(offset_of!(PoolCounts, copied_messages)),
+            word(offset_of!(PoolCounts, copied_bytes)),
+        )
+    })
 }
 
 /// A topic in a control segment.

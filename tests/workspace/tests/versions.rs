@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "6",
-        0xaa29_7c21_6248_0240,
+        0x1a53_cca9_0e0e_f6b1,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "4",
-        0x3a1e_59d8_24b9_3911,
+        "5",
+        0xe3b0_a448_ac9c_2173,
     ),
 ];
 

@@ -17,7 +17,7 @@ use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{CudaUse, PeerUse, RefusalCode};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::monotonic_ns;
-use rgaps_topic::{progress, Copied, Point, Progress};
+use rgaps_topic::{pool_copies, progress, Copied, Point, Progress, Shared};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are staged at a time between GPUs that are no peers.
@@ -225,6 +225,7 @@ impl PublisherCore {
                 }
                 Ok(copied) => {
                     read = copied.read;
+                    target.count(&self.storage, filled.bytes);
                     copies.push(Copied {
                         loan,
                         point: copied.written,
@@ -570,6 +571,14 @@ impl Target {
                     part_bytes: 0,
                 })
             }
+        }
+    }
+
+    /// For the metrics: one more message was copied there.
+    fn count(&self, storage: &Shared, bytes: u64) {
+        if let Some((messages, all)) = pool_copies(storage, self.place.pool.pool) {
+            messages.fetch_add(1, Ordering::Relaxed);
+            all.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 

@@ -169,6 +169,18 @@ const POOL: &[Family<(PoolRow, u64)>] = &[
         p.segments.into()
     }),
     plain(
+        Counter,
+        "rgaps_pool_copied_messages",
+        "Messages of other domains that publishers copied there for those who read there",
+        |(p, _)| p.copied_messages,
+    ),
+    bytes(
+        Counter,
+        "rgaps_pool_copied",
+        "Bytes of these messages",
+        |(p, _)| p.copied_bytes,
+    ),
+    plain(
         Gauge,
         "rgaps_pool_blocks",
         "Blocks that the pool's publishers have in use or keep for the next messages",
