@@ -38,6 +38,7 @@ mod refuse;
 mod registry;
 mod requests;
 mod snapshot;
+mod near;
 mod sources;
 mod state_file;
 mod step;

@@ -1,9 +1,14 @@
 //! Where the memory of pools comes from.
 
-use rgaps_cuda::{CudaSource, Driver};
+use crate::near;
+use rgaps_cuda::{CudaError, CudaSource, Driver};
 use rgaps_layout::{Domain, GpuUuid};
 use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, SegmentSource};
-use rgaps_session::{segment_bytes, CudaUse, HugePages as ConfiguredHugePages, Pools};
+use rgaps_session::{
+    segment_bytes, Config, CudaUse, HugePages as ConfiguredHugePages, NumaPlace, Pools,
+};
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A source of segments, and how large the pool that is made of them may be.
@@ -25,30 +30,77 @@ pub trait Sources: Send {
 /// Host memory and GPUs, as the configuration wants them.
 pub struct SystemSources {
     pools: Pools,
+    /// Where other hosts' lanes come in.
+    lanes: Option<IpAddr>,
     /// Loaded when a GPU is first asked for.
     driver: Option<Arc<Driver>>,
 }
 
 impl SystemSources {
     /// Sources for these settings.
-    pub fn new(pools: Pools) -> SystemSources {
+    pub fn new(config: &Config) -> SystemSources {
         SystemSources {
-            pools,
+            pools: config.pool.clone(),
+            lanes: config.links.listen.map(|address| address.ip()),
             driver: None,
         }
     }
 
-    fn host(&self) -> Opened {
+    fn driver(&mut self) -> Result<Arc<Driver>, CudaError> {
+        match &self.driver {
+            Some(driver) => Ok(driver.clone()),
+            None => Ok(self.driver.insert(Driver::load()?).clone()),
+        }
+    }
+
+    /// The node of a place, as far as it can be found out.
+    fn numa_node(&mut self, place: NumaPlace) -> Result<u32, String> {
+        let sys = Path::new(near::SYS);
+        match place {
+            NumaPlace::Node(node) => Ok(node),
+            NumaPlace::Nic => {
+                let address = self.lanes.ok_or("links.listen names no address")?;
+                near::of_address(sys, address)
+            }
+            NumaPlace::Gpu(_) if self.pools.cuda.enabled == CudaUse::Off => {
+                Err("GPUs are switched off by pool.cuda.enabled in rgaps.toml".to_owned())
+            }
+            NumaPlace::Gpu(number) => {
+                let driver = self.driver().map_err(|error| error.to_string())?;
+                let devices = driver.devices().map_err(|error| error.to_string())?;
+                let seen = devices.len();
+                let device = devices.into_iter().nth(number as usize);
+                let device =
+                    device.ok_or_else(|| format!("there is no GPU {number}: there are {seen}"))?;
+                let place = driver.pci_bus_id(&device);
+                near::of_pci(sys, &place.map_err(|error| error.to_string())?)
+            }
+        }
+    }
+
+    fn host(&mut self) -> Opened {
+        let place = self.pools.host.numa_node;
+        let node = place.map(|place| (place, self.numa_node(place)));
+        let (numa_node, unknown) = match node {
+            None => (None, None),
+            Some((_, Ok(node))) => (Some(node), None),
+            Some((place, Err(why))) => (None, Some((place, why))),
+        };
         let host = &self.pools.host;
-        let source = HostSource::new(HostConfig {
+        let mut source = HostSource::new(HostConfig {
             huge_pages: match host.hugepages {
                 ConfiguredHugePages::Off => HugePages::Off,
                 ConfiguredHugePages::Try => HugePages::Try,
                 ConfiguredHugePages::Require => HugePages::Require,
             },
-            numa_node: host.numa_node,
+            numa_node,
             prefault: host.prefault,
         });
+        if let Some((place, why)) = unknown {
+            source = source.warning(format!(
+                "pool.host.numa_node = \"{place}\" is not kept to: {why}; write the number of the node"
+            ));
+        }
         Opened {
             source: Box::new(source),
             cap_bytes: host.cap_bytes(),
@@ -63,13 +115,7 @@ impl SystemSources {
                 reason: "GPUs are switched off by pool.cuda.enabled in rgaps.toml".to_owned(),
             });
         }
-        let driver = match &self.driver {
-            Some(driver) => driver.clone(),
-            None => {
-                let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
-                self.driver.insert(driver).clone()
-            }
-        };
+        let driver = self.driver().map_err(|error| error.into_pool(uuid))?;
         let source = CudaSource::new(driver, uuid)?;
         let half = source.device().total_bytes / 2;
         let cap_bytes = self.pools.cuda.cap.map_or(half, |cap| cap.0);

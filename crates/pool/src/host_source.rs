@@ -52,12 +52,22 @@ impl HostConfig {
 #[derive(Debug)]
 pub struct HostSource {
     config: HostConfig,
+    warning: Option<String>,
 }
 
 impl HostSource {
     /// A source of segments as `config` asks for.
     pub fn new(config: HostConfig) -> Self {
-        HostSource { config }
+        HostSource {
+            config,
+            warning: None,
+        }
+    }
+
+    /// Has every segment say this of itself: something of the configuration could not be found out.
+    pub fn warning(mut self, warning: String) -> Self {
+        self.warning = Some(warning);
+        self
     }
 
     /// A memfd of `bytes` bytes as configured, not sealed yet, with its memory if so configured.
@@ -65,7 +75,7 @@ impl HostSource {
         let mut placement = Placement {
             pages,
             numa: None,
-            warnings: Vec::new(),
+            warnings: self.warning.iter().cloned().collect(),
         };
         let fd = match pages {
             PageSize::Huge(_) => {

@@ -65,7 +65,7 @@ fn daemon() {
     };
     let listener = Listener::bind(&socket, config.socket_mode.0, &lock).unwrap();
     let setup = Setup {
-        sources: Box::new(SystemSources::new(config.pool.clone())),
+        sources: Box::new(SystemSources::new(&config)),
         state_file: Some(state_path(&socket)),
         version: "test".to_owned(),
         socket,

@@ -89,7 +89,7 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     let mps = Keeper::new(Place::of(&socket), config.cuda.mps, inherited_mps);
     let mut engine = Engine::new(
         Setup {
-            sources: Box::new(SystemSources::new(config.pool.clone())),
+            sources: Box::new(SystemSources::new(&config)),
             socket: socket.clone(),
             state_file: Some(state_path(&socket)),
             version: env!("CARGO_PKG_VERSION").to_owned(),

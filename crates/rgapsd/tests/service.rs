@@ -2,10 +2,11 @@
 
 mod support;
 
+use rgaps::Node;
 use rgaps_layout::{Domain, GRANULE_BYTES};
 use rgaps_pool::{Access, HostMapping, Mapping};
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonPacket, Notice, RefusalCode, Request, Status,
+    Answer, Channel, ClientPacket, Config, DaemonPacket, Notice, RefusalCode, Request, Status,
 };
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -91,6 +92,27 @@ fn a_publisher_and_a_subscriber_share_a_lease() {
         .unwrap();
     let now = status(&mut subscriber_client);
     assert_eq!((now.topics, now.clients, now.clients_reaped), (0, 2, 0));
+}
+
+#[test]
+fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
+    let daemon = Daemon::start_with(&[
+        ("RGAPS_LINKS__LISTEN", "127.0.0.1:0"),
+        ("RGAPS_POOL__HOST__NUMA_NODE", "nic"),
+    ]);
+    let config = Config {
+        autostart: false,
+        ..daemon.config()
+    };
+    let node = Node::builder("p").config(config).build().unwrap();
+    let publisher = node.publisher("t").create().unwrap();
+    publisher.put(b"goes on").unwrap();
+    let pools = node.pools().unwrap();
+    assert_eq!(pools[0].numa, None);
+    let warnings = pools[0].warnings.join("; ");
+    for part in ["numa_node = \"nic\" is not kept to", "'lo'", "is no card"] {
+        assert!(warnings.contains(part), "{warnings}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, SegmentSource,
     SharedMap,
 };
+use rgaps_session::NumaPlace;
 use std::os::fd::AsFd;
 
 pub fn checks(config: &Config) -> Vec<Check> {
@@ -91,7 +92,11 @@ fn numa(config: &Config) -> Check {
         return Check::ok(NAME, "the kernel knows of one node");
     };
     let online = online.trim();
-    let node = config.pool.host.numa_node.unwrap_or(0);
+    // What a node is near is for the daemon to find out.
+    let node = match config.pool.host.numa_node {
+        Some(NumaPlace::Node(node)) => node,
+        _ => 0,
+    };
     let wanted = HostConfig {
         numa_node: Some(node),
         ..HostConfig::default()

@@ -21,7 +21,7 @@ impl RealDaemon {
         let lock = DaemonLock::take(&DaemonLock::path_for(&socket)).unwrap();
         let listener = Listener::bind(&socket, 0o600, &lock).unwrap();
         let setup = Setup {
-            sources: Box::new(SystemSources::new(place.config.pool.clone())),
+            sources: Box::new(SystemSources::new(&place.config)),
             state_file: None,
             version: "test".to_owned(),
             config: place.config.clone(),

@@ -10,6 +10,7 @@ mod links;
 mod load;
 mod memory;
 mod metrics;
+mod numa;
 mod paths;
 mod rules;
 mod size;
@@ -20,6 +21,7 @@ pub use links::{Links, LinksTls, Watermark};
 pub use load::Environment;
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub use metrics::{LogFormat, Metrics};
+pub use numa::NumaPlace;
 pub(crate) use paths::prepare_folder;
 pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
@@ -155,7 +157,7 @@ pub struct HostPool {
     /// Huge pages.
     pub hugepages: HugePages,
     /// NUMA node to allocate on.
-    pub numa_node: Option<u32>,
+    pub numa_node: Option<NumaPlace>,
     /// Touch a segment's pages when it is made, not when a message first needs them.
     pub prefault: bool,
 }
@@ -348,6 +350,13 @@ impl Config {
         check_realm(&self.realm)?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         self.links.check()?;
+        if self.pool.host.numa_node == Some(NumaPlace::Nic) && self.links.listen.is_none() {
+            return Err(
+                "pool.host.numa_node = \"nic\": which card that is, the address links.listen says, which is not \
+                 set; set it, or write the number of the node"
+                    .to_owned(),
+            );
+        }
         self.metrics.check()?;
         self.traces.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;

@@ -77,7 +77,7 @@ fn every_key_of_a_file() {
         cap: Some(ByteSize(8 << 30)),
         segment: ByteSize(128 << 20),
         hugepages: HugePages::Try,
-        numa_node: Some(1),
+        numa_node: Some(NumaPlace::Node(1)),
         prefault: true,
     };
     assert_eq!(config.pool.host, host);
@@ -169,6 +169,8 @@ fn errors_name_place_and_key() {
         ("realm = \"../etc\"", "realm"),
         ("[pool.host]\nsegment = \"1MiB\"", "pool.host.segment"),
         ("[pool.cuda]\ncap = \"1KiB\"", "pool.cuda.cap"),
+        ("[pool.host]\nnuma_node = \"nic\"", "links.listen"),
+        ("[pool.host]\nnuma_node = \"card\"", "nic"),
         ("[limits]\ntopics = 0", "limits.topics"),
         ("[cuda]\nmps = \"maybe\"", "mps"),
         ("[limits]\nclients = 100000", "limits.clients"),
