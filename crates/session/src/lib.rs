@@ -22,8 +22,8 @@ pub use access::{
 pub use config::{
     segment_bytes, AccessRule, Action, ByteSize, ByteSizeError, Config, ConfigError, Cuda,
     CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn, LandingRule,
-    Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools, Principal, Quota,
-    Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools, Principal,
+    Quota, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

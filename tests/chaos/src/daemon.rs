@@ -47,7 +47,7 @@ pub fn run(socket: &Path, board: i32, fate: Option<Fate>) -> anyhow::Result<()> 
     let lock = DaemonLock::take(&DaemonLock::path_for(socket))?;
     let engine = Engine::new(
         Setup {
-            sources: Box::new(SystemSources::new(config.pool.clone())),
+            sources: Box::new(SystemSources::new(&config)),
             socket: socket.to_owned(),
             state_file: Some(state_path(socket)),
             version: "chaos".to_owned(),

@@ -49,7 +49,7 @@ impl Daemon {
         let lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
         let engine = Engine::new(
             Setup {
-                sources: Box::new(SystemSources::new(config.pool.clone())),
+                sources: Box::new(SystemSources::new(&config)),
                 socket: socket.clone(),
                 state_file: None,
                 version: "races".to_owned(),

@@ -352,8 +352,8 @@ impl Config {
         self.links.check()?;
         if self.pool.host.numa_node == Some(NumaPlace::Nic) && self.links.listen.is_none() {
             return Err(
-                "pool.host.numa_node = \"nic\": which card that is, the address links.listen says, which is not \
-                 set; set it, or write the number of the node"
+                "pool.host.numa_node = \"nic\": that is the card with the address links.listen, which is not set; \
+                 set it, or write the number of the node"
                     .to_owned(),
             );
         }
