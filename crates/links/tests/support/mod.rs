@@ -1,6 +1,8 @@
 //! Hosts on one machine: a daemon and links for each, with sockets of their own.
 #![allow(dead_code)]
 
+pub mod stream;
+
 use rgaps::{Config, Node, PeerState, Publisher, Sample, Subscriber};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

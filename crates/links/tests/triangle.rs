@@ -1,0 +1,152 @@
+//! Three hosts as network namespaces with a cable between each two, which are pulled one after the other. As root
+//! only, and where `ip netns` may be used; elsewhere it says why it did nothing.
+mod support;
+
+use rgaps::PeerState;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+use support::stream::{publish, reached, Reader};
+use support::{until, wait_for_subscribers, Host, LIMIT};
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip")
+        .args(arguments.split(' '))
+        .output()
+        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+fn address(host: usize) -> String {
+    format!("10.213.90.{}", host + 1)
+}
+
+/// Three namespaces and their cables; gone when it is dropped. Each has one address, whatever cable it is reached by.
+struct Triangle {
+    names: [String; 3],
+}
+
+impl Triangle {
+    fn lay() -> Result<Triangle, String> {
+        let pid = std::process::id();
+        let triangle = Triangle {
+            names: [0, 1, 2].map(|host| format!("rgaps-{pid}-t{host}")),
+        };
+        for (host, name) in triangle.names.iter().enumerate() {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} addr add {}/32 dev lo", address(host)))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        for [a, b] in [[0, 1], [0, 2], [1, 2]] {
+            let (at_a, at_b) = (&triangle.names[a], &triangle.names[b]);
+            ip(&format!(
+                "link add to{b} netns {at_a} type veth peer name to{a} netns {at_b}"
+            ))?;
+            triangle.plug_in(a, b)?;
+        }
+        Ok(triangle)
+    }
+
+    fn plug_in(&self, a: usize, b: usize) -> Result<(), String> {
+        for (from, to) in [(a, b), (b, a)] {
+            let name = &self.names[from];
+            ip(&format!("-n {name} link set to{to} up"))?;
+            let (own, other) = (address(from), address(to));
+            ip(&format!(
+                "-n {name} route replace {other}/32 dev to{to} src {own}"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn pull(&self, a: usize, b: usize) {
+        ip(&format!("-n {} link set to{b} down", self.names[a])).unwrap();
+    }
+
+    fn start(&self, host: usize) -> Host {
+        let own = address(host);
+        let others = (0..3).filter(|other| *other != host);
+        let others: Vec<String> = others
+            .map(|other| format!("\"tcp/{}:7447\"", address(other)))
+            .collect();
+        let links = format!(
+            "host = \"host-{host}\"\nlisten = \"{own}:0\"\ninsecure = true\noutage_ms = 30000\n\
+             control = [\"tcp/{own}:7447\"]\nconnect = [{}]",
+            others.join(", ")
+        );
+        Host::start_in(Some(&self.names[host]), &format!("host-{host}"), &links)
+    }
+}
+
+impl Drop for Triangle {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+#[test]
+fn a_partition_between_two_hosts_is_gone_round_and_healed() {
+    const BYTES: usize = 20_000;
+    let triangle = match Triangle::lay() {
+        Ok(triangle) => triangle,
+        Err(why) => return println!("left out: network namespaces are not to be had here: {why}"),
+    };
+    let hosts = [0, 1, 2].map(|host| triangle.start(host));
+    hosts.iter().for_each(|host| host.wait_for_peers(2));
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let stop_reading = Arc::default();
+    let readers: Vec<_> = nodes
+        .iter()
+        .map(|node| node.subscriber("photos").reliable().create().unwrap())
+        .map(|subscriber| Reader::start(subscriber, BYTES, &stop_reading))
+        .collect();
+    let publisher = nodes[0]
+        .publisher("photos")
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 3);
+    let stop = Arc::default();
+    let publishing = publish(publisher, BYTES, &stop);
+    std::thread::sleep(Duration::from_millis(300));
+    // Each time the publisher's host sees the other through the third, and then directly again.
+    for (other, third) in [(1, 2), (2, 1), (1, 2)] {
+        let name = format!("host-{other}");
+        triangle.pull(0, other);
+        reached(&nodes[0], &name, PeerState::Through);
+        until("a path through the third", || {
+            let remote = nodes[0].topic("photos").unwrap().remote;
+            let way = format!("through host-{third}");
+            remote
+                .iter()
+                .any(|row| row.host == name && row.ready && row.path.starts_with(&way))
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        triangle.plug_in(0, other).unwrap();
+        reached(&nodes[0], &name, PeerState::Linked);
+        until("a direct path", || {
+            let remote = nodes[0].topic("photos").unwrap().remote;
+            remote
+                .iter()
+                .any(|row| row.host == name && row.ready && row.path.starts_with("tcp"))
+        });
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    stop.store(true, Ordering::Relaxed);
+    until("the publisher", || publishing.is_finished());
+    let published = publishing.join().unwrap();
+    stop_reading.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert_eq!(reader.end(), published);
+    }
+    // What was kept for a host that was reached in another way is no loss.
+    for row in nodes[0].peers().unwrap().peers {
+        assert_eq!(row.topics, [], "{row:?}");
+    }
+}
