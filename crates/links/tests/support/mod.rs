@@ -32,6 +32,12 @@ pub fn rgapsd() -> PathBuf {
         .clone()
 }
 
+/// `rgaps-links` as it was built with the test, or `RGAPS_LINKS_PROGRAM`.
+fn rgaps_links() -> PathBuf {
+    let other = std::env::var_os("RGAPS_LINKS_PROGRAM");
+    other.map_or_else(|| env!("CARGO_BIN_EXE_rgaps-links").into(), PathBuf::from)
+}
+
 /// A process that ends with the test.
 pub struct Process(Child);
 
@@ -55,7 +61,7 @@ impl Process {
             .args(arguments)
             .arg("--config")
             .arg(config)
-            .env("RGAPS_LINKS_PROGRAM", env!("CARGO_BIN_EXE_rgaps-links"))
+            .env("RGAPS_LINKS_PROGRAM", rgaps_links())
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -175,9 +181,9 @@ impl Host {
     }
 
     pub fn start_links(&mut self) {
-        let program = Path::new(env!("CARGO_BIN_EXE_rgaps-links"));
+        let program = rgaps_links();
         let namespace = self.namespace.as_deref();
-        self.links = Some(Process::start(namespace, program, &[], &self.path()));
+        self.links = Some(Process::start(namespace, &program, &[], &self.path()));
     }
 
     /// As a crash would.
