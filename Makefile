@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links test test-driver demo demo-hosts check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,17 @@ build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps
 links: ## Release build of target/release/rgaps-links, for hosts that are linked with others
 	@tools/setup.sh base rust
 	cargo build --release --locked -p rgaps-links
+
+# Hosts and topics of `make links-many`, and seconds of nothing afterwards.
+HOSTS ?= 10
+TOPICS ?= 1000
+IDLE_S ?= 20
+
+links-many: links ## Many hosts and topics on this machine, and what idle links use: HOSTS=10 TOPICS=1000 IDLE_S=20
+	cargo build --release --locked -p rgapsd
+	HOSTS=$(HOSTS) TOPICS=$(TOPICS) IDLE_S=$(IDLE_S) RGAPS_DAEMON=$(CURDIR)/target/release/rgapsd \
+	  RGAPS_LINKS_PROGRAM=$(CURDIR)/target/release/rgaps-links \
+	  cargo test --locked -p rgaps-links --test many -- --nocapture
 
 test: ## Everything, on a machine without a GPU
 	@tools/test.sh

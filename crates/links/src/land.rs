@@ -5,6 +5,7 @@ use crate::committed::Mark;
 use crate::fetch::Wanted;
 use crate::figures::TimesIn;
 use crate::notes::Notes;
+use crate::plane::News;
 use crate::quotas::Reserved;
 use crate::relay::{Admission, Carry, Ours, Relay};
 use crate::traces::LinkTraces;
@@ -39,6 +40,8 @@ pub enum Heard {
     Said(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,
+    /// Something happened to another host; it is said for no host.
+    News(News),
 }
 
 /// A publisher elsewhere, and the one that stands for it here.

@@ -9,7 +9,6 @@ use rgaps::links::Links;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zenoh::liveliness::LivelinessToken;
@@ -41,6 +40,9 @@ pub enum News {
     /// We asked one.
     Meeting(Node, Result<Address, String>),
 }
+
+/// Hears what happened, on threads of Zenoh's and others; it does not wait.
+pub type Tell = Arc<dyn Fn(News) + Send + Sync>;
 
 /// Secret of the lanes of two hosts' lives.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +124,7 @@ pub struct Plane {
     wants: BTreeMap<String, (Want, LivelinessToken)>,
     // Undeclared when dropped.
     _node: LivelinessToken,
-    news: Sender<News>,
+    news: Tell,
 }
 
 impl Plane {
@@ -133,7 +135,7 @@ impl Plane {
         links: &Links,
         own: Node,
         lanes: Vec<SocketAddr>,
-        news: Sender<News>,
+        news: Tell,
     ) -> anyhow::Result<Plane> {
         let config = configure(links)?;
         let session = zenoh::open(config).wait().map_err(|error| {
@@ -149,7 +151,7 @@ impl Plane {
             .callback(move |sample| {
                 let there = sample.kind() == SampleKind::Put;
                 if let Some(item) = hear(&heard, &this, sample.key_expr().as_str(), there) {
-                    let _ = told.send(item);
+                    told(item);
                 }
             })
             .background()
@@ -217,7 +219,7 @@ impl Plane {
             .name("rgaps-meeting".to_owned())
             .spawn(move || {
                 let outcome = ask(&session, &key, payload).map_err(|error| format!("{error:#}"));
-                let _ = news.send(News::Meeting(node, outcome));
+                news(News::Meeting(node, outcome));
             })
             .context("creating a thread")?;
         Ok(())
@@ -280,7 +282,7 @@ fn answer_meetings(
     realm: &str,
     own: &Node,
     lanes: Vec<SocketAddr>,
-    news: Sender<News>,
+    news: Tell,
 ) -> anyhow::Result<()> {
     let key = own.meeting(realm);
     let secrets = Arc::new(Secrets::default());
@@ -291,7 +293,7 @@ fn answer_meetings(
             let asked = query.payload().map(|payload| payload.to_bytes());
             let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
                 Ok((node, address)) => {
-                    let _ = news.send(News::Met(node, address.secret));
+                    news(News::Met(node, address.secret));
                     Reply::Address(address)
                 }
                 Err(error) => {

@@ -328,9 +328,14 @@ impl Ours {
         }
     }
 
+    /// Whether any have messages that go again.
+    pub fn any_again(&self) -> bool {
+        self.0.again.load(Ordering::Acquire) > 0
+    }
+
     /// Those of a topic with messages that go again.
     pub fn again(&self, topic: &str) -> Vec<Arc<Relay>> {
-        if self.0.again.load(Ordering::Acquire) == 0 {
+        if !self.any_again() {
             return Vec::new();
         }
         let relays = self.0.relays.read().unwrap_or_else(PoisonError::into_inner);

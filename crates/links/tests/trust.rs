@@ -253,8 +253,9 @@ impl Impostor {
         links.tls.ca = Some(authority.ca());
         (links.tls.certificate, links.tls.key) = (Some(certificate), Some(key));
         let (told, news) = channel();
+        let tell = Arc::new(move |item| told.send(item).unwrap());
         let lanes = endpoint.local_addr().into_iter().collect();
-        let mut plane = Plane::join("default", &links, own_life.clone(), lanes, told).unwrap();
+        let mut plane = Plane::join("default", &links, own_life.clone(), lanes, tell).unwrap();
         let demand = Demand {
             reliable: true,
             transient_local: false,

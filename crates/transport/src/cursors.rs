@@ -317,6 +317,11 @@ impl Receiver {
         (self.head != self.returned).then(|| self.take_head())
     }
 
+    /// Whether it moved since the sender heard of it.
+    pub fn head_has_moved(&self) -> bool {
+        self.head != self.returned
+    }
+
     fn take_head(&mut self) -> u64 {
         self.returned = self.head;
         self.head

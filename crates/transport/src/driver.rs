@@ -497,6 +497,11 @@ impl Driver {
         self.retry();
     }
 
+    /// Whether the next tick does something soon: what has to wait for time asks again then.
+    pub(crate) fn awaits_tick(&self) -> bool {
+        !self.owed.is_empty() || !self.waiting.is_empty() || self.receiver.awaits_tick()
+    }
+
     pub(crate) fn retry(&mut self) {
         if self.receiver.places().ask_again() {
             self.receiver.places_freed();

@@ -24,6 +24,9 @@ use thiserror::Error;
 const HELLOS_MAX: usize = 64;
 /// How often links hear of the time.
 const TICK: Duration = Duration::from_millis(10);
+/// The same when nothing has waited for it for so many ticks; whatever does then makes them soon again.
+const TICK_IDLE: Duration = Duration::from_millis(100);
+const IDLE_TICKS: u32 = 50;
 
 /// What lanes may be.
 #[derive(Clone, Debug, Default)]
@@ -104,6 +107,9 @@ pub(crate) struct Shared {
     refusal: Mutex<Option<String>>,
     hellos: AtomicUsize,
     closing: AtomicBool,
+    /// The clock's ticks are far apart, and this makes them soon.
+    slow: AtomicBool,
+    sooner: OwnedFd,
 }
 
 impl Shared {
@@ -118,6 +124,14 @@ impl Shared {
     fn all(&self) -> Vec<Arc<Running>> {
         let links = self.links.lock().expect("nobody panics with it");
         links.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Something waits for a tick of the clock.
+    pub(crate) fn hurry(&self) {
+        if self.slow.load(SeqCst) && self.slow.swap(false, SeqCst) {
+            // It can only fail when it counted to its end: it is readable then, too.
+            let _ = rustix::io::write(&self.sooner, &1u64.to_ne_bytes());
+        }
     }
 
     fn plain(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
@@ -200,12 +214,13 @@ impl Endpoint {
             refusal: Mutex::default(),
             hellos: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
+            sooner: bell()?,
         });
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let mut endpoint = Self {
             shared: Arc::clone(&shared),
             local: listener.as_ref().map(|(_, local)| *local),
-            stop: Arc::new(stop.map_err(|error| EndpointError::Thread(error.into()))?),
+            stop: Arc::new(bell()?),
             threads: Vec::new(),
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -302,6 +317,12 @@ impl Drop for Endpoint {
     }
 }
 
+/// What a thread that polls is woken with.
+fn bell() -> Result<OwnedFd, EndpointError> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    bell.map_err(|error| EndpointError::Thread(error.into()))
+}
+
 fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
     while !shared.closing.load(SeqCst) {
         let mut fds = [
@@ -346,14 +367,41 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
 }
 
 fn tick_all(shared: &Shared, stop: &OwnedFd) {
-    let limit = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: TICK.subsec_nanos().into(),
+    let wait = |limit: Duration, sooner: bool| {
+        let limit = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let mut fds = [
+            PollFd::new(stop, PollFlags::IN),
+            PollFd::new(&shared.sooner, PollFlags::IN),
+        ];
+        let count = if sooner { 2 } else { 1 };
+        let _ = poll(&mut fds[..count], Some(&limit));
     };
+    let mut quiet = 0;
     while !shared.closing.load(SeqCst) {
-        let mut fds = [PollFd::new(stop, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&limit));
-        shared.all().iter().for_each(|link| link.tick());
+        if quiet < IDLE_TICKS {
+            wait(TICK, false);
+        } else {
+            wait(TICK_IDLE, true);
+            let _ = rustix::io::read(&shared.sooner, &mut [0; 8]);
+            if !shared.slow.load(SeqCst) {
+                quiet = 0;
+                continue;
+            }
+        }
+        // Before the links are looked at: what waits for a tick afterwards says so.
+        shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);
+        let mut awaited = false;
+        for link in shared.all() {
+            awaited |= link.tick();
+        }
+        quiet = if awaited {
+            0
+        } else {
+            IDLE_TICKS.min(quiet + 1)
+        };
     }
 }
 

@@ -413,6 +413,11 @@ impl<P: Places> Receiver<P> {
         self.flush();
     }
 
+    /// Whether the next tick does something.
+    pub(crate) fn awaits_tick(&self) -> bool {
+        !self.active.is_empty() || self.lanes.values().any(|lane| lane.ring.head_has_moved())
+    }
+
     /// What is committed: below which sequence of each flow.
     pub fn committed(&self) -> Vec<(Flow, u64)> {
         self.flows

@@ -619,7 +619,8 @@ impl Running {
 
     // What time does.
 
-    pub(crate) fn tick(&self) {
+    /// Whether the next tick is wanted soon.
+    pub(crate) fn tick(&self) -> bool {
         let mut core = self.lock();
         let now_ms = self.now_ms();
         core.driver.tick(now_ms);
@@ -652,6 +653,7 @@ impl Running {
             lane.close("nothing was heard of the peer");
         }
         self.settle();
+        self.lock().driver.awaits_tick()
     }
 
     // After each change.
@@ -672,7 +674,11 @@ impl Running {
                 }
                 core.delivering = false;
             }
+            let awaits_tick = core.driver.awaits_tick();
             drop(core);
+            if awaits_tick {
+                self.shared.hurry();
+            }
             if !self.kick_dirty(None) {
                 return;
             }

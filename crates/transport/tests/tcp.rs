@@ -59,6 +59,28 @@ fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged() {
 }
 
 #[test]
+fn a_link_that_was_idle_acknowledges_small_messages_again() {
+    let (a, b) = (endpoint(1), endpoint(2));
+    let (at_a, at_b) = (Host::new(), Host::new());
+    let to_b = link(
+        &a,
+        LinkConfig::default(),
+        peer(2, &[b.local_addr().unwrap()]),
+        &at_a,
+    );
+    let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..3 {
+        // Its clock ticks seldom then; one small message is acknowledged when it ticks.
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        send(&to_b, &at_a, FLOW, sequence, 10);
+        let count = sequence as usize + 1;
+        at_a.wait("it", |seen| seen.acknowledged(FLOW).len() == count);
+    }
+    within_limit("the links' end", move || drop((to_b, from_a, a, b)));
+}
+
+#[test]
 fn a_receiver_without_memory_holds_back_its_flow_only() {
     let (a, b) = (endpoint(1), endpoint(2));
     let (at_a, at_b) = (Host::new(), Host::new());

@@ -20,6 +20,10 @@ const LANDING_LOANS: u32 = 256;
 
 impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
+        let heard = match heard {
+            Heard::News(news) => return self.learn(news),
+            heard => heard,
+        };
         let was_dirty = std::mem::replace(&mut self.dirty, true);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
@@ -122,7 +126,7 @@ impl Coordinator {
                 }
                 peer.tell_given_up();
             }
-            Heard::Event(_) => {}
+            Heard::Event(_) | Heard::News(_) => {}
         }
     }
 

@@ -20,7 +20,7 @@ use crate::forward::Forwarder;
 use crate::keys::Node as Host;
 use crate::land::Heard;
 use crate::peer::Peer;
-use crate::plane::{random_u64, News, Plane};
+use crate::plane::{random_u64, Plane, Tell};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
 use crate::relay::Ours;
@@ -38,8 +38,13 @@ use std::time::{Duration, Instant};
 
 /// How often this host's topics are looked at, and what is so is made what should be.
 const LOOK: Duration = Duration::from_millis(50);
+/// The same when nothing has changed for so long.
+const LOOK_IDLE: Duration = Duration::from_millis(250);
+const IDLE_AFTER: Duration = Duration::from_secs(2);
 /// Pause before what this host's daemon refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Everything is looked at at least so often.
+const LOOK_ALL: Duration = Duration::from_secs(10);
 /// How long former links may take to be gone.
 const FORMER_LIMIT: Duration = Duration::from_secs(10);
 /// Threads that forward topics.
@@ -65,7 +70,6 @@ pub struct Coordinator {
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
-    news: Receiver<News>,
     heard: Receiver<(String, Heard)>,
     hear: Sender<(String, Heard)>,
     /// The thread that asks the daemon for memory.
@@ -117,8 +121,11 @@ impl Coordinator {
         let forwarders = forwarders
             .collect::<std::io::Result<_>>()
             .context("creating a thread")?;
-        let (told, news) = channel();
         let (hear, heard) = channel();
+        let to = hear.clone();
+        let told: Tell = Arc::new(move |news| {
+            let _ = to.send((String::new(), Heard::News(news)));
+        });
         let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
         let probe = Probe::start(plane.session(), &links.connect, tls)?;
         tracing::info!(
@@ -143,7 +150,6 @@ impl Coordinator {
             routes: Routes::default(),
             rows: BTreeMap::new(),
             version: (0, 0),
-            news,
             heard,
             hear,
             memory: fetch::start().context("creating a thread")?,
@@ -159,24 +165,29 @@ impl Coordinator {
 
     /// Runs until it is to stop, or the daemon is gone for good.
     pub fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut changed = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
             // What links tell is what others wait for; the rest has time.
             while let Ok((host, heard)) = self.heard.try_recv() {
                 self.listen(&host, heard);
             }
-            while let Ok(news) = self.news.try_recv() {
-                self.learn(news);
-            }
             match self.look() {
                 Ok(()) => {}
                 Err(error) => tracing::warn!("the daemon does not say who is there: {error:#}"),
+            }
+            if self.dirty {
+                changed = begun;
             }
             self.reconcile();
             self.tell_passed();
             self.tell();
             self.figures.tell(&self.node, self.peers.values());
-            let left = LOOK.saturating_sub(begun.elapsed());
+            let pause = match changed.elapsed() < IDLE_AFTER {
+                true => LOOK,
+                false => LOOK_IDLE,
+            };
+            let left = pause.saturating_sub(begun.elapsed());
             if let Ok((host, heard)) = self.heard.recv_timeout(left) {
                 self.listen(&host, heard);
             }

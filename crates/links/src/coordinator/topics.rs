@@ -1,7 +1,7 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
 use super::routes::{self, Onward};
-use super::{forwarder, Coordinator, TRY_AGAIN};
+use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
 use crate::forward::{Limits, Order, Route};
 use crate::keys::Want;
 use crate::peer::Peer;
@@ -78,6 +78,15 @@ impl Outward {
             )
         });
         routes.collect()
+    }
+
+    /// Whether something was refused that may be there in a moment, or the daemon could not be told.
+    fn lacks_something(&self) -> bool {
+        let mut limits = self.limits.values();
+        self.failed.is_some()
+            || !self.refused.is_empty()
+            || self.has.is_some() && self.told.is_none()
+            || limits.any(|(limits, _)| !limits.barred.is_empty())
     }
 
     /// Whether it reaches a host by way of another.
@@ -253,7 +262,7 @@ impl Coordinator {
             return;
         }
         self.dirty = false;
-        self.reconcile_at = now + TRY_AGAIN;
+        self.reconcile_at = now + LOOK_ALL;
         self.end_gone_publishers();
         let onward = self.onward();
         let wanted = self.all_wants();
@@ -275,6 +284,11 @@ impl Coordinator {
         self.tell_reached();
         self.ask_again();
         self.tell_unserved();
+        let outward = self.topics.values();
+        let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
+        if outward.into_iter().any(Outward::lacks_something) || incoming.any(|i| i.again) {
+            self.reconcile_at = now + TRY_AGAIN;
+        }
     }
 
     pub(super) fn end_topic(&mut self, name: &str) {

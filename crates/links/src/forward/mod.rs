@@ -16,9 +16,9 @@ use crate::notes::Notes;
 use crate::relay::Ours;
 use crate::traces::LinkTraces;
 use crate::wire::Passed;
-use rgaps::{Node, Subscriber, WaitSet};
+use rgaps::{Node, Subscriber, Token, WaitSet};
 use rgaps_transport::Link;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
@@ -26,12 +26,10 @@ use std::time::Duration;
 
 /// How soon is looked again at topics that are held up.
 const HELD_UP: Duration = Duration::from_millis(1);
-/// How soon orders are looked for.
+/// How soon orders are looked for after there was something, and after there was nothing for long. They are obeyed
+/// before the next message is taken, which is what ends a pause.
 const LOOK: Duration = Duration::from_millis(10);
-/// The same with many topics, each of which costs something to look at.
-const LOOK_MANY: Duration = Duration::from_millis(50);
-/// From here on there are many.
-const MANY: usize = 64;
+const LOOK_IDLE: Duration = Duration::from_millis(500);
 /// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.
 const GROWS: Duration = Duration::from_micros(30);
 
@@ -128,8 +126,14 @@ impl Forwarder {
         let thread = std::thread::Builder::new()
             .name("rgaps-forward".to_owned())
             .spawn(move || {
-                let topics = BTreeMap::new();
-                Thread { set, topics, ours }.run(&received);
+                let thread = Thread {
+                    set,
+                    topics: BTreeMap::new(),
+                    names: HashMap::new(),
+                    due: BTreeSet::new(),
+                    ours,
+                };
+                thread.run(&received);
             })?;
         Ok(Forwarder {
             orders,
@@ -157,12 +161,25 @@ impl Drop for Forwarder {
 struct Thread {
     set: WaitSet,
     topics: BTreeMap<String, Topic>,
+    /// Of topics, by their tokens in the wait set.
+    names: HashMap<Token, String>,
+    /// Topics that are to be looked at.
+    due: BTreeSet<String>,
     ours: Ours,
+}
+
+/// What there is to do after topics were looked at.
+#[derive(Default)]
+struct Seen {
+    more: bool,
+    held_up: bool,
+    growing: bool,
+    grew: bool,
 }
 
 impl Thread {
     fn run(mut self, orders: &Receiver<Order>) {
-        let mut pause = GROWS;
+        let (mut pause, mut idle) = (GROWS, LOOK);
         loop {
             let first = match self.topics.is_empty() {
                 true => match orders.recv() {
@@ -181,59 +198,88 @@ impl Thread {
             while let Ok(order) = orders.try_recv() {
                 self.obey(order);
             }
-            let mut held_up = false;
-            let mut more = false;
-            let mut growing = false;
-            let mut grew = false;
-            for (name, topic) in &mut self.topics {
-                grew |= topic.grow(name);
-                more |= topic.forward(name, &self.ours);
-                held_up |= topic.held_up;
-                growing |= topic.is_growing();
-                match (topic.held_up, topic.token) {
-                    // It would not let us sleep.
-                    (true, Some(token)) => {
-                        self.set.detach(token);
-                        topic.token = None;
-                    }
-                    (false, None) => topic.token = self.set.attach(&topic.subscriber).ok(),
-                    _ => {}
-                }
+            if self.ours.any_again() {
+                self.due.extend(self.topics.keys().cloned());
             }
-            pause = match growing && !grew {
+            idle = match self.due.is_empty() {
+                true => (2 * idle).min(LOOK_IDLE),
+                false => LOOK,
+            };
+            let seen = self.look();
+            pause = match seen.growing && !seen.grew {
                 true => (2 * pause).min(HELD_UP),
                 false => GROWS,
             };
-            match (more, growing) {
-                (true, _) => {}
-                (false, true) => self.sleep(pause),
-                (false, false) => self.sleep(self.patience(held_up)),
+            match (seen.more, seen.growing, seen.held_up) {
+                (true, ..) => {}
+                (false, true, _) => self.sleep(pause),
+                (false, false, true) => self.sleep(HELD_UP),
+                (false, false, false) => self.sleep(idle),
             }
         }
     }
 
-    fn patience(&self, held_up: bool) -> Duration {
-        match (held_up, self.topics.len() > MANY) {
-            (true, _) => HELD_UP,
-            (false, true) => LOOK_MANY,
-            (false, false) => LOOK,
+    /// Looks at the topics of which something is due.
+    fn look(&mut self) -> Seen {
+        let mut seen = Seen::default();
+        for name in std::mem::take(&mut self.due) {
+            let Some(topic) = self.topics.get_mut(&name) else {
+                continue;
+            };
+            seen.grew |= topic.grow(&name);
+            let more = topic.forward(&name, &self.ours);
+            let (held_up, growing) = (topic.held_up, topic.is_growing());
+            match (held_up, topic.token) {
+                // It would not let us sleep.
+                (true, Some(token)) => {
+                    self.set.detach(token);
+                    self.names.remove(&token);
+                    topic.token = None;
+                }
+                (false, None) => {
+                    topic.token = self.set.attach(&topic.subscriber).ok();
+                    if let Some(token) = topic.token {
+                        self.names.insert(token, name.clone());
+                    }
+                }
+                _ => {}
+            }
+            seen.more |= more;
+            seen.held_up |= held_up;
+            seen.growing |= growing;
+            if more || held_up || growing || topic.token.is_none() {
+                self.due.insert(name);
+            }
         }
+        seen
     }
 
     fn sleep(&mut self, limit: Duration) {
-        let waited = match self.topics.values().any(|topic| topic.token.is_some()) {
-            true => self.set.wait(limit).is_ok(),
-            false => false,
+        let waited = match self.names.is_empty() {
+            true => None,
+            false => self.set.wait(limit).ok(),
         };
-        if !waited {
-            std::thread::sleep(limit);
+        match waited {
+            Some(ready) => {
+                let names = ready.iter().filter_map(|token| self.names.get(token));
+                self.due.extend(names.cloned());
+            }
+            None => {
+                // What is wrong with the set is found out by its topics.
+                self.due.extend(self.topics.keys().cloned());
+                std::thread::sleep(limit.min(LOOK));
+            }
         }
     }
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Topic(name, subscriber, routes) => self.set_topic(name, subscriber, routes),
+            Order::Topic(name, subscriber, routes) => {
+                self.due.insert(name.clone());
+                self.set_topic(name, subscriber, routes);
+            }
             Order::Gone(name, publishers) => {
+                self.due.insert(name.clone());
                 if let Some(topic) = self.topics.get_mut(&name) {
                     topic.end_publishers(publishers);
                 }
@@ -257,6 +303,7 @@ impl Thread {
                 if let Some(subscriber) = subscriber {
                     if let Some(token) = topic.token.take() {
                         self.set.detach(token);
+                        self.names.remove(&token);
                     }
                     topic.set_subscriber(subscriber);
                 }
@@ -274,6 +321,7 @@ impl Thread {
     fn take_leave(&mut self, mut topic: Topic) {
         if let Some(token) = topic.token.take() {
             self.set.detach(token);
+            self.names.remove(&token);
         }
         topic.close_all();
     }
