@@ -1,7 +1,7 @@
 //! Hosts that reach each other only through others.
 mod support;
 
-use rgaps::{Node, PeerState, Publisher, Subscriber};
+use rgaps::{Late, Node, PeerState, Publisher, Subscriber};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,24 +43,72 @@ fn reliable(node: &Node, topic: &str) -> Subscriber {
 /// Three hosts in a row, reliable subscribers at the end and between, and `what` in the middle of it: nobody misses
 /// anything, and nobody gets anything twice.
 fn nothing_is_lost(what: impl FnOnce(&mut [Host])) {
+    nothing_is_lost_among(row(3, "outage_ms = 30000"), &[1, 2], what);
+}
+
+/// The same of other hosts, the first of which publishes; `readers` read.
+fn nothing_is_lost_among(mut hosts: Vec<Host>, readers: &[usize], what: impl FnOnce(&mut [Host])) {
     const BYTES: usize = 20_000;
-    let mut hosts = row(3, "outage_ms = 30000");
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
-    let subscribers = [reliable(&nodes[1], "photos"), reliable(&nodes[2], "photos")];
+    let subscribers = readers.iter().map(|host| reliable(&nodes[*host], "photos"));
+    let subscribers: Vec<_> = subscribers.collect();
     let publisher = publisher(&nodes[0], "photos");
-    wait_for_subscribers(&publisher, 2);
+    wait_for_subscribers(&publisher, readers.len() as u32);
     let (stop, stop_reading) = (Arc::default(), Arc::default());
-    let readers = subscribers.map(|subscriber| Reader::start(subscriber, BYTES, &stop_reading));
+    let readers: Vec<_> = subscribers
+        .into_iter()
+        .map(|subscriber| Reader::start(subscriber, BYTES, &stop_reading))
+        .collect();
     let publishing = publish(publisher, BYTES, &stop);
     std::thread::sleep(Duration::from_millis(300));
     what(&mut hosts);
-    reached(&nodes[0], "host-c", PeerState::Through);
+    reached(&nodes[0], &hosts[hosts.len() - 1].name, PeerState::Through);
     std::thread::sleep(Duration::from_millis(500));
     stop.store(true, Ordering::Relaxed);
     until("the publisher", || publishing.is_finished());
     let published = publishing.join().unwrap();
     stop_reading.store(true, Ordering::Relaxed);
-    assert_eq!(readers.map(Reader::end), [published; 2]);
+    for reader in readers {
+        assert_eq!(reader.end(), published);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_links_of_a_longer_row_are_killed_one_after_the_other() {
+    nothing_is_lost_among(row(4, "outage_ms = 30000"), &[2, 3], |hosts| {
+        for host in [1, 2, 3, 2, 1] {
+            hosts[host].kill_links();
+            std::thread::sleep(Duration::from_millis(100));
+            hosts[host].start_links();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_lost_when_one_of_two_hosts_between_is_killed() {
+    let ports = ports(4);
+    let around = [[1, 2], [0, 3], [0, 3], [1, 2]];
+    let hosts = around.iter().enumerate();
+    let hosts = hosts.map(|(at, others)| start(&ports, at, others, "outage_ms = 30000"));
+    nothing_is_lost_among(hosts.collect(), &[3], |hosts| {
+        let node = hosts[0].node("look");
+        let through = |host: &str| {
+            let way = format!("through {host}");
+            until("the other way", || {
+                let remote = node.topic("photos").unwrap().remote;
+                remote
+                    .iter()
+                    .any(|row| row.ready && row.path.starts_with(&way))
+            });
+        };
+        for (host, other) in [(1, "host-c"), (2, "host-b"), (1, "host-c")] {
+            hosts[host].kill_links();
+            through(other);
+            hosts[host].start_links();
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+    });
 }
 
 #[test]
@@ -142,4 +190,147 @@ fn a_host_between_two_carries_messages_on_once_per_hop() {
         "{remote:?}"
     );
     assert_eq!(nodes[2].topic("photos").unwrap().row.type_name, "photo");
+}
+
+#[test]
+fn four_hosts_in_a_row_all_talk_and_nothing_goes_round() {
+    const COUNT: u64 = 30;
+    let hosts = row(4, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let subscribers: Vec<_> = nodes.iter().map(|node| reliable(node, "chat")).collect();
+    let publishers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let publisher = node.publisher("chat").deadline(LIMIT);
+            publisher.keep_last(COUNT as u32).create().unwrap()
+        })
+        .collect();
+    for publisher in &publishers {
+        wait_for_subscribers(publisher, 4);
+    }
+    let remote = nodes[0].topic("chat").unwrap().remote;
+    assert!(
+        remote[2].path.starts_with("through host-b, host-c: tcp"),
+        "{remote:?}"
+    );
+    for number in 0..COUNT {
+        for (at, publisher) in publishers.iter().enumerate() {
+            publisher.put(&[at as u8, number as u8]).unwrap();
+        }
+    }
+    for subscriber in &subscribers {
+        let mut next = [0u8; 4];
+        for _ in 0..4 * COUNT {
+            let sample = receive(subscriber);
+            let bytes = sample.as_slice().unwrap();
+            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
+            next[bytes[0] as usize] += 1;
+        }
+        let more = subscriber.recv_timeout(Duration::from_millis(300));
+        assert!(more.is_err(), "{more:?}");
+    }
+    // Each hop carries what is published on its one side, once.
+    until("the counts", || {
+        let crossed = |from: usize, to: &str| crossed(&nodes[from], to) / COUNT;
+        let there = [
+            crossed(0, "host-b"),
+            crossed(1, "host-c"),
+            crossed(2, "host-d"),
+        ];
+        let back = [
+            crossed(3, "host-c"),
+            crossed(2, "host-b"),
+            crossed(1, "host-a"),
+        ];
+        there == [1, 2, 3] && back == [1, 2, 3]
+    });
+}
+
+#[test]
+fn who_comes_late_gets_the_history_through_another_host() {
+    let hosts = row(3, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    reached(&nodes[0], "host-c", PeerState::Through);
+    let publisher = nodes[0]
+        .publisher("map")
+        .transient_local()
+        .keep_last(4)
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
+    for number in 0..10u64 {
+        publisher.put(&content(number, 30_000)).unwrap();
+    }
+    let late = |host: usize, first: u64| {
+        let late = nodes[host].subscriber("map").reliable().late(Late::AllKept);
+        let late = late.create().unwrap();
+        for number in first..first + 4 {
+            let sample = receive(&late);
+            assert!(
+                sample.as_slice().unwrap() == content(number, 30_000),
+                "{number}"
+            );
+        }
+        late
+    };
+    // To the host between first, and then to the end: what landed between is not known there.
+    let near = late(1, 6);
+    let far = late(2, 6);
+    publisher.put(&content(10, 30_000)).unwrap();
+    for subscriber in [&near, &far] {
+        assert!(receive(subscriber).as_slice().unwrap() == content(10, 30_000));
+        let more = subscriber.recv_timeout(Duration::from_millis(300));
+        assert!(more.is_err(), "{more:?}");
+    }
+}
+
+#[test]
+fn who_carries_nothing_on_leads_nowhere() {
+    let hosts = row(3, "relay = false");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let (_far, near) = (reliable(&nodes[2], "photos"), reliable(&nodes[1], "photos"));
+    let publisher = publisher(&nodes[0], "photos");
+    wait_for_subscribers(&publisher, 1);
+    publisher.put(b"one").unwrap();
+    assert_eq!(receive(&near).as_slice().unwrap(), b"one");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(
+        (publisher.subscribers(), state(&nodes[0], "host-c")),
+        (1, None)
+    );
+}
+
+#[test]
+fn a_rule_holds_for_what_comes_through_another_host() {
+    let ports = ports(3);
+    let rule = "[[links.rules]]\nname = \"no-a\"\npeer = \"host-a\"\ntopics = [\"secret\"]\n\
+                direction = \"receive\"\naction = \"deny\"";
+    let hosts = [
+        start(&ports, 0, &[1], ""),
+        start(&ports, 1, &[0, 2], ""),
+        start(&ports, 2, &[1], rule),
+    ];
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let far = ["secret", "photos"].map(|topic| reliable(&nodes[2], topic));
+    let at_a = ["secret", "photos"].map(|topic| publisher(&nodes[0], topic));
+    let at_b = publisher(&nodes[1], "secret");
+    wait_for_subscribers(&at_a[1], 1);
+    wait_for_subscribers(&at_b, 1);
+    at_a[0].put(b"of a").unwrap();
+    at_a[1].put(b"of a").unwrap();
+    at_b.put(b"of b").unwrap();
+    assert_eq!(receive(&far[1]).as_slice().unwrap(), b"of a");
+    assert_eq!(receive(&far[0]).as_slice().unwrap(), b"of b");
+    let more = far[0].recv_timeout(Duration::from_millis(500));
+    assert!(more.is_err(), "{more:?}");
+}
+
+#[test]
+fn nothing_is_lost_when_the_daemon_between_is_killed() {
+    nothing_is_lost(|hosts| {
+        hosts[1].kill_daemon();
+        std::thread::sleep(Duration::from_millis(500));
+        hosts[1].start_daemon();
+        std::thread::sleep(Duration::from_millis(1000));
+    });
 }
