@@ -13,6 +13,7 @@ use rgaps::links::Direction;
 use rgaps::PublisherQos;
 use rgaps_transport::{Event, Flow};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
@@ -118,7 +119,12 @@ impl Coordinator {
                 peer.said_lost = true;
             }
             // It has gone another way.
-            Heard::Event(Event::GaveUp { flow, .. }) if peer.moved.contains(&flow.topic) => {}
+            Heard::Event(Event::GaveUp { flow, first, next })
+                if peer.moved.contains(&flow.topic) =>
+            {
+                let given_up = &peer.landings.arrived.given_up;
+                given_up.fetch_sub(next - first, Ordering::Relaxed);
+            }
             Heard::Event(Event::GaveUp { flow, first, next }) => {
                 peer.gave_up.0 += next - first;
                 if let Some(topic) = peer.names.get(&flow.topic) {

@@ -1,0 +1,290 @@
+//! A publisher elsewhere, as it publishes here.
+
+use super::places::{Landed, Repeated};
+use super::Landings;
+use crate::committed::Mark;
+use crate::fetch::Wanted;
+use crate::quotas::Reserved;
+use crate::relay::{Carry, Ours, Relay};
+use crate::wire::monotonic_ns;
+use rgaps::links::EarlyCopies;
+use rgaps::{Domain, Loan, LoanError, Publisher};
+use rgaps_transport::Room;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Messages from this size on are copied to GPUs that they are read on while they land.
+const EARLY_BYTES_MIN: u64 = 1 << 20;
+/// Pause before the daemon is asked again for memory that it had not.
+const FETCH_AGAIN: Duration = Duration::from_millis(20);
+
+/// A publisher elsewhere, and the one that stands for it here.
+pub struct Landing {
+    pub(super) publisher: Publisher,
+    ours: Ours,
+    /// For what goes on to other hosts.
+    pub relay: Arc<Relay>,
+    /// Messages may come through several links; one is published at a time.
+    turn: Mutex<()>,
+    /// What is published here, below which nothing is published again.
+    pub(super) next: AtomicU64,
+    pub(super) mark: Mark,
+    /// What the publisher here has published.
+    pub(super) published: AtomicU64,
+    /// Bytes of messages that land here now, and how many there may be.
+    pub(super) landing_bytes: AtomicU64,
+    /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
+    early: Mutex<Vec<(u64, EarlyCopies)>>,
+    limits: LandingLimits,
+    /// Memory for the next message.
+    fetched: Mutex<Fetched>,
+    /// Messages that never came, of which the next one is to tell.
+    pub(super) gap: AtomicU64,
+    /// The first message tells how many there were since `next`.
+    resumes: AtomicBool,
+}
+
+/// Memory that the daemon is asked for.
+#[derive(Default)]
+enum Fetched {
+    /// It was not.
+    #[default]
+    No,
+    /// It is being asked.
+    Asked,
+    /// It had none; it is not asked again before then.
+    Later(Instant),
+    /// Here.
+    Here(Box<Loan>),
+}
+
+/// How much may land of a publisher elsewhere.
+pub struct LandingLimits {
+    /// Bytes at the same time.
+    pub landing_max: u64,
+    /// The longest message, and the quota that says so.
+    pub message_max: Option<(u64, String)>,
+    /// What is set aside for it.
+    pub reserved: Option<Reserved>,
+}
+
+impl Landing {
+    /// `next`: what of its messages was published in a former life.
+    pub fn new(
+        publisher: Publisher,
+        relay: Arc<Relay>,
+        ours: Ours,
+        (mark, next): (Mark, u64),
+        limits: LandingLimits,
+    ) -> Arc<Landing> {
+        ours.insert(publisher.id(), Some(relay.clone()));
+        Arc::new(Landing {
+            publisher,
+            ours,
+            relay,
+            turn: Mutex::new(()),
+            next: AtomicU64::new(next),
+            mark,
+            published: AtomicU64::new(0),
+            landing_bytes: AtomicU64::new(0),
+            early: Mutex::default(),
+            limits,
+            fetched: Mutex::default(),
+            gap: AtomicU64::new(0),
+            resumes: AtomicBool::new(false),
+        })
+    }
+
+    /// The domain that messages land in.
+    pub fn domain(&self) -> Domain {
+        self.publisher.domain()
+    }
+
+    /// It goes on after this host was given up: what was published meanwhile never comes.
+    pub fn resume(&self) {
+        let was_here = self.next.load(Ordering::Acquire) > 0;
+        self.resumes.store(was_here, Ordering::Release);
+    }
+
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        sequence: u64,
+        bytes: u64,
+        carry: Option<Arc<Carry>>,
+        owner: &Landings,
+    ) -> Room {
+        let (arrived, notes) = (&owner.arrived, &owner.notes);
+        let is_here = sequence < self.next.load(Ordering::Acquire);
+        if is_here && carry.is_none() {
+            return Room::Refused;
+        }
+        if let Some((max, quota)) = &self.limits.message_max {
+            if bytes > *max {
+                let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
+                let topic = self.publisher.topic();
+                if notes.refused(topic, 1, &why) {
+                    tracing::warn!(topic, "messages of another host do not land: {why}");
+                }
+                return Room::Refused;
+            }
+        }
+        let landing = self.landing_bytes.load(Ordering::Relaxed);
+        // One message may be larger than what there may be.
+        if landing > 0 && landing + bytes > self.limits.most() {
+            return Room::Full;
+        }
+        if let Some(carry) = carry.clone().filter(|_| is_here) {
+            self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return Room::Place(Box::new(Repeated {
+                bytes: vec![0; bytes as usize].into_boxed_slice(),
+                length: bytes,
+                landing: self.clone(),
+                carry,
+            }));
+        }
+        let mut loan = match self.loan(bytes, owner) {
+            Ok(Some(loan)) => loan,
+            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
+                return Room::Full
+            }
+            Err(error) => {
+                tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message cannot land");
+                return Room::Refused;
+            }
+        };
+        self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let early = match bytes >= EARLY_BYTES_MIN {
+            true => loan.copy_early(),
+            false => None,
+        };
+        if let Some(early) = &early {
+            self.early().push((sequence, early.clone()));
+        }
+        let staged = match loan.domain() {
+            Domain::Host => None,
+            _ => Some(vec![0; bytes as usize].into_boxed_slice()),
+        };
+        Room::Place(Box::new(Landed {
+            loan: Some(loan),
+            staged,
+            early,
+            bytes,
+            landing: self.clone(),
+            carry,
+            arrived: arrived.clone(),
+            placed_ns: monotonic_ns(),
+            turn_ns: None,
+            notes: notes.clone(),
+        }))
+    }
+
+    /// Memory that is there. If there is none, it is asked for.
+    fn loan(self: &Arc<Self>, bytes: u64, owner: &Landings) -> Result<Option<Loan>, LoanError> {
+        let mut fetched = self.fetched();
+        if matches!(&*fetched, Fetched::Here(loan) if loan.len() == bytes) {
+            if let Fetched::Here(loan) = std::mem::take(&mut *fetched) {
+                return Ok(Some(*loan));
+            }
+        }
+        if let Some(loan) = self.publisher.try_loan(bytes)? {
+            return Ok(Some(loan));
+        }
+        match &*fetched {
+            Fetched::Asked => return Ok(None),
+            Fetched::Later(then) if Instant::now() < *then => return Ok(None),
+            Fetched::No | Fetched::Later(_) | Fetched::Here(_) => {}
+        }
+        let wanted = Wanted {
+            landing: self.clone(),
+            bytes,
+            host: owner.host.clone(),
+            to: owner.to.clone(),
+        };
+        *fetched = match owner.memory.send(wanted) {
+            Ok(()) => Fetched::Asked,
+            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+        };
+        Ok(None)
+    }
+
+    /// Asks the daemon for memory. Whether there is some.
+    pub fn fetch(&self, bytes: u64) -> bool {
+        let loan = self.publisher.loan(bytes);
+        let mut fetched = self.fetched();
+        *fetched = match loan {
+            Ok(loan) => Fetched::Here(Box::new(loan)),
+            // What is wrong for good is said when the message asks again.
+            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+        };
+        matches!(&*fetched, Fetched::Here(_))
+    }
+
+    fn fetched(&self) -> MutexGuard<'_, Fetched> {
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Below this all is where it is to go.
+    pub fn passed(&self) -> u64 {
+        // In this order: what is published between is not passed.
+        let next = self.next.load(Ordering::Acquire);
+        self.relay.floor().min(next)
+    }
+
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message that was published here before goes on.
+    pub(super) fn repeat(&self, sequence: u64, meta: &[u8], bytes: Box<[u8]>, carry: Arc<Carry>) {
+        let published = self.published.load(Ordering::Relaxed);
+        self.relay.repeat(sequence, meta, bytes, carry, published);
+    }
+
+    pub(super) fn early(&self) -> MutexGuard<'_, Vec<(u64, EarlyCopies)>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a message have landed.
+    pub(super) fn arrived(&self, sequence: u64, from: u64, bytes: u64) {
+        let found = {
+            let early = self.early();
+            // The one that was begun last.
+            let mut all = early.iter().rev();
+            let of = all.find(|(number, _)| *number == sequence);
+            of.map(|(_, early)| early.clone())
+        };
+        if let Some(early) = found {
+            early.arrived(from, bytes);
+        }
+    }
+
+    /// How many messages were missed before this one, which is about to be published.
+    pub(super) fn missed_before(&self, sequence: u64) -> (u64, u64) {
+        let jump = match self.resumes.swap(false, Ordering::AcqRel) {
+            true => sequence.saturating_sub(self.next.load(Ordering::Acquire)),
+            false => 0,
+        };
+        (self.gap.swap(0, Ordering::AcqRel) + jump, jump)
+    }
+
+    /// Messages up to `next` are done with.
+    pub(super) fn pass(&self, next: u64) {
+        if next > self.next.fetch_max(next, Ordering::AcqRel) {
+            self.mark.set(next);
+        }
+    }
+}
+
+impl LandingLimits {
+    fn most(&self) -> u64 {
+        let reserved = self.reserved.as_ref().map(|reserved| reserved.bytes);
+        self.landing_max.min(reserved.unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.ours.remove(self.publisher.id());
+    }
+}

@@ -1,0 +1,280 @@
+//! The landing side: what comes from another host becomes a message here. Bytes go from the socket into a
+//! loan of the publisher that stands for the one elsewhere, and are published in their turn.
+
+mod landing;
+mod places;
+
+pub use self::landing::{Landing, LandingLimits};
+
+use self::places::Saying;
+use crate::fetch::Wanted;
+use crate::figures::TimesIn;
+use crate::notes::Notes;
+use crate::plane::News;
+use crate::relay::Carry;
+use crate::traces::LinkTraces;
+use crate::wire::{MAX_SAID_BYTES, SAID};
+use rgaps_transport::{Event, Flow, Owner, Room};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long messages of flows that were not announced wait for that.
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(20);
+/// Flows that were not announced, whose time is taken.
+const MAX_STRANGERS: usize = 1024;
+
+/// Flows and streams that have no place, and are known by it.
+const MAX_REFUSED: usize = 8192;
+
+/// What a link tells the coordinator.
+#[derive(Debug)]
+pub enum Heard {
+    /// Something happened.
+    Event(Event),
+    /// The peer said something.
+    Said(Vec<u8>),
+    /// A message that waited for memory may have some.
+    Room,
+    /// Something happened to another host; it is said for no host.
+    News(News),
+}
+
+/// Counts of what came.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// Messages.
+    pub messages: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Messages that never came.
+    pub missed: AtomicU64,
+    /// Messages for the host that were given up.
+    pub given_up: AtomicU64,
+    /// How often the link came up.
+    pub connects: AtomicU64,
+    /// How long it took.
+    pub times: TimesIn,
+    /// What is told of single messages.
+    pub traces: Option<LinkTraces>,
+}
+
+/// Where a flow's messages land, and where they go on to.
+#[derive(Clone)]
+struct Bound {
+    landing: Arc<Landing>,
+    carry: Option<Arc<Carry>>,
+}
+
+#[derive(Default)]
+struct Flows {
+    known: HashMap<Flow, Bound>,
+    /// Flows that have no place here, and why.
+    refused: HashMap<Flow, String>,
+    /// Topics that have none, by their streams, and why.
+    refused_streams: HashMap<u64, (String, String)>,
+    /// Since when others were waited for.
+    strangers: HashMap<Flow, Instant>,
+}
+
+/// Owns the link with a host.
+pub struct Landings {
+    host: String,
+    flows: Mutex<Flows>,
+    /// Counts.
+    pub arrived: Arc<Arrived>,
+    /// What did not come across.
+    pub notes: Arc<Notes>,
+    to: Sender<(String, Heard)>,
+    memory: Sender<Wanted>,
+}
+
+impl Landings {
+    /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    pub fn new(
+        host: &str,
+        to: Sender<(String, Heard)>,
+        memory: Sender<Wanted>,
+        traces: Option<LinkTraces>,
+    ) -> Arc<Landings> {
+        Arc::new(Landings {
+            host: host.to_owned(),
+            flows: Mutex::default(),
+            arrived: Arc::new(Arrived {
+                traces,
+                ..Arrived::default()
+            }),
+            notes: Arc::default(),
+            to,
+            memory,
+        })
+    }
+
+    fn flows(&self) -> MutexGuard<'_, Flows> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A flow's messages land there, and go on to others.
+    pub fn insert(&self, flow: Flow, landing: Arc<Landing>, carry: Option<Arc<Carry>>) {
+        let mut flows = self.flows();
+        flows.strangers.remove(&flow);
+        flows.refused.remove(&flow);
+        flows.known.insert(flow, Bound { landing, carry });
+    }
+
+    /// Where a flow's messages land, and the publisher's others.
+    pub fn landing(&self, flow: Flow) -> Option<Arc<Landing>> {
+        let flows = self.flows();
+        let bound = flows.known.get(&flow);
+        bound.map(|bound| bound.landing.clone())
+    }
+
+    /// A stream of this topic has no place here, for this reason, or has again.
+    pub fn refuse(&self, stream: u64, topic: &str, why: Option<&str>) {
+        let mut flows = self.flows();
+        match why {
+            Some(why) => {
+                if flows.refused_streams.len() >= MAX_REFUSED {
+                    flows.refused_streams.clear();
+                }
+                let refused = (topic.to_owned(), why.to_owned());
+                flows.refused_streams.insert(stream, refused);
+            }
+            None => {
+                flows.refused_streams.remove(&stream);
+            }
+        }
+    }
+
+    /// One publisher's messages have none.
+    pub fn refuse_flow(&self, flow: Flow, topic: &str) {
+        let mut flows = self.flows();
+        flows.strangers.remove(&flow);
+        if flows.refused.len() >= MAX_REFUSED {
+            flows.refused.clear();
+        }
+        flows.refused.insert(flow, topic.to_owned());
+    }
+
+    /// A flow has ended.
+    pub fn remove(&self, flow: Flow) {
+        // A publisher leaves when it is dropped, which is not for this lock.
+        let mut flows = self.flows();
+        flows.refused.remove(&flow);
+        let gone = flows.known.remove(&flow);
+        drop(flows);
+        drop(gone);
+    }
+
+    /// All of them have.
+    pub fn clear(&self) {
+        let gone = std::mem::take(&mut *self.flows());
+        drop(gone);
+    }
+
+    /// Streams that messages come in.
+    pub fn streams(&self) -> usize {
+        let flows = self.flows();
+        let streams: HashSet<u64> = flows.known.keys().map(|flow| flow.topic).collect();
+        streams.len()
+    }
+}
+
+impl Owner for Landings {
+    fn place(&self, flow: Flow, sequence: u64, _: &[u8], bytes: u64) -> Room {
+        if flow.topic == SAID {
+            if bytes > MAX_SAID_BYTES as u64 {
+                return Room::Refused;
+            }
+            return Room::Place(Box::new(Saying {
+                bytes: vec![0; bytes as usize],
+                to: self.to.clone(),
+                host: self.host.clone(),
+            }));
+        }
+        let Bound { landing, carry } = {
+            let mut flows = self.flows();
+            match flows.known.get(&flow) {
+                Some(bound) => bound.clone(),
+                None if flows.refused.contains_key(&flow) => {
+                    let topic = flows.refused[&flow].clone();
+                    drop(flows);
+                    self.notes.refused_again(&topic);
+                    return Room::Refused;
+                }
+                None if flows.refused_streams.contains_key(&flow.topic) => {
+                    let (topic, why) = flows.refused_streams[&flow.topic].clone();
+                    drop(flows);
+                    if self.notes.refused(&topic, 1, &why) {
+                        tracing::warn!(host = self.host, topic, "messages are refused: {why}");
+                    }
+                    return Room::Refused;
+                }
+                None => {
+                    // What it belongs to was said before, or is being said again.
+                    if flows.strangers.len() >= MAX_STRANGERS {
+                        return Room::Refused;
+                    }
+                    let since = *flows.strangers.entry(flow).or_insert_with(Instant::now);
+                    return match since.elapsed() < ANNOUNCE_LIMIT {
+                        true => Room::Full,
+                        false => Room::Refused,
+                    };
+                }
+            }
+        };
+        let room = landing.begin(sequence, bytes, carry, self);
+        if matches!(room, Room::Place(_)) {
+            self.arrived.messages.fetch_add(1, Ordering::Relaxed);
+            self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        room
+    }
+
+    fn landed(&self, flow: Flow, sequence: u64, from: u64, bytes: u64) {
+        let landing = self.flows().known.get(&flow).cloned();
+        if let Some(Bound { landing, .. }) = landing {
+            landing.arrived(sequence, from, bytes);
+        }
+    }
+
+    fn event(&self, event: Event) {
+        match &event {
+            Event::Acknowledged { .. } | Event::Room { .. } => return,
+            Event::Up => {
+                self.arrived.connects.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::GaveUp { flow, first, next } if flow.topic != SAID => {
+                let given_up = &self.arrived.given_up;
+                given_up.fetch_add(next.saturating_sub(*first), Ordering::Relaxed);
+            }
+            Event::Missed { flow, first, next } => {
+                let landing = self.flows().known.get(flow).cloned();
+                let Some(Bound { landing, .. }) = landing else {
+                    return;
+                };
+                let _turn = landing.turn();
+                let published = landing.next.load(Ordering::Acquire);
+                let missed = next.saturating_sub(published.max(*first));
+                if missed == 0 {
+                    return;
+                }
+                self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
+                self.notes.missed(landing.publisher.topic(), missed);
+                landing.gap.fetch_add(missed, Ordering::AcqRel);
+                tracing::warn!(
+                    host = self.host,
+                    topic = landing.publisher.topic(),
+                    missed,
+                    "messages were missed between hosts"
+                );
+                landing.pass(*next);
+                return;
+            }
+            _ => {}
+        }
+        let _ = self.to.send((self.host.clone(), Heard::Event(event)));
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory that messages land in, and what is done with them in their turn.
+
+use super::{Arrived, Heard, Landing};
+use crate::notes::Notes;
+use crate::relay::{Admission, Carry};
+use crate::wire::{from_wall, monotonic_ns, Meta};
+use rgaps::links::EarlyCopies;
+use rgaps::{Loan, PublishError};
+use rgaps_transport::Place;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::sync::Arc;
+
+/// A message that lands.
+pub(super) struct Landed {
+    pub(super) loan: Option<Loan>,
+    /// Where the loan is on a GPU.
+    pub(super) staged: Option<Box<[u8]>>,
+    /// Copies that are begun while it lands.
+    pub(super) early: Option<EarlyCopies>,
+    pub(super) bytes: u64,
+    pub(super) landing: Arc<Landing>,
+    pub(super) carry: Option<Arc<Carry>>,
+    pub(super) arrived: Arc<Arrived>,
+    /// When it had its place, and its turn.
+    pub(super) placed_ns: u64,
+    pub(super) turn_ns: Option<u64>,
+    pub(super) notes: Arc<Notes>,
+}
+
+impl Place for Landed {
+    fn memory(&mut self) -> &mut [u8] {
+        if let Some(staged) = &mut self.staged {
+            return staged;
+        }
+        let loan = self.loan.as_mut().map(Loan::as_mut_slice);
+        // Of another length than was asked for: the link throws the message away.
+        loan.and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+        let landing = self.landing.clone();
+        let topic = landing.publisher.topic();
+        if let Some(carry) = &self.carry {
+            if landing.relay.admit(carry) == Admission::Wait {
+                return Err(self);
+            }
+        }
+        let _turn = landing.turn();
+        if sequence < self.landing.next.load(Ordering::Acquire) {
+            // It came another way meanwhile.
+            if let Some(carry) = self.carry.clone() {
+                let bytes: Box<[u8]> = self.memory().into();
+                landing.repeat(sequence, meta, bytes, carry);
+            }
+            return Ok(());
+        }
+        let Some(mut loan) = self.loan.take() else {
+            return Ok(());
+        };
+        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
+        let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
+        let Some(meta) = described else {
+            tracing::warn!(topic, sequence, "a message with a description that is none");
+            landing.gap.fetch_add(1, Ordering::AcqRel);
+            self.landing.pass(sequence + 1);
+            return Ok(());
+        };
+        if let Some(staged) = self.staged.take() {
+            if let Err(error) = loan.write(0, &staged) {
+                tracing::warn!(%error, topic, sequence, "a message did not reach the GPU");
+                landing.gap.fetch_add(1, Ordering::AcqRel);
+                self.landing.pass(sequence + 1);
+                return Ok(());
+            }
+        }
+        loan.truncate(meta.bytes);
+        loan.set_tag(meta.tag);
+        loan.set_publish_ns(from_wall(meta.published_ns));
+        if let Some(tensor) = meta.tensor {
+            if let Err(error) = loan.set_tensor(tensor) {
+                tracing::warn!(%error, topic, sequence, "a message with a shape that cannot be");
+            }
+        }
+        let (missed, jump) = landing.missed_before(sequence);
+        if jump > 0 {
+            self.arrived.missed.fetch_add(jump, Ordering::Relaxed);
+            self.notes.missed(topic, jump);
+            tracing::warn!(
+                topic,
+                missed = jump,
+                "messages were missed while this host was given up"
+            );
+        }
+        loan.set_missed(missed);
+        let published = landing.published.load(Ordering::Relaxed);
+        landing
+            .mark
+            .begin(sequence, landing.publisher.id(), published);
+        landing
+            .relay
+            .begin(published, sequence, self.carry.as_ref());
+        match loan.publish() {
+            Ok(number) => {
+                landing.published.store(number + 1, Ordering::Relaxed);
+                let times = [self.placed_ns, turn_ns, monotonic_ns()];
+                self.arrived.times.published(times, meta.published_ns);
+                if let Some(traces) = &self.arrived.traces {
+                    let publisher = landing.relay.publisher;
+                    let trace = traces.pick(topic, publisher, sequence, meta.bytes.max(1));
+                    trace.inspect(|trace| traces.landed(trace, times));
+                }
+            }
+            Err(unpublished) => match (unpublished.error, unpublished.loan) {
+                // A reliable subscriber here is slow: asked again in a moment.
+                (PublishError::HeldBack { .. } | PublishError::Elsewhere(_), Some(loan)) => {
+                    landing.relay.undo(published);
+                    landing.gap.fetch_add(missed, Ordering::AcqRel);
+                    self.loan = Some(*loan);
+                    return Err(self);
+                }
+                (error, _) => {
+                    landing.relay.undo(published);
+                    landing.gap.fetch_add(missed + 1, Ordering::AcqRel);
+                    tracing::warn!(%error, topic, sequence, "a message was lost here");
+                }
+            },
+        }
+        self.landing.pass(sequence + 1);
+        Ok(())
+    }
+}
+
+impl Drop for Landed {
+    fn drop(&mut self) {
+        if let Some(early) = &self.early {
+            self.landing
+                .early()
+                .retain(|(_, other)| !other.is_same(early));
+        }
+        self.landing
+            .landing_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A message that was published here before, and goes on to other hosts.
+pub(super) struct Repeated {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) length: u64,
+    pub(super) landing: Arc<Landing>,
+    pub(super) carry: Arc<Carry>,
+}
+
+impl Place for Repeated {
+    fn memory(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+        if self.landing.relay.admit(&self.carry) == Admission::Wait {
+            return Err(self);
+        }
+        let described = Meta::decode(meta);
+        if described.is_some_and(|meta| meta.bytes.max(1) == self.length) {
+            let bytes = std::mem::take(&mut self.bytes);
+            let carry = self.carry.clone();
+            self.landing.repeat(sequence, meta, bytes, carry);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.landing
+            .landing_bytes
+            .fetch_sub(self.length, Ordering::Relaxed);
+    }
+}
+
+/// What the peer says.
+pub(super) struct Saying {
+    pub(super) bytes: Vec<u8>,
+    pub(super) to: Sender<(String, Heard)>,
+    pub(super) host: String,
+}
+
+impl Place for Saying {
+    fn memory(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn commit(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn Place>> {
+        let said = Heard::Said(std::mem::take(&mut self.bytes));
+        let _ = self.to.send((std::mem::take(&mut self.host), said));
+        Ok(())
+    }
+}
