@@ -38,6 +38,16 @@ impl Registered {
         unsafe { Registered::with(context, host, bytes, 0) }
     }
 
+    /// The host's address of its first byte.
+    pub(crate) fn start(&self) -> u64 {
+        self.host as u64
+    }
+
+    /// The host's address behind its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.start() + self.bytes as u64
+    }
+
     /// The same for a range that may only be read, also by the GPU's work.
     ///
     /// # Safety

@@ -54,6 +54,18 @@ impl RegisteredMapping {
         self.reached.load(Ordering::Acquire)
     }
 
+    /// The end of the registration that an address lies in. A copy from or to more than one of them is none of pinned memory
+    /// for the driver, however they lie: it goes through buffers of its own, and waits.
+    pub fn registered_end(&self, address: u64) -> Option<u64> {
+        let registered = self
+            .registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let after = registered.partition_point(|pages| pages.start() <= address);
+        let last = registered.get(after.checked_sub(1)?)?;
+        (address < last.end()).then(|| last.end())
+    }
+
     /// A stream of that GPU.
     pub fn on_stream(&self, stream: Stream) -> Result<OnStream<'_>, CudaError> {
         self.foreign.enter(&self.context, stream)

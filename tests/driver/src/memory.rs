@@ -339,6 +339,16 @@ impl Memory {
         }
     }
 
+    /// What all of a range is for a copy. Host memory is pinned only if one registration has it.
+    pub(crate) fn place_of(&self, address: u64, bytes: u64) -> Place {
+        let place = self.place(address);
+        let within = |(start, range): (u64, &Range)| bytes <= start + range.bytes - address;
+        match place {
+            Place::Pinned if !self.range_at(address).is_some_and(within) => Place::Pageable,
+            place => place,
+        }
+    }
+
     /// Start and size of the range that an address belongs to.
     pub(crate) fn extent(&self, address: u64) -> Option<(u64, u64)> {
         self.range_at(address)

@@ -2,7 +2,7 @@
 //! (CUDA driver API, "API synchronization behavior").
 
 use crate::abi::Code;
-use crate::call::{global, Global};
+use crate::call::{global, trace, Global};
 use crate::context::{current, Context};
 use crate::memory::Place;
 use crate::stream::{Point, Stream};
@@ -53,8 +53,13 @@ pub(crate) unsafe fn copy(
         {
             return Err(Code::INVALID_VALUE);
         }
-        (memory.place(to), memory.place(from))
+        (memory.place_of(to, bytes), memory.place_of(from, bytes))
     };
+    let is_split =
+        |address, place| place == Place::Pageable && g.memory().place(address) == Place::Pinned;
+    if is_split(to, target) || is_split(from, source) {
+        trace("copyOverRegistrations", bytes as usize);
+    }
     let queue = |source| write(g, &context, &stream, to, source, bytes);
     let plain = form == Form::Plain;
     match (source, target) {

@@ -145,7 +145,7 @@ impl Host {
         let config = dir.path().join("rgaps.toml");
         let text = format!(
             "socket = \"{}\"\nautostart = false\nlog = \"warn,rgaps_links=info\"\n\
-             [pool.host]\ncap = \"4GiB\"\n[links]\n{links}\n",
+             [pool.host]\ncap = \"2GiB\"\nsegment = \"8MiB\"\n[links]\n{links}\n",
             dir.path().join("rgaps.sock").display()
         );
         std::fs::write(&config, text).unwrap();

@@ -131,6 +131,15 @@ impl PoolMapping {
         }
     }
 
+    /// How many of `bytes` bytes from an address on one copy takes, so that it is one of pinned memory.
+    pub(crate) fn bytes_at_once(&self, address: u64, bytes: u64) -> u64 {
+        let end = match &*self.inner {
+            Place::Host(_) | Place::Cuda(_) => None,
+            Place::Registered(mapping) => mapping.registered_end(address),
+        };
+        end.map_or(bytes, |end| bytes.min(end - address))
+    }
+
     /// A stream of that GPU. None: it is the CPU.
     pub(crate) fn on_stream(&self, stream: Stream) -> Option<Result<OnStream<'_>, CudaError>> {
         match &*self.inner {

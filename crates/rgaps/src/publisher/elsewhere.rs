@@ -460,6 +460,7 @@ impl Provided {
         let lane = Lane {
             core,
             mapping: pool,
+            target: &self.target.place.mapping,
             stream: stream.handle(),
         };
         let to = self.target.place.mapping.base() + self.offset;
@@ -508,6 +509,7 @@ impl Target {
                 let lane = Lane {
                     core,
                     mapping: from,
+                    target: &self.place.mapping,
                     stream: stream.handle(),
                 };
                 lane.wait(point)?;
@@ -539,11 +541,13 @@ impl Target {
                 let near = Lane {
                     core,
                     mapping: &core.own.mapping,
+                    target: &core.own.mapping,
                     stream: staged.near.handle(),
                 };
                 let far = Lane {
                     core,
                     mapping: &self.place.mapping,
+                    target: &self.place.mapping,
                     stream: staged.far.handle(),
                 };
                 near.wait(point)?;
@@ -594,6 +598,7 @@ impl Target {
         let lane = Lane {
             core,
             mapping: from,
+            target: &self.place.mapping,
             stream: stream.handle(),
         };
         let written = lane.point()?;
@@ -627,7 +632,9 @@ fn written_or(written: Point, read: Point, point: Point) -> Point {
 /// A stream of our own that copies.
 struct Lane<'a> {
     core: &'a PublisherCore,
+    /// What it copies from, on whose GPU's stream, and to.
     mapping: &'a Arc<PoolMapping>,
+    target: &'a Arc<PoolMapping>,
     stream: Stream,
 }
 
@@ -640,16 +647,21 @@ impl Lane<'_> {
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
-        if bytes == 0 {
-            return Ok(());
-        }
         let Some(on) = self.mapping.on_stream(self.stream) else {
             return Ok(());
         };
-        // SAFETY: the source is the message's block and the target a block of ours, or halves of the
-        // staging buffer; the publisher holds both until the work has passed, and nobody else writes
-        // them.
-        unsafe { on?.copy(to, from, bytes) }
+        let on = on?;
+        let mut at = 0;
+        while at < bytes {
+            let at_once = self.mapping.bytes_at_once(from + at, bytes - at);
+            let at_once = self.target.bytes_at_once(to + at, at_once);
+            // SAFETY: the source is the message's block and the target a block of ours, or halves of the
+            // staging buffer; the publisher holds both until the work has passed, and nobody else writes
+            // them.
+            unsafe { on.copy(to + at, from + at, at_once)? };
+            at += at_once;
+        }
+        Ok(())
     }
 
     /// Copies in parts, each with a point of its own. Returns the last point, and whether they follow each other.
