@@ -334,3 +334,52 @@ fn nothing_is_lost_when_the_daemon_between_is_killed() {
         std::thread::sleep(Duration::from_millis(1000));
     });
 }
+
+#[test]
+fn what_a_publisher_that_leaves_at_once_published_comes_through() {
+    const COUNT: u64 = 50;
+    let hosts = row(3, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let far = reliable(&nodes[2], "photos");
+    for round in 0..5 {
+        let publisher = nodes[0].publisher("photos").deadline(LIMIT);
+        let publisher = publisher.keep_last(COUNT as u32).create().unwrap();
+        wait_for_subscribers(&publisher, 1);
+        for number in 0..COUNT {
+            publisher.put(&content(number + round, 3_000)).unwrap();
+        }
+        drop(publisher);
+        for number in 0..COUNT {
+            let sample = receive(&far);
+            assert!(sample.as_slice().unwrap() == content(number + round, 3_000));
+        }
+    }
+    // And nothing stays of them.
+    for node in &nodes {
+        until("the publishers to be gone", || {
+            node.topic("photos")
+                .map_or(true, |topic| topic.publishers.is_empty())
+        });
+    }
+}
+
+#[test]
+fn best_effort_messages_and_large_ones_come_through() {
+    let hosts = row(3, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let quick = nodes[2].subscriber("quick").create().unwrap();
+    let large = reliable(&nodes[2], "large");
+    let at_a = ["quick", "large"].map(|topic| publisher(&nodes[0], topic));
+    at_a.iter().for_each(|at_a| wait_for_subscribers(at_a, 1));
+    for number in 0..30u64 {
+        at_a[0].put(&content(number, 1_000)).unwrap();
+        let sample = receive(&quick);
+        assert!(sample.as_slice().unwrap() == content(number, 1_000));
+    }
+    for number in 0..4u64 {
+        at_a[1].put(&content(number, 30_000_000)).unwrap();
+    }
+    for number in 0..4u64 {
+        assert!(receive(&large).as_slice().unwrap() == content(number, 30_000_000));
+    }
+}
