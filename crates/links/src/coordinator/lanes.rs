@@ -40,7 +40,7 @@ pub(super) fn link_config(links: &Links) -> LinkConfig {
         lanes: links.lanes as usize,
         ..LinkConfig::default()
     };
-    config.beat_ms = (links.lease_ms / 2).clamp(50, 1000);
+    config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);
     config.quiet_ms = (links.lease_ms * 3 / 2).max(300);
     config.sender.retained_bytes_max = links.in_flight_max.0;
     config.sender.outage_bytes_max = links.outage_max.0;
