@@ -250,7 +250,7 @@ def link_plans():
         both = [*link, "--domain", "cuda:0", "--to", "cuda:1"]
         yield "gpus-64MiB-k1", 40, [*both, "--size", "64MiB", "--messages", 20, "--baseline"]
         yield "gpus-1GiB-k1", 60, [*both, "--size", "1GiB", "--messages", 4]
-    yield "cuda-5GiB-k1", 90, [*link, "--domain", "cuda", "--size", "5GiB", "--messages", 1]
+    yield "cuda-5GiB-k1", 180, [*link, "--domain", "cuda", "--size", "5GiB", "--messages", 1]
     for lanes in (1, 4):
         for domain in ("host", "cuda"):
             yield f"{domain}-64MiB-lanes{lanes}", 30, [*link, "--domain", domain, "--size", "64MiB", "--messages", 10, "--lanes", lanes]

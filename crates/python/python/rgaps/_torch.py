@@ -83,7 +83,12 @@ def copy(loan: Loan, tensor: Any, stream: object) -> None:
         handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
         used = torch.cuda.ExternalStream(handle, device=ordinal)
     with torch.cuda.stream(used):
-        as_tensor(loan).copy_(tensor)
+        target = as_tensor(loan)
+        if kind == _CPU or tensor.device in (target.device, torch.device("cpu")):
+            target.copy_(tensor)
+        else:
+            # A pool's memory is mapped for its own GPU: the other one's bytes come over in torch's.
+            target.copy_(tensor.to(target.device))
         if tensor.is_cuda:
             # Its memory may be another stream's: torch must not give it out again before the copy
             # has read it.
