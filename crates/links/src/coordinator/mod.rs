@@ -41,6 +41,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The same when nothing has changed for so long.
 const LOOK_IDLE: Duration = Duration::from_millis(250);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
+/// How often other hosts are told how far their messages are that go on from here.
+const TELL_PASSED: Duration = Duration::from_millis(5);
 /// Pause before what this host's daemon refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Everything is looked at at least so often.
@@ -180,20 +182,40 @@ impl Coordinator {
                 changed = begun;
             }
             self.reconcile();
-            self.tell_passed();
+            let passing = self.tell_passed();
             self.tell();
             self.figures.tell(&self.node, self.peers.values());
             let pause = match changed.elapsed() < IDLE_AFTER {
                 true => LOOK,
                 false => LOOK_IDLE,
             };
-            let left = pause.saturating_sub(begun.elapsed());
-            if let Ok((host, heard)) = self.heard.recv_timeout(left) {
-                self.listen(&host, heard);
-            }
+            self.wait(begun + pause, passing);
         }
         self.leave();
         Ok(())
+    }
+
+    /// Waits until then, or until something was heard. While messages are on their way on, it is told how far they are.
+    fn wait(&mut self, until: Instant, mut passing: bool) {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let pause = match passing {
+                true => left.min(TELL_PASSED),
+                false => left,
+            };
+            match self.heard.recv_timeout(pause) {
+                Ok((host, heard)) => {
+                    self.listen(&host, heard);
+                    // What others wait for is done at once; how far messages are is heard often.
+                    if self.dirty || Instant::now() >= until {
+                        return;
+                    }
+                }
+                Err(_) if left <= pause => return,
+                Err(_) => {}
+            }
+            passing = self.tell_passed();
+        }
     }
 
     fn leave(self) {

@@ -365,8 +365,9 @@ impl Coordinator {
         }
     }
 
-    /// Tells other hosts how far their messages are that are carried on from here.
-    pub(super) fn tell_passed(&mut self) {
+    /// Tells other hosts how far their messages are that are carried on from here. Whether any are on their way.
+    pub(super) fn tell_passed(&mut self) -> bool {
+        let mut passing = false;
         for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
             let mut all = BTreeMap::new();
             for (stream, incoming) in &peer.incoming {
@@ -375,6 +376,7 @@ impl Coordinator {
                     // What has no place here is nobody's to wait for.
                     let landing = incoming.landings.get(&source.publisher);
                     let passed = landing.map_or(u64::MAX, |landing| landing.passed());
+                    passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
                     all.insert((*stream, source.publisher), passed);
                 }
             }
@@ -384,8 +386,11 @@ impl Coordinator {
             }
             for said in peer.through.tell_passed(all) {
                 peer.say(self.own.incarnation, &said);
+                // Something moved, and more may in a moment.
+                passing = true;
             }
         }
+        passing
     }
 
     /// Tells other hosts which of the hosts that they send for are reached.
