@@ -33,6 +33,15 @@ class _Bits:
 
 def as_tensor(exporter: Loan | Sample) -> Any:
     """A tensor over the bytes, without a copy, ordered on torch's current stream."""
+    kind, ordinal = exporter.__dlpack_device__()
+    if kind == _CPU:
+        return _as_tensor(exporter)
+    # Torch asks CUDA's runtime about the address, which opens the current GPU, whichever that is.
+    with _torch().cuda.device(ordinal):
+        return _as_tensor(exporter)
+
+
+def _as_tensor(exporter: Loan | Sample) -> Any:
     torch = _torch()
     try:
         return torch.from_dlpack(exporter)
