@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 mod support;
 
-use rgaps::{Node, PathKind, PeerTopic, RemoteRow};
+use rgaps::{Node, PathKind, PeerTopic, RecvError, RemoteRow};
 use std::time::{Duration, Instant};
 use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
@@ -11,6 +11,10 @@ const WATCHED: Duration = Duration::from_millis(300);
 
 /// `host-a` and `host-b` with something more in their `[links]`.
 fn two(more: [&str; 2]) -> [Host; 2] {
+    two_with_pools(more, ["2GiB"; 2])
+}
+
+fn two_with_pools(more: [&str; 2], caps: [&str; 2]) -> [Host; 2] {
     let ports = ports(2);
     let start = |at: usize| {
         let name = ["host-a", "host-b"][at];
@@ -21,7 +25,7 @@ fn two(more: [&str; 2]) -> [Host; 2] {
             ports[1 - at],
             more[at]
         );
-        Host::start(name, &links)
+        Host::start_with_pool(name, &links, caps[at])
     };
     [start(0), start(1)]
 }
@@ -357,4 +361,51 @@ fn what_an_outage_lost_is_told_with_the_next_message_and_in_the_listing() {
     let sample = receive(&subscriber);
     assert!(sample.as_slice().unwrap() == content(101, 1000));
     assert_eq!(sample.missed(), 0);
+}
+
+#[test]
+fn a_full_pool_where_messages_land_holds_their_topic_back_and_loses_nothing() {
+    const BYTES: usize = 4 << 20;
+    const COUNT: u64 = 40;
+    let hosts = two_with_pools(["", ""], ["2GiB", "64MiB"]);
+    let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
+    let large = there.subscriber("large").reliable().max_held(COUNT as u32);
+    let large = large.create().unwrap();
+    let small = there.subscriber("small").reliable().create().unwrap();
+    let small_there = here.publisher("small").deadline(LIMIT).create().unwrap();
+    let publisher = here.publisher("large").keep_last(4).deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    wait_for_subscribers(&small_there, 1);
+    small_there.put(&content(0, 1000)).unwrap();
+    assert!(receive(&small).as_slice().unwrap() == content(0, 1000));
+    let publishing = std::thread::spawn(move || {
+        for number in 0..COUNT {
+            publisher.put(&content(number, BYTES)).unwrap();
+        }
+        publisher
+    });
+    // All that is landed is held, until there is no memory for more.
+    let mut held = Vec::new();
+    loop {
+        match large.recv_timeout(Duration::from_secs(1)) {
+            Ok(sample) => held.push(sample),
+            Err(RecvError::TimedOut(_)) if held.len() >= 8 => break,
+            Err(RecvError::TimedOut(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(held.len() * BYTES <= 64 << 20 && !publishing.is_finished());
+    for number in 1..20 {
+        small_there.put(&content(number, 1000)).unwrap();
+        assert!(receive(&small).as_slice().unwrap() == content(number, 1000));
+    }
+    let left = held.len() as u64..COUNT;
+    let rest = left.map(|_| receive(&large));
+    for (number, sample) in (0..COUNT).zip(held.into_iter().chain(rest)) {
+        assert_eq!((sample.sequence(), sample.missed()), (number, 0));
+        assert!(sample.as_slice().unwrap() == content(number, BYTES));
+    }
+    publishing.join().unwrap();
+    assert!(large.try_recv().unwrap().is_none(), "nothing comes twice");
 }

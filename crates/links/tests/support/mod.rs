@@ -140,12 +140,23 @@ impl Host {
         Host::start_daemon_in(None, name, links)
     }
 
+    /// With a pool of so many bytes.
+    pub fn start_with_pool(name: &str, links: &str, cap: &str) -> Host {
+        let mut host = Host::start_daemon_with(None, name, links, cap);
+        host.start_links();
+        host
+    }
+
     fn start_daemon_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
+        Host::start_daemon_with(namespace, name, links, "2GiB")
+    }
+
+    fn start_daemon_with(namespace: Option<&str>, name: &str, links: &str, cap: &str) -> Host {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("rgaps.toml");
         let text = format!(
             "socket = \"{}\"\nautostart = false\nlog = \"warn,rgaps_links=info\"\n\
-             [pool.host]\ncap = \"2GiB\"\nsegment = \"8MiB\"\n[links]\n{links}\n",
+             [pool.host]\ncap = \"{cap}\"\nsegment = \"8MiB\"\n[links]\n{links}\n",
             dir.path().join("rgaps.sock").display()
         );
         std::fs::write(&config, text).unwrap();
