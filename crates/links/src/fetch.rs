@@ -11,7 +11,7 @@ pub struct Wanted {
     pub landing: Arc<Landing>,
     /// For a message of so many bytes.
     pub bytes: u64,
-    /// The host that it comes from, and who is told that there is room, or why not.
+    /// The host that it comes from, and who is told that there is room.
     pub host: String,
     /// See `host`.
     pub to: Sender<(String, Heard)>,

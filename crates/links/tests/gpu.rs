@@ -2,14 +2,14 @@
 //! up once. Over a test driver whose streams take their time, so that what is not waited for has not happened.
 mod support;
 
-use rgaps::{Config, Domain, Node, RecvError, Sample};
+use rgaps::{Config, Domain, Node, RecvError};
 use rgaps_cuda::Driver;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
-use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
+use support::{bytes_of, content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
 /// Sizes below, at and above what goes in parts, on both sides.
 const SIZES: [usize; 6] = [0, 1000, 70_000, 3_000_001, 9 << 20, (20 << 20) + 12_345];
@@ -46,13 +46,6 @@ fn calls(process: u32, name: &str) -> Vec<u64> {
         is.then(|| words.next()?.parse().ok())?
     });
     lines.collect()
-}
-
-fn bytes_of(sample: &Sample) -> Vec<u8> {
-    let mut bytes = vec![0; sample.len() as usize];
-    sample.synchronize(LIMIT).unwrap();
-    sample.read(0, &mut bytes).unwrap();
-    bytes
 }
 
 #[test]

@@ -3,6 +3,7 @@ mod support;
 
 use rgaps::{DType, Late};
 use std::time::Duration;
+use support::stream::all_talk;
 use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
 const SIZES: [usize; 7] = [0, 1, 100, 5_000, 70_000, 3_000_000, 12_345_678];
@@ -117,39 +118,7 @@ fn nothing_comes_back_and_three_hosts_get_each_message_once() {
     const COUNT: u64 = 50;
     let hosts = hosts(3, "");
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
-    // All publish and subscribe the same topic.
-    let subscribers: Vec<_> = nodes
-        .iter()
-        .map(|node| node.subscriber("chat").reliable().create().unwrap())
-        .collect();
-    let publishers: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let publisher = node.publisher("chat").deadline(LIMIT);
-            // All are published before any is read.
-            publisher.keep_last(COUNT as u32).create().unwrap()
-        })
-        .collect();
-    for publisher in &publishers {
-        wait_for_subscribers(publisher, 3);
-    }
-    for number in 0..COUNT {
-        for (at, publisher) in publishers.iter().enumerate() {
-            publisher.put(&[at as u8, number as u8]).unwrap();
-        }
-    }
-    for subscriber in &subscribers {
-        let mut next = [0u8; 3];
-        for _ in 0..3 * COUNT {
-            let sample = receive(subscriber);
-            let bytes = sample.as_slice().unwrap();
-            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
-            next[bytes[0] as usize] += 1;
-        }
-        // An echo would be one more.
-        let more = subscriber.recv_timeout(Duration::from_millis(300));
-        assert!(more.is_err(), "{more:?}");
-    }
+    all_talk(&nodes, COUNT, || {});
 }
 
 #[test]

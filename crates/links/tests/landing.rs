@@ -2,10 +2,10 @@
 //! share.
 mod support;
 
-use rgaps::{Domain, Node, RemoteRow, Sample};
+use rgaps::{Domain, Node, RemoteRow};
 use rgaps_cuda::Driver;
 use std::sync::OnceLock;
-use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
+use support::{bytes_of, content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
 const BYTES: usize = 5 << 20;
 
@@ -28,13 +28,6 @@ fn rule(name: &str, topic: &str, domain: &str) -> String {
 fn said(node: &Node, topic: &str, host: &str) -> Option<RemoteRow> {
     let info = node.topic(topic).ok()?;
     info.remote.into_iter().find(|row| row.host == host)
-}
-
-fn bytes_of(sample: &Sample) -> Vec<u8> {
-    let mut bytes = vec![0; sample.len() as usize];
-    sample.synchronize(LIMIT).unwrap();
-    sample.read(0, &mut bytes).unwrap();
-    bytes
 }
 
 #[test]

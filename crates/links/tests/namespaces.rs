@@ -2,27 +2,15 @@
 //! `ip netns` may be used; elsewhere it says why it did nothing.
 mod support;
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{content, until, wait_for_subscribers, Host, LIMIT};
+use support::{content, ip, until, wait_for_subscribers, Host, LIMIT};
 
 /// Two namespaces and a cable; gone when it is dropped.
 struct Cable {
     names: [String; 2],
     ends: [String; 2],
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip")
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
 }
 
 impl Cable {
@@ -34,33 +22,38 @@ impl Cable {
         };
         let [a, b] = &cable.names;
         let [end_a, end_b] = &cable.ends;
-        ip(&["netns", "add", a])?;
-        ip(&["netns", "add", b])?;
-        ip(&[
-            "link", "add", end_a, "netns", a, "type", "veth", "peer", "name", end_b, "netns", b,
-        ])?;
+        ip(&format!("netns add {a}"))?;
+        ip(&format!("netns add {b}"))?;
+        ip(&format!(
+            "link add {end_a} netns {a} type veth peer name {end_b} netns {b}"
+        ))?;
         for (at, (name, end)) in cable.names.iter().zip(&cable.ends).enumerate() {
             let address = format!("10.213.77.{}/24", at + 1);
-            ip(&["-n", name, "addr", "add", &address, "dev", end])?;
-            ip(&["-n", name, "link", "set", "lo", "up"])?;
-            ip(&["-n", name, "link", "set", end, "up"])?;
+            ip(&format!("-n {name} addr add {address} dev {end}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+            ip(&format!("-n {name} link set {end} up"))?;
         }
         Ok(cable)
     }
 
     fn pull(&self) {
-        ip(&["-n", &self.names[1], "link", "set", &self.ends[1], "down"]).unwrap();
+        self.set("down");
     }
 
     fn plug_in(&self) {
-        ip(&["-n", &self.names[1], "link", "set", &self.ends[1], "up"]).unwrap();
+        self.set("up");
+    }
+
+    fn set(&self, state: &str) {
+        let (name, end) = (&self.names[1], &self.ends[1]);
+        ip(&format!("-n {name} link set {end} {state}")).unwrap();
     }
 }
 
 impl Drop for Cable {
     fn drop(&mut self) {
         for name in &self.names {
-            let _ = ip(&["netns", "del", name]);
+            let _ = ip(&format!("netns del {name}"));
         }
     }
 }

@@ -2,10 +2,8 @@
 mod support;
 
 use rgaps::{Late, Node, PeerState, Publisher, Subscriber};
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
 use std::time::Duration;
-use support::stream::{crossed, publish, reached, state, Reader};
+use support::stream::{self, all_talk, crossed, reached, state};
 use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
 /// Hosts in a row: each knows only the ones beside it.
@@ -54,23 +52,11 @@ fn nothing_is_lost_among(mut hosts: Vec<Host>, readers: &[usize], what: impl FnO
     let subscribers: Vec<_> = subscribers.collect();
     let publisher = publisher(&nodes[0], "photos");
     wait_for_subscribers(&publisher, readers.len() as u32);
-    let (stop, stop_reading) = (Arc::default(), Arc::default());
-    let readers: Vec<_> = subscribers
-        .into_iter()
-        .map(|subscriber| Reader::start(subscriber, BYTES, &stop_reading))
-        .collect();
-    let publishing = publish(publisher, BYTES, &stop);
-    std::thread::sleep(Duration::from_millis(300));
-    what(&mut hosts);
-    reached(&nodes[0], &hosts[hosts.len() - 1].name, PeerState::Through);
-    std::thread::sleep(Duration::from_millis(500));
-    stop.store(true, Ordering::Relaxed);
-    until("the publisher", || publishing.is_finished());
-    let published = publishing.join().unwrap();
-    stop_reading.store(true, Ordering::Relaxed);
-    for reader in readers {
-        assert_eq!(reader.end(), published);
-    }
+    stream::nothing_is_lost(publisher, subscribers, BYTES, || {
+        what(&mut hosts);
+        reached(&nodes[0], &hosts[hosts.len() - 1].name, PeerState::Through);
+        std::thread::sleep(Duration::from_millis(500));
+    });
 }
 
 #[test]
@@ -197,38 +183,13 @@ fn four_hosts_in_a_row_all_talk_and_nothing_goes_round() {
     const COUNT: u64 = 30;
     let hosts = row(4, "");
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
-    let subscribers: Vec<_> = nodes.iter().map(|node| reliable(node, "chat")).collect();
-    let publishers: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let publisher = node.publisher("chat").deadline(LIMIT);
-            publisher.keep_last(COUNT as u32).create().unwrap()
-        })
-        .collect();
-    for publisher in &publishers {
-        wait_for_subscribers(publisher, 4);
-    }
-    let remote = nodes[0].topic("chat").unwrap().remote;
-    assert!(
-        remote[2].path.starts_with("through host-b, host-c: tcp"),
-        "{remote:?}"
-    );
-    for number in 0..COUNT {
-        for (at, publisher) in publishers.iter().enumerate() {
-            publisher.put(&[at as u8, number as u8]).unwrap();
-        }
-    }
-    for subscriber in &subscribers {
-        let mut next = [0u8; 4];
-        for _ in 0..4 * COUNT {
-            let sample = receive(subscriber);
-            let bytes = sample.as_slice().unwrap();
-            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
-            next[bytes[0] as usize] += 1;
-        }
-        let more = subscriber.recv_timeout(Duration::from_millis(300));
-        assert!(more.is_err(), "{more:?}");
-    }
+    all_talk(&nodes, COUNT, || {
+        let remote = nodes[0].topic("chat").unwrap().remote;
+        assert!(
+            remote[2].path.starts_with("through host-b, host-c: tcp"),
+            "{remote:?}"
+        );
+    });
     // Each hop carries what is published on its one side, once.
     until("the counts", || {
         let crossed = |from: usize, to: &str| crossed(&nodes[from], to) / COUNT;

@@ -3,23 +3,9 @@
 mod support;
 
 use rgaps::PeerState;
-use std::process::Command;
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
 use std::time::Duration;
-use support::stream::{publish, reached, Reader};
-use support::{until, wait_for_subscribers, Host, LIMIT};
-
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip")
-        .args(arguments.split(' '))
-        .output()
-        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
-}
+use support::stream::{nothing_is_lost, reached};
+use support::{ip, until, wait_for_subscribers, Host, LIMIT};
 
 fn address(host: usize) -> String {
     format!("10.213.90.{}", host + 1)
@@ -100,11 +86,9 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
     let hosts = [0, 1, 2].map(|host| triangle.start(host));
     hosts.iter().for_each(|host| host.wait_for_peers(2));
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
-    let stop_reading = Arc::default();
-    let readers: Vec<_> = nodes
+    let subscribers = nodes
         .iter()
         .map(|node| node.subscriber("photos").reliable().create().unwrap())
-        .map(|subscriber| Reader::start(subscriber, BYTES, &stop_reading))
         .collect();
     let publisher = nodes[0]
         .publisher("photos")
@@ -112,39 +96,31 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
         .create()
         .unwrap();
     wait_for_subscribers(&publisher, 3);
-    let stop = Arc::default();
-    let publishing = publish(publisher, BYTES, &stop);
-    std::thread::sleep(Duration::from_millis(300));
-    // Each time the publisher's host sees the other through the third, and then directly again.
-    for (other, third) in [(1, 2), (2, 1), (1, 2)] {
-        let name = format!("host-{other}");
-        triangle.pull(0, other);
-        reached(&nodes[0], &name, PeerState::Through);
-        until("a path through the third", || {
-            let remote = nodes[0].topic("photos").unwrap().remote;
-            let way = format!("through host-{third}");
-            remote
-                .iter()
-                .any(|row| row.host == name && row.ready && row.path.starts_with(&way))
-        });
-        std::thread::sleep(Duration::from_millis(300));
-        triangle.plug_in(0, other).unwrap();
-        reached(&nodes[0], &name, PeerState::Linked);
-        until("a direct path", || {
-            let remote = nodes[0].topic("photos").unwrap().remote;
-            remote
-                .iter()
-                .any(|row| row.host == name && row.ready && row.path.starts_with("tcp"))
-        });
-        std::thread::sleep(Duration::from_millis(300));
-    }
-    stop.store(true, Ordering::Relaxed);
-    until("the publisher", || publishing.is_finished());
-    let published = publishing.join().unwrap();
-    stop_reading.store(true, Ordering::Relaxed);
-    for reader in readers {
-        assert_eq!(reader.end(), published);
-    }
+    nothing_is_lost(publisher, subscribers, BYTES, || {
+        // Each time the publisher's host sees the other through the third, and then directly again.
+        for (other, third) in [(1, 2), (2, 1), (1, 2)] {
+            let name = format!("host-{other}");
+            triangle.pull(0, other);
+            reached(&nodes[0], &name, PeerState::Through);
+            until("a path through the third", || {
+                let remote = nodes[0].topic("photos").unwrap().remote;
+                let way = format!("through host-{third}");
+                remote
+                    .iter()
+                    .any(|row| row.host == name && row.ready && row.path.starts_with(&way))
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            triangle.plug_in(0, other).unwrap();
+            reached(&nodes[0], &name, PeerState::Linked);
+            until("a direct path", || {
+                let remote = nodes[0].topic("photos").unwrap().remote;
+                remote
+                    .iter()
+                    .any(|row| row.host == name && row.ready && row.path.starts_with("tcp"))
+            });
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
     // What was kept for a host that was reached in another way is no loss.
     for row in nodes[0].peers().unwrap().peers {
         assert_eq!(row.topics, [], "{row:?}");

@@ -314,7 +314,7 @@ impl Receiver {
 
     /// The head, if it moved at all: for a sender that stalls and for an idle link.
     pub fn head_if_moved(&mut self) -> Option<u64> {
-        (self.head != self.returned).then(|| self.take_head())
+        self.head_has_moved().then(|| self.take_head())
     }
 
     /// Whether it moved since the sender heard of it.

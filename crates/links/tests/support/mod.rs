@@ -12,6 +12,26 @@ use std::time::{Duration, Instant};
 /// How long anything may take.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
+/// Lays networks; the arguments of one call have a space between them.
+pub fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip")
+        .args(arguments.split(' '))
+        .output()
+        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+/// A sample's bytes, when they are there, wherever they are.
+pub fn bytes_of(sample: &Sample) -> Vec<u8> {
+    let mut bytes = vec![0; sample.len() as usize];
+    sample.synchronize(LIMIT).unwrap();
+    sample.read(0, &mut bytes).unwrap();
+    bytes
+}
+
 /// `rgapsd` beside the test's executable, built if it is not there or old; or `RGAPS_DAEMON`.
 pub fn rgapsd() -> PathBuf {
     static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();

@@ -1,7 +1,7 @@
 //! Messages that are published and read all the time, while something happens to the hosts.
 #![allow(dead_code)]
 
-use super::{content, until};
+use super::{content, receive, until, wait_for_subscribers, LIMIT};
 use rgaps::{Node, PeerState, Publisher, Subscriber};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -71,6 +71,68 @@ pub fn publish(publisher: Publisher, bytes: usize, stop: &Arc<AtomicBool>) -> Jo
         }
         number
     })
+}
+
+/// Publishes to these subscribers while something happens: each gets all of it, in order and once.
+pub fn nothing_is_lost(
+    publisher: Publisher,
+    subscribers: Vec<Subscriber>,
+    bytes: usize,
+    what: impl FnOnce(),
+) {
+    let (stop, stop_reading) = (Arc::default(), Arc::default());
+    let readers: Vec<_> = subscribers
+        .into_iter()
+        .map(|subscriber| Reader::start(subscriber, bytes, &stop_reading))
+        .collect();
+    let publishing = publish(publisher, bytes, &stop);
+    std::thread::sleep(Duration::from_millis(300));
+    what();
+    stop.store(true, Ordering::Relaxed);
+    until("the publisher", || publishing.is_finished());
+    let published = publishing.join().unwrap();
+    stop_reading.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert_eq!(reader.end(), published);
+    }
+}
+
+/// All publish `count` messages on the same topic and subscribe it, and each gets each message once, in its publisher's order.
+/// `ready` is called when all paths are there, before anything is published.
+pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
+    let subscribers: Vec<_> = nodes
+        .iter()
+        .map(|node| node.subscriber("chat").reliable().create().unwrap())
+        .collect();
+    let publishers: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let publisher = node.publisher("chat").deadline(LIMIT);
+            // All are published before any is read.
+            publisher.keep_last(count as u32).create().unwrap()
+        })
+        .collect();
+    for publisher in &publishers {
+        wait_for_subscribers(publisher, nodes.len() as u32);
+    }
+    ready();
+    for number in 0..count {
+        for (at, publisher) in publishers.iter().enumerate() {
+            publisher.put(&[at as u8, number as u8]).unwrap();
+        }
+    }
+    for subscriber in &subscribers {
+        let mut next = vec![0u8; nodes.len()];
+        for _ in 0..nodes.len() as u64 * count {
+            let sample = receive(subscriber);
+            let bytes = sample.as_slice().unwrap();
+            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
+            next[bytes[0] as usize] += 1;
+        }
+        // An echo would be one more.
+        let more = subscriber.recv_timeout(Duration::from_millis(300));
+        assert!(more.is_err(), "{more:?}");
+    }
 }
 
 /// Waits until hosts are reached so.
