@@ -6,7 +6,7 @@ Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 Sections: tests, python, figures, links, races, chaos, mps, compare, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
-(`finished`). Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
+(`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
 Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of all sections but doctor,
 for machines that are lent for minutes: --only races --match across-copy.
@@ -37,6 +37,8 @@ def say(text):
 
 def failed(name, how, output=""):
     say(f"{name}: FAILED: {how}")
+    if output:
+        (out_folder / f"{name.replace(' ', '-')}.log").write_text(output)
     report["failures"].append({"name": name, "exit": how, "output": output[-OUTPUT_CHARS:]})
     save("report", report)
 
