@@ -137,8 +137,8 @@ impl Batch {
 
 /// Where a frame's payload goes.
 pub(crate) enum Destination {
-    /// At this offset of the lane's ring.
-    Ring(usize),
+    /// A small message: to be handed to [`Driver::landed`] in one piece.
+    Hand,
     /// Into a message's place (or nowhere, if it was refused).
     Chunk(crate::places::Chunk),
 }
@@ -460,10 +460,7 @@ impl Driver {
         self.act(None);
         Ok(match result? {
             None => None,
-            Some(Target::Ring(offset)) => {
-                let offset = usize::try_from(offset).expect("rings are small");
-                Some(Destination::Ring(offset))
-            }
+            Some(Target::Ring(_)) => Some(Destination::Hand),
             Some(Target::Region(at)) => {
                 let chunk = self.receiver.places().chunk(at, frame.payload_bytes());
                 Some(Destination::Chunk(
@@ -473,10 +470,11 @@ impl Driver {
         })
     }
 
-    /// The bytes of the lane's oldest frame that has some are there; `ring` is the lane's.
-    pub(crate) fn landed(&mut self, lane: u32, ring: &[u8]) -> Result<(), PeerLie> {
+    /// The bytes of the lane's oldest frame that has some are there: those of a small message here, of a chunk
+    /// where they belong.
+    pub(crate) fn landed(&mut self, lane: u32, small: &[u8]) -> Result<(), PeerLie> {
         let result = self.receiver.landed(lane);
-        self.act(Some(ring));
+        self.act(Some(small));
         result
     }
 
@@ -680,12 +678,12 @@ impl Driver {
     }
 
     /// Carries out what the ends say.
-    fn act(&mut self, ring: Option<&[u8]>) {
+    fn act(&mut self, small: Option<&[u8]>) {
         loop {
             if let Some(action) = self.sender.action() {
                 self.act_as_sender(action);
             } else if let Some(action) = self.receiver.action() {
-                self.act_as_receiver(action, ring);
+                self.act_as_receiver(action, small);
             } else {
                 break;
             }
@@ -739,7 +737,7 @@ impl Driver {
         }
     }
 
-    fn act_as_receiver(&mut self, action: Action, ring: Option<&[u8]>) {
+    fn act_as_receiver(&mut self, action: Action, small: Option<&[u8]>) {
         match action {
             Action::Write(write) => {
                 let mut frame = write.frame;
@@ -765,15 +763,13 @@ impl Driver {
             Action::Take {
                 flow,
                 sequence,
-                offset,
                 bytes,
                 meta_bytes,
                 ..
             } => {
-                let ring = ring.expect("it is told in `landed`");
-                let from = usize::try_from(offset).expect("rings are small");
-                let to = from + usize::try_from(bytes).expect("rings are small");
-                let taken = (ring[from..to].to_vec(), usize::from(meta_bytes));
+                let small = small.expect("it is told in `landed`");
+                debug_assert_eq!(small.len(), bytes as usize);
+                let taken = (small.to_vec(), usize::from(meta_bytes));
                 self.taken.insert((flow, sequence), taken);
             }
             Action::Commit {

@@ -125,7 +125,7 @@ impl Owner for Ears {
 struct Pipe {
     bytes: VecDeque<u8>,
     batch: Batch,
-    ring: Vec<u8>,
+    small: Vec<u8>,
     /// A payload that is being read: where it goes, and how much of it is there.
     landing: Option<(Destination, usize, usize)>,
 }
@@ -190,7 +190,6 @@ impl World {
                 true => lane.closed[end] = true,
                 false => {
                     lane.open[end] = true;
-                    lane.to[end].ring = vec![0; RING as usize];
                     assert!(driver.lane_opened(lane.number, ring, ring, self.now));
                 }
             }
@@ -364,13 +363,14 @@ fn read(driver: &mut Driver, lane: &mut Lane, end: usize, random: &mut Random, n
             .min(1 + random.below(2000) as usize);
         let bytes: Vec<u8> = pipe.bytes.drain(..some).collect();
         match destination {
-            Destination::Ring(at) => pipe.ring[*at + *done..][..some].copy_from_slice(&bytes),
+            Destination::Hand => pipe.small.extend(&bytes),
             Destination::Chunk(chunk) => fill(&mut chunk.part, *done, &bytes),
         }
         *done += some;
         if done == all {
             pipe.landing = None;
-            driver.landed(lane.number, &pipe.ring).unwrap();
+            driver.landed(lane.number, &pipe.small).unwrap();
+            pipe.small.clear();
         }
         return;
     }

@@ -203,10 +203,6 @@ impl Running {
         self.core.lock().expect("no thread of a link panics")
     }
 
-    pub(crate) fn ring_bytes(&self) -> usize {
-        usize::try_from(self.ring.bytes()).expect("rings are small")
-    }
-
     // What the owner does.
 
     pub(crate) fn open(&self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
@@ -358,8 +354,8 @@ impl Running {
         result.map_err(|lie| self.cut_off(lane, &lie))
     }
 
-    pub(crate) fn landed(&self, lane: u32, ring: &[u8]) -> Result<(), String> {
-        let result = self.lock().driver.landed(lane, ring);
+    pub(crate) fn landed(&self, lane: u32, small: &[u8]) -> Result<(), String> {
+        let result = self.lock().driver.landed(lane, small);
         result.map_err(|lie| self.cut_off(lane, &lie))
     }
 

@@ -1,47 +1,17 @@
-//! A lane, and the one over a byte stream.
+//! A lane over a byte stream.
 //!
 //! A [`Stream`] has two threads. One reads frames and puts their bytes where they belong, straight from the
 //! socket. What is short is written by whichever thread has something to say, without waiting; what is long
 //! or would have to wait is left to the lane's writing thread.
 
+use super::{Lane, LaneStatus};
 use crate::connection::{Connection, Wait};
 use crate::driver::{fill, Batch, Destination, BATCH_SLICES, BULK_BYTES};
 use crate::frame::{Decoded, Frame};
 use crate::running::Running;
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
-
-/// One connection of a link, with the threads that it needs. It takes what it writes from its link
-/// ([`Running::batch`]), and tells it of frames and of bytes that are there.
-pub(crate) trait Lane: Send + Sync {
-    /// Something waits to be written. Does not block.
-    fn kick(&self, link: &Running);
-    /// The lane ends; soon its last thread tells the link ([`Running::lane_ended`]).
-    fn close(&self, why: &str);
-    /// One frame, now or never: the lane is about to be closed.
-    fn last_word(&self, frame: &Frame);
-    fn status(&self) -> LaneStatus;
-    /// When something was heard, or we last were not listening, and when something was said.
-    fn heard_ms(&self, now_ms: u64) -> u64;
-    fn spoke_ms(&self) -> u64;
-}
-
-/// A lane as others see it.
-#[derive(Clone, Debug)]
-pub struct LaneStatus {
-    /// Its number.
-    pub number: u32,
-    /// The peer's address.
-    pub peer: SocketAddr,
-    /// It is TLS.
-    pub encrypted: bool,
-    /// Bytes that were written, frames included.
-    pub bytes_out: u64,
-    /// Bytes that were read.
-    pub bytes_in: u64,
-}
 
 /// Bytes that are read at once when a frame is expected.
 const READ_BYTES: usize = 16 << 10;
@@ -204,9 +174,9 @@ impl Stream {
     }
 
     fn frames(&self, link: &Arc<Running>) -> Result<(), String> {
-        let mut ring = vec![0; link.ring_bytes()];
         let mut buffer = vec![0; READ_BYTES];
-        let mut waste = vec![];
+        // A small message that was not read in one piece, and what nobody wants.
+        let (mut small, mut waste) = (vec![], vec![]);
         let (mut start, mut end, mut at_once, mut frames) = (0, 0, READ_BYTES, 0);
         loop {
             let decoded = Frame::decode(&buffer[start..end]);
@@ -233,10 +203,12 @@ impl Stream {
             let destination = link.frame(self.number, &frame)?;
             match destination {
                 None => {}
-                Some(Destination::Ring(offset)) => {
-                    let into = &mut ring[offset..offset + payload];
-                    into[..have].copy_from_slice(&buffer[start..start + have]);
-                    self.fill_all(&mut into[have..], link)?;
+                Some(Destination::Hand) => {
+                    if have < payload {
+                        small.resize(payload, 0);
+                        small[..have].copy_from_slice(&buffer[start..start + have]);
+                        self.fill_all(&mut small[have..], link)?;
+                    }
                     at_once = READ_BYTES;
                 }
                 Some(Destination::Chunk(mut chunk)) => {
@@ -259,8 +231,14 @@ impl Stream {
                 }
             }
             if payload > 0 {
+                let whole = have == payload;
+                let small = if whole {
+                    &buffer[start..start + have]
+                } else {
+                    &small
+                };
+                link.landed(self.number, small)?;
                 start += have;
-                link.landed(self.number, &ring)?;
             }
             frames += 1;
             if frames >= FRAMES_AT_ONCE || payload > BULK_BYTES {

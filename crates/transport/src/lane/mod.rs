@@ -1,0 +1,39 @@
+//! Lanes: connections of a link, each of its own kind.
+
+mod stream;
+
+use crate::frame::Frame;
+use crate::running::Running;
+use std::net::SocketAddr;
+
+pub(crate) use stream::Stream;
+
+/// One connection of a link, with the threads that it needs. It takes what it writes from its link
+/// ([`Running::batch`]), and tells it of frames and of bytes that are there.
+pub(crate) trait Lane: Send + Sync {
+    /// Something waits to be written. Does not block.
+    fn kick(&self, link: &Running);
+    /// The lane ends; soon its last thread tells the link ([`Running::lane_ended`]).
+    fn close(&self, why: &str);
+    /// One frame, now or never: the lane is about to be closed.
+    fn last_word(&self, frame: &Frame);
+    fn status(&self) -> LaneStatus;
+    /// When something was heard, or we last were not listening, and when something was said.
+    fn heard_ms(&self, now_ms: u64) -> u64;
+    fn spoke_ms(&self) -> u64;
+}
+
+/// A lane as others see it.
+#[derive(Clone, Debug)]
+pub struct LaneStatus {
+    /// Its number.
+    pub number: u32,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// It is TLS.
+    pub encrypted: bool,
+    /// Bytes that were written, frames included.
+    pub bytes_out: u64,
+    /// Bytes that were read.
+    pub bytes_in: u64,
+}
