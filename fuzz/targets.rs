@@ -1,7 +1,7 @@
 //! What is fuzzed: bytes in, and nothing but panics if something is wrong. Used by `fuzz/` (libFuzzer) and by
 //! `tests/fuzz.rs` (seeded, everywhere).
 use rgaps_transport::cursors::{Ring, Watermark};
-use rgaps_transport::frame::{Decoded, Lanes, FRAME_BYTES_MAX};
+use rgaps_transport::frame::{Decoded, Lanes, Remote, FRAME_BYTES_MAX};
 use rgaps_transport::link::{Action, Span, Target};
 use rgaps_transport::{
     Endpoint, EndpointConfig, Flow, Frame, LaneKey, Link, LinkConfig, Meta, Offered, Owner, Peer,
@@ -365,6 +365,7 @@ fn frame(op: u64, numbers: &mut Numbers<'_>) -> Option<Frame> {
             grant: b,
             offset: numbers.number()?,
             lanes: Lanes::new(&[0, 1, 2, 3][..1 + numbers.next()? as usize % 4])?,
+            remote: Remote::new(numbers.number()?, &[1, 2][..numbers.next()? as usize % 3]),
         },
         14 => Frame::Head { head: a },
         15 => Frame::Abandon { grant: a },

@@ -703,10 +703,9 @@ impl Driver {
                     let to = from + usize::try_from(span.bytes).expect("it is in memory");
                     (Arc::clone(payload), from, to)
                 });
-                let (frame, meta) = (write.frame, write.meta);
                 out.writes.push_back(Queued {
-                    frame,
-                    meta,
+                    frame: write.frame,
+                    meta: write.meta,
                     payload,
                 });
                 if out.writes.len() > CONTROL_MAX {

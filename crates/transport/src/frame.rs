@@ -12,7 +12,7 @@ use crate::wire::{Fields, Sink};
 use thiserror::Error;
 
 /// The version of all frames; peers name theirs in every header.
-pub const WIRE_VERSION: u8 = 1;
+pub const WIRE_VERSION: u8 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 8;
 /// The longest frame, header included, without the message's bytes.
@@ -98,6 +98,59 @@ impl Lanes {
     }
 }
 
+/// NICs of a host through which a landing place may be written.
+pub const RAILS_MAX: usize = 4;
+
+/// Where a landing place lies for a peer that writes there itself, through lanes that can (RDMA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    address: u64,
+    rkeys: [u32; RAILS_MAX],
+    count: u8,
+}
+
+impl Remote {
+    /// At this address, with the key of each of the host's rails. `None` if there is none or more than
+    /// [`RAILS_MAX`], or the address leaves no room for a message.
+    pub fn new(address: u64, rkeys: &[u32]) -> Option<Self> {
+        let room = address.checked_add(MESSAGE_BYTES_MAX).is_some();
+        let mut all = [0; RAILS_MAX];
+        all.get_mut(..rkeys.len())?.copy_from_slice(rkeys);
+        let count = u8::try_from(rkeys.len()).ok()?;
+        (room && count > 0).then_some(Self {
+            address,
+            rkeys: all,
+            count,
+        })
+    }
+
+    /// The address of a byte of the message, and the key of one of the host's rails; `None` if it has no such rail.
+    pub fn at(&self, offset: u64, rail: u8) -> Option<(u64, u32)> {
+        let rkey = self.rkeys[..usize::from(self.count)].get(usize::from(rail))?;
+        Some((self.address.checked_add(offset)?, *rkey))
+    }
+}
+
+/// Whether a lane is to be an RDMA lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wish {
+    /// This end cannot, or is not to.
+    #[default]
+    No = 0,
+    /// If it can be; else it is a TCP lane.
+    Prefer = 1,
+    /// Or there is to be no lane.
+    Require = 2,
+}
+
+impl Wish {
+    fn from_wire(code: u8) -> Option<Self> {
+        let all = [Self::No, Self::Prefer, Self::Require];
+        all.into_iter().find(|wish| *wish as u8 == code)
+    }
+}
+
 /// Bytes of a link's key.
 pub const KEY_BYTES: usize = 32;
 
@@ -157,8 +210,8 @@ pub enum Frame {
         lane: u32,
         /// The eager ring that the other may write through this lane.
         ring_bytes: u64,
-        /// The region in which landing places lie.
-        region_bytes: u64,
+        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
+        rdma: Wish,
         /// The incarnation that it expects at the other end.
         to: u64,
         /// The link's key.
@@ -211,6 +264,8 @@ pub enum Frame {
         offset: u64,
         /// The lanes that may write there.
         lanes: Lanes,
+        /// Where that is for lanes that write by themselves; none if they cannot.
+        remote: Option<Remote>,
     },
     /// A part of it; its bytes follow.
     Chunk {
@@ -277,6 +332,23 @@ pub enum Frame {
     },
     /// The link ends, in peace.
     Goodbye,
+    /// While an RDMA lane is agreed on: the end of the channel that speaks has.
+    Channel {
+        /// Which of its rails that is.
+        rail: u8,
+        /// What the peer needs to connect its own to it; the verbs know what that means.
+        address: Meta,
+    },
+    /// The same: this end has done that.
+    Ready {
+        /// What: the first is that it has connected its end, the second that it has heard a word through it.
+        step: u8,
+    },
+    /// The same: it cannot be.
+    NoChannel {
+        /// Why, in words.
+        why: Meta,
+    },
 }
 
 /// Why bytes are no frame.
@@ -330,21 +402,32 @@ const CLOSE: u8 = 12;
 const ALIVE: u8 = 13;
 const RESET: u8 = 14;
 const GOODBYE: u8 = 15;
+const CHANNEL: u8 = 16;
+const READY: u8 = 17;
+const NO_CHANNEL: u8 = 18;
+
+/// A length and room for the longest.
+const META_WIRE_BYTES: usize = 2 + META_BYTES_MAX;
+/// Whether there is one, an address and keys.
+const REMOTE_WIRE_BYTES: usize = 9 + 4 * RAILS_MAX;
 
 /// The length of a kind's body.
 fn body_bytes(kind: u8) -> Option<usize> {
     Some(match kind {
-        HELLO => 44 + KEY_BYTES,
+        HELLO => 37 + KEY_BYTES,
         OPEN | CLOSE => 24,
         EAGER => 46,
-        REQUEST => 42 + META_BYTES_MAX,
-        GRANT => 41 + 4 * LANES_MAX,
+        REQUEST => 40 + META_WIRE_BYTES,
+        GRANT => 41 + 4 * LANES_MAX + REMOTE_WIRE_BYTES,
         CHUNK => 20,
         ACK => 32,
         GAP => 40,
         HEAD | STALL | ABANDON | ALIVE => 8,
         RESET => 9,
         GOODBYE => 0,
+        CHANNEL => 1 + META_WIRE_BYTES,
+        READY => 1,
+        NO_CHANNEL => META_WIRE_BYTES,
         _ => return None,
     })
 }
@@ -367,6 +450,9 @@ impl Frame {
             Self::Alive { .. } => ALIVE,
             Self::Reset { .. } => RESET,
             Self::Goodbye => GOODBYE,
+            Self::Channel { .. } => CHANNEL,
+            Self::Ready { .. } => READY,
+            Self::NoChannel { .. } => NO_CHANNEL,
         }
     }
 
@@ -391,7 +477,7 @@ impl Frame {
                 realm,
                 lane,
                 ring_bytes,
-                region_bytes,
+                rdma,
                 to,
                 key,
             } => {
@@ -399,7 +485,7 @@ impl Frame {
                     .u64(realm)
                     .u32(lane)
                     .u64(ring_bytes)
-                    .u64(region_bytes)
+                    .u8(rdma as u8)
                     .u64(to)
                     .bytes(&key.0);
             }
@@ -425,7 +511,7 @@ impl Frame {
                 meta,
             } => {
                 sink.flow(flow).u64(sequence).u64(charge_end).u64(bytes);
-                sink.u16(meta.length).bytes(&meta.bytes);
+                sink.meta(&meta);
             }
             Self::Grant {
                 flow,
@@ -433,6 +519,7 @@ impl Frame {
                 grant,
                 offset,
                 lanes,
+                remote,
             } => {
                 sink.flow(flow)
                     .u64(sequence)
@@ -441,6 +528,14 @@ impl Frame {
                     .u8(lanes.count);
                 for number in lanes.numbers {
                     sink.u32(number);
+                }
+                let (address, rkeys, count) = match remote {
+                    Some(remote) => (remote.address, remote.rkeys, remote.count),
+                    None => (0, [0; RAILS_MAX], 0),
+                };
+                sink.u64(address).u8(count);
+                for rkey in rkeys {
+                    sink.u32(rkey);
                 }
             }
             Self::Chunk {
@@ -471,6 +566,15 @@ impl Frame {
                 sink.u8(reason as u8).u64(ours);
             }
             Self::Goodbye => {}
+            Self::Channel { rail, address } => {
+                sink.u8(rail).meta(&address);
+            }
+            Self::Ready { step } => {
+                sink.u8(step);
+            }
+            Self::NoChannel { why } => {
+                sink.meta(&why);
+            }
         }
         let written = sink.written();
         assert_eq!(written, HEADER_BYTES + body, "a kind's body has one length");
@@ -512,15 +616,22 @@ impl Frame {
 /// The body of a kind: `None` if it is too short, else the frame or the field that is wrong.
 fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static str>> {
     let frame = match kind {
-        HELLO => Frame::Hello {
-            node: from.u64()?,
-            realm: from.u64()?,
-            lane: from.u32()?,
-            ring_bytes: from.u64()?,
-            region_bytes: from.u64()?,
-            to: from.u64()?,
-            key: LaneKey(from.bytes(KEY_BYTES)?.try_into().ok()?),
-        },
+        HELLO => {
+            let (node, realm, lane) = (from.u64()?, from.u64()?, from.u32()?);
+            let ring_bytes = from.u64()?;
+            let Some(rdma) = Wish::from_wire(from.u8()?) else {
+                return Some(Err("rdma"));
+            };
+            Frame::Hello {
+                node,
+                realm,
+                lane,
+                ring_bytes,
+                rdma,
+                to: from.u64()?,
+                key: LaneKey(from.bytes(KEY_BYTES)?.try_into().ok()?),
+            }
+        }
         OPEN => Frame::Open {
             flow: from.flow()?,
             first: from.u64()?,
@@ -536,14 +647,10 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
         REQUEST => {
             let (flow, sequence) = (from.flow()?, from.u64()?);
             let (charge_end, bytes) = (from.u64()?, from.u64()?);
-            let length = usize::from(from.u16()?);
-            let all = from.bytes(META_BYTES_MAX)?;
-            let Some(meta) = all.get(..length).and_then(Meta::new) else {
-                return Some(Err("meta_bytes"));
+            let meta = match decode_meta(from)? {
+                Ok(meta) => meta,
+                Err(field) => return Some(Err(field)),
             };
-            if all[length..].iter().any(|byte| *byte != 0) {
-                return Some(Err("meta"));
-            }
             Frame::Request {
                 flow,
                 sequence,
@@ -563,12 +670,17 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
             let Some(lanes) = listed.filter(|lanes| lanes.numbers == numbers) else {
                 return Some(Err("lanes"));
             };
+            let remote = match decode_remote(from)? {
+                Ok(remote) => remote,
+                Err(field) => return Some(Err(field)),
+            };
             Frame::Grant {
                 flow,
                 sequence,
                 grant,
                 offset,
                 lanes,
+                remote,
             }
         }
         CHUNK => Frame::Chunk {
@@ -603,22 +715,56 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
             None => return Some(Err("reason")),
         },
         GOODBYE => Frame::Goodbye,
+        CHANNEL => {
+            let rail = from.u8()?;
+            match decode_meta(from)? {
+                Ok(address) => Frame::Channel { rail, address },
+                Err(field) => return Some(Err(field)),
+            }
+        }
+        READY => Frame::Ready { step: from.u8()? },
+        NO_CHANNEL => match decode_meta(from)? {
+            Ok(why) => Frame::NoChannel { why },
+            Err(field) => return Some(Err(field)),
+        },
         _ => return None,
     };
     Some(check(&frame).map(|()| frame))
 }
 
+/// A length, and bytes of which those behind it are zero.
+fn decode_meta(from: &mut Fields<'_>) -> Option<Result<Meta, &'static str>> {
+    let length = usize::from(from.u16()?);
+    let all = from.bytes(META_BYTES_MAX)?;
+    let Some(meta) = all.get(..length).and_then(Meta::new) else {
+        return Some(Err("meta_bytes"));
+    };
+    let zero = all[length..].iter().all(|byte| *byte == 0);
+    Some(zero.then_some(meta).ok_or("meta"))
+}
+
+/// An address and its keys, of which those behind their count are zero; without keys there is no address.
+fn decode_remote(from: &mut Fields<'_>) -> Option<Result<Option<Remote>, &'static str>> {
+    let (address, count) = (from.u64()?, from.u8()?);
+    let mut rkeys = [0; RAILS_MAX];
+    for rkey in &mut rkeys {
+        *rkey = from.u32()?;
+    }
+    if (address, count, rkeys) == (0, 0, [0; RAILS_MAX]) {
+        return Some(Ok(None));
+    }
+    let listed = rkeys.get(..usize::from(count));
+    let remote = listed.and_then(|listed| Remote::new(address, listed));
+    let whole = remote.filter(|remote| remote.rkeys == rkeys);
+    Some(whole.map(Some).ok_or("remote"))
+}
+
 /// Bounds that hold whatever the state of the link.
 fn check(frame: &Frame) -> Result<(), &'static str> {
     let verdicts: &[(bool, &'static str)] = match *frame {
-        Frame::Hello {
-            ring_bytes,
-            region_bytes,
-            ..
-        } => &[
-            (crate::cursors::Ring::new(ring_bytes).is_ok(), "ring_bytes"),
-            (region_bytes <= MESSAGE_BYTES_MAX, "region_bytes"),
-        ],
+        Frame::Hello { ring_bytes, .. } => {
+            &[(crate::cursors::Ring::new(ring_bytes).is_ok(), "ring_bytes")]
+        }
         Frame::Eager {
             sequence,
             charge_end,

@@ -4,7 +4,8 @@
 use crate::connection::Connection;
 use crate::cursors::Ring;
 use crate::frame::{
-    DecodeError, Decoded, Frame, LaneKey, ResetReason, FRAME_BYTES_MAX, HEADER_BYTES, WIRE_VERSION,
+    DecodeError, Decoded, Frame, LaneKey, ResetReason, Wish, FRAME_BYTES_MAX, HEADER_BYTES,
+    WIRE_VERSION,
 };
 use std::io;
 use std::time::{Duration, Instant};
@@ -62,6 +63,7 @@ pub(crate) struct Hello {
     pub(crate) realm: u64,
     pub(crate) lane: u32,
     pub(crate) ring: Ring,
+    pub(crate) rdma: Wish,
     pub(crate) to: u64,
     pub(crate) key: LaneKey,
 }
@@ -73,7 +75,7 @@ impl Hello {
             realm: self.realm,
             lane: self.lane,
             ring_bytes: self.ring.bytes(),
-            region_bytes: 0,
+            rdma: self.rdma,
             to: self.to,
             key: self.key,
         }
@@ -117,14 +119,15 @@ fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
             realm,
             lane,
             ring_bytes,
+            rdma,
             to,
             key,
-            ..
         } => Ok(Hello {
             node,
             realm,
             lane,
             ring: Ring::new(ring_bytes).expect("the decoder checks it"),
+            rdma,
             to,
             key,
         }),
@@ -198,6 +201,7 @@ pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<H
         realm,
         lane: 0,
         ring: Ring::new(256).expect("a ring's size"),
+        rdma: Wish::No,
         to: 0,
         key: LaneKey([0; 32]),
     };

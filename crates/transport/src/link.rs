@@ -5,7 +5,7 @@
 
 use crate::credits::WindowLie;
 use crate::cursors::CursorLie;
-use crate::frame::{Flow, Frame, Meta};
+use crate::frame::{Flow, Frame, Meta, Remote};
 use thiserror::Error;
 
 /// Bytes in the registered region of the host that speaks.
@@ -37,6 +37,8 @@ pub struct Write {
     pub payload: Option<(Span, Target)>,
     /// The description of an eager message.
     pub meta: Option<Meta>,
+    /// Of a chunk: where its message's place is for a lane that writes by itself.
+    pub remote: Option<Remote>,
 }
 
 /// What the owner has to do.

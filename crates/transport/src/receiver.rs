@@ -788,6 +788,7 @@ impl<P: Places> Receiver<P> {
             frame,
             payload: None,
             meta: None,
+            remote: None,
         }));
     }
 
@@ -810,6 +811,8 @@ impl<P: Places> Receiver<P> {
                     grant: number,
                     offset,
                     lanes,
+                    // Whose memory it is knows whether a peer can write there.
+                    remote: None,
                 },
             );
         }
@@ -836,6 +839,7 @@ impl<P: Places> Receiver<P> {
                     frame,
                     payload: None,
                     meta: None,
+                    remote: None,
                 }));
             }
         }
@@ -857,6 +861,7 @@ impl<P: Places> Receiver<P> {
                     frame,
                     payload: None,
                     meta: None,
+                    remote: None,
                 }));
             }
             while let Some((sequence, asked)) = state.pending.first_key_value() {

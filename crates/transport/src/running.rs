@@ -6,7 +6,7 @@
 use crate::cursors::Ring;
 use crate::driver::{Batch, Destination, Driver, Sent};
 use crate::endpoint::Shared;
-use crate::frame::{Flow, Frame, LaneKey, ResetReason, LANES_MAX};
+use crate::frame::{Flow, Frame, LaneKey, ResetReason, Wish, LANES_MAX};
 use crate::hello::{answer, refuse, Hello, HelloError};
 use crate::lane::{Lane, LaneStatus, Stream};
 use crate::owner::{Event, Owner, Payload};
@@ -490,6 +490,7 @@ impl Running {
             realm: self.shared.realm,
             lane,
             ring: self.ring,
+            rdma: Wish::No,
             to: core.peer.incarnation,
             key: core.peer.key,
         }

@@ -7,7 +7,9 @@
 
 use crate::credits::SendWindow;
 use crate::cursors::{Reserved, Ring, Sender as RingSender};
-use crate::frame::{Flow, Frame, Lanes, Meta, CHUNK_BYTES_MAX, LANES_MAX, MESSAGE_BYTES_MAX};
+use crate::frame::{
+    Flow, Frame, Lanes, Meta, Remote, CHUNK_BYTES_MAX, LANES_MAX, MESSAGE_BYTES_MAX,
+};
 use crate::link::{lie, Action, PeerLie, Span, Target, Write};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -71,6 +73,7 @@ enum State {
     Granted {
         grant: u64,
         place: u64,
+        remote: Option<Remote>,
         lanes: Lanes,
         used: [bool; LANES_MAX],
         sent: u64,
@@ -468,8 +471,9 @@ impl Sender {
                 grant,
                 offset,
                 lanes,
+                remote,
             } => {
-                self.granted(flow, sequence, grant, offset, lanes);
+                self.granted(flow, sequence, grant, (offset, remote), lanes);
                 self.wake(flow);
             }
             Frame::Head { head } => {
@@ -544,7 +548,14 @@ impl Sender {
         Ok(())
     }
 
-    fn granted(&mut self, flow: Flow, sequence: u64, grant: u64, place: u64, lanes: Lanes) {
+    fn granted(
+        &mut self,
+        flow: Flow,
+        sequence: u64,
+        grant: u64,
+        (place, remote): (u64, Option<Remote>),
+        lanes: Lanes,
+    ) {
         let open = lanes
             .as_slice()
             .iter()
@@ -562,6 +573,7 @@ impl Sender {
                     entry.state = State::Granted {
                         grant,
                         place,
+                        remote,
                         lanes,
                         used,
                         sent: 0,
@@ -604,6 +616,7 @@ impl Sender {
             frame,
             payload: None,
             meta: None,
+            remote: None,
         }));
     }
 
@@ -847,6 +860,7 @@ impl Sender {
             frame,
             payload,
             meta: Some(*meta),
+            remote: None,
         };
         self.actions.push_back(Action::Write(write));
         true
@@ -864,6 +878,7 @@ impl Sender {
             State::Granted {
                 grant,
                 place,
+                remote,
                 lanes,
                 used,
                 sent,
@@ -899,11 +914,13 @@ impl Sender {
             .busy
             .push_back((flow, sequence));
         let payload = Some((from, target));
+        let remote = *remote;
         self.actions.push_back(Action::Write(Write {
             lane,
             frame,
             payload,
             meta: None,
+            remote,
         }));
     }
 }

@@ -1,5 +1,5 @@
 //! Fixed numbers to and from bytes.
-use crate::frame::{Flow, FRAME_BYTES_MAX};
+use crate::frame::{Flow, Meta, FRAME_BYTES_MAX, META_BYTES_MAX};
 
 pub(crate) struct Sink<'a> {
     into: &'a mut [u8; FRAME_BYTES_MAX],
@@ -35,6 +35,15 @@ impl<'a> Sink<'a> {
 
     pub(crate) fn flow(&mut self, flow: Flow) -> &mut Self {
         self.u64(flow.topic).u64(flow.incarnation)
+    }
+
+    /// A length, the bytes, and zeros up to the longest.
+    pub(crate) fn meta(&mut self, meta: &Meta) -> &mut Self {
+        let bytes = meta.as_slice();
+        let mut all = [0; META_BYTES_MAX];
+        all[..bytes.len()].copy_from_slice(bytes);
+        let length = u16::try_from(bytes.len()).expect("descriptions are short");
+        self.u16(length).bytes(&all)
     }
 
     pub(crate) fn written(&self) -> usize {

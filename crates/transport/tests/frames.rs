@@ -22,29 +22,34 @@ fn lanes() -> impl Strategy<Value = Lanes> {
         .prop_map(|set| Lanes::new(&set.into_iter().collect::<Vec<_>>()).unwrap())
 }
 
+fn remote() -> impl Strategy<Value = Option<Remote>> {
+    let rkeys = proptest::collection::vec(any::<u32>(), 0..=RAILS_MAX);
+    (0..u64::MAX - MESSAGE_BYTES_MAX, rkeys)
+        .prop_map(|(address, rkeys)| Remote::new(address, &rkeys))
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    prop_oneof![Just(Wish::No), Just(Wish::Prefer), Just(Wish::Require)]
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let number = any::<u64>;
     let sequence = || 0..u64::MAX;
     prop_oneof![
-        (
-            number(),
-            number(),
-            any::<u32>(),
-            1u64..1 << 20,
-            0..=MESSAGE_BYTES_MAX
-        )
-            .prop_map(|(node, realm, lane, ring, region_bytes)| {
+        (number(), number(), any::<u32>(), 1u64..1 << 20, wish()).prop_map(
+            |(node, realm, lane, ring, rdma)| {
                 let ring_bytes = ring * 256;
                 Frame::Hello {
                     node,
                     realm,
                     lane,
                     ring_bytes,
-                    region_bytes,
+                    rdma,
                     to: node ^ realm,
                     key: LaneKey([lane as u8; 32]),
                 }
-            }),
+            }
+        ),
         (flow(), number()).prop_map(|(flow, first)| Frame::Open { flow, first }),
         (flow(), number()).prop_map(|(flow, next)| Frame::Close { flow, next }),
         (flow(), sequence(), 1u32.., number(), number(), 0u16..=256).prop_map(
@@ -68,17 +73,24 @@ fn frame() -> impl Strategy<Value = Frame> {
                 }
             }
         ),
-        (flow(), sequence(), number(), 0..MESSAGE_BYTES_MAX, lanes()).prop_map(
-            |(flow, sequence, grant, offset, lanes)| {
+        (
+            flow(),
+            sequence(),
+            number(),
+            0..MESSAGE_BYTES_MAX,
+            lanes(),
+            remote()
+        )
+            .prop_map(|(flow, sequence, grant, offset, lanes, remote)| {
                 Frame::Grant {
                     flow,
                     sequence,
                     grant,
                     offset,
                     lanes,
+                    remote,
                 }
-            }
-        ),
+            }),
         (number(), 0..MESSAGE_BYTES_MAX, 1..=CHUNK_BYTES_MAX).prop_map(|(grant, offset, bytes)| {
             Frame::Chunk {
                 grant,
@@ -117,6 +129,9 @@ fn frame() -> impl Strategy<Value = Frame> {
         )
             .prop_map(|(reason, ours)| Frame::Reset { reason, ours }),
         Just(Frame::Goodbye),
+        (any::<u8>(), meta()).prop_map(|(rail, address)| Frame::Channel { rail, address }),
+        any::<u8>().prop_map(|step| Frame::Ready { step }),
+        meta().prop_map(|why| Frame::NoChannel { why }),
     ]
 }
 
@@ -199,12 +214,12 @@ fn fields_out_of_bounds_are_refused_by_name() {
         bytes,
         meta,
     };
-    let hello = |ring_bytes, region_bytes| Frame::Hello {
+    let hello = |ring_bytes| Frame::Hello {
         node: 1,
         realm: 1,
         lane: 1,
         ring_bytes,
-        region_bytes,
+        rdma: Wish::Prefer,
         to: 2,
         key: LaneKey([0; 32]),
     };
@@ -215,8 +230,7 @@ fn fields_out_of_bounds_are_refused_by_name() {
         (eager(1000, 1000, 257), "meta_bytes"),
         (request(0), "bytes"),
         (request(MESSAGE_BYTES_MAX + 1), "bytes"),
-        (hello(100, 0), "ring_bytes"),
-        (hello(256, u64::MAX), "region_bytes"),
+        (hello(100), "ring_bytes"),
         (
             Frame::Gap {
                 flow,
@@ -256,6 +270,41 @@ fn fields_out_of_bounds_are_refused_by_name() {
             Err(DecodeError::Field { field, .. }) => assert_eq!(field, expected, "{frame:?}"),
             other => panic!("{frame:?} came back as {other:?}"),
         }
+    }
+}
+
+#[test]
+fn places_for_peers_that_write_themselves_are_checked() {
+    let remote = Remote::new(1 << 40, &[7, 8]).unwrap();
+    assert_eq!(remote.at(10, 1), Some(((1 << 40) + 10, 8)));
+    assert_eq!((remote.at(10, 2), remote.at(u64::MAX, 0)), (None, None));
+    assert!(Remote::new(u64::MAX - MESSAGE_BYTES_MAX + 1, &[1]).is_none());
+    assert!(Remote::new(0, &[]).is_none() && Remote::new(0, &[0; RAILS_MAX + 1]).is_none());
+    let grant = encoded(&Frame::Grant {
+        flow: Flow {
+            topic: 1,
+            incarnation: 2,
+        },
+        sequence: 1,
+        grant: 2,
+        offset: 0,
+        lanes: Lanes::new(&[1]).unwrap(),
+        remote: Some(remote),
+    });
+    let count = grant.len() - 4 * RAILS_MAX - 1;
+    // A key behind the count, more keys than there is room for, an address without a key.
+    for (at, byte) in [(grant.len() - 1, 1), (count, 5), (count, 0)] {
+        let mut bytes = grant.clone();
+        bytes[at] = byte;
+        let refused = Frame::decode(&bytes);
+        let refused = matches!(
+            refused,
+            Err(DecodeError::Field {
+                field: "remote",
+                ..
+            })
+        );
+        assert!(refused, "{byte} at {at}");
     }
 }
 

@@ -4,7 +4,7 @@
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::frame::{Frame, FRAME_BYTES_MAX};
+use rgaps_transport::frame::{Frame, Wish, FRAME_BYTES_MAX};
 use rgaps_transport::{Flow, LaneKey, Meta};
 use std::panic::{catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         realm: 7,
         lane: 1,
         ring_bytes: 1 << 20,
-        region_bytes: 0,
+        rdma: Wish::No,
         to: 2,
         key: LaneKey([0; 32]),
     };

@@ -4,7 +4,7 @@ mod tcp {
     pub mod hosts;
 }
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps_transport::frame::{Decoded, Lanes, ResetReason, FRAME_BYTES_MAX, WIRE_VERSION};
+use rgaps_transport::frame::{Decoded, Lanes, ResetReason, Wish, FRAME_BYTES_MAX, WIRE_VERSION};
 use rgaps_transport::{
     Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, Link, LinkConfig, Meta, Owner, Security,
     Tls, TlsFiles,
@@ -237,7 +237,7 @@ fn hello(lane: u32) -> Frame {
         realm: 7,
         lane,
         ring_bytes: 1 << 20,
-        region_bytes: 0,
+        rdma: Wish::No,
         to: 2,
         key: KEY,
     }
