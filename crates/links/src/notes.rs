@@ -4,23 +4,38 @@ use crate::wire::clip;
 use rgaps::PeerTopic;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Topics that are remembered of a host; of others only the sum.
 const MAX_TOPICS: usize = 1024;
+/// How often the log says of a topic that messages were missed: they may be all of a fast publisher's.
+const SAY: Duration = Duration::from_secs(1);
 
 /// Counts, for one host.
 #[derive(Default)]
-pub struct Notes(Mutex<BTreeMap<String, PeerTopic>>);
+pub struct Notes(Mutex<BTreeMap<String, Note>>);
+
+#[derive(Default)]
+struct Note {
+    row: PeerTopic,
+    /// What was missed since the log said so, and when that was.
+    unsaid: u64,
+    said: Option<Instant>,
+}
 
 impl Notes {
     fn change(&self, topic: &str, change: impl FnOnce(&mut PeerTopic)) {
-        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !rows.contains_key(topic) && rows.len() >= MAX_TOPICS {
+        self.note(topic, |note| change(&mut note.row));
+    }
+
+    fn note(&self, topic: &str, change: impl FnOnce(&mut Note)) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.contains_key(topic) && notes.len() >= MAX_TOPICS {
             return;
         }
-        let row = rows.entry(topic.to_owned()).or_default();
-        row.topic = topic.to_owned();
-        change(row);
+        let note = notes.entry(topic.to_owned()).or_default();
+        note.row.topic = topic.to_owned();
+        change(note);
     }
 
     /// Messages for that host were given up.
@@ -28,9 +43,18 @@ impl Notes {
         self.change(topic, |row| row.gave_up += messages);
     }
 
-    /// Messages from that host never came.
-    pub fn missed(&self, topic: &str, messages: u64) {
-        self.change(topic, |row| row.missed += messages);
+    /// Messages from that host never came. How many the log is to tell of now: those since it last did.
+    pub fn missed(&self, topic: &str, messages: u64) -> Option<u64> {
+        let mut say = None;
+        self.note(topic, |note| {
+            note.row.missed += messages;
+            note.unsaid += messages;
+            if note.said.is_none_or(|said| said.elapsed() >= SAY) {
+                note.said = Some(Instant::now());
+                say = Some(std::mem::take(&mut note.unsaid));
+            }
+        });
+        say
     }
 
     /// That host did, or we would have done, what may not be. True: not for this reason before.
@@ -52,18 +76,19 @@ impl Notes {
 
     /// There is no reason any more.
     pub fn allowed(&self, topic: &str) {
-        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(row) = rows.get_mut(topic) {
-            row.why.clear();
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(note) = notes.get_mut(topic) {
+            note.row.why.clear();
         }
     }
 
     /// So many of them at most: those with the most first.
     pub fn rows(&self, most: usize) -> Vec<PeerTopic> {
-        let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = |row: &PeerTopic| row.gave_up + row.missed + row.refused;
-        let mut rows: Vec<PeerTopic> = rows
+        let mut rows: Vec<PeerTopic> = notes
             .values()
+            .map(|note| &note.row)
             .filter(|row| lost(row) > 0 || !row.why.is_empty())
             .cloned()
             .collect();
@@ -82,7 +107,8 @@ mod tests {
         let notes = Notes::default();
         assert_eq!(notes.rows(8), []);
         notes.gave_up("a", 2);
-        notes.missed("b", 3);
+        assert_eq!(notes.missed("b", 2), Some(2));
+        assert_eq!(notes.missed("b", 1), None, "so soon");
         assert!(notes.refused("c", 0, "a rule"));
         assert!(!notes.refused("c", 1, "a rule"));
         notes.gave_up("a", 2);
@@ -97,7 +123,7 @@ mod tests {
         notes.allowed("c");
         assert_eq!(notes.rows(8)[2].why, "");
         assert_eq!(notes.rows(1).len(), 1);
-        (0..2 * MAX_TOPICS).for_each(|topic| notes.missed(&topic.to_string(), 1));
+        (0..2 * MAX_TOPICS).for_each(|topic| notes.gave_up(&topic.to_string(), 1));
         assert!(notes.rows(usize::MAX).len() <= MAX_TOPICS);
     }
 }

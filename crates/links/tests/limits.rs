@@ -2,19 +2,19 @@
 #![forbid(unsafe_code)]
 mod support;
 
-use rgaps::{Node, PathKind, PeerTopic, RecvError, RemoteRow};
+use rgaps::{Node, PathKind, RecvError, RemoteRow};
 use std::time::{Duration, Instant};
-use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+use support::{content, noted, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
 /// How long a topic is watched that is to bring nothing, once it is known that it was refused.
 const WATCHED: Duration = Duration::from_millis(300);
 
 /// `host-a` and `host-b` with something more in their `[links]`.
 fn two(more: [&str; 2]) -> [Host; 2] {
-    two_with_pools(more, ["2GiB"; 2])
+    two_with_pools(more, ["cap = \"2GiB\""; 2])
 }
 
-fn two_with_pools(more: [&str; 2], caps: [&str; 2]) -> [Host; 2] {
+fn two_with_pools(more: [&str; 2], pools: [&str; 2]) -> [Host; 2] {
     let ports = ports(2);
     let start = |at: usize| {
         let name = ["host-a", "host-b"][at];
@@ -25,7 +25,7 @@ fn two_with_pools(more: [&str; 2], caps: [&str; 2]) -> [Host; 2] {
             ports[1 - at],
             more[at]
         );
-        Host::start_with_pool(name, &links, caps[at])
+        Host::start_with_pool(name, &links, pools[at], Vec::new())
     };
     [start(0), start(1)]
 }
@@ -44,23 +44,6 @@ fn told(node: &Node, topic: &str, says: &str) -> RemoteRow {
         assert!(
             begun.elapsed() < LIMIT,
             "waited for '{says}' in 'topic info': {rows:?}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Waits until 'rgaps peers' says this of a topic.
-fn noted(node: &Node, topic: &str, what: &str, is_so: impl Fn(&PeerTopic) -> bool) {
-    let begun = Instant::now();
-    loop {
-        let peers = node.peers().unwrap_or_default().peers;
-        let mut rows = peers.iter().flat_map(|peer| &peer.topics);
-        if rows.any(|row| row.topic == topic && is_so(row)) {
-            return;
-        }
-        assert!(
-            begun.elapsed() < LIMIT,
-            "waited for {what} of '{topic}' in 'rgaps peers': {peers:?}"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -367,7 +350,7 @@ fn what_an_outage_lost_is_told_with_the_next_message_and_in_the_listing() {
 fn a_full_pool_where_messages_land_holds_their_topic_back_and_loses_nothing() {
     const BYTES: usize = 4 << 20;
     const COUNT: u64 = 40;
-    let hosts = two_with_pools(["", ""], ["2GiB", "64MiB"]);
+    let hosts = two_with_pools(["", ""], ["cap = \"2GiB\"", "cap = \"64MiB\""]);
     let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
     let large = there.subscriber("large").reliable().max_held(COUNT as u32);
     let large = large.create().unwrap();

@@ -262,14 +262,12 @@ impl Owner for Landings {
                     return;
                 }
                 self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
-                self.notes.missed(landing.publisher.topic(), missed);
                 landing.gap.fetch_add(missed, Ordering::AcqRel);
-                tracing::warn!(
-                    host = self.host,
-                    topic = landing.publisher.topic(),
-                    missed,
-                    "messages were missed between hosts"
-                );
+                let topic = landing.publisher.topic();
+                if let Some(missed) = self.notes.missed(topic, missed) {
+                    let host = &self.host;
+                    tracing::warn!(host, topic, missed, "messages were missed between hosts");
+                }
                 landing.pass(*next);
                 return;
             }

@@ -85,12 +85,13 @@ impl Place for Landed {
         let (missed, jump) = landing.missed_before(sequence);
         if jump > 0 {
             self.arrived.missed.fetch_add(jump, Ordering::Relaxed);
-            self.notes.missed(topic, jump);
-            tracing::warn!(
-                topic,
-                missed = jump,
-                "messages were missed while this host was given up"
-            );
+            if let Some(missed) = self.notes.missed(topic, jump) {
+                tracing::warn!(
+                    topic,
+                    missed,
+                    "messages were missed while this host was given up"
+                );
+            }
         }
         loan.set_missed(missed);
         let published = landing.published.load(Ordering::Relaxed);

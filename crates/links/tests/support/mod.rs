@@ -3,7 +3,7 @@
 
 pub mod stream;
 
-use rgaps::{Config, Node, PeerState, Publisher, Sample, Subscriber};
+use rgaps::{Config, Node, PeerState, PeerTopic, Publisher, Sample, Subscriber};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take.
 pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// The pool that hosts have.
+const POOL: &str = "cap = \"2GiB\"";
 
 /// Lays networks; the arguments of one call have a space between them.
 pub fn ip(arguments: &str) -> Result<(), String> {
@@ -62,18 +65,13 @@ fn rgaps_links() -> PathBuf {
 pub struct Process(Child);
 
 impl Process {
-    fn start(
-        namespace: Option<&str>,
-        program: &Path,
-        arguments: &[&str],
-        config: &Path,
-    ) -> Process {
-        let mut command = match namespace {
-            None => Command::new(program),
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                // It becomes the program, so to kill it is to kill that.
-                command.args(["netns", "exec", namespace]).arg(program);
+    /// `within`: a command that becomes the program it is given, so to kill it is to kill that.
+    fn start(within: &[String], program: &Path, arguments: &[&str], config: &Path) -> Process {
+        let mut command = match within {
+            [] => Command::new(program),
+            [first, others @ ..] => {
+                let mut command = Command::new(first);
+                command.args(others).arg(program);
                 command
             }
         };
@@ -106,7 +104,7 @@ impl Drop for Process {
 
 pub struct Host {
     pub name: String,
-    namespace: Option<String>,
+    within: Vec<String>,
     dir: tempfile::TempDir,
     pub daemon: Process,
     pub links: Option<Process>,
@@ -150,40 +148,39 @@ impl Host {
 
     /// In a network namespace.
     pub fn start_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
-        let mut host = Host::start_daemon_in(namespace, name, links);
+        let within = namespace.map_or_else(Vec::new, |name| {
+            ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
+        });
+        let mut host = Host::with_daemon(within, name, links, POOL);
         host.start_links();
         host
     }
 
     /// Without links that the test starts.
     pub fn start_whole(name: &str, links: &str) -> Host {
-        Host::start_daemon_in(None, name, links)
+        Host::with_daemon(Vec::new(), name, links, POOL)
     }
 
-    /// With a pool of so many bytes.
-    pub fn start_with_pool(name: &str, links: &str, cap: &str) -> Host {
-        let mut host = Host::start_daemon_with(None, name, links, cap);
+    /// With such a pool, and as what `within` makes of the programs that it is followed by.
+    pub fn start_with_pool(name: &str, links: &str, pool: &str, within: Vec<String>) -> Host {
+        let mut host = Host::with_daemon(within, name, links, pool);
         host.start_links();
         host
     }
 
-    fn start_daemon_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
-        Host::start_daemon_with(namespace, name, links, "2GiB")
-    }
-
-    fn start_daemon_with(namespace: Option<&str>, name: &str, links: &str, cap: &str) -> Host {
+    fn with_daemon(within: Vec<String>, name: &str, links: &str, pool: &str) -> Host {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("rgaps.toml");
         let text = format!(
             "socket = \"{}\"\nautostart = false\nlog = \"warn,rgaps_links=info\"\n\
-             [pool.host]\ncap = \"{cap}\"\nsegment = \"8MiB\"\n[links]\n{links}\n",
+             [pool.host]\nsegment = \"8MiB\"\n{pool}\n[links]\n{links}\n",
             dir.path().join("rgaps.sock").display()
         );
         std::fs::write(&config, text).unwrap();
-        let daemon = Process::start(namespace, &rgapsd(), &["--foreground"], &config);
+        let daemon = Process::start(&within, &rgapsd(), &["--foreground"], &config);
         let host = Host {
             name: name.to_owned(),
-            namespace: namespace.map(str::to_owned),
+            within,
             dir,
             daemon,
             links: None,
@@ -213,8 +210,7 @@ impl Host {
 
     pub fn start_links(&mut self) {
         let program = rgaps_links();
-        let namespace = self.namespace.as_deref();
-        self.links = Some(Process::start(namespace, &program, &[], &self.path()));
+        self.links = Some(Process::start(&self.within, &program, &[], &self.path()));
     }
 
     /// As a crash would.
@@ -227,8 +223,7 @@ impl Host {
     }
 
     pub fn start_daemon(&mut self) {
-        let namespace = self.namespace.as_deref();
-        self.daemon = Process::start(namespace, &rgapsd(), &["--foreground"], &self.path());
+        self.daemon = Process::start(&self.within, &rgapsd(), &["--foreground"], &self.path());
         self.wait_for_daemon();
     }
 
@@ -249,6 +244,23 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(begun.elapsed() < LIMIT, "waited for {what} for {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until 'rgaps peers' says this of a topic.
+pub fn noted(node: &Node, topic: &str, what: &str, is_so: impl Fn(&PeerTopic) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let peers = node.peers().unwrap_or_default().peers;
+        let mut rows = peers.iter().flat_map(|peer| &peer.topics);
+        if rows.any(|row| row.topic == topic && is_so(row)) {
+            return;
+        }
+        assert!(
+            begun.elapsed() < LIMIT,
+            "waited for {what} of '{topic}' in 'rgaps peers': {peers:?}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
