@@ -33,13 +33,13 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy vm-shell bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: ## Install what building and testing need (every other target calls its part of it)
-	@tools/setup.sh base rust python aarch64 deny
+	@tools/setup.sh base rust python aarch64 deny vm
 
 build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
 	@tools/setup.sh base rust
@@ -113,6 +113,18 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 	@tools/setup.sh base rust
 	cargo build --release --locked --quiet -p rgaps-races
 	@target/release/rgaps-races $(RACES)
+
+test-rdma: ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
+	@tools/setup.sh vm
+	@tests/vm/run.py
+
+test-rdma-lossy: ## The same with a wire that loses packets
+	@tools/setup.sh vm
+	@tests/vm/run.py --wire multicast
+
+vm-shell: ## A shell in one of the two virtual machines
+	@tools/setup.sh vm
+	@tests/vm/run.py --shell
 
 sim: ## Links between hosts in virtual time, with seeded faults: SEEDS=10000
 	@tools/setup.sh base rust

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, valgrind, rust, python, aarch64, deny, nightly,
-# miri, fuzz.
+# a second. Each argument is a group: base, hosts, vm, valgrind, rust, python, aarch64, deny,
+# nightly, miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -50,6 +50,15 @@ setup_base() {
 setup_hosts() {
   # Network namespaces and the cable between them.
   apt_need iproute2
+}
+
+setup_vm() {
+  # Elsewhere tests/vm does nothing, and says so.
+  [ "$(uname -m)" = x86_64 ] || return 0
+  # kmod, cpio, xz and zstd: an initramfs of the kernel package's modules. The others run in the guests too, which
+  # see this machine's files.
+  apt_need qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2 util-linux python3 \
+    rdma-core ibverbs-providers ibverbs-utils perftest
 }
 
 setup_valgrind() {
