@@ -6,23 +6,33 @@ use crate::harness::{alone, hear, never, say, until, Process, SOON};
 use rgaps::RecvError;
 use std::time::Duration;
 
-/// Ends the context as a kernel that writes where it must not.
-fn lose(gpu: &Gpu) {
-    if let Some(control) = gpu.control {
-        return control.lose_context(0);
+/// What ends the context, as a kernel does that writes where it must not. A kernel is loaded when it is first
+/// launched, which waits for all that is queued: so that comes first.
+fn loss(gpu: &Gpu) -> impl FnOnce() + '_ {
+    let kernel = gpu.control.is_none().then(|| {
+        let kernels = rgaps_kernels::Kernels::load(gpu.context.clone()).unwrap();
+        let (stream, memory) = (gpu.stream(), Pinned::new(gpu, 4096));
+        // SAFETY: nobody else uses this memory.
+        unsafe { kernels.scribble(stream.handle(), memory.address(), 8, 0) }.unwrap();
+        stream.synchronize().unwrap();
+        (kernels, stream)
+    });
+    move || {
+        let Some((kernels, stream)) = &kernel else {
+            return gpu.control.unwrap().lose_context(0);
+        };
+        // SAFETY: it is meant to fault: nothing is mapped there.
+        unsafe { kernels.scribble(stream.handle(), 0x1000, 8, 0) }.unwrap();
+        until("the context is lost", || gpu.context.is_lost());
+        std::mem::forget(kernel);
     }
-    let kernels = rgaps_kernels::Kernels::load(gpu.context.clone()).unwrap();
-    let stream = gpu.stream();
-    // SAFETY: it is meant to fault: nothing is mapped there.
-    unsafe { kernels.scribble(stream.handle(), 0x1000, 8, 0) }.unwrap();
-    until("the context is lost", || gpu.context.is_lost());
-    std::mem::forget((kernels, stream));
 }
 
 /// Role: publishes a message that is never finished, lets go of one behind work that never ends, loses
 /// its context, and, when told to, calls rgaps again.
 pub fn loser() {
     let gpu = gpu();
+    let lose = loss(&gpu);
     let node = role_node("loser");
     let publisher = node.publisher("t").domain(gpu.domain).create().unwrap();
     let subscriber = node.subscriber("u").create().unwrap();
@@ -35,7 +45,7 @@ pub fn loser() {
     sample.release_on(stream.handle());
     say("queued");
     assert_eq!(hear(), "lose");
-    lose(&gpu);
+    lose();
     say("lost");
     if hear() == "call" {
         let error = publisher
