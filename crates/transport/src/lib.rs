@@ -14,7 +14,6 @@ mod connection;
 #[cfg(test)]
 mod counts_tests;
 pub mod credits;
-pub mod cursors;
 mod driver;
 mod endpoint;
 pub mod frame;
@@ -30,6 +29,8 @@ mod running;
 mod sender;
 mod tls;
 mod wire;
+
+pub use rgaps_verbs::cursors;
 
 pub use driver::Sent;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};

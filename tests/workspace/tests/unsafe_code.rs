@@ -6,10 +6,14 @@ use rgaps_workspace_tests::{Package, Workspace};
 use std::path::{Path, PathBuf};
 
 /// Crates that may hold unsafe code anywhere, and what for.
-const UNSAFE_CRATES: [(&str, &str); 8] = [
+const UNSAFE_CRATES: [(&str, &str); 9] = [
     ("sync", "futex and 16-byte atomics in shared memory"),
     ("pool", "memory mappings"),
     ("cuda", "the driver's C interface"),
+    (
+        "verbs",
+        "libibverbs's C interface, memory that devices write",
+    ),
     ("kernels", "launching on addresses of a GPU"),
     ("topic", "structures in shared memory"),
     ("rgaps", "payloads in shared memory as slices"),

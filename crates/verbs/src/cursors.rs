@@ -15,7 +15,7 @@ use thiserror::Error;
 pub const FRAME_ALIGN: u64 = 64;
 /// A frame is at most this part of its ring.
 pub const FRAME_PART: u64 = 4;
-/// The largest ring: its frames' slots have to fit into a [`crate::Notice`].
+/// The largest ring: its frames' slots have to fit into 28 bits of immediate data.
 pub const RING_BYTES_MAX: u64 = FRAME_ALIGN << 28;
 
 /// A ring's size, and where frames lie in it.

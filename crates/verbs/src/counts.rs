@@ -1,0 +1,83 @@
+//! What a channel counts, where it happens.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        #[derive(Default)]
+        pub(crate) struct Counts {
+            $(pub(crate) $name: Count,)*
+        }
+
+        /// What a channel has counted since it was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct ChannelCounts {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            pub(crate) fn read(&self) -> ChannelCounts {
+                ChannelCounts {
+                    $($name: self.$name.0.load(Relaxed),)*
+                }
+            }
+        }
+    };
+}
+
+/// One number that goes up.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
+    pub(crate) fn most(&self, value: u64) {
+        self.0.fetch_max(value, Relaxed);
+    }
+}
+
+counts! {
+    /// Frames sent.
+    frames_sent,
+    /// Their bytes, without headers.
+    bytes_sent,
+    /// Frames received.
+    frames_received,
+    /// Their bytes, without headers.
+    bytes_received,
+    /// Direct writes sent.
+    directs_sent,
+    /// Their bytes.
+    direct_bytes_sent,
+    /// Frames and notices whose bytes were copied into the work request.
+    inlined,
+    /// Work requests posted.
+    works,
+    /// Calls that posted them.
+    doorbells,
+    /// Frames that had to wait for bytes of the ring.
+    stalls_ring,
+    /// For receives of the peer.
+    stalls_receives,
+    /// For slots of the send queue.
+    stalls_sends,
+    /// Stall notices sent.
+    stall_notices,
+    /// Credits returned without a notice.
+    heads_returned,
+    /// Credits returned with one, to a peer that stalls.
+    heads_noticed,
+    /// The most works in flight at one time; never more than the send queue has slots.
+    works_in_flight_most,
+    /// The most notices in flight at one time; never more than the peer has receives.
+    notices_in_flight_most,
+    /// Times it slept.
+    sleeps,
+    /// Works and receives that were flushed when it ended.
+    flushed,
+    /// It ended, and the device did not say in time that all its works and receives had.
+    not_drained,
+}

@@ -1,0 +1,572 @@
+//! A network within a process: the same channels without a device, with delays and faults from a seed.
+//!
+//! Works are carried out when either end posts, polls or arms: at once, or with [`Faults::delay_one_in`] in
+//! any order that reliable connections allow (each queue pair's own works stay in order). What real devices
+//! refuse is refused here, with the same status.
+
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::fabric::*;
+use crate::status::{DeviceEvent, Status};
+use rustix::event::{eventfd, EventfdFlags};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What a network does that real ones do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// All that is random comes from it.
+    pub seed: u64,
+    /// A step moves something in one of so many cases; 0 and 1: works are done when they are posted.
+    pub delay_one_in: u32,
+    /// Queue slots that the devices have at most; 0: as many as are wanted.
+    pub depth_max: u32,
+    /// Bytes that works can have inline at most; none: as many as are wanted.
+    pub inline_max: Option<u32>,
+}
+
+/// Devices that reach each other.
+pub struct Network {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    faults: Faults,
+    random: u64,
+    next: u32,
+    down: bool,
+    inject: Option<Status>,
+    regions: BTreeMap<u32, Memory>,
+    pairs: BTreeMap<u32, Pair>,
+    devices: Vec<Arc<Events>>,
+}
+
+#[derive(Clone, Copy)]
+struct Memory {
+    start: u64,
+    bytes: u64,
+    domain: u32,
+    access: Access,
+}
+
+struct Events {
+    domain: u32,
+    said: Mutex<VecDeque<(Concerns, DeviceEvent)>>,
+    fd: OwnedFd,
+}
+
+struct Pair {
+    domain: u32,
+    depths: Depths,
+    peer: Option<u32>,
+    failed: bool,
+    works: VecDeque<(Work, Vec<u8>)>,
+    receives: u32,
+    completions: VecDeque<Completion>,
+    /// The last work posted, and the last known to be done: its slot, and those before, are free.
+    posted: u64,
+    seen: u64,
+    armed: bool,
+    fd: Arc<OwnedFd>,
+}
+
+fn ring(fd: &OwnedFd) {
+    // It can fail only when it is about to overflow: then it was rung.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+fn silence(fd: &OwnedFd) {
+    // Nothing to read is fine.
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+}
+
+fn bell() -> Result<OwnedFd, VerbsError> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| VerbsError::Call {
+        call: "eventfd",
+        errno: errno.raw_os_error(),
+    })
+}
+
+impl Network {
+    /// A network without devices.
+    pub fn new(faults: Faults) -> Self {
+        let state = State {
+            faults,
+            random: faults.seed,
+            next: 1,
+            down: false,
+            inject: None,
+            regions: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            devices: Vec::new(),
+        };
+        let state = Arc::new(Mutex::new(state));
+        Self { state }
+    }
+
+    /// A device of it, with its own protection domain.
+    pub fn device(&self, name: &str) -> Result<Arc<Device>, VerbsError> {
+        let fd = bell()?;
+        let mut state = locked(&self.state);
+        let events = Arc::new(Events {
+            domain: state.number(),
+            said: Mutex::default(),
+            fd,
+        });
+        state.devices.push(Arc::clone(&events));
+        Ok(Device::new(Box::new(InProcess {
+            name: name.into(),
+            state: Arc::clone(&self.state),
+            events,
+        })))
+    }
+
+    /// Takes the link away or brings it back. What is posted without it fails.
+    pub fn set_link(&self, up: bool) {
+        let mut state = locked(&self.state);
+        state.down = !up;
+        if !up {
+            for device in &state.devices {
+                device.say(Concerns::All, DeviceEvent::PortDown);
+            }
+        }
+    }
+
+    /// The next work that is carried out ends with this instead.
+    pub fn fail_next(&self, status: Status) {
+        locked(&self.state).inject = Some(status);
+    }
+
+    /// Writes into a device's memory as its peer's device could: what lies in a ring can be changed by who
+    /// may write it. `false` if no key allows it.
+    pub fn scribble(&self, address: u64, bytes: &[u8]) -> bool {
+        let state = locked(&self.state);
+        let found = state.regions.values().find(|memory| {
+            memory.access == Access::RemoteWrite && memory.has(address, bytes.len() as u64)
+        });
+        if found.is_some() {
+            // SAFETY: registered memory is there as long as it is registered (`Fabric::register`).
+            unsafe {
+                (address as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            }
+        }
+        found.is_some()
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("nobody panics with it")
+}
+
+impl Memory {
+    fn has(&self, address: u64, bytes: u64) -> bool {
+        let end = address.checked_add(bytes);
+        address >= self.start && end.is_some_and(|end| end <= self.start + self.bytes)
+    }
+}
+
+impl Events {
+    fn say(&self, concerns: Concerns, event: DeviceEvent) {
+        let mut said = self.said.lock().expect("nobody panics with it");
+        said.push_back((concerns, event));
+        ring(&self.fd);
+    }
+}
+
+impl Pair {
+    fn complete(&mut self, completion: Completion) {
+        debug_assert!(self.completions.len() < self.depths.completions as usize);
+        self.completions.push_back(completion);
+        if self.armed {
+            self.armed = false;
+            ring(&self.fd);
+        }
+    }
+
+    fn fail_works(&mut self) {
+        self.failed = true;
+        while let Some((work, _)) = self.works.pop_front() {
+            self.complete(failed(work.number, Status::Flushed));
+        }
+        for _ in 0..std::mem::take(&mut self.receives) {
+            self.complete(failed(crate::receiving::RECEIVE, Status::Flushed));
+        }
+    }
+}
+
+fn failed(number: u64, status: Status) -> Completion {
+    Completion::Failed {
+        number,
+        status,
+        vendor: 0,
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Steele, Lea, Flood: SplitMix.
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Carries out some of what was posted.
+    fn step(&mut self) {
+        let delay = u64::from(self.faults.delay_one_in);
+        let waiting = |(_, pair): &(&u32, &Pair)| !pair.works.is_empty();
+        loop {
+            let numbers: Vec<u32> = self.pairs.iter().filter(waiting).map(|(n, _)| *n).collect();
+            if numbers.is_empty() || (delay > 1 && self.random() % delay != 0) {
+                break;
+            }
+            let chosen = numbers[self.random() as usize % numbers.len()];
+            self.carry_out(chosen);
+        }
+        // Whoever sleeps has to look again, or nothing moves.
+        if self.pairs.values().any(|pair| !pair.works.is_empty()) {
+            for pair in self.pairs.values_mut().filter(|pair| pair.armed) {
+                ring(&pair.fd);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        let Some((work, inline)) = pair.works.pop_front() else {
+            return;
+        };
+        let (domain, peer) = (pair.domain, pair.peer);
+        let status = self.write(domain, peer, &work, &inline);
+        if status == Status::RemoteAccess {
+            self.refuse(peer);
+        }
+        let pair = self.pairs.get_mut(&number).expect("nobody removed it");
+        if status != Status::Success {
+            pair.complete(failed(work.number, status));
+            pair.fail_works();
+        } else if work.signalled {
+            let number = work.number;
+            pair.complete(Completion::Sent { number });
+        }
+    }
+
+    /// The peer's queue pair ends as well when it was written where it may not be.
+    fn refuse(&mut self, peer: Option<u32>) {
+        let Some(pair) = peer.and_then(|peer| self.pairs.get_mut(&peer)) else {
+            return;
+        };
+        pair.fail_works();
+        let domain = pair.domain;
+        for device in self.devices.iter().filter(|device| device.domain == domain) {
+            let concerns = Concerns::QueuePair(peer.expect("it was found"));
+            device.say(concerns, DeviceEvent::QueuePairAccess);
+        }
+    }
+
+    fn write(&mut self, domain: u32, peer: Option<u32>, work: &Work, inline: &[u8]) -> Status {
+        if let Some(status) = self.inject.take() {
+            return status;
+        }
+        let bytes = u64::from(work.bytes);
+        let local = self.regions.get(&work.local_key);
+        let is_local =
+            |memory: &Memory| memory.domain == domain && memory.has(work.local as u64, bytes);
+        if !work.inline && !local.is_some_and(is_local) {
+            return Status::LocalProtection;
+        }
+        let reached = peer
+            .filter(|_| !self.down)
+            .and_then(|peer| self.pairs.get_mut(&peer));
+        let Some(pair) = reached.filter(|pair| !pair.failed) else {
+            return Status::RetryExceeded;
+        };
+        let remote = self.regions.get(&work.remote_key);
+        let may = |memory: &Memory| {
+            memory.domain == pair.domain
+                && memory.access == Access::RemoteWrite
+                && memory.has(work.remote, bytes)
+        };
+        if !remote.is_some_and(may) {
+            return Status::RemoteAccess;
+        }
+        if work.immediate.is_some() && pair.receives == 0 {
+            return Status::ReceiverNotReady;
+        }
+        let from = match work.inline {
+            true => inline.as_ptr(),
+            false => work.local,
+        };
+        // SAFETY: both are registered, which was checked, and registered memory is there (`Fabric::register`);
+        // they may overlap only within one region.
+        unsafe { std::ptr::copy(from, work.remote as *mut u8, work.bytes as usize) };
+        if let Some(immediate) = work.immediate {
+            pair.receives -= 1;
+            let bytes = work.bytes;
+            pair.complete(Completion::Received { immediate, bytes });
+        }
+        Status::Success
+    }
+}
+
+struct InProcess {
+    name: String,
+    state: Arc<Mutex<State>>,
+    events: Arc<Events>,
+}
+
+struct Registered {
+    state: Arc<Mutex<State>>,
+    key: u32,
+}
+
+impl Registration for Registered {
+    fn keys(&self) -> Keys {
+        Keys {
+            local: self.key,
+            remote: self.key,
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        locked(&self.state).regions.remove(&self.key);
+    }
+}
+
+impl InProcess {
+    fn add(&self, start: u64, bytes: usize, access: Access) -> Box<dyn Registration> {
+        let mut state = locked(&self.state);
+        let key = state.number();
+        let memory = Memory {
+            start,
+            bytes: bytes as u64,
+            domain: self.events.domain,
+            access,
+        };
+        state.regions.insert(key, memory);
+        let state = Arc::clone(&self.state);
+        Box::new(Registered { state, key })
+    }
+}
+
+impl Fabric for InProcess {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    unsafe fn register(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Box<dyn Registration>, VerbsError> {
+        Ok(self.add(start as u64, bytes, access))
+    }
+
+    /// The fake of a GPU's: the address is that of host memory.
+    fn register_dmabuf(
+        &self,
+        _dmabuf: BorrowedFd<'_>,
+        _offset: u64,
+        bytes: usize,
+        address: u64,
+        access: Access,
+    ) -> Result<Box<dyn Registration>, VerbsError> {
+        Ok(self.add(address, bytes, access))
+    }
+
+    fn queue_pair(&self, wanted: Depths) -> Result<Box<dyn QueuePair>, VerbsError> {
+        let fd = Arc::new(bell()?);
+        let mut state = locked(&self.state);
+        let most = match state.faults.depth_max {
+            0 => u32::MAX,
+            most => most,
+        };
+        let depths = Depths {
+            sends: wanted.sends.min(most),
+            receives: wanted.receives.min(most),
+            completions: wanted.completions,
+            inline_bytes: wanted
+                .inline_bytes
+                .min(state.faults.inline_max.unwrap_or(u32::MAX)),
+        };
+        let number = state.number();
+        let pair = Pair {
+            domain: self.events.domain,
+            depths,
+            peer: None,
+            failed: false,
+            works: VecDeque::new(),
+            receives: 0,
+            completions: VecDeque::new(),
+            posted: 0,
+            seen: 0,
+            armed: false,
+            fd: Arc::clone(&fd),
+        };
+        state.pairs.insert(number, pair);
+        let state = Arc::clone(&self.state);
+        Ok(Box::new(InProcessPair {
+            state,
+            number,
+            depths,
+            fd,
+        }))
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.fd.as_fd()
+    }
+
+    fn event(&self) -> Option<(Concerns, DeviceEvent)> {
+        silence(&self.events.fd);
+        let mut said = self.events.said.lock().expect("nobody panics with it");
+        said.pop_front()
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        let domain = self.events.domain;
+        let devices = &mut locked(&self.state).devices;
+        devices.retain(|device| device.domain != domain);
+    }
+}
+
+struct InProcessPair {
+    state: Arc<Mutex<State>>,
+    number: u32,
+    depths: Depths,
+    fd: Arc<OwnedFd>,
+}
+
+impl InProcessPair {
+    fn with<T>(&self, f: impl FnOnce(&mut Pair) -> T) -> T {
+        let mut state = locked(&self.state);
+        f(state
+            .pairs
+            .get_mut(&self.number)
+            .expect("it is there until dropped"))
+    }
+}
+
+impl QueuePair for InProcessPair {
+    fn depths(&self) -> Depths {
+        self.depths
+    }
+
+    fn address(&self) -> QueueAddress {
+        QueueAddress {
+            gid: [0; 16],
+            number: self.number,
+            first_packet: 0,
+            mtu: 5,
+        }
+    }
+
+    fn connect(&self, peer: &QueueAddress) -> Result<(), VerbsError> {
+        self.with(|pair| pair.peer = Some(peer.number));
+        Ok(())
+    }
+
+    unsafe fn post(&self, works: &[Work]) -> Result<(), VerbsError> {
+        let mut state = locked(&self.state);
+        let pair = state
+            .pairs
+            .get_mut(&self.number)
+            .expect("it is there until dropped");
+        for work in works {
+            pair.posted = work.number;
+            let taken = pair.posted - pair.seen;
+            assert!(
+                taken <= pair.depths.sends.into(),
+                "the send queue overflows"
+            );
+            let mut inline = Vec::new();
+            if work.inline {
+                assert!(work.bytes <= pair.depths.inline_bytes);
+                // SAFETY: the caller's promise.
+                inline.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(work.local, work.bytes as usize)
+                });
+            }
+            match pair.failed {
+                true => pair.complete(failed(work.number, Status::Flushed)),
+                false => pair.works.push_back((*work, inline)),
+            }
+        }
+        state.step();
+        Ok(())
+    }
+
+    fn post_receives(&self, count: u32, number: u64) -> Result<(), VerbsError> {
+        self.with(|pair| match pair.failed {
+            true => (0..count).for_each(|_| pair.complete(failed(number, Status::Flushed))),
+            false => {
+                pair.receives += count;
+                assert!(
+                    pair.receives <= pair.depths.receives,
+                    "the receive queue overflows"
+                );
+            }
+        });
+        Ok(())
+    }
+
+    fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
+        let mut state = locked(&self.state);
+        state.step();
+        let pair = state
+            .pairs
+            .get_mut(&self.number)
+            .expect("it is there until dropped");
+        let count = into.len().min(pair.completions.len());
+        for (slot, completion) in into.iter_mut().zip(pair.completions.drain(..count)) {
+            *slot = completion;
+            match completion {
+                Completion::Sent { number } | Completion::Failed { number, .. } => {
+                    pair.seen = pair.seen.max(number);
+                }
+                Completion::Received { .. } => {}
+            }
+        }
+        Ok(count)
+    }
+
+    fn arm(&self) -> Result<(), VerbsError> {
+        self.with(|pair| pair.armed = true);
+        locked(&self.state).step();
+        Ok(())
+    }
+
+    fn completions_fd(&self) -> BorrowedFd<'_> {
+        (*self.fd).as_fd()
+    }
+
+    fn woken(&self) -> Result<(), VerbsError> {
+        silence(&self.fd);
+        Ok(())
+    }
+
+    fn fail(&self) -> Result<(), VerbsError> {
+        self.with(Pair::fail_works);
+        Ok(())
+    }
+}
+
+impl Drop for InProcessPair {
+    fn drop(&mut self) {
+        locked(&self.state).pairs.remove(&self.number);
+    }
+}

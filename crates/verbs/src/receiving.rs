@@ -1,0 +1,319 @@
+//! The receiving end of a channel: what has completed, frames that came, credits that go back.
+
+use crate::channel::{locked, size, Channel, HEADER_BYTES};
+use crate::cursors::{Receiver, Ring, Watermark};
+use crate::error::{ChannelError, Lie};
+use crate::fabric::{Completion, Work};
+use crate::notice::Notice;
+use crate::region::Allocation;
+use crate::sending::{Owed, Sending};
+use crate::status::Status;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Completions taken at once.
+const COMPLETIONS: usize = 32;
+/// Times that one call of [`Channel::progress`] takes them.
+const ROUNDS_MAX: u32 = 8;
+/// Credits are returned when this part of the receives was used since.
+const RECEIVES_PART: u64 = 4;
+/// How long the device may take to flush what it had.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a look at the channel brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames that were handed over.
+    pub frames: u64,
+    /// A sender that was told to wait may ask again.
+    pub room: bool,
+    /// Anything happened at all; if nothing did, it is time to sleep.
+    pub any: bool,
+}
+
+pub(crate) struct Receiving {
+    ring: Receiver,
+    size: Ring,
+    memory: Arc<Allocation>,
+    frame: Vec<u8>,
+    completions: [Completion; COMPLETIONS],
+    depth: u32,
+    /// Receives posted since the start, and what the peer knows of them.
+    posted: u64,
+    told: u64,
+    /// Receives that are with the device now.
+    out: u32,
+    frames: u64,
+}
+
+/// What a round of completions brought.
+#[derive(Default)]
+struct Round {
+    frames: u64,
+    used: u32,
+    sent: Option<u64>,
+    stall: bool,
+    head: bool,
+}
+
+impl Receiving {
+    pub(crate) fn new(
+        size: Ring,
+        watermark: Watermark,
+        memory: Arc<Allocation>,
+        receives: u32,
+    ) -> Self {
+        Self {
+            ring: Receiver::new(size, watermark),
+            size,
+            memory,
+            frame: vec![0; usize::try_from(size.frame_bytes_max()).expect("it was allocated")],
+            completions: [Completion::Sent { number: 0 }; COMPLETIONS],
+            depth: receives,
+            posted: receives.into(),
+            told: receives.into(),
+            out: receives,
+            frames: 0,
+        }
+    }
+
+    /// Copies a frame out of the ring and checks it there: the peer could change it in the ring.
+    fn frame(&mut self, offset: u64, wrote: u32) -> Result<&[u8], Lie> {
+        let expected = self.frames as u32;
+        let bytes = u64::from(wrote);
+        let header = |says, number| Lie::Header {
+            wrote,
+            says,
+            number,
+            expected,
+        };
+        if bytes < HEADER_BYTES || bytes > self.size.frame_bytes_max() {
+            return Err(header(0, 0));
+        }
+        if offset + bytes > self.size.bytes() {
+            let slot = offset;
+            let expected = self.size.bytes();
+            return Err(Lie::Slot { slot, expected });
+        }
+        let frame = &mut self.frame[..size(bytes)];
+        self.memory.read(size(offset), frame);
+        let (head, payload) = frame.split_at(size(HEADER_BYTES));
+        let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let cursor = u64::from_le_bytes(head[8..].try_into().expect("8 bytes"));
+        let says = u64::from(number(0)) + HEADER_BYTES;
+        if says != bytes || number(4) != expected {
+            return Err(header(says, number(4)));
+        }
+        let slot = self.ring.admit(cursor, bytes)?;
+        if slot.offset != offset {
+            return Err(Lie::Slot {
+                slot: offset,
+                expected: slot.offset,
+            });
+        }
+        self.frames += 1;
+        Ok(payload)
+    }
+}
+
+/// Takes a frame's bytes; an error of it ends the channel.
+pub type Each<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
+
+impl Channel {
+    /// Hands over each frame that has come, in order, returns credits, and notes what was sent. Never waits.
+    /// `each` may send on this channel, but not receive or close it.
+    pub fn progress(&self, each: &mut Each<'_>) -> Result<Progress, ChannelError> {
+        self.check()?;
+        let mut receiving = locked(&self.receiving);
+        let mut progress = Progress::default();
+        for _ in 0..ROUNDS_MAX {
+            let polled = self.queue.poll(&mut receiving.completions);
+            let count = polled.map_err(|error| self.fail(error.into()))?;
+            if count == 0 {
+                break;
+            }
+            let round = self.round(&mut receiving, count, each)?;
+            progress.any = true;
+            progress.frames += round.frames;
+            progress.room |= self.settle(&mut receiving, &round)?;
+        }
+        self.check()?;
+        Ok(progress)
+    }
+
+    fn round(
+        &self,
+        receiving: &mut Receiving,
+        count: usize,
+        each: &mut Each<'_>,
+    ) -> Result<Round, ChannelError> {
+        let completions = receiving.completions;
+        self.account(receiving, &completions[..count]);
+        let mut round = Round::default();
+        for completion in &completions[..count] {
+            match *completion {
+                Completion::Sent { number } => round.sent = Some(number),
+                Completion::Received { immediate, bytes } => {
+                    round.used += 1;
+                    let notice = Notice::from_immediate(immediate);
+                    match notice.ok_or_else(|| self.lie(Lie::Immediate(immediate)))? {
+                        Notice::Frame { offset } => {
+                            let frame = receiving.frame(offset, bytes);
+                            self.hand_over(frame, each)?;
+                            round.frames += 1;
+                        }
+                        Notice::Stall if round.stall => return Err(self.lie(Lie::Turn("stall"))),
+                        Notice::Stall => round.stall = true,
+                        Notice::Head if round.head => return Err(self.lie(Lie::Turn("head"))),
+                        Notice::Head => round.head = true,
+                    }
+                }
+                Completion::Failed {
+                    number,
+                    status,
+                    vendor,
+                } => return Err(self.failed(number, status, vendor)),
+            }
+        }
+        Ok(round)
+    }
+
+    /// Receives that are not with the device any more, and what was flushed.
+    fn account(&self, receiving: &mut Receiving, completions: &[Completion]) {
+        for completion in completions {
+            match *completion {
+                Completion::Received { .. } => receiving.out -= 1,
+                Completion::Failed { number, status, .. } => {
+                    receiving.out -= u32::from(number == RECEIVE);
+                    self.counts
+                        .flushed
+                        .add(u64::from(status == Status::Flushed));
+                }
+                Completion::Sent { .. } => {}
+            }
+        }
+    }
+
+    fn hand_over(
+        &self,
+        frame: Result<&[u8], Lie>,
+        each: &mut Each<'_>,
+    ) -> Result<(), ChannelError> {
+        let frame = frame.map_err(|lie| self.lie(lie))?;
+        self.counts.frames_received.add(1);
+        self.counts.bytes_received.add(frame.len() as u64);
+        each(frame).map_err(|why| self.fail(ChannelError::Refused(why)))
+    }
+
+    fn failed(&self, number: u64, status: Status, vendor: u32) -> ChannelError {
+        let what = match number {
+            RECEIVE => "a receive",
+            _ => "a write",
+        };
+        // Where the queue pair failed, the reason may stand in an event.
+        self.device.look();
+        match (status, self.signals.event()) {
+            (Status::Flushed, Some(event)) => self.fail(ChannelError::Event(event)),
+            _ => self.fail(ChannelError::Completion {
+                what,
+                status,
+                vendor,
+            }),
+        }
+    }
+
+    /// Posts the used receives again, and only then returns credits; lets go of what was sent.
+    fn settle(&self, receiving: &mut Receiving, round: &Round) -> Result<bool, ChannelError> {
+        receiving.ring.consume();
+        if round.used > 0 {
+            let posted = self.queue.post_receives(round.used, RECEIVE);
+            posted.map_err(|error| self.fail(error.into()))?;
+            receiving.out += round.used;
+            receiving.posted += u64::from(round.used);
+            debug_assert!(receiving.out <= receiving.depth);
+        }
+        let mut sending = self.sending()?;
+        if let Some(number) = round.sent {
+            let frames = sending.reap(number).map_err(|lie| self.lie(lie))?;
+            self.completed.fetch_max(frames, SeqCst);
+        }
+        if round.head {
+            sending.head_noticed().map_err(|lie| self.lie(lie))?;
+        }
+        let head = if round.stall {
+            receiving.ring.head_if_moved()
+        } else {
+            receiving.ring.head_at_watermark()
+        };
+        let used = receiving.posted - receiving.told;
+        let due = used >= (u64::from(receiving.depth) / RECEIVES_PART).max(1);
+        sending.say(head, receiving.posted);
+        if round.stall {
+            if sending.owes_head() {
+                return Err(self.lie(Lie::Turn("stall")));
+            }
+            sending.owe(Owed::Head);
+        } else if head.is_some() || due {
+            sending.owe(Owed::Credits);
+        }
+        if round.stall || head.is_some() || due {
+            receiving.told = receiving.posted;
+        }
+        self.settle_notices(&mut sending)?;
+        let credit_came = round.sent.is_some() || round.head;
+        Ok(credit_came && sending.take_wants())
+    }
+
+    /// Waits until everything that was posted has come back flushed. The queue pair has failed.
+    pub(crate) fn drain(&self, receiving: &mut Receiving, sending: Option<&mut Sending>) {
+        let start = Instant::now();
+        let last = sending.as_ref().map(|sending| sending.last_number());
+        let mut is_posted = false;
+        let mut is_sent = last.is_none();
+        while !is_sent || receiving.out > 0 {
+            if let (Some(number), false) = (last, is_posted) {
+                // SAFETY: it has no bytes.
+                is_posted = unsafe { self.queue.post(&[nothing(number)]) }.is_ok();
+            }
+            let count = self.queue.poll(&mut receiving.completions).unwrap_or(0);
+            let completions = receiving.completions;
+            self.account(receiving, &completions[..count]);
+            is_sent |= completions[..count]
+                .iter()
+                .any(|completion| match completion {
+                    Completion::Sent { number } | Completion::Failed { number, .. } => {
+                        Some(*number) == last
+                    }
+                    Completion::Received { .. } => false,
+                });
+            if count == 0 {
+                if start.elapsed() > DRAIN_LIMIT {
+                    self.counts.not_drained.add(1);
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        }
+        if let Some(sending) = sending {
+            sending.drained();
+        }
+    }
+}
+
+/// The number that all receives have; works begin at 1.
+pub(crate) const RECEIVE: u64 = 0;
+
+fn nothing(number: u64) -> Work {
+    Work {
+        number,
+        local: std::ptr::null(),
+        bytes: 0,
+        local_key: 0,
+        remote: 0,
+        remote_key: 0,
+        immediate: None,
+        signalled: true,
+        inline: false,
+    }
+}

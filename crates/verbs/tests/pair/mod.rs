@@ -1,0 +1,104 @@
+//! Two ends in one process, and frames whose bytes are known.
+#![allow(dead_code)]
+
+use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::*;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Pair {
+    pub network: Network,
+    pub devices: [Arc<Device>; 2],
+    pub ends: [Channel; 2],
+}
+
+pub fn small(ring_bytes: u64, receives: u32, sends: u32) -> ChannelConfig {
+    ChannelConfig {
+        ring_bytes,
+        receives,
+        sends,
+        inline_bytes: 64,
+        spin: Duration::ZERO,
+        ..ChannelConfig::default()
+    }
+}
+
+impl Pair {
+    pub fn new(faults: Faults, config: ChannelConfig) -> Self {
+        let network = Network::new(faults);
+        let devices = ["one", "other"].map(|name| network.device(name).unwrap());
+        let ends = [0, 1].map(|end| Channel::new(&devices[end], config).unwrap());
+        ends[0].connect(&ends[1].address()).unwrap();
+        ends[1].connect(&ends[0].address()).unwrap();
+        Self {
+            network,
+            devices,
+            ends,
+        }
+    }
+
+    /// Memory of an end's device.
+    pub fn region(
+        &self,
+        end: usize,
+        bytes: usize,
+        access: Access,
+    ) -> (Arc<Allocation>, Arc<Region>) {
+        let memory = Allocation::new(bytes);
+        let region = Region::new(&self.devices[end], memory.clone(), access).unwrap();
+        (memory, region)
+    }
+
+    /// What comes, until nothing does.
+    pub fn receive(&self, end: usize) -> Result<Vec<Vec<u8>>, ChannelError> {
+        let mut frames = vec![];
+        let mut each = |frame: &[u8]| {
+            frames.push(frame.to_vec());
+            Ok(())
+        };
+        for _ in 0..100 {
+            self.ends[end].progress(&mut each)?;
+        }
+        Ok(frames)
+    }
+
+    pub fn send(&self, end: usize, frame: &[u8]) -> Result<Option<u64>, ChannelError> {
+        self.ends[end].send(&[IoSlice::new(frame)], None)
+    }
+
+    /// The error that ends an end within a while.
+    pub fn end_of(&self, end: usize) -> ChannelError {
+        (0..1000)
+            .find_map(|_| self.ends[end].progress(&mut |_| Ok(())).err())
+            .expect("it should have ended")
+    }
+}
+
+/// SplitMix, for tests that print their seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// The bytes of a frame that has this number.
+pub fn bytes_of(number: u64, bytes: u64) -> Vec<u8> {
+    let mut random = Random(number);
+    let mut frame = Vec::with_capacity(bytes as usize + 8);
+    while (frame.len() as u64) < bytes {
+        frame.extend_from_slice(&random.next().to_le_bytes());
+    }
+    frame.truncate(bytes as usize);
+    frame
+}
