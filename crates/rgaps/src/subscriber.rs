@@ -306,7 +306,7 @@ pub(crate) struct SubscriberCore {
     /// The doorbell that publishers ring: the subscriber's own, or that of its wait set.
     doorbell: AtomicU32,
     own_doorbell: u32,
-    qos: SubscriberQos,
+    pub(crate) qos: SubscriberQos,
     pub(crate) holds: Holds,
     letting: Arc<Letting>,
     /// The pools' mappings, each from the first message in it on.

@@ -5,7 +5,7 @@ use crate::subscriber::SubscriberCore;
 use crate::{ClientError, Node, RecvError, Subscriber};
 use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_session::ZoneId;
-use rgaps_sync::{futex_wait_any, WAIT_ANY_MAX};
+use rgaps_sync::{futex_wait_any, spin_hint, WAIT_ANY_MAX};
 use rgaps_topic::Sleeper;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,9 +77,23 @@ impl WaitSet {
         member.is_some()
     }
 
-    /// Waits until some of the subscribers have a message, and says which. None: not in time.
+    /// Waits until some of the subscribers have a message, and says which. None: not in time. It spins as long as
+    /// any of them would ([`SubscriberQos::spin`](crate::SubscriberQos)) before it sleeps.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<Token>, RecvError> {
         let deadline = Deadline::after(timeout);
+        let members = self.members.iter().flatten();
+        let spin = members.map(|core| core.qos.spin).max().unwrap_or_default();
+        let spun = Deadline::after(spin.min(timeout));
+        loop {
+            let ready = self.ready();
+            if !ready.is_empty() {
+                return Ok(ready);
+            }
+            if spun.left_ns().is_none() {
+                break;
+            }
+            spin_hint();
+        }
         loop {
             // One doorbell per zone; any member of the zone leads to it.
             let mut sleepers: Vec<(ZoneId, Sleeper<'_>)> = Vec::new();

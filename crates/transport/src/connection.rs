@@ -4,7 +4,7 @@ use crate::tls::{in_words, Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whether a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(crate) struct Connection {
     tcp: TcpStream,
     peer: SocketAddr,
     session: Option<Box<Session>>,
+    spin: Duration,
 }
 
 fn explained(error: io::Error) -> io::Error {
@@ -33,8 +34,12 @@ impl Connection {
         // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
         rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
         let peer = tcp.peer_addr()?;
-        let session = None;
-        Ok(Self { tcp, peer, session })
+        Ok(Self {
+            tcp,
+            peer,
+            session: None,
+            spin: Duration::ZERO,
+        })
     }
 
     /// Encrypted; the peer has to prove that it has this name.
@@ -76,6 +81,11 @@ impl Connection {
         self.tcp.set_write_timeout(limit)
     }
 
+    /// Whoever reads looks for bytes for so long before it sleeps.
+    pub(crate) fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
     /// Some bytes; none if the peer closed.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         match &self.session {
@@ -85,9 +95,16 @@ impl Connection {
     }
 
     fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        let end = (!self.spin.is_zero()).then(|| Instant::now() + self.spin);
         loop {
-            match rustix::net::recv(&self.tcp, &mut *into, RecvFlags::empty()) {
+            let sleeps = end.is_none_or(|end| Instant::now() >= end);
+            let flags = match sleeps {
+                true => RecvFlags::empty(),
+                false => RecvFlags::DONTWAIT,
+            };
+            match rustix::net::recv(&self.tcp, &mut *into, flags) {
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if !sleeps => std::hint::spin_loop(),
                 other => return Ok(other?.0),
             }
         }

@@ -43,6 +43,8 @@ pub struct LinkConfig {
     pub quiet_ms: u64,
     /// The shortest and the longest wait between attempts to open a lane.
     pub backoff_ms: (u64, u64),
+    /// Whoever reads a lane looks for bytes for so long before it sleeps.
+    pub spin: Duration,
 }
 
 impl Default for LinkConfig {
@@ -55,6 +57,7 @@ impl Default for LinkConfig {
             beat_ms: 250,
             quiet_ms: 1500,
             backoff_ms: (20, 1000),
+            spin: Duration::ZERO,
         }
     }
 }
@@ -555,9 +558,10 @@ impl Running {
     fn lane_opened(
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
-        connection: crate::connection::Connection,
+        mut connection: crate::connection::Connection,
         theirs: &Hello,
     ) {
+        connection.set_spin(self.config.spin);
         let now_ms = self.now_ms();
         let number = theirs.lane;
         if !core

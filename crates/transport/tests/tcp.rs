@@ -5,6 +5,7 @@ mod tcp {
 }
 use rgaps_transport::{Event, Flow, LinkConfig, Sent};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 use tcp::hosts::*;
 
 const FLOW: Flow = Flow {
@@ -21,12 +22,12 @@ fn sizes(count: u64) -> impl Iterator<Item = (u64, usize)> {
 fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged() {
     let (a, b) = (endpoint(1), endpoint(2));
     let (at_a, at_b) = (Host::new(), Host::new());
-    let to_b = link(
-        &a,
-        LinkConfig::default(),
-        peer(2, &[b.local_addr().unwrap()]),
-        &at_a,
-    );
+    // One end spins before it sleeps.
+    let spins = LinkConfig {
+        spin: Duration::from_micros(200),
+        ..LinkConfig::default()
+    };
+    let to_b = link(&a, spins, peer(2, &[b.local_addr().unwrap()]), &at_a);
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     for one in [&to_b, &to_a] {
         one.open(FLOW, 0, true);

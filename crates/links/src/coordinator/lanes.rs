@@ -38,6 +38,7 @@ pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
 pub(super) fn link_config(links: &Links) -> LinkConfig {
     let mut config = LinkConfig {
         lanes: links.lanes as usize,
+        spin: links.spin(),
         ..LinkConfig::default()
     };
     config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);

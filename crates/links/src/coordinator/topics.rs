@@ -462,7 +462,7 @@ impl Coordinator {
                 },
                 depth: demand.depth,
                 max_held: self.config.links.held_max,
-                ..SubscriberQos::default()
+                spin: self.config.links.spin(),
             };
             let builder = self.node.subscriber(name).domain(Domain::Host).qos(qos);
             match builder.create() {

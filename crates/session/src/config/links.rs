@@ -6,11 +6,15 @@ use super::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Longest name of a host.
 const MAX_HOST_NAME: usize = 64;
 /// Lanes of a link, and addresses that they listen at.
 const MAX_LANES: u32 = 8;
+/// Threads of links spin for so long, on machines with so many processors.
+const SPIN_US: u32 = 100;
+const SPIN_PROCESSORS: usize = 8;
 /// Endpoints that are listed at most.
 const MAX_ENDPOINTS: usize = 256;
 /// Shortest lease: below this a busy machine loses peers that are there.
@@ -53,6 +57,9 @@ pub struct Links {
     pub held_max: u32,
     /// Lanes of a link.
     pub lanes: u32,
+    /// How long threads of a link look for the next message before they sleep, in microseconds. None: 100 where there
+    /// are processors to spare, else 0.
+    pub spin_us: Option<u32>,
     /// When a receiver tells a sender how far it has read its ring.
     pub watermark: Watermark,
     /// Bytes a second that a link carries: what quotas' shares add up to at most.
@@ -118,6 +125,7 @@ impl Default for Links {
             landing_max: ByteSize(1 << 30),
             held_max: 1024,
             lanes: 2,
+            spin_us: None,
             watermark: Watermark::default(),
             rate_max: None,
             relay: true,
@@ -141,6 +149,18 @@ impl Links {
             }
         };
         check_host(&name).map(|()| name)
+    }
+
+    /// How long threads of a link look for the next message before they sleep.
+    pub fn spin(&self) -> Duration {
+        let us = self.spin_us.unwrap_or_else(|| {
+            let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+            match processors >= SPIN_PROCESSORS {
+                true => SPIN_US,
+                false => 0,
+            }
+        });
+        Duration::from_micros(us.into())
     }
 
     /// Whether the control plane is authenticated.
@@ -176,6 +196,7 @@ impl Links {
         }
         for (key, value, least, most) in [
             ("lanes", u64::from(self.lanes), 1, u64::from(MAX_LANES)),
+            ("spin_us", u64::from(self.spin_us.unwrap_or(0)), 0, 10_000),
             ("lease_ms", self.lease_ms, LEASE_MS_MIN, WAIT_MS_MAX),
             ("outage_ms", self.outage_ms, 0, WAIT_MS_MAX),
             (
