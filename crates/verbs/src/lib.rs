@@ -56,6 +56,7 @@
 //! its memory and its device.
 #![allow(clippy::result_large_err)]
 
+mod abi;
 mod address;
 mod channel;
 mod counts;
@@ -64,11 +65,17 @@ mod device;
 mod error;
 mod fabric;
 pub mod in_process;
+mod library;
 mod notice;
+mod ports;
+mod queue_pair;
+#[cfg(feature = "raw")]
+pub mod raw;
 mod receiving;
 mod region;
 mod sending;
 mod status;
+mod verbs;
 mod waiting;
 
 pub use address::{ChannelAddress, ADDRESS_BYTES, PEER_RING_BYTES_MAX};
@@ -77,7 +84,9 @@ pub use counts::ChannelCounts;
 pub use device::Device;
 pub use error::{ChannelError, Lie, VerbsError};
 pub use fabric::Access;
+pub use ports::{Port, PortAddress};
 pub use receiving::{Each, Progress};
 pub use region::{Allocation, Memory, Region};
 pub use sending::{Batch, Direct};
 pub use status::{DeviceEvent, Status};
+pub use verbs::{Verbs, LIBRARY_ENV};

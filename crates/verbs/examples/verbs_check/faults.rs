@@ -1,0 +1,217 @@
+//! What ends a channel on a real device, each with the status that it names.
+
+use crate::end::*;
+use crate::stream::direct;
+use anyhow::{ensure, Context, Result};
+use rgaps_verbs::raw::{RawCompletion, RawWrite};
+use rgaps_verbs::*;
+use serde_json::json;
+use std::process::Command;
+use std::time::Instant;
+
+fn report(fault: &str, role: Role, error: &str, since: Instant) {
+    let ms = since.elapsed().as_millis() as u64;
+    say_json(
+        json!({"fault": fault, "role": format!("{role:?}"), "ended_with": error, "after_ms": ms}),
+    );
+}
+
+fn status(error: &ChannelError) -> Option<Status> {
+    match error {
+        ChannelError::Completion { status, .. } => Some(*status),
+        _ => None,
+    }
+}
+
+pub fn all(end: &mut End) -> Result<()> {
+    type Change = fn(Place) -> Place;
+    let changes: [(&str, Change); 3] = [
+        ("wrong key", |place| Place {
+            key: place.key ^ 0x5a00,
+            ..place
+        }),
+        ("outside of the place", |place| Place {
+            address: place.address + 4096,
+            ..place
+        }),
+        ("after the place's end", |place| place),
+    ];
+    for (fault, change) in changes {
+        let channel = end.channel(ChannelConfig::default())?;
+        let (place, _, region) = end.place(4096)?;
+        let mut kept = Some(region);
+        if fault == "after the place's end" && end.role == Role::B {
+            kept = None;
+        }
+        end.barrier()?;
+        let start = Instant::now();
+        if let (Role::A, Some(region)) = (end.role, &kept) {
+            let direct = direct(region, 4096, change(place));
+            channel.send(&[], Some(&direct))?;
+            let error = end_of(&channel)?;
+            report(fault, end.role, &error.to_string(), start);
+            ensure!(status(&error) == Some(Status::RemoteAccess), "{error}");
+            drained(&channel)?;
+        } else {
+            // Whether its device says so differs: it may stay as it is.
+            let ended = channel.serve(
+                &mut |_| Err("a frame came".into()),
+                std::time::Duration::from_secs(1),
+            );
+            let ended = ended
+                .err()
+                .map_or("nothing said".into(), |error| error.to_string());
+            ensure!(!ended.contains("a frame came"));
+            report(fault, end.role, &ended, start);
+        }
+        end.barrier()?;
+    }
+    raw_faults(end)
+}
+
+fn drained(channel: &Channel) -> Result<()> {
+    channel.close();
+    ensure!(channel.counts().not_drained == 0, "it does not drain");
+    Ok(())
+}
+
+fn first_failure(raw: &Raw) -> Result<Status> {
+    within(|| match raw.pair.poll() {
+        Ok(Some(RawCompletion::Failed(status))) => Some(status),
+        _ => None,
+    })
+    .context("nothing failed")
+}
+
+fn raw_faults(end: &mut End) -> Result<()> {
+    let cases: [(&str, u32, u32, Status); 2] = [
+        ("local key of nobody", 0x5a00, 1, Status::LocalProtection),
+        ("more notices than receives", 0, 3, Status::ReceiverNotReady),
+    ];
+    for (fault, local_change, writes, expected) in cases {
+        let raw = end.raw(8, 1, 4096)?;
+        let (address, _, _, key) = raw.peer.places();
+        let start = Instant::now();
+        if end.role == Role::A {
+            let own = raw.pair.local_key(0) ^ local_change;
+            for _ in 0..writes {
+                let write = RawWrite {
+                    offset: 0,
+                    bytes: 64,
+                    address,
+                    key,
+                    immediate: Some(0),
+                    is_signalled: true,
+                };
+                raw.pair.write_with(0, &write, own)?;
+            }
+            let status = first_failure(&raw)?;
+            report(fault, end.role, &status.to_string(), start);
+            ensure!(status == expected, "{status}");
+        }
+        end.barrier()?;
+    }
+    Ok(())
+}
+
+/// A program that receives until it is killed: b's second one.
+pub fn victim(end: &mut End) -> Result<()> {
+    let channel = end.channel(ChannelConfig::default())?;
+    loop {
+        channel.serve(&mut |_| Ok(()), LIMIT)?;
+    }
+}
+
+/// Where the victim listens.
+const VICTIM_PORT: u16 = 7472;
+
+pub fn killed(end: &mut End) -> Result<()> {
+    if end.role == Role::B {
+        let program = std::env::current_exe()?;
+        let mut victim = Command::new(program)
+            .args(["b", &end.address, "victim"])
+            .env("VERBS_CHECK_PORT", VICTIM_PORT.to_string())
+            .spawn()?;
+        end.hear::<1>()?;
+        victim.kill()?;
+        victim.wait()?;
+        return end.barrier();
+    }
+    let mut other = End::meet_at(Role::A, &end.address.clone(), VICTIM_PORT)?;
+    let channel = other.channel(ChannelConfig::default())?;
+    let frame = vec![1; 32 << 10];
+    let mut sent = 0;
+    let start = Instant::now();
+    let mut since = start;
+    let error = loop {
+        if sent == 100 {
+            end.say(b"k")?;
+            since = Instant::now();
+        }
+        match send(&channel, &frame, None, &mut |_| Ok(())) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        ensure!(start.elapsed() < LIMIT, "it goes on");
+    };
+    let error = error.downcast::<ChannelError>()?;
+    report("peer killed", end.role, &error.to_string(), since);
+    ensure!(status(&error).is_some(), "{error}");
+    drained(&channel)?;
+    end.barrier()
+}
+
+fn ip_link(up: bool) -> Result<()> {
+    let interface = Verbs::ports()
+        .into_iter()
+        .find_map(|port| port.address?.interface);
+    let interface = interface.unwrap_or_else(|| "eth0".into());
+    let state = if up { "up" } else { "down" };
+    let done = Command::new("ip")
+        .args(["link", "set", &interface, state])
+        .status()?;
+    ensure!(done.success(), "ip link set {interface} {state}");
+    Ok(())
+}
+
+/// a pulls its cable, and puts it back when both have noticed.
+pub fn link(end: &mut End) -> Result<()> {
+    let channel = end.channel(ChannelConfig::default())?;
+    let start = Instant::now();
+    if end.role == Role::A {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        ip_link(false)?;
+    }
+    let start_a = Instant::now();
+    let error = loop {
+        // Both send: who only receives is told by its own device, or by nobody.
+        match send(&channel, &[1; 512], None, &mut |_| Ok(())) {
+            Ok(_) => {}
+            Err(error) => break error.downcast::<ChannelError>()?,
+        }
+        ensure!(start.elapsed() < LIMIT, "it goes on");
+    };
+    report("link down", end.role, &error.to_string(), start_a);
+    drained(&channel)?;
+    if end.role == Role::A {
+        // The peer notices by itself.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        ip_link(true)?;
+    }
+    within(|| {
+        Verbs::ports()
+            .iter()
+            .any(|port| port.is_up && port.address.is_some())
+            .then_some(())
+    })
+    .context("the link does not come back")?;
+    end.barrier()?;
+    let again = end.channel(ChannelConfig::default())?;
+    let number = send(&again, b"back", None, &mut |_| Ok(()))?;
+    ensure!(number == 1);
+    while again.counts().frames_received == 0 {
+        again.serve(&mut |_| Ok(()), LIMIT)?;
+    }
+    report("link up again", end.role, "a new channel stands", start_a);
+    end.barrier()
+}

@@ -1,0 +1,149 @@
+//! A queue pair as it is, for tests and figures: to lie to a channel, and to do what channels do not do.
+
+use crate::address::ChannelAddress;
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::fabric::{Completion, Depths, QueuePair, Work};
+use crate::receiving::RECEIVE;
+use crate::region::Region;
+use crate::status::Status;
+use std::sync::Arc;
+
+/// A queue pair without books: whoever has it counts what is in flight.
+pub struct RawPair {
+    // In flight: before the memory that it uses.
+    queue: Box<dyn QueuePair>,
+    regions: Vec<Arc<Region>>,
+    receives: u32,
+}
+
+/// A write.
+#[derive(Clone, Copy, Debug)]
+pub struct RawWrite {
+    /// From where in the local region.
+    pub offset: usize,
+    /// How many bytes.
+    pub bytes: u32,
+    /// To which address of the peer's.
+    pub address: u64,
+    /// With which key of the peer's.
+    pub key: u32,
+    /// What is notified, if anything is.
+    pub immediate: Option<u32>,
+    /// Whether its completion is seen.
+    pub is_signalled: bool,
+}
+
+/// What has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawCompletion {
+    /// A signalled write.
+    Sent,
+    /// A write of the peer's, with this immediate.
+    Received(u32),
+    /// A write or receive that failed.
+    Failed(Status),
+}
+
+impl RawPair {
+    /// A queue pair with so many slots, and its receives posted.
+    pub fn new(device: &Arc<Device>, sends: u32, receives: u32) -> Result<Self, VerbsError> {
+        let queue = device.fabric().queue_pair(Depths {
+            sends,
+            receives: receives.max(1),
+            completions: sends + receives.max(1),
+            inline_bytes: 0,
+        })?;
+        if receives > 0 {
+            queue.post_receives(receives, RECEIVE)?;
+        }
+        let regions = Vec::new();
+        Ok(Self {
+            queue,
+            regions,
+            receives,
+        })
+    }
+
+    /// Its address, as that of a channel whose ring and credit words are this region.
+    pub fn address(&self, region: &Region) -> ChannelAddress {
+        ChannelAddress {
+            queue: self.queue.address(),
+            key: region.keys().remote,
+            ring: region.address(),
+            ring_bytes: region.bytes() as u64 - 64,
+            credits: region.address() + region.bytes() as u64 - 64,
+            receives: self.receives,
+        }
+    }
+
+    /// Connects.
+    pub fn connect(&self, peer: &ChannelAddress) -> Result<(), VerbsError> {
+        self.queue.connect(&peer.queue)
+    }
+
+    /// Keeps a region as long as writes from it may be on their way. Gives its number.
+    pub fn keep(&mut self, region: Arc<Region>) -> usize {
+        self.regions.push(region);
+        self.regions.len() - 1
+    }
+
+    /// The local key of a region that is kept.
+    pub fn local_key(&self, region: usize) -> u32 {
+        self.regions[region].keys().local
+    }
+
+    /// Writes from a region that is kept.
+    pub fn write(&self, region: usize, write: &RawWrite) -> Result<(), VerbsError> {
+        self.write_with(region, write, self.local_key(region))
+    }
+
+    /// Writes with any local key.
+    pub fn write_with(&self, region: usize, write: &RawWrite, key: u32) -> Result<(), VerbsError> {
+        let region = &self.regions[region];
+        let inside = write.offset + write.bytes as usize <= region.bytes();
+        assert!(inside, "a write from outside of its region");
+        let work = Work {
+            number: RECEIVE + 1,
+            local: region.start().wrapping_add(write.offset),
+            bytes: write.bytes,
+            local_key: key,
+            remote: write.address,
+            remote_key: write.key,
+            immediate: write.immediate,
+            signalled: write.is_signalled,
+            inline: false,
+        };
+        // SAFETY: inside of a region that is kept until the queue pair is destroyed.
+        unsafe { self.queue.post(&[work]) }
+    }
+
+    /// Posts receives again.
+    pub fn post_receives(&self, count: u32) -> Result<(), VerbsError> {
+        self.queue.post_receives(count, RECEIVE)
+    }
+
+    /// The next completion, if there is one.
+    pub fn poll(&self) -> Result<Option<RawCompletion>, VerbsError> {
+        let mut completion = [Completion::Sent { number: 0 }];
+        let count = self.queue.poll(&mut completion)?;
+        let found = completion[..count]
+            .first()
+            .map(|completion| match *completion {
+                Completion::Sent { .. } => RawCompletion::Sent,
+                Completion::Received { immediate, .. } => RawCompletion::Received(immediate),
+                Completion::Failed { status, .. } => RawCompletion::Failed(status),
+            });
+        Ok(found)
+    }
+}
+
+impl ChannelAddress {
+    /// Ring, its bytes, credit words, and the key of all.
+    pub fn places(&self) -> (u64, u64, u64, u32) {
+        (self.ring, self.ring_bytes, self.credits, self.key)
+    }
+}
+
+/// Immediate data of a stall, and of a head.
+pub const NOTICES: [u32; 2] = [1 << 31, 1 << 30];
