@@ -1,6 +1,6 @@
 //! A process's connection to the daemon.
 
-use crate::client::Conductor;
+use crate::client::{Conductor, HostMemory};
 use crate::{
     ClientError, ClientRow, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow, PublisherBuilder,
     RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
@@ -28,6 +28,7 @@ pub struct NodeBuilder {
     name: String,
     config: Option<Config>,
     bin_dirs: Vec<PathBuf>,
+    host_memory: Option<Arc<dyn HostMemory>>,
 }
 
 impl NodeBuilder {
@@ -43,6 +44,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Who hears of host memory that this node maps. For the process with the links to other hosts.
+    #[doc(hidden)]
+    pub fn host_memory(mut self, watch: Arc<dyn HostMemory>) -> Self {
+        self.host_memory = Some(watch);
+        self
+    }
+
     /// Connects to the daemon, or starts it.
     pub fn build(self) -> Result<Node, OpenError> {
         if !rgaps_sync::atomic::has_lock_free_u128() {
@@ -52,7 +60,7 @@ impl NodeBuilder {
             Some(config) => config,
             None => Config::load(None).map_err(|error| OpenError::Argument(error.to_string()))?,
         };
-        let conductor = Conductor::start(config, &self.name, &self.bin_dirs)?;
+        let conductor = Conductor::start(config, &self.name, &self.bin_dirs, self.host_memory)?;
         Ok(Node {
             conductor: Arc::new(conductor),
         })
@@ -72,6 +80,7 @@ impl Node {
             name: name.to_owned(),
             config: None,
             bin_dirs: Vec::new(),
+            host_memory: None,
         }
     }
 

@@ -208,7 +208,8 @@ impl PoolBook {
                 if to_write && !segment.writable {
                     break;
                 }
-                mapped.mapping.extend(segment.fd.as_fd(), segment.bytes)?;
+                let fd = segment.fd.as_fd();
+                mapped.mapping.extend_told(fd, segment.bytes)?;
                 mapped.segments += 1;
             }
         }
@@ -217,7 +218,7 @@ impl PoolBook {
 }
 
 /// Takes `gone` out of a publisher's leases, whichever way they were cut when they were leased.
-pub(super) fn subtract(ranges: &mut Vec<Range>, gone: Range) {
+pub(crate) fn subtract(ranges: &mut Vec<Range>, gone: Range) {
     let gone_end = gone.offset.saturating_add(gone.bytes);
     let mut left = Vec::with_capacity(ranges.len() + 1);
     for range in ranges.iter() {

@@ -4,7 +4,7 @@ use super::book::Arena;
 use super::link;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
-use super::{ClientError, ForkGuard, ZoneView};
+use super::{ClientError, ForkGuard, HostMemory, ZoneView};
 use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
@@ -76,6 +76,7 @@ impl Conductor {
         config: Config,
         name: &str,
         bin_dirs: &[PathBuf],
+        watch: Option<Arc<dyn HostMemory>>,
     ) -> Result<Conductor, ClientError> {
         let guard = ForkGuard::new()?;
         let session = link::open(&config, name, bin_dirs, config.autostart)?;
@@ -89,6 +90,7 @@ impl Conductor {
             name.to_owned(),
             bin_dirs.to_vec(),
             guard.clone(),
+            watch,
         );
         let thread_wake = wake.clone();
         let thread = std::thread::Builder::new()

@@ -1,7 +1,7 @@
 //! A pool as this process maps it.
 
 use super::fork::ForkGuard;
-use super::{Conductor, ZoneView};
+use super::{Conductor, HostMemory, MappedRange, ZoneView};
 use rgaps_cuda::{Context, CudaError, CudaMapping, Driver, OnStream, RegisteredMapping};
 use rgaps_layout::Domain;
 use rgaps_pool::{Access, HostMapping, Mapping, PoolError, Stream};
@@ -18,6 +18,8 @@ pub(crate) struct PoolMapping {
     inner: ManuallyDrop<Place>,
     at: Domain,
     guard: ForkGuard,
+    /// Who hears of host memory that is mapped.
+    watch: Option<Arc<dyn HostMemory>>,
 }
 
 enum Place {
@@ -78,6 +80,7 @@ impl PoolMapping {
         driver: &mut LazyDriver,
         cuda: CudaUse,
         guard: ForkGuard,
+        watch: Option<Arc<dyn HostMemory>>,
     ) -> Result<PoolMapping, PoolError> {
         let inner = match (grant.domain, at) {
             (Domain::Host, Domain::Host) => Place::Host(HostMapping::new(grant.cap_bytes, access)?),
@@ -102,7 +105,37 @@ impl PoolMapping {
             inner: ManuallyDrop::new(inner),
             at,
             guard,
+            watch,
         })
+    }
+
+    /// Maps the next segment, and tells of it.
+    pub(super) fn extend_told(
+        self: &Arc<PoolMapping>,
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+    ) -> Result<(), PoolError> {
+        let offset = self.mapped();
+        self.extend(fd, bytes)?;
+        if let (Some(watch), Some(range)) = (&self.watch, MappedRange::new(self, offset, bytes)) {
+            watch.mapped(range);
+        }
+        Ok(())
+    }
+
+    /// Tells of a range that a publisher leases, until the answer is dropped.
+    pub(crate) fn tell_leased(
+        self: &Arc<PoolMapping>,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<Box<dyn Send + Sync>> {
+        let watch = self.watch.as_ref()?;
+        MappedRange::new(self, offset, bytes).map(|range| watch.leased(range))
+    }
+
+    /// Whether it is host memory as the CPU uses it.
+    pub(super) fn is_host(&self) -> bool {
+        matches!(&*self.inner, Place::Host(_))
     }
 
     /// The CPU or GPU whose use of the pool this is.

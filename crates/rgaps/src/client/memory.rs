@@ -168,8 +168,9 @@ impl Worker {
             return Ok(mapping.clone());
         }
         let cuda = self.config.pool.cuda.enabled;
-        if grant.domain == Domain::Host && at != Domain::Host {
-            // Before the driver knows the pages: the daemon must leave them as they are from now on.
+        let watch = self.watch.clone();
+        if grant.domain == Domain::Host && (at != Domain::Host || watch.is_some()) {
+            // Before a driver or a card knows the pages: the daemon must leave them as they are from now on.
             let request = Request::Pin {
                 zone,
                 pool: grant.pool,
@@ -181,7 +182,8 @@ impl Worker {
         };
         let book = zone_book.pool(grant);
         let guard = self.guard.clone();
-        let mapping = PoolMapping::new(&book.grant, at, access, &mut self.driver, cuda, guard)?;
+        let driver = &mut self.driver;
+        let mapping = PoolMapping::new(&book.grant, at, access, driver, cuda, guard, watch)?;
         let mapping = Arc::new(mapping);
         book.add_mapping(mapping.clone());
         Ok(mapping)

@@ -9,6 +9,7 @@ mod book;
 mod conductor;
 mod error;
 mod fork;
+mod host_memory;
 mod inherited;
 mod link;
 mod mapping;
@@ -28,11 +29,12 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use book::Arena;
+pub(crate) use book::{subtract, Arena};
 pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
+pub use host_memory::{HostMemory, MappedRange};
 pub(crate) use mapping::{Asked, PoolMapping};
 pub(crate) use watch::{add_chore, once_over};
 pub(crate) use zone::ZoneView;

@@ -52,7 +52,7 @@ impl Place {
     }
 
     pub(super) fn node(&self) -> Conductor {
-        Conductor::start(self.config.clone(), "test", &[]).unwrap()
+        Conductor::start(self.config.clone(), "test", &[], None).unwrap()
     }
 }
 
@@ -478,7 +478,7 @@ fn a_refusal_is_the_users() {
         other => panic!("{other:?}"),
     }
     drop(daemon);
-    let error = Conductor::start(place.config.clone(), "late", &[])
+    let error = Conductor::start(place.config.clone(), "late", &[], None)
         .err()
         .unwrap();
     assert!(matches!(error, ClientError::Launch(_)), "{error}");

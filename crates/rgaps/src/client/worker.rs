@@ -5,7 +5,7 @@ use super::conductor::Command;
 use super::link::Link;
 use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, News, Session};
-use super::{ClientError, ForkGuard};
+use super::{ClientError, ForkGuard, HostMemory};
 use rgaps_pool::Access;
 use rgaps_session::{Answer, Config, Member, Notice, RefusalCode, Request, ZoneId};
 use rustix::event::{PollFd, PollFlags};
@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a command may take when the daemon is away.
@@ -35,6 +36,8 @@ pub(super) struct Worker {
     pub(super) deadline: Instant,
     pub(super) driver: LazyDriver,
     pub(super) guard: ForkGuard,
+    /// Who hears of host memory that is mapped.
+    pub(super) watch: Option<Arc<dyn HostMemory>>,
 }
 
 impl Worker {
@@ -44,6 +47,7 @@ impl Worker {
         name: String,
         bin_dirs: Vec<PathBuf>,
         guard: ForkGuard,
+        watch: Option<Arc<dyn HostMemory>>,
     ) -> Worker {
         Worker {
             config,
@@ -55,6 +59,7 @@ impl Worker {
             deadline: Instant::now(),
             driver: LazyDriver::default(),
             guard,
+            watch,
         }
     }
 

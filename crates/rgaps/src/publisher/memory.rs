@@ -1,6 +1,6 @@
 //! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
 
-use crate::client::{Arena, Asked, Conductor, PoolMapping, ZoneView};
+use crate::client::{subtract, Arena, Asked, Conductor, PoolMapping, ZoneView};
 use crate::letting::Recorded;
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Allocation, Mapping, Tlsf};
@@ -31,6 +31,53 @@ struct Leased {
     pool: u32,
     tlsf: Tlsf,
     bytes: u64,
+    /// Ranges that somebody was told of, until they are given back.
+    told: Vec<Told>,
+}
+
+/// A leased range that somebody was told of.
+struct Told {
+    range: Range,
+    mapping: Arc<PoolMapping>,
+    /// Dropped when it is given back.
+    until: Box<dyn Send + Sync>,
+}
+
+impl Told {
+    fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<Told> {
+        let until = mapping.tell_leased(range.offset, range.bytes)?;
+        Some(Told {
+            range,
+            mapping: mapping.clone(),
+            until,
+        })
+    }
+}
+
+impl Leased {
+    /// Nobody is to write a range any more. What is left of a larger one is told of anew.
+    fn untell(&mut self, gone: Range) {
+        let end = gone.offset + gone.bytes;
+        let (touched, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.told)
+            .into_iter()
+            .partition(|told| {
+                told.range.offset < end && told.range.offset + told.range.bytes > gone.offset
+            });
+        self.told = others;
+        for told in touched {
+            let Told {
+                range,
+                mapping,
+                until,
+            } = told;
+            drop(until);
+            let mut left = vec![range];
+            subtract(&mut left, gone);
+            let left = left.into_iter();
+            self.told
+                .extend(left.filter_map(|range| Told::new(&mapping, range)));
+        }
+    }
 }
 
 impl Memory {
@@ -52,6 +99,7 @@ impl Memory {
             pool,
             tlsf: Tlsf::with_blocks(self.places.len() as u32),
             bytes: 0,
+            told: Vec::new(),
         });
         self.arenas.len() - 1
     }
@@ -107,7 +155,7 @@ impl Memory {
         &mut self,
         arena: usize,
         range: &Range,
-        mapping: &PoolMapping,
+        mapping: &Arc<PoolMapping>,
     ) -> Result<(), String> {
         let end = range.offset.checked_add(range.bytes);
         if end.is_none_or(|end| end > mapping.mapped()) {
@@ -119,7 +167,13 @@ impl Memory {
             .add_region(range.offset, range.bytes)
             .map_err(|error| format!("a lease that cannot be: {error}"))?;
         leased.bytes += range.bytes;
+        leased.told.extend(Told::new(mapping, *range));
         Ok(())
+    }
+
+    /// All leases end.
+    pub(super) fn untell_all(&mut self) {
+        self.arenas.iter_mut().for_each(|arena| arena.told.clear());
     }
 }
 
@@ -183,6 +237,7 @@ impl State {
             })
             .collect();
         leased.bytes -= ranges.iter().map(|range| range.bytes).sum::<u64>();
+        ranges.iter().for_each(|range| leased.untell(*range));
         ranges
     }
 }

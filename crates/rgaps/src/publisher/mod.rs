@@ -708,8 +708,12 @@ impl Drop for PublisherCore {
         let (conductor, member) = (self.conductor.clone(), self.member);
         // What copies are made with is kept until then.
         let elsewhere = std::mem::take(&mut self.elsewhere);
+        let state = self.state.clone();
         once_over(is_over, move || {
             drop(elsewhere);
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.memory.untell_all();
+            drop(state);
             // Without a daemon the next one sees that we are gone.
             let _ = conductor.leave(member);
         });

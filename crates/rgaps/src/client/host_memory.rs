@@ -1,0 +1,46 @@
+//! Host memory as this process maps it, told to whoever makes it known to network cards.
+
+use super::PoolMapping;
+use rgaps_pool::Mapping;
+use std::fmt;
+use std::sync::Arc;
+
+/// Who makes host memory known to cards that read and write it by themselves. Pages of pools that it is told of stay
+/// where they are.
+pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
+    /// A segment was mapped that messages are read from.
+    fn mapped(&self, range: MappedRange);
+    /// A range is leased to a publisher of this process, which messages are written to, until the answer is dropped:
+    /// before anybody else gets it.
+    fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync>;
+}
+
+/// A range of host memory. It stays mapped as long as somebody has this.
+#[derive(Clone, Debug)]
+pub struct MappedRange {
+    mapping: Arc<PoolMapping>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl MappedRange {
+    /// None where the range is not mapped, or in no host memory.
+    pub(crate) fn new(mapping: &Arc<PoolMapping>, offset: u64, bytes: u64) -> Option<MappedRange> {
+        let end = offset.checked_add(bytes)?;
+        (mapping.is_host() && end <= mapping.mapped()).then(|| MappedRange {
+            mapping: mapping.clone(),
+            offset,
+            bytes,
+        })
+    }
+
+    /// The address of its first byte.
+    pub fn start(&self) -> *mut u8 {
+        (self.mapping.base() + self.offset) as *mut u8
+    }
+
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+}

@@ -1,0 +1,95 @@
+//! What is told of host memory that a process maps and leases.
+#![forbid(unsafe_code)]
+
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod support;
+
+use rgaps::links::{HostMemory, MappedRange};
+use rgaps::Node;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::Daemon;
+
+const MESSAGE: u64 = 5 << 20;
+const SOON: Duration = Duration::from_secs(20);
+
+/// Starts and ends.
+type Ranges = Arc<Mutex<Vec<(usize, usize)>>>;
+
+#[derive(Debug, Default)]
+struct Known {
+    mapped: Ranges,
+    leased: Ranges,
+}
+
+/// Until it is dropped.
+struct Entry(Ranges, (usize, usize));
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().retain(|range| *range != self.1);
+    }
+}
+
+fn ends(range: &MappedRange) -> (usize, usize) {
+    let start = range.start() as usize;
+    (start, start + range.bytes())
+}
+
+impl HostMemory for Known {
+    fn mapped(&self, range: MappedRange) {
+        self.mapped.lock().unwrap().push(ends(&range));
+    }
+    fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
+        let (new, mut leased) = (ends(&range), self.leased.lock().unwrap());
+        let apart = |other: &(usize, usize)| other.1 <= new.0 || new.1 <= other.0;
+        assert!(leased.iter().all(apart), "{new:?} is leased twice");
+        leased.push(new);
+        Box::new(Entry(self.leased.clone(), new))
+    }
+}
+
+fn contain(ranges: &Ranges, address: u64, bytes: u64) -> bool {
+    let (from, to) = (address as usize, (address + bytes) as usize);
+    let ranges = ranges.lock().unwrap();
+    ranges.iter().any(|range| range.0 <= from && to <= range.1)
+}
+
+fn sum(ranges: &Ranges) -> u64 {
+    let ranges = ranges.lock().unwrap();
+    ranges.iter().map(|(from, to)| (to - from) as u64).sum()
+}
+
+#[test]
+fn what_is_leased_and_read_is_told_until_it_is_given_back() {
+    let daemon = Daemon::start();
+    let known = Arc::new(Known::default());
+    let node = Node::builder("tells").config(daemon.config());
+    let node = node.host_memory(known.clone()).build().unwrap();
+    let publisher = node.publisher("t").create().unwrap();
+    let subscriber = node.subscriber("t").create().unwrap();
+    let mut loan = publisher.loan(MESSAGE).unwrap();
+    assert!(contain(&known.leased, loan.address(), MESSAGE));
+    loan.write(MESSAGE - 1, &[7]).unwrap();
+    loan.publish().unwrap();
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    assert!(contain(&known.mapped, sample.address(), MESSAGE));
+    assert!(!contain(&known.leased, sample.address(), MESSAGE));
+    assert_eq!(sum(&known.leased), publisher.leased_bytes());
+
+    // A part of a range that was leased as one is given back: the block in use stays told of.
+    let others: Vec<_> = (0..4).map(|_| publisher.loan(MESSAGE).unwrap()).collect();
+    let kept = publisher.loan(MESSAGE).unwrap();
+    drop(others);
+    assert!(publisher.trim(0).unwrap() > 0);
+    assert!(contain(&known.leased, kept.address(), MESSAGE));
+    assert_eq!(sum(&known.leased), publisher.leased_bytes());
+
+    drop((kept, sample));
+    drop(publisher);
+    let begun = Instant::now();
+    while sum(&known.leased) > 0 {
+        assert!(begun.elapsed() < SOON, "its ranges are given back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
