@@ -65,6 +65,7 @@ pub fn hello(data: &[u8]) {
             realm: 7,
             listen: Some(([127, 0, 0, 1], 0).into()),
             security: Security::Loopback,
+            rdma: None,
         });
         let endpoint = endpoint.unwrap();
         let peer = Peer {

@@ -243,6 +243,7 @@ impl Impostor {
             realm: fnv("default"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             security: Security::Tls(Tls::new(&pem).unwrap()),
+            rdma: None,
         })
         .unwrap();
         let mut links = Links {

@@ -190,6 +190,7 @@ fn ends(lanes: usize, buffers: &[usize], at_a: OnArrival, at_b: OnArrival) -> (E
             realm: 1,
             listen: Some(loopback()),
             security: Security::Loopback,
+            rdma: None,
         })
         .unwrap()
     };

@@ -4,6 +4,7 @@ use crate::tls::{in_words, Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Whether a call may wait.
@@ -63,6 +64,11 @@ impl Connection {
 
     pub(crate) fn is_encrypted(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// Readable when the peer said something or is gone.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {

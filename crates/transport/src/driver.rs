@@ -2,8 +2,9 @@
 //! (threads and TCP in [`crate::Link`], virtual time in the simulation) tells it what lanes bring and how late
 //! it is, writes what [`Driver::batch`] has, and carries out what [`Driver::next_delivery`] says.
 
+use crate::batch::{Batch, Bytes};
 use crate::cursors::Ring;
-use crate::frame::{Flow, Frame, Meta, FRAME_BYTES_MAX};
+use crate::frame::{Flow, Frame, Meta, Remote};
 use crate::link::{lie, Action, PeerLie, Target};
 use crate::memory::Part;
 use crate::owner::{Event, Owner, Payload, Place, Room};
@@ -11,17 +12,10 @@ use crate::places::Landings;
 use crate::receiver::{Receiver, ReceiverConfig};
 use crate::sender::{Offered, Sender, SenderConfig};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::io::IoSlice;
 use std::sync::Arc;
 
 /// Frames without payload that wait for a lane; a peer that does not read while it asks for more is cut off.
 const CONTROL_MAX: usize = 16 << 10;
-/// Frames of a batch, which is what one call writes.
-const BATCH_FRAMES: usize = 32;
-/// Their heads and payloads.
-pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
-/// A batch ends after so many bytes of payloads.
-const BATCH_BYTES: usize = 256 << 10;
 /// Payloads above this are left to the lane's own thread.
 pub(crate) const BULK_BYTES: usize = 64 << 10;
 
@@ -33,13 +27,11 @@ const OWED_PART: u64 = 8;
 /// What came of a message that was to be sent.
 pub type Sent = Offered;
 
-/// A part of a message: from where, and to where.
-type Bytes = (Arc<dyn Payload>, usize, usize);
-
 struct Queued {
     frame: Frame,
     meta: Option<Meta>,
     payload: Option<Bytes>,
+    remote: Option<Remote>,
 }
 
 impl Queued {
@@ -66,72 +58,6 @@ impl Out {
             }
         }
         self.control.push_back(frame);
-    }
-}
-
-/// Frames that are written together, and how far that is.
-#[derive(Default)]
-pub(crate) struct Batch {
-    heads: Vec<u8>,
-    items: Vec<(usize, Option<Bytes>)>,
-    bytes: usize,
-    done: usize,
-}
-
-impl Batch {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.done == self.bytes
-    }
-
-    /// What is left of it; how many slices that are.
-    pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
-        let (mut skip, mut count) = (self.done, 0);
-        let mut push = |slice: &'a [u8]| {
-            let skipped = skip.min(slice.len());
-            skip -= skipped;
-            if skipped < slice.len() {
-                into[count] = IoSlice::new(&slice[skipped..]);
-                count += 1;
-            }
-        };
-        let mut head = 0;
-        for (head_end, payload) in &self.items {
-            push(&self.heads[head..*head_end]);
-            head = *head_end;
-            if let Some((payload, from, to)) = payload {
-                push(payload.slice(*from, *to));
-            }
-        }
-        count
-    }
-
-    pub(crate) fn wrote(&mut self, bytes: usize) {
-        self.done += bytes;
-    }
-
-    /// Payloads of a batch that is written.
-    pub(crate) fn payloads(&self) -> usize {
-        self.items
-            .iter()
-            .filter(|(_, payload)| payload.is_some())
-            .count()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.heads.clear();
-        self.items.clear();
-        (self.bytes, self.done) = (0, 0);
-    }
-
-    fn push(&mut self, frame: &Frame, meta: Option<&Meta>) {
-        let mut bytes = [0; FRAME_BYTES_MAX];
-        let length = frame.encode(&mut bytes);
-        let before = self.heads.len();
-        self.heads.extend_from_slice(&bytes[..length]);
-        self.heads
-            .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
-        self.bytes += self.heads.len() - before;
-        self.items.push((self.heads.len(), None));
     }
 }
 
@@ -321,7 +247,7 @@ impl Driver {
     pub(crate) fn new(
         sender: SenderConfig,
         receiver: ReceiverConfig,
-        owner: Arc<dyn Owner>,
+        places: Landings,
         committed: &[(Flow, u64)],
     ) -> Self {
         let part = receiver.window_bytes / OWED_PART;
@@ -330,7 +256,7 @@ impl Driver {
             waiting: Vec::new(),
             owed_bytes_max: u32::try_from(part).unwrap_or(u32::MAX),
             sender: Sender::new(sender, 0),
-            receiver: Receiver::new(receiver, Landings::new(owner), committed),
+            receiver: Receiver::new(receiver, places, committed),
             staged: BTreeMap::new(),
             next_base: 0,
             gave_up: BTreeSet::new(),
@@ -634,23 +560,24 @@ impl Driver {
         let Some(out) = self.out.get_mut(&lane) else {
             return false;
         };
-        while batch.items.len() < BATCH_FRAMES {
+        while batch.has_room() {
             let Some(frame) = out.control.pop_front() else {
                 break;
             };
-            batch.push(&frame, None);
+            batch.push(&frame, None, None, None);
         }
-        let mut payloads = 0;
-        while batch.items.len() < BATCH_FRAMES && payloads < BATCH_BYTES {
+        while batch.has_room() {
             let fits = |write: &Queued| bulk || write.bytes() <= BULK_BYTES;
             if !out.writes.front().is_some_and(fits) {
                 break;
             }
-            let write = out.writes.pop_front().expect("looked at");
-            batch.push(&write.frame, write.meta.as_ref());
-            payloads += write.bytes();
-            batch.bytes += write.bytes();
-            batch.items.last_mut().expect("pushed").1 = write.payload;
+            let Queued {
+                frame,
+                meta,
+                payload,
+                remote,
+            } = out.writes.pop_front().expect("looked at");
+            batch.push(&frame, meta.as_ref(), payload, remote);
         }
         !out.control.is_empty() || !out.writes.is_empty()
     }
@@ -707,6 +634,7 @@ impl Driver {
                     frame: write.frame,
                     meta: write.meta,
                     payload,
+                    remote: write.remote,
                 });
                 if out.writes.len() > CONTROL_MAX {
                     self.stuck = Some(write.lane);
@@ -750,6 +678,9 @@ impl Driver {
                             return;
                         }
                     }
+                }
+                if let Frame::Grant { offset, remote, .. } = &mut frame {
+                    *remote = self.receiver.places().remote(*offset);
                 }
                 if let Some(out) = self.out.get_mut(&write.lane) {
                     out.push_control(frame);

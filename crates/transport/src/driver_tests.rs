@@ -2,8 +2,10 @@
 //! them; ends that notice at different times; an owner that is full, cannot commit, and hears late.
 //! `SEEDS=n` runs more, `SEED=n` one.
 use super::*;
-use crate::frame::Decoded;
+use crate::batch::BATCH_SLICES;
+use crate::frame::{Decoded, FRAME_BYTES_MAX};
 use crate::owner::{Place, Room};
+use std::io::IoSlice;
 use std::sync::Mutex;
 
 const RING: u64 = 8 << 10;
@@ -165,7 +167,9 @@ impl World {
                 window_bytes: 4000,
                 ..ReceiverConfig::default()
             };
-            Driver::new(sender, receiver, Arc::new(ears[at].clone()), &[])
+            let owner = Arc::new(ears[at].clone());
+            let places = Landings::new(owner, Arc::default());
+            Driver::new(sender, receiver, places, &[])
         };
         Self {
             random: Random(seed),

@@ -3,12 +3,15 @@
 use crate::connection::Connection;
 use crate::cursors::Ring;
 use crate::driver::Driver;
-use crate::frame::{Flow, LaneKey, ResetReason};
+use crate::frame::{Flow, LaneKey, ResetReason, Wish};
 use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
+use crate::places::Landings;
+use crate::rdma::{Rdma, RdmaError, Registered, Table};
 use crate::running::{LinkConfig, LinkStatus, Peer, Running};
 use crate::tls::Tls;
 use crate::Sent;
+use rgaps_verbs::{Access, Memory};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
@@ -51,6 +54,8 @@ pub struct EndpointConfig {
     pub listen: Option<SocketAddr>,
     /// What lanes may be.
     pub security: Security,
+    /// For lanes over RDMA; none if there are to be none.
+    pub rdma: Option<Rdma>,
 }
 
 /// Why there is no endpoint or no link.
@@ -73,6 +78,9 @@ pub enum EndpointError {
     /// A link's ring.
     #[error(transparent)]
     Ring(#[from] crate::cursors::RingError),
+    /// What RDMA needs.
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
     /// Another link has this key.
     #[error("another link has this key: each pair of daemons has its own")]
     Key,
@@ -101,6 +109,9 @@ pub(crate) struct Shared {
     pub(crate) incarnation: u64,
     pub(crate) realm: u64,
     security: Security,
+    pub(crate) rdma: Option<Rdma>,
+    /// Memory that the rails know.
+    pub(crate) registered: Arc<Table>,
     pub(crate) counts: Counts,
     links: Mutex<HashMap<LaneKey, Weak<Running>>>,
     /// Why somebody was refused last.
@@ -173,8 +184,7 @@ impl Shared {
             connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
         }
         let theirs = dial(&connection, ours)?;
-        link.answered(connection, &theirs);
-        Ok(())
+        link.answered(connection, ours, &theirs)
     }
 }
 
@@ -192,6 +202,7 @@ impl Endpoint {
         if config.incarnation == 0 {
             return Err(EndpointError::Incarnation);
         }
+        config.rdma.as_ref().map_or(Ok(()), Rdma::check)?;
         let listener = match config.listen {
             Some(address) => {
                 let listen = || -> io::Result<(TcpListener, SocketAddr)> {
@@ -209,6 +220,8 @@ impl Endpoint {
             incarnation: config.incarnation,
             realm: config.realm,
             security: config.security,
+            rdma: config.rdma,
+            registered: Arc::default(),
             counts: Counts::default(),
             links: Mutex::default(),
             refusal: Mutex::default(),
@@ -253,6 +266,17 @@ impl Endpoint {
         }
     }
 
+    /// Has the rails know memory, so that messages of all links go out of it, and with
+    /// [`Access::RemoteWrite`] into it, without a copy. It takes long: once, when the memory is mapped.
+    pub fn register(
+        &self,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Registered, RdmaError> {
+        let rdma = self.shared.rdma.as_ref().ok_or(RdmaError::None)?;
+        self.shared.registered.add(rdma, memory, access)
+    }
+
     /// Why a lane was refused last, once.
     pub fn take_refusal(&self) -> Option<String> {
         let refusal = &self.shared.refusal;
@@ -282,12 +306,13 @@ impl Endpoint {
         let ring = Ring::new(config.ring_bytes)?;
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
-        let books = Driver::new(
-            config.sender,
-            config.receiver,
-            Arc::clone(&owner),
-            committed,
-        );
+        // Without RDMA peers need not know where memory is.
+        let registered = match config.rdma {
+            Wish::No => Arc::default(),
+            _ => Arc::clone(&shared.registered),
+        };
+        let places = Landings::new(Arc::clone(&owner), registered);
+        let books = Driver::new(config.sender, config.receiver, places, committed);
         let running = Arc::new(Running::new(name, config, ring, peer, owner, shared, books));
         let mut links = self.shared.links.lock().expect("nobody panics with it");
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
@@ -411,7 +436,7 @@ fn dial_all(link: &Arc<Running>) {
         let address = addresses[attempt % addresses.len()];
         if let Err(error) = link.shared.dial(link, address, &hello) {
             attempt += 1;
-            link.dial_failed(&error);
+            link.dial_failed(&hello, &error);
         }
     }
 }

@@ -181,6 +181,8 @@ pub enum ResetReason {
     Incarnation = 5,
     /// It knows no link with this key.
     Key = 6,
+    /// One of the two wants RDMA and nothing else, and the other has none.
+    Rdma = 7,
 }
 
 impl ResetReason {
@@ -192,6 +194,7 @@ impl ResetReason {
             Self::Lanes,
             Self::Incarnation,
             Self::Key,
+            Self::Rdma,
         ];
         all.into_iter().find(|reason| *reason as u8 == code)
     }

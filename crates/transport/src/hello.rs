@@ -51,6 +51,9 @@ pub enum HelloError {
     /// A plain lane to another host.
     #[error("{0} is not on this host, and lanes between hosts need TLS: configure it, or allow `insecure`")]
     Plain(String),
+    /// RDMA was required.
+    #[error("there is to be no lane but over RDMA, and there is none: {0}")]
+    Rdma(String),
     /// Too many lanes are being opened.
     #[error("too many lanes are in their first words")]
     Busy,
@@ -89,13 +92,18 @@ pub(crate) fn say(connection: &Connection, frame: &Frame) -> io::Result<()> {
 }
 
 /// Reads one frame and nothing behind it.
-fn hear(connection: &Connection) -> Result<Frame, HelloError> {
+pub(crate) fn hear(connection: &Connection) -> Result<Frame, HelloError> {
+    hear_within(connection, HELLO_LIMIT)
+}
+
+/// The same with another limit.
+pub(crate) fn hear_within(connection: &Connection, limit: Duration) -> Result<Frame, HelloError> {
     let started = Instant::now();
     let mut bytes = [0; FRAME_BYTES_MAX];
     let (mut have, mut need) = (0, HEADER_BYTES);
     loop {
         while have < need {
-            let left = HELLO_LIMIT.saturating_sub(started.elapsed());
+            let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
@@ -141,6 +149,7 @@ fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
                 ResetReason::Incarnation => (format!("{:#x}", ours.to), format!("{theirs:#x}")),
                 ResetReason::Lanes => (format!("lane {}", ours.lane), format!("{theirs} lanes")),
                 ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
+                ResetReason::Rdma => (rdma_in_words(ours.rdma as u64), rdma_in_words(theirs)),
             };
             Err(HelloError::Refused {
                 reason,
@@ -150,6 +159,15 @@ fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
         }
         _ => Err(HelloError::Word),
     }
+}
+
+fn rdma_in_words(wish: u64) -> String {
+    let words = match wish {
+        0 => "no RDMA",
+        1 => "RDMA, or TCP",
+        _ => "RDMA and nothing else",
+    };
+    words.into()
 }
 
 /// Tells the peer that it is refused, and why.
@@ -234,4 +252,13 @@ pub(crate) fn answer(connection: &Connection, ours: &Hello) -> Result<(), HelloE
     say(connection, &ours.frame())?;
     connection.set_limit(None)?;
     Ok(())
+}
+
+/// What both ends make of what they wish: whether they are to agree on a channel, or why there can be no lane.
+pub(crate) fn rdma_of_both(ours: Wish, theirs: Wish) -> Result<bool, String> {
+    match (ours, theirs) {
+        (Wish::No, Wish::Require) | (Wish::Require, Wish::No) => Err(rdma_in_words(theirs as u64)),
+        (Wish::No, _) | (_, Wish::No) => Ok(false),
+        _ => Ok(true),
+    }
 }

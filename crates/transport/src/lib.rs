@@ -10,6 +10,7 @@
 // Frames are passed on and not kept; a box would allocate on a message's way.
 #![allow(clippy::large_enum_variant, clippy::result_large_err)]
 
+mod batch;
 mod connection;
 #[cfg(test)]
 mod counts_tests;
@@ -24,6 +25,7 @@ mod memory;
 mod owner;
 mod places;
 mod rate;
+mod rdma;
 mod receiver;
 mod running;
 mod sender;
@@ -35,13 +37,14 @@ pub use rgaps_verbs::cursors;
 pub use driver::Sent;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
 pub use hello::HelloError;
-pub use lane::LaneStatus;
+pub use lane::{LaneKind, LaneStatus};
 pub use owner::{Event, Owner, Payload, Place, Room};
 pub use rate::Rate;
+pub use rdma::{Rdma, RdmaError, Registered};
 pub use receiver::{Places, Receiver, ReceiverConfig};
 pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};
 
 pub use tls::{Tls, TlsError, TlsFiles};
 
-pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Notice};
+pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Notice, Wish};

@@ -35,6 +35,11 @@ impl Landing {
         (landing.bytes as u64 == bytes).then_some(landing)
     }
 
+    /// Its first byte's address, and how many there are.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        (self.memory as u64, self.bytes as u64)
+    }
+
     /// A part to write; `None` if it lies outside, or somebody has some of it.
     pub(crate) fn part(self: &Arc<Self>, from: u64, bytes: u64) -> Option<Part> {
         let from = usize::try_from(from).ok()?;

@@ -1,9 +1,10 @@
 //! Landing places of a link: memory of the owner, known to the peer by numbers that mean nothing else.
 
-use crate::frame::{Flow, Meta, MESSAGE_BYTES_MAX};
+use crate::frame::{Flow, Meta, Remote, MESSAGE_BYTES_MAX};
 use crate::link::Span;
 use crate::memory::{Landing, Part};
 use crate::owner::{Owner, Place, Room};
+use crate::rdma::Table;
 use crate::receiver::Places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +15,14 @@ struct Given {
     bytes: u64,
     /// None if the owner refused: the bytes are thrown away.
     landing: Option<Arc<Landing>>,
+    /// Where it is for a peer that writes there itself.
+    remote: Option<Remote>,
 }
 
 /// The places that are given to grants.
 pub(crate) struct Landings {
     owner: Arc<dyn Owner>,
+    registered: Arc<Table>,
     given: BTreeMap<u64, Given>,
     next: u64,
     /// Flows whose owner had none; it is not asked again for each frame.
@@ -32,12 +36,16 @@ pub(crate) struct Chunk {
     /// Its place in the message.
     pub(crate) from: u64,
     pub(crate) part: Option<Part>,
+    /// The peer may have written it itself.
+    pub(crate) is_remote: bool,
 }
 
 impl Landings {
-    pub(crate) fn new(owner: Arc<dyn Owner>) -> Self {
+    /// Places of this owner; peers are told where those are that lie in memory of the table.
+    pub(crate) fn new(owner: Arc<dyn Owner>, registered: Arc<Table>) -> Self {
         Self {
             owner,
+            registered,
             given: BTreeMap::new(),
             next: 0,
             full: BTreeSet::new(),
@@ -63,7 +71,13 @@ impl Landings {
             sequence,
             from,
             part,
+            is_remote: given.remote.is_some(),
         })
+    }
+
+    /// Where a place is for a peer that writes there itself; none if it cannot.
+    pub(crate) fn remote(&self, at: u64) -> Option<Remote> {
+        self.given.get(&at)?.remote
     }
 
     /// A message is whole: its memory, or none if it was refused.
@@ -105,11 +119,16 @@ impl Places for Landings {
             }
         };
         let at = self.range(bytes);
+        let remote = landing.as_ref().and_then(|landing| {
+            let (start, bytes) = landing.memory();
+            self.registered.remote(start, bytes)
+        });
         let given = Given {
             flow,
             sequence,
             bytes,
             landing,
+            remote,
         };
         self.given.insert(at, given);
         Some(at)

@@ -123,7 +123,8 @@ fn frame() -> impl Strategy<Value = Frame> {
                 Just(ResetReason::Realm),
                 Just(ResetReason::Lanes),
                 Just(ResetReason::Incarnation),
-                Just(ResetReason::Key)
+                Just(ResetReason::Key),
+                Just(ResetReason::Rdma)
             ],
             number()
         )

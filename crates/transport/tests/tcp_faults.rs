@@ -1,15 +1,16 @@
 //! Links over TCP through a proxy whose connections fail: nothing is lost, nothing comes twice, all memory
 //! comes back. `SEEDS=n` runs more, `SEED=n` one.
 #![forbid(unsafe_code)]
-mod tcp {
+mod lanes {
+    pub mod finish;
     pub mod hosts;
     pub mod proxy;
 }
-use rgaps_transport::{Event, Flow, LaneKey, Link, LinkConfig, Peer, SenderConfig};
+use lanes::finish::{config, finish};
+use lanes::hosts::*;
+use lanes::proxy::Proxy;
+use rgaps_transport::{Event, Flow, LinkConfig};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
-use tcp::hosts::*;
-use tcp::proxy::Proxy;
 
 const FLOW: Flow = Flow {
     topic: 1,
@@ -22,45 +23,6 @@ fn number(name: &str) -> Option<u64> {
         text.parse()
             .unwrap_or_else(|_| panic!("{name}={text} is no number")),
     )
-}
-
-fn config() -> LinkConfig {
-    LinkConfig {
-        ring_bytes: 64 << 10,
-        sender: SenderConfig {
-            chunk_bytes: 64 << 10,
-            ..SenderConfig::default()
-        },
-        beat_ms: 50,
-        quiet_ms: 400,
-        backoff_ms: (5, 100),
-        ..LinkConfig::default()
-    }
-}
-
-fn finish(link: &Link, from: &Host, to: &Host, flows: &[Flow], count: u64) {
-    let all: Vec<u64> = (0..count).collect();
-    for flow in flows {
-        link.close_flow(*flow);
-    }
-    for flow in flows {
-        from.has("the end of a flow", |event| {
-            *event == Event::Ended { flow: *flow }
-        });
-        to.has("the end of it there", |event| {
-            *event == Event::Closed { flow: *flow }
-        });
-        assert_eq!(
-            to.seen.lock().unwrap().committed[flow],
-            all,
-            "in order, each once"
-        );
-        assert_eq!(from.seen.lock().unwrap().acknowledged(*flow), all);
-    }
-    assert!(to.seen.lock().unwrap().missed.is_empty());
-    assert_eq!(to.in_use.load(SeqCst), 0, "all memory is back");
-    let status = link.status();
-    assert_eq!((status.retained_bytes, status.places), (0, 0));
 }
 
 fn resets(seed: u64) -> u64 {
@@ -112,31 +74,6 @@ fn lanes_that_are_reset_lose_and_duplicate_nothing() {
     }
     println!("{all} connections were reset");
     assert!(all > 0, "nothing was reset");
-}
-
-#[test]
-fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet() {
-    let (a, b) = (endpoint(1), endpoint(2));
-    let (at_a, at_b) = (Host::new(), Host::new());
-    // Its lane reads nothing meanwhile, for more than twice as long as a peer may be quiet.
-    *at_b.dawdle.lock().unwrap() = Duration::from_millis(1000);
-    let one_lane = LinkConfig {
-        lanes: 1,
-        ..config()
-    };
-    let dial: Vec<_> = b.local_addr().into_iter().collect();
-    let to_b = link(&a, one_lane, peer(2, &dial), &at_a);
-    let to_a = link(&b, one_lane, peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
-    for sequence in 0..4 {
-        send(&to_b, &at_a, FLOW, sequence, 300_000);
-    }
-    finish(&to_b, &at_a, &at_b, &[FLOW], 4);
-    for host in [&at_a, &at_b] {
-        let downs = host.count(|event| matches!(event, Event::Down { .. }));
-        assert_eq!(downs, 0, "a lane was closed");
-    }
-    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
 #[test]
@@ -228,86 +165,4 @@ fn an_outage_that_is_too_long_is_a_gap_on_both_sides() {
     });
     assert_eq!(at_b.seen.lock().unwrap().missed[&FLOW], [(1, 3)]);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
-}
-
-#[test]
-fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge() {
-    let a = endpoint(1);
-    let (at_a, at_b) = (Host::new(), Host::new());
-    let b = endpoint(2);
-    let to_b = link(&a, config(), peer(2, &[b.local_addr().unwrap()]), &at_a);
-    let to_a = link(&b, config(), peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
-    at_b.commits_left.store(3, SeqCst);
-    for sequence in 0..6 {
-        send(&to_b, &at_a, FLOW, sequence, 50_000);
-    }
-    at_a.wait("three of six", |seen| seen.acknowledged(FLOW).len() == 3);
-    // The daemon dies with three messages that it has and did not commit.
-    within_limit("its end", move || drop((to_a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
-    let committed = [(FLOW, 3)];
-    let b = endpoint(3);
-    let other = LaneKey([8; 32]);
-    let owner = Host::new();
-    let back = Peer {
-        incarnation: 1,
-        key: other,
-        dial: vec![],
-    };
-    let to_a = b
-        .link_after("a", config(), back, owner.clone(), &committed)
-        .unwrap();
-    // As long as the control plane has not told the sender, nothing is accepted from it.
-    let address = b.local_addr().unwrap();
-    to_b.set_peer(peer(2, &[address])).unwrap();
-    at_a.has("a refusal", |event| {
-        matches!(event, Event::Refused { why } if why.contains("Incarnation") && why.contains("0x2") && why.contains("0x3"))
-    });
-    to_b.set_peer(Peer {
-        incarnation: 3,
-        key: other,
-        dial: vec![address],
-    })
-    .unwrap();
-    at_a.has("the restart", |event| *event == Event::PeerRestarted);
-    owner.wait("the rest", |seen| {
-        seen.committed
-            .get(&FLOW)
-            .is_some_and(|all| *all == [3, 4, 5])
-    });
-    at_a.wait("its acknowledgement", |seen| {
-        seen.acknowledged(FLOW) == [0, 1, 2, 3, 4, 5]
-    });
-    assert!(owner.seen.lock().unwrap().missed.is_empty());
-    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
-}
-
-#[test]
-fn a_sender_that_comes_back_repeats_nothing_that_was_committed() {
-    let b = endpoint(2);
-    let at_b = Host::new();
-    let a = endpoint(1);
-    let at_a = Host::new();
-    let address = b.local_addr().unwrap();
-    let to_b = link(&a, config(), peer(2, &[address]), &at_a);
-    let to_a = link(&b, config(), peer(0, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
-    for sequence in 0..4 {
-        send(&to_b, &at_a, FLOW, sequence, 100_000);
-    }
-    at_a.wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
-    within_limit("its end", move || drop((to_b, a)));
-    // The publisher lived on, and its next daemon finds four old messages and one new one.
-    let a = endpoint(5);
-    let at_a = Host::new();
-    let to_b = link(&a, config(), peer(2, &[address]), &at_a);
-    to_b.open(FLOW, 0, true);
-    for sequence in 0..5 {
-        send(&to_b, &at_a, FLOW, sequence, 100_000);
-    }
-    finish(&to_b, &at_a, &at_b, &[FLOW], 5);
-    assert_eq!(at_b.count(|event| *event == Event::PeerRestarted), 1);
-    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
-    std::thread::sleep(Duration::ZERO);
 }

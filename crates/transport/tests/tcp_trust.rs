@@ -1,20 +1,22 @@
 //! Who gets a lane, and what becomes of a peer that lies.
 #![forbid(unsafe_code)]
-mod tcp {
+mod lanes {
     pub mod hosts;
+    pub mod raw;
 }
+use lanes::hosts::*;
+use lanes::raw::{hello, Raw};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps_transport::frame::{Decoded, Lanes, ResetReason, Wish, FRAME_BYTES_MAX, WIRE_VERSION};
+use rgaps_transport::frame::{Lanes, ResetReason, FRAME_BYTES_MAX, WIRE_VERSION};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, Link, LinkConfig, Meta, Owner, Security,
-    Tls, TlsFiles,
+    Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, LaneKind, Link, LinkConfig, Meta, Owner,
+    Security, Tls, TlsFiles,
 };
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Instant;
-use tcp::hosts::*;
 
 const FLOW: Flow = Flow {
     topic: 1,
@@ -51,6 +53,7 @@ fn encrypted(incarnation: u64, files: &TlsFiles) -> Endpoint {
         realm: 7,
         listen: Some("127.0.0.1:0".parse().unwrap()),
         security: Security::Tls(Tls::new(files).unwrap()),
+        rdma: None,
     })
     .unwrap()
 }
@@ -87,7 +90,11 @@ fn encrypted_lanes_carry_everything_both_ways() {
         });
         assert_eq!(host.seen.lock().unwrap().committed[&FLOW], all);
     }
-    assert!(to_b.status().lanes.iter().all(|lane| lane.encrypted));
+    assert!(to_b
+        .status()
+        .lanes
+        .iter()
+        .all(|lane| lane.kind == LaneKind::Tls));
     assert_eq!(to_b.status().lanes.len(), 4);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
@@ -186,62 +193,6 @@ fn files_that_are_none_are_named() {
 }
 
 // The first words.
-
-struct Raw(TcpStream);
-
-impl Raw {
-    fn new(to: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(to).unwrap();
-        tcp.set_read_timeout(Some(LIMIT)).unwrap();
-        tcp.set_write_timeout(Some(LIMIT)).unwrap();
-        Self(tcp)
-    }
-
-    fn say(&mut self, frame: &Frame) {
-        let mut bytes = [0; FRAME_BYTES_MAX];
-        let length = frame.encode(&mut bytes);
-        // It may be cut off already.
-        let _ = self.0.write_all(&bytes[..length]);
-    }
-
-    /// The next frame; none if the connection ended.
-    fn hear(&mut self) -> Option<Frame> {
-        let (mut bytes, mut need) = (Vec::new(), 8);
-        loop {
-            while bytes.len() < need {
-                let mut one = [0];
-                match self.0.read(&mut one) {
-                    Ok(0) => return None,
-                    Ok(_) => bytes.push(one[0]),
-                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
-                        return None
-                    }
-                    Err(error) => panic!("waited {LIMIT:?} for a frame: {error}"),
-                }
-            }
-            match Frame::decode(&bytes).unwrap() {
-                Decoded::Frame(frame, _) => return Some(frame),
-                Decoded::Short(more) => need = more,
-            }
-        }
-    }
-
-    fn until_end(&mut self) -> Vec<Frame> {
-        std::iter::from_fn(|| self.hear()).collect()
-    }
-}
-
-fn hello(lane: u32) -> Frame {
-    Frame::Hello {
-        node: 1,
-        realm: 7,
-        lane,
-        ring_bytes: 1 << 20,
-        rdma: Wish::No,
-        to: 2,
-        key: KEY,
-    }
-}
 
 #[test]
 fn first_words_that_do_not_fit_are_refused_with_what_both_have() {

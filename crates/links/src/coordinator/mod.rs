@@ -116,6 +116,7 @@ impl Coordinator {
             realm: number_of(&config.realm),
             listen: Some(listen),
             security,
+            rdma: None,
         })?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
         let ours = Ours::default();

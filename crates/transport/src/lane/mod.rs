@@ -1,10 +1,13 @@
 //! Lanes: connections of a link, each of its own kind.
 
+pub(crate) mod rdma;
 mod stream;
 
 use crate::frame::Frame;
 use crate::running::Running;
+use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub(crate) use stream::Stream;
 
@@ -15,6 +18,8 @@ pub(crate) trait Lane: Send + Sync {
     fn kick(&self, link: &Running);
     /// The lane ends; soon its last thread tells the link ([`Running::lane_ended`]).
     fn close(&self, why: &str);
+    /// A thread of it has ended, or never began. The last tells the link, when the lane does nothing any more.
+    fn leave(&self, link: &Arc<Running>);
     /// One frame, now or never: the lane is about to be closed.
     fn last_word(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
@@ -30,10 +35,27 @@ pub struct LaneStatus {
     pub number: u32,
     /// The peer's address.
     pub peer: SocketAddr,
-    /// It is TLS.
-    pub encrypted: bool,
+    /// What it goes over.
+    pub kind: LaneKind,
+    /// Why it is not RDMA, where that was wished for.
+    pub why_not: Option<String>,
+    /// The NIC of an RDMA lane.
+    pub rail: Option<String>,
+    /// What its channel counted.
+    pub channel: Option<ChannelCounts>,
     /// Bytes that were written, frames included.
     pub bytes_out: u64,
     /// Bytes that were read.
     pub bytes_in: u64,
+}
+
+/// What a lane goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneKind {
+    /// TCP, not encrypted.
+    Tcp,
+    /// TCP, encrypted.
+    Tls,
+    /// RDMA, not encrypted.
+    Rdma,
 }

@@ -4,9 +4,10 @@
 //! socket. What is short is written by whichever thread has something to say, without waiting; what is long
 //! or would have to wait is left to the lane's writing thread.
 
-use super::{Lane, LaneStatus};
+use super::{Lane, LaneKind, LaneStatus};
+use crate::batch::{Batch, BATCH_SLICES};
 use crate::connection::{Connection, Wait};
-use crate::driver::{fill, Batch, Destination, BATCH_SLICES, BULK_BYTES};
+use crate::driver::{fill, Destination, BULK_BYTES};
 use crate::frame::{Decoded, Frame};
 use crate::running::Running;
 use std::io::IoSlice;
@@ -24,6 +25,8 @@ const FRAMES_AT_ONCE: usize = 32;
 pub(crate) struct Stream {
     number: u32,
     connection: Connection,
+    /// Why it is not RDMA.
+    why_not: Option<String>,
     writing: Mutex<Batch>,
     bell: (Mutex<bool>, Condvar),
     closed: AtomicBool,
@@ -38,10 +41,16 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(number: u32, connection: Connection, now_ms: u64) -> Self {
+    pub(crate) fn new(
+        number: u32,
+        connection: Connection,
+        why_not: Option<String>,
+        now_ms: u64,
+    ) -> Self {
         Self {
             number,
             connection,
+            why_not,
             writing: Mutex::default(),
             bell: Default::default(),
             closed: AtomicBool::new(false),
@@ -77,16 +86,6 @@ impl Stream {
             }
         }
         self.leave(link);
-    }
-
-    /// The last thread out tells the link, when nobody writes any more.
-    pub(crate) fn leave(&self, link: &Arc<Running>) {
-        if self.threads.fetch_sub(1, SeqCst) == 1 {
-            // Whoever else writes finds the lane closed from here on.
-            self.writing.lock().expect("nobody panics with it").clear();
-            let why = self.why.lock().expect("nobody panics with it").take();
-            link.lane_ended(self.number, why.unwrap_or_default());
-        }
     }
 
     fn lost(&self, doing: &str, error: &std::io::Error) -> String {
@@ -265,6 +264,15 @@ impl Lane for Stream {
         self.ring_bell();
     }
 
+    fn leave(&self, link: &Arc<Running>) {
+        if self.threads.fetch_sub(1, SeqCst) == 1 {
+            // Whoever else writes finds the lane closed from here on.
+            self.writing.lock().expect("nobody panics with it").clear();
+            let why = self.why.lock().expect("nobody panics with it").take();
+            link.lane_ended(self.number, why.unwrap_or_default());
+        }
+    }
+
     fn last_word(&self, frame: &Frame) {
         let Ok(batch) = self.writing.try_lock() else {
             return;
@@ -283,7 +291,13 @@ impl Lane for Stream {
         LaneStatus {
             number: self.number,
             peer: self.connection.peer(),
-            encrypted: self.connection.is_encrypted(),
+            kind: match self.connection.is_encrypted() {
+                true => LaneKind::Tls,
+                false => LaneKind::Tcp,
+            },
+            why_not: self.why_not.clone(),
+            rail: None,
+            channel: None,
             bytes_out: self.bytes_out.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
         }

@@ -1,7 +1,7 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Owner, Peer, Place, Room,
-    Security,
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Owner, Payload, Peer, Place,
+    Rdma, Room, Security,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,6 +29,47 @@ pub fn content(flow: Flow, sequence: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
+/// Memory for messages.
+pub trait Arena: Send + Sync {
+    fn piece(&self, bytes: usize) -> Box<dyn Piece>;
+}
+
+/// Some of it, until it is dropped.
+pub trait Piece: Send + Sync {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+struct Heap;
+
+impl Arena for Heap {
+    fn piece(&self, bytes: usize) -> Box<dyn Piece> {
+        Box::new(vec![0xdd; bytes])
+    }
+}
+
+impl Piece for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+struct Message(Box<dyn Piece>);
+
+impl Payload for Message {
+    fn bytes(&self) -> usize {
+        self.0.bytes().len()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        &self.0.bytes()[from..to]
+    }
+}
+
 #[derive(Default)]
 pub struct Seen {
     /// Of each flow: sequences in the order in which they were committed.
@@ -41,8 +82,11 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn acknowledged(&self, flow: Flow) -> &[u64] {
-        self.acknowledged.get(&flow).map_or(&[], Vec::as_slice)
+    /// Those that were acknowledged, each as often. A large one may be told behind the next, when its lane lets go.
+    pub fn acknowledged(&self, flow: Flow) -> Vec<u64> {
+        let mut all = self.acknowledged.get(&flow).cloned().unwrap_or_default();
+        all.sort_unstable();
+        all
     }
 }
 
@@ -59,24 +103,28 @@ pub struct Host {
     pub refused_topic: u64,
     /// How long hearing of landed bytes takes, once.
     pub dawdle: Mutex<Duration>,
+    /// Called when the last lane has ended.
+    pub at_down: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    arena: Arc<dyn Arena>,
     me: std::sync::Weak<Host>,
 }
 
 struct Memory {
-    bytes: Vec<u8>,
+    piece: Box<dyn Piece>,
     flow: Flow,
     host: Arc<Host>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.host.in_use.fetch_sub(self.bytes.len(), SeqCst);
+        let bytes = self.piece.bytes().len();
+        self.host.in_use.fetch_sub(bytes, SeqCst);
     }
 }
 
 impl Place for Memory {
     fn memory(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.piece.bytes_mut()
     }
 
     fn commit(self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
@@ -86,12 +134,9 @@ impl Place for Memory {
             return Err(self);
         }
         assert_eq!(meta, sequence.to_le_bytes());
-        let expected = content(self.flow, sequence, self.bytes.len());
-        assert!(
-            self.bytes == expected,
-            "{:?} {sequence} is damaged",
-            self.flow
-        );
+        let bytes = self.piece.bytes();
+        let expected = content(self.flow, sequence, bytes.len());
+        assert!(bytes == expected, "{:?} {sequence} is damaged", self.flow);
         let mut seen = self.host.seen.lock().unwrap();
         seen.committed.entry(self.flow).or_default().push(sequence);
         self.host.changed.notify_all();
@@ -111,8 +156,8 @@ impl Owner for Host {
             return Room::Full;
         }
         let host = self.me.upgrade().unwrap();
-        let bytes = vec![0xdd; bytes];
-        Room::Place(Box::new(Memory { bytes, flow, host }))
+        let piece = self.arena.piece(bytes);
+        Room::Place(Box::new(Memory { piece, flow, host }))
     }
 
     fn landed(&self, _flow: Flow, _sequence: u64, _from: u64, bytes: u64) {
@@ -121,6 +166,9 @@ impl Owner for Host {
     }
 
     fn event(&self, event: Event) {
+        if let (Event::Down { .. }, Some(at_down)) = (&event, &mut *self.at_down.lock().unwrap()) {
+            at_down();
+        }
         let mut seen = self.seen.lock().unwrap();
         match &event {
             Event::Acknowledged { flow, sequence } => {
@@ -140,6 +188,11 @@ impl Owner for Host {
 
 impl Host {
     pub fn new() -> Arc<Self> {
+        Self::with(Arc::new(Heap))
+    }
+
+    /// One whose messages are in this memory.
+    pub fn with(arena: Arc<dyn Arena>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             seen: Mutex::default(),
             changed: Condvar::new(),
@@ -148,6 +201,8 @@ impl Host {
             commits_left: Arc::new(AtomicU64::new(u64::MAX)),
             refused_topic: u64::MAX,
             dawdle: Mutex::default(),
+            at_down: Mutex::default(),
+            arena,
             me: me.clone(),
         })
     }
@@ -197,11 +252,16 @@ pub fn endpoint(incarnation: u64) -> Endpoint {
 }
 
 pub fn endpoint_in(incarnation: u64, realm: u64) -> Endpoint {
+    endpoint_with(incarnation, realm, None)
+}
+
+pub fn endpoint_with(incarnation: u64, realm: u64, rdma: Option<Rdma>) -> Endpoint {
     Endpoint::new(EndpointConfig {
         incarnation,
         realm,
         listen: Some("127.0.0.1:0".parse().unwrap()),
         security: Security::Loopback,
+        rdma,
     })
     .unwrap()
 }
@@ -223,7 +283,11 @@ pub fn link(endpoint: &Endpoint, config: LinkConfig, peer: Peer, host: &Arc<Host
 
 /// Sends a message when there is room for it.
 pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
-    let payload: Arc<Vec<u8>> = Arc::new(content(flow, sequence, bytes));
+    let mut piece = host.arena.piece(bytes);
+    piece
+        .bytes_mut()
+        .copy_from_slice(&content(flow, sequence, bytes));
+    let payload: Arc<dyn Payload> = Arc::new(Message(piece));
     let until = Instant::now() + LIMIT;
     loop {
         let before = host.count(|event| *event == Event::Room { flow });

@@ -3,12 +3,14 @@
 //! Whoever changes something under the lock *settles* it afterwards without the lock: the owner hears what
 //! happened, one thread at a time and in order, and lanes write what they have.
 
+mod opening;
+
+use crate::batch::Batch;
 use crate::cursors::Ring;
-use crate::driver::{Batch, Destination, Driver, Sent};
+use crate::driver::{Destination, Driver, Sent};
 use crate::endpoint::Shared;
 use crate::frame::{Flow, Frame, LaneKey, ResetReason, Wish, LANES_MAX};
-use crate::hello::{answer, refuse, Hello, HelloError};
-use crate::lane::{Lane, LaneStatus, Stream};
+use crate::lane::{Lane, LaneStatus};
 use crate::owner::{Event, Owner, Payload};
 use crate::places::Chunk;
 use crate::receiver::ReceiverConfig;
@@ -45,6 +47,10 @@ pub struct LinkConfig {
     pub backoff_ms: (u64, u64),
     /// Whoever reads a lane looks for bytes for so long before it sleeps.
     pub spin: Duration,
+    /// Whether lanes are to be RDMA lanes, where the endpoint has RDMA.
+    pub rdma: Wish,
+    /// After an RDMA lane broke, or could not be had, lanes are TCP for so long. Then those are replaced.
+    pub rdma_again_ms: u64,
 }
 
 impl Default for LinkConfig {
@@ -58,6 +64,8 @@ impl Default for LinkConfig {
             quiet_ms: 1500,
             backoff_ms: (20, 1000),
             spin: Duration::ZERO,
+            rdma: Wish::Prefer,
+            rdma_again_ms: 2000,
         }
     }
 }
@@ -111,6 +119,10 @@ pub struct LinkCounts {
     pub lanes_ended: u64,
     /// How often the peer was cut off for a lie.
     pub cut_off: u64,
+    /// RDMA lanes that were opened.
+    pub rdma_opened: u64,
+    /// How often RDMA broke, or could not be had.
+    pub rdma_failed: u64,
 }
 
 impl LinkCounts {
@@ -123,6 +135,9 @@ impl LinkCounts {
 struct Open {
     lane: Arc<dyn Lane>,
     since_ms: u64,
+    is_rdma: bool,
+    /// It is closed because an RDMA lane took its place.
+    replaced: bool,
 }
 
 struct Core {
@@ -139,6 +154,11 @@ struct Core {
     failures: u32,
     dialled_ms: u64,
     penalty_until_ms: u64,
+    /// RDMA is not tried before, and why: it broke, or could not be had.
+    rdma_after_ms: u64,
+    rdma_why: Option<String>,
+    /// The peer said that it could.
+    peer_has_rdma: bool,
     error: Option<String>,
     threads: Vec<JoinHandle<()>>,
     beat: u64,
@@ -181,6 +201,9 @@ impl Running {
             failures: 0,
             dialled_ms: 0,
             penalty_until_ms: 0,
+            rdma_after_ms: 0,
+            rdma_why: None,
+            peer_has_rdma: false,
             error: None,
             threads: Vec::new(),
             beat: 0,
@@ -255,7 +278,7 @@ impl Running {
             || ![0, core.peer.incarnation, core.seen].contains(&peer.incarnation);
         let other = other && core.seen != 0;
         core.peer = peer;
-        (core.failures, core.penalty_until_ms) = (0, 0);
+        (core.failures, core.penalty_until_ms, core.rdma_after_ms) = (0, 0, 0);
         if other {
             self.begin_restart(&mut core);
         }
@@ -339,6 +362,11 @@ impl Running {
         left
     }
 
+    /// Payloads were written, the oldest first.
+    pub(crate) fn written(&self, lane: u32, payloads: usize) {
+        self.lock().driver.written(lane, payloads);
+    }
+
     /// Whether something waits to be written, and whether that is short.
     pub(crate) fn waiting(&self, lane: u32) -> Option<bool> {
         self.lock().driver.waiting(lane)
@@ -397,220 +425,23 @@ impl Running {
         if let Some(open) = &ended {
             core.counts.add_lane(&open.lane.status());
             core.counts.lanes_ended += 1;
+            if open.is_rdma && !core.closing && !core.restarting {
+                self.rdma_failed(&mut core, why.clone());
+            }
         }
-        if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
-            core.failures = core.failures.saturating_add(1);
+        let replaced = ended.as_ref().is_some_and(|open| open.replaced);
+        if !replaced {
+            if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
+                core.failures = core.failures.saturating_add(1);
+            }
+            core.error = Some(why.clone());
         }
-        core.error = Some(why.clone());
         if core.lanes.is_empty() {
             core.driver.event(Event::Down { why });
         }
         self.restart_if_closed(&mut core);
         drop(core);
         self.changed.notify_all();
-        self.settle();
-    }
-
-    // Opening lanes.
-
-    /// Waits for a lane to be wanted; `None` if the link closes.
-    pub(crate) fn next_dial(&self) -> Option<(Hello, Vec<SocketAddr>)> {
-        let mut core = self.lock();
-        loop {
-            if core.closing {
-                return None;
-            }
-            let now_ms = self.now_ms();
-            let wanted = core.lanes.len() < self.config.lanes
-                && !core.restarting
-                && !core.peer.dial.is_empty();
-            let due_ms = core
-                .penalty_until_ms
-                .max(core.dialled_ms + self.backoff_ms(core.failures));
-            let wait_ms = due_ms.saturating_sub(now_ms);
-            if wanted && wait_ms == 0 {
-                core.last_lane += 1;
-                core.dialled_ms = now_ms;
-                let hello = self.hello(&core, core.last_lane);
-                return Some((hello, core.peer.dial.clone()));
-            }
-            let limit = Duration::from_millis(if wanted { wait_ms } else { 60_000 });
-            let waited = self.changed.wait_timeout(core, limit);
-            core = waited.expect("no thread of a link panics").0;
-        }
-    }
-
-    fn backoff_ms(&self, failures: u32) -> u64 {
-        let (least, most) = self.config.backoff_ms;
-        let doubled = 1 << failures.saturating_sub(1).min(16);
-        if failures == 0 {
-            0
-        } else {
-            least.max(1).saturating_mul(doubled).min(most)
-        }
-    }
-
-    /// Somebody had this link's key, and a certificate of somebody else.
-    pub(crate) fn impostor(&self, from: SocketAddr) {
-        let why = format!(
-            "a lane from {} was refused: its certificate is not for '{}'",
-            from.ip(),
-            self.name
-        );
-        let mut core = self.lock();
-        core.driver.event(Event::Refused { why: why.clone() });
-        core.error = Some(why);
-        drop(core);
-        self.settle();
-    }
-
-    /// The next attempt is later.
-    pub(crate) fn dial_failed(&self, error: &HelloError) {
-        let why = error.to_string();
-        let mut core = self.lock();
-        core.failures = core.failures.saturating_add(1);
-        if core.error.as_ref() != Some(&why)
-            && matches!(
-                error,
-                HelloError::Refused { .. }
-                    | HelloError::Refuse { .. }
-                    | HelloError::Decode(_)
-                    | HelloError::Plain(_)
-            )
-            || core.error.as_ref() != Some(&why)
-                && matches!(error, HelloError::Io(io) if io.kind() == std::io::ErrorKind::InvalidData)
-        {
-            core.driver.event(Event::Refused { why: why.clone() });
-        }
-        core.error = Some(why);
-        drop(core);
-        self.settle();
-    }
-
-    fn hello(&self, core: &Core, lane: u32) -> Hello {
-        Hello {
-            node: self.shared.incarnation,
-            realm: self.shared.realm,
-            lane,
-            ring: self.ring,
-            rdma: Wish::No,
-            to: core.peer.incarnation,
-            key: core.peer.key,
-        }
-    }
-
-    /// A peer that opened a connection and showed this link's key.
-    pub(crate) fn accepted(
-        self: &Arc<Self>,
-        connection: crate::connection::Connection,
-        theirs: &Hello,
-    ) -> Result<(), HelloError> {
-        let mut core = self.lock();
-        let expected = core.peer.incarnation;
-        if core.closing || core.peer.key != theirs.key {
-            return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
-        }
-        if expected != 0 && theirs.node != expected {
-            let theirs = format!("{:#x}", theirs.node);
-            return Err(refuse(
-                &connection,
-                ResetReason::Incarnation,
-                expected,
-                theirs,
-            ));
-        }
-        if core.seen != 0 && theirs.node != core.seen {
-            self.begin_restart(&mut core);
-        }
-        let lanes = core.lanes.len() as u64;
-        let penalty = self.now_ms() < core.penalty_until_ms;
-        let again = core.seen == theirs.node && theirs.lane <= core.last_lane;
-        if core.restarting || penalty || again || core.lanes.len() >= LANES_MAX {
-            return Err(refuse(&connection, ResetReason::Lanes, lanes, theirs.lane));
-        }
-        let ours = Hello {
-            to: theirs.node,
-            ..self.hello(&core, theirs.lane)
-        };
-        answer(&connection, &ours)?;
-        core.last_lane = theirs.lane;
-        self.lane_opened(core, connection, theirs);
-        Ok(())
-    }
-
-    /// A peer that answered.
-    pub(crate) fn answered(
-        self: &Arc<Self>,
-        connection: crate::connection::Connection,
-        theirs: &Hello,
-    ) {
-        let mut core = self.lock();
-        if core.seen != 0 && theirs.node != core.seen {
-            self.begin_restart(&mut core);
-        }
-        if core.closing || core.restarting || core.peer.key != theirs.key {
-            connection.close();
-            return;
-        }
-        self.lane_opened(core, connection, theirs);
-    }
-
-    fn lane_opened(
-        self: &Arc<Self>,
-        mut core: MutexGuard<'_, Core>,
-        mut connection: crate::connection::Connection,
-        theirs: &Hello,
-    ) {
-        connection.set_spin(self.config.spin);
-        let now_ms = self.now_ms();
-        let number = theirs.lane;
-        if !core
-            .driver
-            .lane_opened(number, theirs.ring, self.ring, now_ms)
-        {
-            connection.close();
-            return;
-        }
-        core.seen = theirs.node;
-        core.counts.lanes_opened += 1;
-        let stream = Arc::new(Stream::new(number, connection, now_ms));
-        let lane: Arc<dyn Lane> = Arc::clone(&stream) as Arc<dyn Lane>;
-        if core
-            .lanes
-            .insert(
-                number,
-                Open {
-                    lane,
-                    since_ms: now_ms,
-                },
-            )
-            .is_none()
-            && core.lanes.len() == 1
-        {
-            core.driver.event(Event::Up);
-        }
-        core.threads.retain(|thread| !thread.is_finished());
-        let spawn = |name: String, run: fn(&Stream, &Arc<Self>)| {
-            let (link, stream) = (Arc::clone(self), Arc::clone(&stream));
-            let builder = std::thread::Builder::new().name(name);
-            builder.spawn(move || run(&stream, &link))
-        };
-        let threads = [
-            spawn(format!("lane-rx-{number}"), Stream::read_all),
-            spawn(format!("lane-tx-{number}"), Stream::write_all),
-        ];
-        let mut missing = 0;
-        for thread in threads {
-            match thread {
-                Ok(thread) => core.threads.push(thread),
-                Err(error) => {
-                    stream.close(&format!("a lane's thread could not be started: {error}"));
-                    missing += 1;
-                }
-            }
-        }
-        drop(core);
-        (0..missing).for_each(|_| stream.leave(self));
         self.settle();
     }
 

@@ -1,0 +1,271 @@
+//! What a lane takes to write at once, and how far that is.
+
+use crate::frame::{Frame, Meta, Remote, FRAME_BYTES_MAX};
+use crate::owner::Payload;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// Frames of a batch, which is what one call writes.
+const BATCH_FRAMES: usize = 32;
+/// Their heads and payloads.
+pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
+/// A batch ends after so many bytes of payloads.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// A part of a message: from where, and to where.
+pub(crate) type Bytes = (Arc<dyn Payload>, usize, usize);
+
+/// A frame of a batch.
+struct Item {
+    /// Where its head ends in the heads' bytes.
+    head_end: usize,
+    payload: Option<Bytes>,
+    /// Where its payload could be written directly: the message's place, and where in the message.
+    remote: Option<(Remote, u64)>,
+}
+
+impl Item {
+    fn payload_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
+    }
+}
+
+/// What goes next through a lane that can write into the peer's memory.
+pub(crate) enum Piece<'a, D> {
+    /// So many slices, with so many bytes: frames and payloads in their order, of which the last may be cut.
+    Stream(usize, usize),
+    /// A frame, whose payload goes directly: bytes that both have.
+    Direct(&'a [u8], D, usize),
+}
+
+/// Frames that are written together, and how far that is.
+#[derive(Default)]
+pub(crate) struct Batch {
+    heads: Vec<u8>,
+    items: Vec<Item>,
+    bytes: usize,
+    payload_bytes: usize,
+    done: usize,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done == self.bytes
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.items.len() < BATCH_FRAMES && self.payload_bytes < BATCH_BYTES
+    }
+
+    /// What is left of it; how many slices that are.
+    pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
+        let (mut skip, mut count) = (self.done, 0);
+        let mut push = |slice: &'a [u8]| {
+            let skipped = skip.min(slice.len());
+            skip -= skipped;
+            if skipped < slice.len() {
+                into[count] = IoSlice::new(&slice[skipped..]);
+                count += 1;
+            }
+        };
+        for (_, head, item) in self.frames() {
+            push(head);
+            if let Some((payload, from, to)) = &item.payload {
+                push(payload.slice(*from, *to));
+            }
+        }
+        count
+    }
+
+    /// What is next of a batch that is not empty, for a lane that takes heads whole: at most so many bytes, or
+    /// one frame for whose payload `direct` finds a way.
+    pub(crate) fn piece<'a, D>(
+        &'a self,
+        most: usize,
+        into: &mut [IoSlice<'a>],
+        direct: impl Fn(&Bytes, &Remote, u64) -> Option<D>,
+    ) -> Piece<'a, D> {
+        let (mut count, mut bytes) = (0, 0);
+        for (start, head, item) in self.frames() {
+            let payload_start = start + head.len();
+            if payload_start + item.payload_bytes() <= self.done {
+                continue;
+            }
+            if self.done <= start {
+                let both = item.payload.as_ref().zip(item.remote.as_ref());
+                let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
+                match way {
+                    Some(way) if count == 0 => {
+                        return Piece::Direct(head, way, head.len() + item.payload_bytes())
+                    }
+                    None if bytes + head.len() <= most => {}
+                    _ => break,
+                }
+                into[count] = IoSlice::new(head);
+                (count, bytes) = (count + 1, bytes + head.len());
+            }
+            if let Some((payload, from, to)) = &item.payload {
+                let from = from + self.done.saturating_sub(payload_start);
+                let end = (*to).min(from + (most - bytes));
+                if from < end {
+                    into[count] = IoSlice::new(payload.slice(from, end));
+                    (count, bytes) = (count + 1, bytes + (end - from));
+                }
+                if end < *to {
+                    break;
+                }
+            }
+        }
+        Piece::Stream(count, bytes)
+    }
+
+    /// Payloads that are written to their last byte.
+    pub(crate) fn payloads_done(&self) -> usize {
+        let is_done = |(start, head, item): &(usize, &[u8], &Item)| {
+            item.payload.is_some() && start + head.len() + item.payload_bytes() <= self.done
+        };
+        self.frames().filter(is_done).count()
+    }
+
+    /// Each frame: where it begins in what is written, its head, its payload.
+    fn frames(&self) -> impl Iterator<Item = (usize, &[u8], &Item)> {
+        let (mut start, mut head_start) = (0, 0);
+        self.items.iter().map(move |item| {
+            let head = &self.heads[head_start..item.head_end];
+            let frame = (start, head, item);
+            head_start = item.head_end;
+            start += head.len() + item.payload_bytes();
+            frame
+        })
+    }
+
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.done += bytes;
+    }
+
+    /// Payloads of a batch that is written.
+    pub(crate) fn payloads(&self) -> usize {
+        let with_payload = |item: &&Item| item.payload.is_some();
+        self.items.iter().filter(with_payload).count()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.heads.clear();
+        self.items.clear();
+        (self.bytes, self.payload_bytes, self.done) = (0, 0, 0);
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        frame: &Frame,
+        meta: Option<&Meta>,
+        payload: Option<Bytes>,
+        remote: Option<Remote>,
+    ) {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        let length = frame.encode(&mut bytes);
+        let before = self.heads.len();
+        self.heads.extend_from_slice(&bytes[..length]);
+        self.heads
+            .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
+        let remote = match frame {
+            Frame::Chunk { offset, .. } => remote.map(|remote| (remote, *offset)),
+            _ => None,
+        };
+        let item = Item {
+            head_end: self.heads.len(),
+            payload,
+            remote,
+        };
+        self.bytes += self.heads.len() - before + item.payload_bytes();
+        self.payload_bytes += item.payload_bytes();
+        self.items.push(item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Flow;
+
+    fn chunk(bytes: u32) -> Frame {
+        Frame::Chunk {
+            grant: 1,
+            offset: 100,
+            bytes,
+        }
+    }
+
+    fn bytes_of(slices: &[IoSlice<'_>]) -> Vec<u8> {
+        slices.iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    /// Pieces of at most `most` bytes; with which of the payloads go directly.
+    fn pieces(batch: &mut Batch, most: usize, may: bool) -> Vec<(Vec<u8>, Option<u64>)> {
+        let mut all = Vec::new();
+        while !batch.is_empty() {
+            let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+            let way = |_: &Bytes, _: &Remote, at: u64| may.then_some(at);
+            let (piece, direct, wrote) = match batch.piece(most, &mut slices, way) {
+                Piece::Stream(count, bytes) => {
+                    assert_eq!(bytes_of(&slices[..count]).len(), bytes);
+                    (bytes_of(&slices[..count]), None, bytes)
+                }
+                Piece::Direct(head, at, bytes) => (head.to_vec(), Some(at), bytes),
+            };
+            assert!(wrote > 0 && piece.len() <= most);
+            batch.wrote(wrote);
+            all.push((piece, direct));
+        }
+        all
+    }
+
+    fn batch() -> (Batch, Vec<u8>) {
+        let flow = Flow {
+            topic: 1,
+            incarnation: 1,
+        };
+        let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
+        let remote = Remote::new(1 << 20, &[7]);
+        let mut batch = Batch::default();
+        batch.push(&Frame::Alive { beat: 1 }, None, None, None);
+        batch.push(
+            &chunk(300),
+            None,
+            Some((Arc::clone(&payload), 0, 300)),
+            remote,
+        );
+        batch.push(&Frame::Open { flow, first: 0 }, None, None, None);
+        batch.push(
+            &chunk(700),
+            None,
+            Some((Arc::clone(&payload), 300, 1000)),
+            None,
+        );
+        let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+        let count = batch.slices(&mut slices);
+        let all = bytes_of(&slices[..count]);
+        (batch, all)
+    }
+
+    #[test]
+    fn pieces_are_the_stream_whatever_their_size_and_keep_heads_whole() {
+        for most in [64, 100, 333, 5000] {
+            let (mut batch, all) = batch();
+            let pieces = pieces(&mut batch, most, false);
+            let together: Vec<u8> = pieces.iter().flat_map(|(piece, _)| piece.clone()).collect();
+            assert_eq!(together, all, "at most {most}");
+            assert_eq!(batch.payloads_done(), 2);
+        }
+    }
+
+    #[test]
+    fn payloads_that_have_a_way_go_alone_with_their_frame() {
+        let (mut batch, all) = batch();
+        let pieces = pieces(&mut batch, 5000, true);
+        let ways: Vec<Option<u64>> = pieces.iter().map(|(_, way)| *way).collect();
+        assert_eq!(ways, [None, Some(100), None]);
+        let sent: usize = pieces.iter().map(|(piece, _)| piece.len()).sum();
+        assert_eq!(sent + 300, all.len());
+    }
+}

@@ -1,0 +1,123 @@
+//! How both ends agree on a channel, over the connection that said hello: addresses, that both are connected, and
+//! that a word went through in each direction. Each end says each step, or why it cannot be; so both know
+//! the same, and one that fails leaves the connection for a TCP lane.
+
+use super::STREAM;
+use crate::connection::Connection;
+use crate::frame::{Frame, Meta, META_BYTES_MAX};
+use crate::hello::{hear, say, HelloError};
+use crate::rdma::Rdma;
+use rgaps_verbs::{Channel, ChannelAddress};
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+/// How long the first word through a channel may take; less than the peer waits for what comes of it.
+const TRIAL_LIMIT: Duration = Duration::from_secs(1);
+/// The first word.
+const TRIAL: [u8; 1] = [STREAM];
+/// Steps that both say.
+const CONNECTED: u8 = 1;
+const TRIED: u8 = 2;
+
+/// A channel that both ends have tried, and each end's rail.
+pub(crate) struct Agreed {
+    pub(super) channel: Channel,
+    pub(super) our_rail: u8,
+    pub(super) their_rail: u8,
+    /// How long the lane's thread polls.
+    pub(super) polls: Duration,
+}
+
+/// Outer errors are the connection's; inner ones say why there is no channel.
+type Step<T> = Result<Result<T, String>, HelloError>;
+
+/// Both ends do this at the same time.
+pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agreed> {
+    let (our_rail, device) = rdma.rail(lane);
+    let ours = Channel::new(device, rdma.channel);
+    let ours = ours.map_err(|error| format!("{}: {error}", device.name()));
+    let said = ours.as_ref().map(|channel| Frame::Channel {
+        rail: our_rail,
+        address: Meta::new(&channel.address().encode()).expect("addresses are short"),
+    });
+    let theirs = exchange(connection, said)?;
+    let (channel, (their_rail, address)) = match (ours, theirs) {
+        (Ok(channel), Ok(Frame::Channel { rail, address })) => (channel, (rail, address)),
+        (Ok(_), Ok(_)) => return Err(HelloError::Word),
+        (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
+    };
+    let connected = match ChannelAddress::decode(address.as_slice()) {
+        Some(address) => channel.connect(&address).map_err(|error| error.to_string()),
+        None => Err("the peer's channel has an address of another version".into()),
+    };
+    let connected = step(connection, CONNECTED, connected)?;
+    if let Err(why) = connected {
+        return Ok(Err(why));
+    }
+    let tried = step(connection, TRIED, trial(&channel))?;
+    Ok(tried.map(|()| Agreed {
+        channel,
+        our_rail,
+        their_rail,
+        polls: rdma.channel.spin,
+    }))
+}
+
+/// Says that this end has done a step, or why not, and hears the same of the peer.
+fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()> {
+    let said = done.as_ref().map(|()| Frame::Ready { step });
+    let theirs = exchange(connection, said)?;
+    Ok(match (done, theirs) {
+        (Ok(()), Ok(Frame::Ready { step: theirs })) if theirs == step => Ok(()),
+        (Ok(()), Ok(_)) => return Err(HelloError::Word),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    })
+}
+
+fn exchange(connection: &Connection, ours: Result<Frame, &String>) -> Step<Frame> {
+    let ours = ours.unwrap_or_else(|why| Frame::NoChannel { why: words(why) });
+    say(connection, &ours)?;
+    Ok(match hear(connection)? {
+        Frame::NoChannel { why } => {
+            let why = String::from_utf8_lossy(why.as_slice());
+            Err(format!("the peer: {}", why.escape_debug()))
+        }
+        other => Ok(other),
+    })
+}
+
+/// As much of a reason as a frame takes.
+fn words(why: &str) -> Meta {
+    let mut end = why.len().min(META_BYTES_MAX);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    Meta::new(&why.as_bytes()[..end]).expect("it was cut")
+}
+
+/// A word through the channel in each direction.
+fn trial(channel: &Channel) -> Result<(), String> {
+    let until = Instant::now() + TRIAL_LIMIT;
+    let sent = channel.send(&[IoSlice::new(&TRIAL)], None);
+    let sent = sent.map_err(|error| format!("the first word: {error}"))?;
+    if sent.is_none() {
+        return Err("the peer's end takes no first word".into());
+    }
+    let mut heard = false;
+    while !heard {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("nothing came through it for {TRIAL_LIMIT:?}"));
+        }
+        let mut each = |word: &[u8]| match word == TRIAL {
+            true => {
+                heard = true;
+                Ok(())
+            }
+            false => Err("the peer's first word is another".to_owned()),
+        };
+        let served = channel.serve(&mut each, left);
+        served.map_err(|error| format!("waiting for the peer's first word: {error}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,425 @@
+//! A lane over RDMA: frames through a channel's ring, large messages straight into their place.
+//!
+//! A [`RdmaLane`] has one thread, which polls a bounded time and then sleeps until the channel, the lane's bell or the
+//! connection that it was agreed on has something. What is short is posted by whichever thread has something
+//! to say, as in a lane over a stream. That connection stays open and idle: its end is the peer's.
+//!
+//! Each frame of the channel is a *record*: a byte that says what it is, and the same bytes as in a stream, or the
+//! head of a chunk whose payload was written directly. Ordered as RDMA orders: the payload is there first.
+
+mod agree;
+mod reading;
+mod spin;
+
+use super::{Lane, LaneKind, LaneStatus};
+use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES};
+use crate::connection::Connection;
+use crate::frame::{Frame, Remote};
+use crate::hello::{hear_within, say};
+use crate::owner::Payload;
+use crate::rdma::Table;
+use crate::running::Running;
+use reading::Reading;
+use rgaps_verbs::{Channel, Direct, Progress};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use spin::Spin;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+pub(crate) use agree::{agree, Agreed};
+
+/// Kinds of records.
+const STREAM: u8 = 0;
+const DIRECT: u8 = 1;
+/// A sleep ends after this at the latest.
+const SLEEP_MAX: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+/// The peer's last word is there when its connection says so.
+const LAST_WORD_LIMIT: Duration = Duration::from_millis(100);
+
+/// A lane over a channel.
+pub(crate) struct RdmaLane {
+    number: u32,
+    connection: Connection,
+    agreed: Agreed,
+    table: Arc<Table>,
+    /// Bytes of a record, without its kind.
+    record_bytes_max: usize,
+    sending: Mutex<Sending>,
+    bell: Bell,
+    closed: AtomicBool,
+    why: Mutex<Option<String>>,
+    heard_ms: AtomicU64,
+    listens: AtomicBool,
+    spoke_ms: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+#[derive(Default)]
+struct Sending {
+    batch: Batch,
+    /// Payloads that were posted, in their order: the record of one that the NIC reads itself.
+    in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
+}
+
+/// How the lane's thread is told that there is something to write.
+struct Bell {
+    rung: AtomicBool,
+    sleeps: AtomicBool,
+    fd: OwnedFd,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.store(true, SeqCst);
+        if self.sleeps.load(SeqCst) {
+            // It can fail only when it is about to overflow: then it was rung.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl RdmaLane {
+    pub(crate) fn new(
+        number: u32,
+        connection: Connection,
+        agreed: Agreed,
+        table: Arc<Table>,
+        now_ms: u64,
+    ) -> std::io::Result<Self> {
+        let most = agreed.channel.frame_bytes_max().saturating_sub(1);
+        Ok(Self {
+            number,
+            connection,
+            agreed,
+            table,
+            record_bytes_max: usize::try_from(most).expect("rings are small"),
+            sending: Mutex::default(),
+            bell: Bell {
+                rung: AtomicBool::new(false),
+                sleeps: AtomicBool::new(false),
+                fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            },
+            closed: AtomicBool::new(false),
+            why: Mutex::default(),
+            heard_ms: AtomicU64::new(now_ms),
+            listens: AtomicBool::new(false),
+            spoke_ms: AtomicU64::new(now_ms),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        })
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.agreed.channel
+    }
+
+    fn lost(&self, error: impl std::fmt::Display) -> String {
+        let device = self.channel().device().name();
+        format!(
+            "RDMA with {} over {device}: {error}",
+            self.connection.peer()
+        )
+    }
+
+    /// The lane's thread.
+    pub(crate) fn run(&self, link: &Arc<Running>) {
+        if let Err(why) = self.serve(link) {
+            self.close(&why);
+        }
+        self.leave(link);
+    }
+
+    fn serve(&self, link: &Arc<Running>) -> Result<(), String> {
+        let mut reading = Reading::new(self.number);
+        let mut spin = Spin::new(self.agreed.polls);
+        let mut moved = true;
+        while !self.closed.load(SeqCst) {
+            if self.bell.rung.swap(false, SeqCst) || moved {
+                let began_ms = link.now_ms();
+                self.listens.store(false, SeqCst);
+                self.write(link, true)?;
+                link.settle();
+                self.listen(link, moved, began_ms);
+                spin.begin();
+            } else if !spin.again() {
+                moved = self.sleep(&mut reading, &mut spin, link)?;
+                continue;
+            }
+            moved = self.progress(&mut reading, link)?.any;
+        }
+        Ok(())
+    }
+
+    /// From here on quiet counts; what this end was busy with meanwhile does not.
+    fn listen(&self, link: &Running, heard: bool, began_ms: u64) {
+        let now_ms = link.now_ms();
+        let before = self.heard_ms.load(SeqCst);
+        let heard_ms = if heard {
+            now_ms
+        } else {
+            before + (now_ms - began_ms)
+        };
+        self.heard_ms.store(heard_ms, SeqCst);
+        self.listens.store(true, SeqCst);
+    }
+
+    fn progress(&self, reading: &mut Reading, link: &Running) -> Result<Progress, String> {
+        let mut each = |record: &[u8]| {
+            self.listens.store(false, SeqCst);
+            self.bytes_in.fetch_add(record.len() as u64, Relaxed);
+            reading.record(record, link)
+        };
+        let progress = self.channel().progress(&mut each);
+        progress.map_err(|error| self.lost(error))
+    }
+
+    /// Waits for something to happen. Whether the channel brought anything.
+    fn sleep(
+        &self,
+        reading: &mut Reading,
+        spin: &mut Spin,
+        link: &Running,
+    ) -> Result<bool, String> {
+        let began = Instant::now();
+        self.bell.sleeps.store(true, SeqCst);
+        self.channel().arm().map_err(|error| self.lost(error))?;
+        let mut moved = self.progress(reading, link)?.any;
+        if !moved && !self.bell.rung.load(SeqCst) && !self.closed.load(SeqCst) {
+            self.wait(reading, link)?;
+            spin.slept(began.elapsed());
+            moved = self.progress(reading, link)?.any;
+        }
+        self.bell.sleeps.store(false, SeqCst);
+        Ok(moved)
+    }
+
+    fn wait(&self, reading: &mut Reading, link: &Running) -> Result<(), String> {
+        let [completions, events, signals] = self.channel().fds();
+        let all = [
+            self.connection.as_fd(),
+            self.bell.fd.as_fd(),
+            completions,
+            events,
+            signals,
+        ];
+        let mut fds = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut fds, Some(&SLEEP_MAX)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(self.lost(error)),
+        }
+        if !fds[0].revents().is_empty() {
+            // What it said before it left.
+            self.progress(reading, link)?;
+            return Err(self.last_heard(link));
+        }
+        // Nothing to read is fine.
+        let _ = rustix::io::read(&self.bell.fd, &mut [0; 8]);
+        self.channel().woken().map_err(|error| self.lost(error))
+    }
+
+    /// The connection is at its end, or brings the reason of it.
+    fn last_heard(&self, link: &Running) -> String {
+        let Ok(word) = hear_within(&self.connection, LAST_WORD_LIMIT) else {
+            return format!("{} closed the connection", self.connection.peer());
+        };
+        match link.frame(self.number, &word) {
+            Err(why) => why,
+            Ok(_) => link.cut_off(self.number, &crate::link::lie("frame", "the lane is RDMA")),
+        }
+    }
+
+    /// Posts what there is; without `bulk` only what is short, and leaves the rest to the lane's thread.
+    fn write(&self, link: &Running, bulk: bool) -> Result<(), String> {
+        loop {
+            let mut sending = match (bulk, self.sending.try_lock()) {
+                (_, Ok(sending)) => sending,
+                // It looks again when it is done.
+                (false, Err(TryLockError::WouldBlock)) => return Ok(()),
+                (true, Err(TryLockError::WouldBlock)) => {
+                    self.sending.lock().expect("nobody panics with it")
+                }
+                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
+            };
+            let room = self.post(&mut sending, link, bulk)?;
+            drop(sending);
+            // Without credit the lane's thread hears when there is some again.
+            if !room {
+                return Ok(());
+            }
+            // Somebody may have found the lock taken since.
+            match link.waiting(self.number) {
+                None => return Ok(()),
+                Some(short) if short || bulk => {}
+                Some(_) => {
+                    self.bell.ring();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether there was credit for all.
+    fn post(&self, sending: &mut Sending, link: &Running, bulk: bool) -> Result<bool, String> {
+        loop {
+            if self.closed.load(SeqCst) {
+                return Ok(true);
+            }
+            if sending.batch.is_empty() {
+                // Not under the link's lock: the last clone of a payload is its owner's business.
+                sending.batch.clear();
+            }
+            self.reap(sending, link);
+            if sending.batch.is_empty() {
+                let left = link.batch(self.number, 0, bulk, &mut sending.batch);
+                if sending.batch.is_empty() {
+                    if left {
+                        self.bell.ring();
+                    }
+                    return Ok(true);
+                }
+            }
+            if !self.post_batch(sending)? {
+                return Ok(false);
+            }
+            self.spoke_ms.store(link.now_ms(), Relaxed);
+        }
+    }
+
+    /// One batch with one doorbell, as far as there is credit.
+    fn post_batch(&self, sending: &mut Sending) -> Result<bool, String> {
+        let Sending { batch, in_flight } = sending;
+        let mut posts = self.channel().batch().map_err(|error| self.lost(error))?;
+        while !batch.is_empty() {
+            let mut slices = [IoSlice::new(&[]); BATCH_SLICES + 1];
+            let way = |payload: &Bytes, remote: &Remote, at: u64| self.way(payload, remote, at);
+            let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
+            let (pushed, wrote, payload) = match piece {
+                Piece::Stream(count, bytes) => {
+                    slices[0] = IoSlice::new(&[STREAM]);
+                    (posts.push(&slices[..=count], None), bytes, None)
+                }
+                Piece::Direct(head, (direct, payload), bytes) => {
+                    let parts = [IoSlice::new(&[DIRECT]), IoSlice::new(head)];
+                    (posts.push(&parts, Some(&direct)), bytes, Some(payload))
+                }
+            };
+            let Some(number) = pushed.map_err(|error| self.lost(error))? else {
+                return Ok(false);
+            };
+            let before = batch.payloads_done();
+            batch.wrote(wrote);
+            self.bytes_out.fetch_add(wrote as u64, Relaxed);
+            let done = batch.payloads_done() - before;
+            match payload {
+                Some(payload) => in_flight.push_back((number, Some(payload))),
+                // What was copied is not looked at any more.
+                None => in_flight.extend((0..done).map(|_| (0, None))),
+            }
+        }
+        posts.post().map_err(|error| self.lost(error))?;
+        Ok(true)
+    }
+
+    /// How a payload can go directly: it lies in memory that this end's rail knows, and goes where the peer's does.
+    fn way(
+        &self,
+        (payload, from, to): &Bytes,
+        remote: &Remote,
+        at: u64,
+    ) -> Option<(Direct, Arc<dyn Payload>)> {
+        let (address, key) = remote.at(at, self.agreed.their_rail)?;
+        let bytes = payload.slice(*from, *to);
+        let (region, offset) = self.table.local(bytes, self.agreed.our_rail)?;
+        let direct = Direct {
+            region,
+            offset,
+            bytes: bytes.len() as u64,
+            address,
+            key,
+        };
+        Some((direct, Arc::clone(payload)))
+    }
+
+    /// Lets go of payloads that the NIC has read, and tells the link.
+    fn reap(&self, sending: &mut Sending, link: &Running) {
+        let completed = self.channel().completed();
+        let mut done = 0;
+        while let Some((number, _)) = sending.in_flight.front() {
+            if *number > completed {
+                break;
+            }
+            sending.in_flight.pop_front();
+            done += 1;
+        }
+        if done > 0 {
+            link.written(self.number, done);
+        }
+    }
+}
+
+impl Lane for RdmaLane {
+    fn kick(&self, link: &Running) {
+        if let Err(why) = self.write(link, false) {
+            self.close(&why);
+        }
+    }
+
+    fn close(&self, why: &str) {
+        let mut first = self.why.lock().expect("nobody panics with it");
+        first.get_or_insert_with(|| why.into());
+        drop(first);
+        self.closed.store(true, SeqCst);
+        self.connection.close();
+        self.bell.ring();
+    }
+
+    fn leave(&self, link: &Arc<Running>) {
+        // First the queue pair fails, and all that it did is over. Before that a place that the peer could write is
+        // not free, nor are payloads that the NIC reads.
+        self.channel().close();
+        let mut sending = self.sending.lock().expect("nobody panics with it");
+        *sending = Sending::default();
+        drop(sending);
+        let why = self.why.lock().expect("nobody panics with it").take();
+        link.lane_ended(self.number, why.unwrap_or_default());
+    }
+
+    fn last_word(&self, frame: &Frame) {
+        // The channel may have no credit, or end before it went; the connection is idle.
+        if !self.closed.load(SeqCst) {
+            let _ = say(&self.connection, frame);
+        }
+    }
+
+    fn status(&self) -> LaneStatus {
+        LaneStatus {
+            number: self.number,
+            peer: self.connection.peer(),
+            kind: LaneKind::Rdma,
+            why_not: None,
+            rail: Some(self.channel().device().name().into()),
+            channel: Some(self.channel().counts()),
+            bytes_out: self.bytes_out.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+        }
+    }
+
+    fn heard_ms(&self, now_ms: u64) -> u64 {
+        match self.listens.load(SeqCst) {
+            true => self.heard_ms.load(SeqCst),
+            false => now_ms,
+        }
+    }
+
+    fn spoke_ms(&self) -> u64 {
+        self.spoke_ms.load(Relaxed)
+    }
+}

@@ -1,0 +1,151 @@
+//! What the RDMA lanes of an endpoint share: the host's rails, and the memory that they know.
+
+use crate::frame::{Remote, RAILS_MAX};
+use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Region, VerbsError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
+use thiserror::Error;
+
+/// What an endpoint needs for RDMA lanes.
+#[derive(Clone, Debug)]
+pub struct Rdma {
+    /// NICs, of which lanes take one after the other: the nearest first, at most [`RAILS_MAX`].
+    pub rails: Vec<Arc<Device>>,
+    /// Everybody who can reach the rails' network is trusted: what goes over RDMA is not encrypted, and a peer that has a
+    /// lane can write all memory that is registered for landing, until the lane ends. It has to be said.
+    pub trusted_fabric: bool,
+    /// The channel of a lane.
+    pub channel: ChannelConfig,
+}
+
+/// Why there is no RDMA, or memory is not known to it.
+#[derive(Debug, Error)]
+pub enum RdmaError {
+    /// Nobody said so.
+    #[error("RDMA is not encrypted: it needs `trusted_fabric`, which says that all on its network are trusted")]
+    Fabric,
+    /// None, or too many.
+    #[error("{0} rails; RDMA needs 1 to {RAILS_MAX}")]
+    Rails(usize),
+    /// The endpoint has none.
+    #[error("this endpoint has no RDMA")]
+    None,
+    /// Some of it is registered.
+    #[error("memory at {0:#x} is registered already")]
+    Twice(u64),
+    /// The device refused.
+    #[error("{device} cannot register memory: {error}")]
+    Register {
+        /// Which.
+        device: String,
+        /// Why.
+        error: VerbsError,
+    },
+}
+
+impl Rdma {
+    pub(crate) fn check(&self) -> Result<(), RdmaError> {
+        if !self.trusted_fabric {
+            return Err(RdmaError::Fabric);
+        }
+        match self.rails.len() {
+            1..=RAILS_MAX => Ok(()),
+            other => Err(RdmaError::Rails(other)),
+        }
+    }
+
+    /// The rail of a lane.
+    pub(crate) fn rail(&self, lane: u32) -> (u8, &Arc<Device>) {
+        let at = lane as usize % self.rails.len();
+        (u8::try_from(at).expect("rails are few"), &self.rails[at])
+    }
+}
+
+/// Memory that is registered with each rail.
+struct Known {
+    bytes: u64,
+    /// By rail.
+    regions: Vec<Arc<Region>>,
+}
+
+/// Registered memory, by address. It is filled when memory is mapped, and only read on a message's way.
+#[derive(Default)]
+pub(crate) struct Table(RwLock<BTreeMap<u64, Known>>);
+
+impl Table {
+    /// Registers memory with all rails, or with none.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        rdma: &Rdma,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Registered, RdmaError> {
+        let (start, bytes) = (memory.start() as u64, memory.bytes() as u64);
+        let mut regions = Vec::with_capacity(rdma.rails.len());
+        for device in &rdma.rails {
+            let region = Region::new(device, Arc::clone(memory), access);
+            regions.push(region.map_err(|error| RdmaError::Register {
+                device: device.name().into(),
+                error,
+            })?);
+        }
+        let mut known = self.0.write().expect("nobody panics with it");
+        let before = known.range(..start + bytes.max(1)).next_back();
+        if before.is_some_and(|(at, before)| at + before.bytes.max(1) > start) {
+            return Err(RdmaError::Twice(start));
+        }
+        known.insert(start, Known { bytes, regions });
+        drop(known);
+        let table = Arc::clone(self);
+        Ok(Registered { table, start })
+    }
+
+    fn find<T>(
+        &self,
+        start: u64,
+        bytes: u64,
+        then: impl FnOnce(&Known, u64) -> Option<T>,
+    ) -> Option<T> {
+        let known = self.0.read().expect("nobody panics with it");
+        let (at, known) = known.range(..=start).next_back()?;
+        let offset = start - at;
+        let inside = offset <= known.bytes && bytes <= known.bytes - offset;
+        inside.then(|| then(known, offset)).flatten()
+    }
+
+    /// What a peer needs to write there itself; none if it cannot.
+    pub(crate) fn remote(&self, start: u64, bytes: u64) -> Option<Remote> {
+        self.find(start, bytes, |known, _| {
+            let mut keys = [0; RAILS_MAX];
+            for (key, region) in keys.iter_mut().zip(&known.regions) {
+                *key = region.remote_key()?;
+            }
+            Remote::new(start, &keys[..known.regions.len()])
+        })
+    }
+
+    /// Where bytes lie in what a rail knows.
+    pub(crate) fn local(&self, bytes: &[u8], rail: u8) -> Option<(Arc<Region>, u64)> {
+        let start = bytes.as_ptr() as u64;
+        self.find(start, bytes.len() as u64, |known, offset| {
+            let region = known.regions.get(usize::from(rail))?;
+            Some((Arc::clone(region), offset))
+        })
+    }
+}
+
+/// Memory that an endpoint's RDMA lanes know, until this is dropped. What is in flight keeps it beyond that.
+pub struct Registered {
+    table: Arc<Table>,
+    start: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut known = self.table.0.write().expect("nobody panics with it");
+        let gone = known.remove(&self.start);
+        drop(known);
+        // It takes long, and nobody waits for the table meanwhile.
+        drop(gone);
+    }
+}

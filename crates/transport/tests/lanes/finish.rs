@@ -1,0 +1,42 @@
+//! A link with short waits, and what is to be so in the end.
+use super::hosts::Host;
+use rgaps_transport::{Event, Flow, Link, LinkConfig, SenderConfig};
+use std::sync::atomic::Ordering::SeqCst;
+
+pub fn config() -> LinkConfig {
+    LinkConfig {
+        ring_bytes: 64 << 10,
+        sender: SenderConfig {
+            chunk_bytes: 64 << 10,
+            ..SenderConfig::default()
+        },
+        beat_ms: 50,
+        quiet_ms: 400,
+        backoff_ms: (5, 100),
+        ..LinkConfig::default()
+    }
+}
+
+pub fn finish(link: &Link, from: &Host, to: &Host, flows: &[Flow], count: u64) {
+    let all: Vec<u64> = (0..count).collect();
+    for flow in flows {
+        link.close_flow(*flow);
+    }
+    for flow in flows {
+        from.has("the end of a flow", |event| {
+            *event == Event::Ended { flow: *flow }
+        });
+        to.has("the end of it there", |event| {
+            *event == Event::Closed { flow: *flow }
+        });
+        assert_eq!(
+            to.seen.lock().unwrap().committed[flow],
+            all,
+            "in order, each once"
+        );
+        assert_eq!(from.seen.lock().unwrap().acknowledged(*flow), all);
+    }
+    assert!(to.seen.lock().unwrap().missed.is_empty());
+    assert_eq!(to.in_use.load(SeqCst), 0, "all memory is back");
+    assert_eq!(link.status().retained_bytes, 0);
+}

@@ -1,0 +1,62 @@
+//! A peer that says what it wants.
+use super::hosts::{KEY, LIMIT};
+use rgaps_transport::frame::{Decoded, Frame, Wish, FRAME_BYTES_MAX};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// A peer by hand.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    pub fn new(to: SocketAddr) -> Self {
+        let tcp = TcpStream::connect(to).unwrap();
+        tcp.set_read_timeout(Some(LIMIT)).unwrap();
+        tcp.set_write_timeout(Some(LIMIT)).unwrap();
+        Self(tcp)
+    }
+
+    pub fn say(&mut self, frame: &Frame) {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        let length = frame.encode(&mut bytes);
+        // It may be cut off already.
+        let _ = self.0.write_all(&bytes[..length]);
+    }
+
+    /// The next frame; none if the connection ended.
+    pub fn hear(&mut self) -> Option<Frame> {
+        let (mut bytes, mut need) = (Vec::new(), 8);
+        loop {
+            while bytes.len() < need {
+                let mut one = [0];
+                match self.0.read(&mut one) {
+                    Ok(0) => return None,
+                    Ok(_) => bytes.push(one[0]),
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                        return None
+                    }
+                    Err(error) => panic!("waited {LIMIT:?} for a frame: {error}"),
+                }
+            }
+            match Frame::decode(&bytes).unwrap() {
+                Decoded::Frame(frame, _) => return Some(frame),
+                Decoded::Short(more) => need = more,
+            }
+        }
+    }
+
+    pub fn until_end(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.hear()).collect()
+    }
+}
+
+pub fn hello(lane: u32) -> Frame {
+    Frame::Hello {
+        node: 1,
+        realm: 7,
+        lane,
+        ring_bytes: 1 << 20,
+        rdma: Wish::No,
+        to: 2,
+        key: KEY,
+    }
+}

@@ -1,0 +1,124 @@
+//! Hosts with RDMA over a network within the process, and messages in memory that their NICs know.
+use super::hosts::{endpoint_with, Arena, Host, Piece};
+use rgaps_transport::{Endpoint, Rdma, Registered};
+use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// A host's memory for messages.
+const POOL_BYTES: usize = 48 << 20;
+
+/// Hosts whose NICs reach each other.
+pub struct Fabric {
+    pub network: Network,
+    pub rails: usize,
+    pub channel: ChannelConfig,
+}
+
+impl Fabric {
+    pub fn new(faults: Faults) -> Self {
+        Self {
+            network: Network::new(faults),
+            rails: 2,
+            channel: ChannelConfig {
+                ring_bytes: 128 << 10,
+                receives: 32,
+                sends: 32,
+                ..ChannelConfig::default()
+            },
+        }
+    }
+
+    pub fn device(&self, name: &str) -> Arc<Device> {
+        self.network.device(name).unwrap()
+    }
+
+    pub fn rdma(&self, host: u64) -> Rdma {
+        let device = |rail| self.device(&format!("nic{host}.{rail}"));
+        Rdma {
+            rails: (0..self.rails).map(device).collect(),
+            trusted_fabric: true,
+            channel: self.channel,
+        }
+    }
+
+    pub fn endpoint(&self, incarnation: u64) -> Endpoint {
+        endpoint_with(incarnation, 7, Some(self.rdma(incarnation)))
+    }
+
+    pub fn host(&self, endpoint: &Endpoint) -> Arc<Host> {
+        Host::with(Arc::new(Pool::new(endpoint)))
+    }
+}
+
+/// Registered memory, in pieces.
+pub struct Pool {
+    pub memory: Arc<Allocation>,
+    /// Pieces that are out: where they begin and end.
+    out: Arc<Mutex<BTreeMap<usize, usize>>>,
+    _registered: Registered,
+}
+
+impl Pool {
+    pub fn new(endpoint: &Endpoint) -> Self {
+        let memory = Allocation::new(POOL_BYTES);
+        let known: Arc<dyn Memory> = memory.clone();
+        Self {
+            memory,
+            out: Arc::default(),
+            _registered: endpoint.register(&known, Access::RemoteWrite).unwrap(),
+        }
+    }
+}
+
+impl Arena for Pool {
+    fn piece(&self, bytes: usize) -> Box<dyn Piece> {
+        let mut out = self.out.lock().unwrap();
+        let mut from = 0;
+        for (start, end) in &*out {
+            if start - from >= bytes {
+                break;
+            }
+            from = *end;
+        }
+        if from + bytes > POOL_BYTES {
+            // Memory that no NIC knows does as well.
+            return Box::new(vec![0xdd; bytes]);
+        }
+        out.insert(from, from + bytes);
+        Box::new(Part {
+            memory: Arc::clone(&self.memory),
+            out: Arc::clone(&self.out),
+            from,
+            bytes,
+        })
+    }
+}
+
+struct Part {
+    memory: Arc<Allocation>,
+    out: Arc<Mutex<BTreeMap<usize, usize>>>,
+    from: usize,
+    bytes: usize,
+}
+
+impl Piece for Part {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: inside of the allocation, and nobody else's: `out` has it until it is dropped. Peers write only
+        // what they were granted, before it is whole.
+        unsafe { std::slice::from_raw_parts(self.memory.start().add(self.from), self.bytes) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.from), self.bytes) }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.bytes_mut().fill(0xee);
+        self.out.lock().unwrap().remove(&self.from);
+    }
+}

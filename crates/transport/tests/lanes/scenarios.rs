@@ -1,0 +1,311 @@
+//! What every kind of lane has to do: the same scenarios over each. Every wait is limited; every byte is checked
+//! where it lands.
+use super::finish::{config, finish};
+use super::hosts::*;
+use rgaps_transport::{Endpoint, Event, Flow, LaneKey, Link, LinkConfig, Peer, Sent};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What lanes of a test go over.
+pub trait Over {
+    fn endpoint(&self, incarnation: u64) -> Endpoint;
+    /// The owner of a link of that endpoint.
+    fn host(&self, endpoint: &Endpoint) -> Arc<Host>;
+    /// Checks that a link's lanes are of this kind.
+    fn check(&self, link: &Link);
+}
+
+/// A test for each scenario.
+macro_rules! conformance {
+    ($over:expr) => {
+        conformance!(
+            $over,
+            messages_of_all_sizes_cross_both_ways_and_are_acknowledged,
+            a_link_that_was_idle_acknowledges_small_messages_again,
+            a_receiver_without_memory_holds_back_its_flow_only,
+            what_is_refused_or_left_out_is_missed_in_its_turn,
+            a_lane_that_is_busy_with_what_it_heard_is_not_quiet,
+            a_daemon_that_comes_back_gets_what_it_did_not_acknowledge,
+            a_sender_that_comes_back_repeats_nothing_that_was_committed
+        );
+    };
+    ($over:expr, $($scenario:ident),*) => {
+        $(#[test]
+        fn $scenario() {
+            lanes::scenarios::$scenario(&$over);
+        })*
+    };
+}
+pub(crate) use conformance;
+
+const FLOW: Flow = Flow {
+    topic: 1,
+    incarnation: 11,
+};
+
+fn sizes(count: u64) -> impl Iterator<Item = (u64, usize)> {
+    let sizes = [1, 64, 4000, 16 << 10, 17 << 10, 300_000, 3_000_001];
+    (0..count).map(move |sequence| (sequence, sizes[(sequence % 7) as usize]))
+}
+
+pub fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    // One end spins before it sleeps.
+    let spins = LinkConfig {
+        spin: Duration::from_micros(200),
+        ..LinkConfig::default()
+    };
+    let to_b = link(&a, spins, peer(2, &[b.local_addr().unwrap()]), &at_a);
+    let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    for one in [&to_b, &to_a] {
+        one.open(FLOW, 0, true);
+    }
+    for (sequence, bytes) in sizes(70) {
+        send(&to_b, &at_a, FLOW, sequence, bytes);
+        send(&to_a, &at_b, FLOW, sequence, bytes);
+    }
+    to_b.close_flow(FLOW);
+    to_a.close_flow(FLOW);
+    for (one, host) in [(&to_b, &at_a), (&to_a, &at_b)] {
+        host.has("the end of the flow", |event| {
+            *event == Event::Ended { flow: FLOW }
+        });
+        host.has("the end of the peer's", |event| {
+            *event == Event::Closed { flow: FLOW }
+        });
+        let all: Vec<u64> = (0..70).collect();
+        let seen = host.seen.lock().unwrap();
+        assert_eq!(seen.committed[&FLOW], all);
+        assert_eq!(seen.acknowledged(FLOW), all);
+        assert!(seen.missed.is_empty());
+        drop(seen);
+        assert_eq!(host.in_use.load(SeqCst), 0);
+        assert_eq!((one.status().retained_bytes, one.status().places), (0, 0));
+        assert_eq!(one.status().lanes.len(), 4);
+        over.check(one);
+    }
+    assert_eq!((a.counts().cut_off, b.counts().cut_off), (0, 0));
+    within_limit("the links' end", move || drop((to_a, to_b, a, b)));
+}
+
+pub fn a_link_that_was_idle_acknowledges_small_messages_again(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let to_b = link(
+        &a,
+        LinkConfig::default(),
+        peer(2, &[b.local_addr().unwrap()]),
+        &at_a,
+    );
+    let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..3 {
+        // Its clock ticks seldom then; one small message is acknowledged when it ticks.
+        std::thread::sleep(Duration::from_millis(700));
+        send(&to_b, &at_a, FLOW, sequence, 10);
+        let count = sequence as usize + 1;
+        at_a.wait("it", |seen| seen.acknowledged(FLOW).len() == count);
+    }
+    within_limit("the links' end", move || drop((to_b, from_a, a, b)));
+}
+
+pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let to_b = link(
+        &a,
+        LinkConfig::default(),
+        peer(2, &[b.local_addr().unwrap()]),
+        &at_a,
+    );
+    let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    let other = Flow {
+        topic: 2,
+        incarnation: 11,
+    };
+    to_b.open(FLOW, 0, true);
+    to_b.open(other, 0, true);
+    at_b.memory_max.store(100_000, SeqCst);
+    // Larger than the memory: it waits, while small ones of another flow go on.
+    send(&to_b, &at_a, FLOW, 0, 200_000);
+    send(&to_b, &at_a, FLOW, 1, 10);
+    for sequence in 0..50 {
+        send(&to_b, &at_a, other, sequence, 1000);
+    }
+    at_b.wait("the other flow", |seen| {
+        seen.committed
+            .get(&other)
+            .is_some_and(|all| all.len() == 50)
+    });
+    assert!(!at_b.seen.lock().unwrap().committed.contains_key(&FLOW));
+    at_b.memory_max.store(1 << 20, SeqCst);
+    from_a.retry();
+    at_b.wait("the flow", |seen| {
+        seen.committed.get(&FLOW).is_some_and(|all| *all == [0, 1])
+    });
+    // Neither is acknowledged what cannot be committed.
+    at_b.commits_left.store(2, SeqCst);
+    for sequence in 2..8 {
+        send(
+            &to_b,
+            &at_a,
+            FLOW,
+            sequence,
+            if sequence % 2 == 0 { 20 } else { 50_000 },
+        );
+    }
+    at_a.wait("two more", |seen| seen.acknowledged(FLOW).len() == 4);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(at_a.seen.lock().unwrap().acknowledged(FLOW), [0, 1, 2, 3]);
+    at_b.commits_left.store(u64::MAX, SeqCst);
+    at_a.wait("all", |seen| seen.acknowledged(FLOW).len() == 8);
+    within_limit("the links' end", move || drop((to_b, from_a, a, b)));
+    assert_eq!(at_b.in_use.load(SeqCst), 0);
+}
+
+pub fn what_is_refused_or_left_out_is_missed_in_its_turn(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let to_b = link(
+        &a,
+        LinkConfig::default(),
+        peer(2, &[b.local_addr().unwrap()]),
+        &at_a,
+    );
+    let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    let refused = Flow {
+        topic: u64::MAX,
+        incarnation: 1,
+    };
+    to_b.open(FLOW, 5, true);
+    to_b.open(refused, 0, true);
+    for sequence in [5, 6, 9, 20] {
+        send(&to_b, &at_a, FLOW, sequence, 100_000);
+    }
+    for (sequence, bytes) in [(0, 10), (1, 1_000_000), (2, 10)] {
+        send(&to_b, &at_a, refused, sequence, bytes);
+    }
+    at_b.wait("the refused", |seen| {
+        seen.missed.get(&refused).is_some_and(|all| all.len() == 3)
+    });
+    at_b.wait("the flow", |seen| {
+        seen.committed.get(&FLOW).is_some_and(|all| all.len() == 4)
+    });
+    let seen = at_b.seen.lock().unwrap();
+    assert_eq!(seen.missed[&FLOW], [(7, 9), (10, 20)]);
+    assert_eq!(seen.missed[&refused], [(0, 1), (1, 2), (2, 3)]);
+    drop(seen);
+    at_a.wait("the sender to hear", |seen| {
+        seen.acknowledged
+            .get(&refused)
+            .is_some_and(|all| all.len() == 3)
+    });
+    let nothing: Arc<Vec<u8>> = Arc::default();
+    assert_eq!(to_b.send(FLOW, 21, nothing, &[]), Sent::Never);
+    assert_eq!(to_b.send(FLOW, 20, Arc::new(vec![1]), &[]), Sent::Never);
+    within_limit("the links' end", move || drop((to_b, from_a, a, b)));
+}
+
+pub fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    // Its lane reads nothing meanwhile, for more than twice as long as a peer may be quiet.
+    *at_b.dawdle.lock().unwrap() = Duration::from_millis(1000);
+    let one_lane = LinkConfig {
+        lanes: 1,
+        ..config()
+    };
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = link(&a, one_lane, peer(2, &dial), &at_a);
+    let to_a = link(&b, one_lane, peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..4 {
+        send(&to_b, &at_a, FLOW, sequence, 300_000);
+    }
+    finish(&to_b, &at_a, &at_b, &[FLOW], 4);
+    for host in [&at_a, &at_b] {
+        let downs = host.count(|event| matches!(event, Event::Down { .. }));
+        assert_eq!(downs, 0, "a lane was closed");
+    }
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let to_b = link(&a, config(), peer(2, &[b.local_addr().unwrap()]), &at_a);
+    let to_a = link(&b, config(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    at_b.commits_left.store(3, SeqCst);
+    for sequence in 0..6 {
+        send(&to_b, &at_a, FLOW, sequence, 50_000);
+    }
+    at_a.wait("three of six", |seen| seen.acknowledged(FLOW).len() == 3);
+    // The daemon dies with three messages that it has and did not commit.
+    within_limit("its end", move || drop((to_a, b)));
+    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    let committed = [(FLOW, 3)];
+    let b = over.endpoint(3);
+    let other = LaneKey([8; 32]);
+    let owner = over.host(&b);
+    let back = Peer {
+        incarnation: 1,
+        key: other,
+        dial: vec![],
+    };
+    let to_a = b
+        .link_after("a", config(), back, owner.clone(), &committed)
+        .unwrap();
+    // As long as the control plane has not told the sender, nothing is accepted from it.
+    let address = b.local_addr().unwrap();
+    to_b.set_peer(peer(2, &[address])).unwrap();
+    at_a.has("a refusal", |event| {
+        matches!(event, Event::Refused { why } if why.contains("Incarnation") && why.contains("0x2") && why.contains("0x3"))
+    });
+    to_b.set_peer(Peer {
+        incarnation: 3,
+        key: other,
+        dial: vec![address],
+    })
+    .unwrap();
+    at_a.has("the restart", |event| *event == Event::PeerRestarted);
+    owner.wait("the rest", |seen| {
+        seen.committed
+            .get(&FLOW)
+            .is_some_and(|all| *all == [3, 4, 5])
+    });
+    at_a.wait("its acknowledgement", |seen| {
+        seen.acknowledged(FLOW) == [0, 1, 2, 3, 4, 5]
+    });
+    assert!(owner.seen.lock().unwrap().missed.is_empty());
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Over) {
+    let b = over.endpoint(2);
+    let at_b = over.host(&b);
+    let a = over.endpoint(1);
+    let at_a = over.host(&a);
+    let address = b.local_addr().unwrap();
+    let to_b = link(&a, config(), peer(2, &[address]), &at_a);
+    let to_a = link(&b, config(), peer(0, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..4 {
+        send(&to_b, &at_a, FLOW, sequence, 100_000);
+    }
+    at_a.wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
+    within_limit("its end", move || drop((to_b, a)));
+    // The publisher lived on, and its next daemon finds four old messages and one new one.
+    let a = over.endpoint(5);
+    let at_a = over.host(&a);
+    let to_b = link(&a, config(), peer(2, &[address]), &at_a);
+    to_b.open(FLOW, 0, true);
+    for sequence in 0..5 {
+        send(&to_b, &at_a, FLOW, sequence, 100_000);
+    }
+    finish(&to_b, &at_a, &at_b, &[FLOW], 5);
+    assert_eq!(at_b.count(|event| *event == Event::PeerRestarted), 1);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}

@@ -1,0 +1,448 @@
+//! What a peer over RDMA may say wrongly, and where it may write when.
+mod lanes {
+    pub mod hosts;
+    pub mod raw;
+    pub mod rdma;
+}
+use lanes::hosts::*;
+use lanes::raw::{hello, Raw};
+use lanes::rdma::{Fabric, Pool};
+use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish, FRAME_BYTES_MAX};
+use rgaps_transport::{Endpoint, Event, Flow, Frame, Link, LinkConfig, Meta};
+use rgaps_verbs::in_process::Faults;
+use rgaps_verbs::{Access, Allocation, Channel, ChannelAddress, Direct, Memory, Region};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FLOW: Flow = Flow {
+    topic: 1,
+    incarnation: 11,
+};
+const STREAM: u8 = 0;
+const DIRECT: u8 = 1;
+
+fn encoded(frame: &Frame) -> Vec<u8> {
+    let mut bytes = [0; FRAME_BYTES_MAX];
+    let length = frame.encode(&mut bytes);
+    bytes[..length].to_vec()
+}
+
+fn hello_rdma(lane: u32) -> Frame {
+    let mut frame = hello(lane);
+    if let Frame::Hello { rdma, .. } = &mut frame {
+        *rdma = Wish::Prefer;
+    }
+    frame
+}
+
+/// A peer with one RDMA lane, by hand.
+struct Peer {
+    tcp: Raw,
+    channel: Arc<Channel>,
+    heard: VecDeque<Frame>,
+}
+
+impl Peer {
+    fn new(fabric: &Fabric, b: &Endpoint, lane: u32) -> Self {
+        let mut tcp = Raw::new(b.local_addr().unwrap());
+        tcp.say(&hello_rdma(lane));
+        assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
+        let channel = Channel::new(&fabric.device("raw"), fabric.channel).unwrap();
+        let address = Meta::new(&channel.address().encode()).unwrap();
+        tcp.say(&Frame::Channel { rail: 0, address });
+        let Some(Frame::Channel { address, .. }) = tcp.hear() else {
+            panic!("no channel");
+        };
+        let address = ChannelAddress::decode(address.as_slice()).unwrap();
+        channel.connect(&address).unwrap();
+        tcp.say(&Frame::Ready { step: 1 });
+        assert_eq!(tcp.hear(), Some(Frame::Ready { step: 1 }));
+        let mut peer = Self {
+            tcp,
+            channel: Arc::new(channel),
+            heard: VecDeque::new(),
+        };
+        peer.record(&[STREAM]);
+        peer.serve(|records| records > 0);
+        peer.tcp.say(&Frame::Ready { step: 2 });
+        assert_eq!(peer.tcp.hear(), Some(Frame::Ready { step: 2 }));
+        peer
+    }
+
+    fn record(&self, record: &[u8]) {
+        let sent = self.channel.send(&[IoSlice::new(record)], None).unwrap();
+        assert!(sent.is_some(), "no credit");
+    }
+
+    fn say(&self, frame: &Frame) {
+        let mut record = vec![STREAM];
+        record.extend(encoded(frame));
+        self.record(&record);
+    }
+
+    fn serve(&mut self, enough: impl Fn(usize) -> bool) {
+        let until = Instant::now() + LIMIT;
+        let mut records = 0;
+        while !enough(records) {
+            assert!(Instant::now() < until, "waited {LIMIT:?} for a record");
+            let heard = &mut self.heard;
+            let mut each = |record: &[u8]| {
+                records += 1;
+                let mut bytes = &record[1..];
+                while !bytes.is_empty() {
+                    let Ok(Decoded::Frame(frame, used)) = Frame::decode(bytes) else {
+                        panic!("a record that is no frame");
+                    };
+                    heard.push_back(frame);
+                    // Payloads of these tests go directly.
+                    bytes = &bytes[used..];
+                }
+                Ok(())
+            };
+            let limit = Duration::from_millis(50);
+            self.channel.serve(&mut each, limit).unwrap();
+        }
+    }
+
+    fn hear<T>(&mut self, wanted: impl Fn(&Frame) -> Option<T>) -> T {
+        loop {
+            while let Some(frame) = self.heard.pop_front() {
+                if let Some(found) = wanted(&frame) {
+                    return found;
+                }
+            }
+            self.serve(|records| records > 0);
+        }
+    }
+
+    fn open(&mut self) {
+        let first = 0;
+        self.say(&Frame::Open { flow: FLOW, first });
+        self.hear(|frame| matches!(frame, Frame::Ack { .. }).then_some(()));
+    }
+
+    /// Asks for a place.
+    fn granted(&mut self, bytes: u64) -> (u64, Option<Remote>) {
+        self.say(&Frame::Request {
+            flow: FLOW,
+            sequence: 0,
+            charge_end: 0,
+            bytes,
+            meta: Meta::default(),
+        });
+        self.hear(|frame| match frame {
+            Frame::Grant { grant, remote, .. } => Some((*grant, *remote)),
+            _ => None,
+        })
+    }
+}
+
+fn victim(fabric: &Fabric, host: &Arc<Host>, b: &Endpoint) -> Link {
+    assert_eq!(fabric.rails, 2);
+    link(b, LinkConfig::default(), peer(1, &[]), host)
+}
+
+fn wait(what: &str, is: impl Fn() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is() {
+        assert!(Instant::now() < until, "waited {LIMIT:?} for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn records_that_no_peer_sends_cut_it_off() {
+    let chunk = |grant, bytes| Frame::Chunk {
+        grant,
+        offset: 0,
+        bytes,
+    };
+    let eager = Frame::Eager {
+        flow: FLOW,
+        sequence: 0,
+        charge_end: 100,
+        cursor: 0,
+        bytes: 100,
+        meta_bytes: 0,
+    };
+    let with = |kind: u8, parts: &[Vec<u8>]| {
+        let mut record = vec![kind];
+        parts.iter().for_each(|part| record.extend(part));
+        record
+    };
+    let alive = encoded(&Frame::Alive { beat: 1 });
+    // The grant that the peer has is the first.
+    let lies: Vec<(&str, Vec<Vec<u8>>)> = vec![
+        ("no kind", vec![vec![2, 1, 2]]),
+        ("nothing at all", vec![vec![]]),
+        ("a cut head", vec![with(STREAM, &[alive[..9].to_vec()])]),
+        ("no frame", vec![with(STREAM, &[vec![0xff; 40]])]),
+        ("direct: nothing", vec![vec![DIRECT]]),
+        (
+            "direct: a small message",
+            vec![with(DIRECT, &[encoded(&eager)])],
+        ),
+        (
+            "direct: no payload",
+            vec![with(DIRECT, std::slice::from_ref(&alive))],
+        ),
+        (
+            "direct: more than a frame",
+            vec![with(DIRECT, &[encoded(&chunk(1, 10)), alive.clone()])],
+        ),
+        (
+            "direct: outside",
+            vec![with(DIRECT, &[encoded(&chunk(1, 100_001))])],
+        ),
+        (
+            "direct: no such grant",
+            vec![with(DIRECT, &[encoded(&chunk(9, 10))])],
+        ),
+        (
+            "direct within a payload",
+            vec![
+                with(STREAM, &[encoded(&chunk(1, 1000)), vec![1; 10]]),
+                with(DIRECT, &[encoded(&chunk(1, 10))]),
+            ],
+        ),
+    ];
+    for (what, records) in &lies {
+        let fabric = Fabric::new(Faults::default());
+        let b = fabric.endpoint(2);
+        let at_b = fabric.host(&b);
+        let to_a = victim(&fabric, &at_b, &b);
+        let mut peer = Peer::new(&fabric, &b, 1);
+        peer.open();
+        let (grant, remote) = peer.granted(100_000);
+        assert!(grant == 1 && remote.is_some(), "{what}");
+        records.iter().for_each(|record| peer.record(record));
+        let reset = Frame::Reset {
+            reason: ResetReason::Protocol,
+            ours: 0,
+        };
+        assert_eq!(peer.tcp.until_end(), [reset], "{what}");
+        assert_eq!(b.counts().cut_off, 1, "{what}");
+        wait("the lane's end", || to_a.status().lanes.is_empty());
+        within_limit("the link's end", move || drop((to_a, b)));
+        assert_eq!(at_b.in_use.load(SeqCst), 0, "{what}");
+    }
+}
+
+#[test]
+fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
+    let fabric = Fabric::new(Faults::default());
+    let b = fabric.endpoint(2);
+    // Its memory is known to no NIC.
+    let at_b = Host::new();
+    let to_a = victim(&fabric, &at_b, &b);
+    let mut peer = Peer::new(&fabric, &b, 1);
+    peer.open();
+    let (grant, remote) = peer.granted(100_000);
+    assert_eq!(remote, None);
+    let mut record = vec![DIRECT];
+    record.extend(encoded(&Frame::Chunk {
+        grant,
+        offset: 0,
+        bytes: 100_000,
+    }));
+    peer.record(&record);
+    peer.tcp.until_end();
+    assert_eq!(b.counts().cut_off, 1);
+    within_limit("the link's end", move || drop((to_a, b)));
+}
+
+#[test]
+fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
+    let fabric = Fabric::new(Faults::default());
+    let b = fabric.endpoint(2);
+    let at_b = fabric.host(&b);
+    let to_a = victim(&fabric, &at_b, &b);
+    let address = Meta::new(&[7; 80]).unwrap();
+    let why = Meta::new("no memory\u{7}".as_bytes()).unwrap();
+    let left = [
+        (Frame::Channel { rail: 0, address }, "another version"),
+        (Frame::NoChannel { why }, "the peer: no memory\\u{7}"),
+    ];
+    for (lane, (word, expected)) in left.iter().enumerate() {
+        let mut tcp = Raw::new(b.local_addr().unwrap());
+        tcp.say(&hello_rdma(lane as u32 + 1));
+        assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
+        tcp.say(word);
+        let heard = [tcp.hear(), tcp.hear()];
+        assert!(matches!(heard[0], Some(Frame::Channel { .. })), "{heard:?}");
+        if lane == 0 {
+            assert!(
+                matches!(heard[1], Some(Frame::NoChannel { .. })),
+                "{heard:?}"
+            );
+            tcp.say(&Frame::NoChannel { why });
+        }
+        wait("a TCP lane", || to_a.status().lanes.len() == 1);
+        let lane = to_a.status().lanes.remove(0);
+        assert!(lane.channel.is_none());
+        assert!(
+            lane.why_not.as_ref().unwrap().contains(expected),
+            "{lane:?}"
+        );
+        drop(tcp);
+        wait("its end", || to_a.status().lanes.is_empty());
+    }
+    for (lane, word) in [(9, Frame::Goodbye), (10, Frame::Ready { step: 1 })] {
+        let mut tcp = Raw::new(b.local_addr().unwrap());
+        tcp.say(&hello_rdma(lane));
+        tcp.say(&word);
+        assert_eq!(tcp.until_end().len(), 2, "a hello and a channel");
+    }
+    assert!(to_a.status().lanes.is_empty());
+    within_limit("the link's end", move || drop((to_a, b)));
+}
+
+#[test]
+fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
+    let b = endpoint(2);
+    let at_b = Host::new();
+    let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
+    let mut tcp = Raw::new(b.local_addr().unwrap());
+    tcp.say(&hello_rdma(1));
+    let answer = tcp.hear();
+    let no = matches!(answer, Some(Frame::Hello { rdma: Wish::No, .. }));
+    assert!(no, "{answer:?}");
+    tcp.say(&Frame::Open {
+        flow: FLOW,
+        first: 0,
+    });
+    while !matches!(tcp.hear().expect("an answer"), Frame::Ack { .. }) {}
+    // Who wants nothing else is refused.
+    let mut tcp = Raw::new(b.local_addr().unwrap());
+    let mut required = hello_rdma(2);
+    if let Frame::Hello { rdma, .. } = &mut required {
+        *rdma = Wish::Require;
+    }
+    tcp.say(&required);
+    let refused = Frame::Reset {
+        reason: ResetReason::Rdma,
+        ours: 0,
+    };
+    assert_eq!(tcp.until_end(), [refused]);
+    within_limit("the link's end", move || drop((to_a, b)));
+}
+
+/// As the receiving end: what `b` asks for is granted as `remote` says.
+fn grant(peer: &mut Peer, lane: u32, remote: Option<Remote>) {
+    let sequence = peer.hear(|frame| match frame {
+        Frame::Request { sequence, .. } => Some(*sequence),
+        _ => None,
+    });
+    peer.say(&Frame::Grant {
+        flow: FLOW,
+        sequence,
+        grant: 1 + u64::from(lane),
+        offset: 0,
+        lanes: Lanes::new(&[lane]).unwrap(),
+        remote,
+    });
+}
+
+#[test]
+fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
+    let fabric = Fabric::new(Faults::default());
+    let b = fabric.endpoint(2);
+    let at_b = fabric.host(&b);
+    let to_a = victim(&fabric, &at_b, &b);
+    to_a.open(FLOW, 0, true);
+    send(&to_a, &at_b, FLOW, 0, 100_000);
+    let mut peer = Peer::new(&fabric, &b, 1);
+    let device = Arc::clone(peer.channel.device());
+    let place = Allocation::new(100_000);
+    let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
+    let key = region.remote_key().unwrap();
+    peer.hear(|frame| matches!(frame, Frame::Open { .. }).then_some(()));
+    peer.say(&Frame::Ack {
+        flow: FLOW,
+        next: 0,
+        limit: 1 << 20,
+    });
+    // Beyond the end of what the key is for.
+    grant(&mut peer, 1, Remote::new(region.address() + 1, &[key]));
+    at_b.has("the lane's end", |event| {
+        matches!(event, Event::Down { .. })
+    });
+    let why = to_a.status().error.unwrap();
+    assert!(why.contains("REM_ACCESS"), "{why}");
+    assert_eq!(b.counts().cut_off, 0);
+    // Over another lane as it should be.
+    let mut peer = Peer::new(&fabric, &b, 2);
+    let device = Arc::clone(peer.channel.device());
+    let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
+    let remote = Remote::new(region.address(), &[region.remote_key().unwrap()]);
+    grant(&mut peer, 2, remote);
+    let (offset, bytes) = peer.hear(|frame| match frame {
+        Frame::Chunk { offset, bytes, .. } => Some((*offset, *bytes)),
+        _ => None,
+    });
+    assert_eq!((offset, bytes), (0, 100_000));
+    let mut landed = vec![0; 100_000];
+    place.read(0, &mut landed);
+    assert!(landed == content(FLOW, 0, 100_000), "it is damaged");
+    peer.say(&Frame::Ack {
+        flow: FLOW,
+        next: 1,
+        limit: 1 << 20,
+    });
+    at_b.wait("its acknowledgement", |seen| seen.acknowledged(FLOW) == [0]);
+    within_limit("the link's end", move || drop((to_a, b, peer)));
+}
+
+#[test]
+fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
+    let fabric = Fabric::new(Faults::default());
+    let b = fabric.endpoint(2);
+    let pool = Arc::new(Pool::new(&b));
+    let at_b = Host::with(Arc::clone(&pool) as Arc<dyn Arena>);
+    let to_a = victim(&fabric, &at_b, &b);
+    let mut peer = Peer::new(&fabric, &b, 1);
+    peer.open();
+    let (_, remote) = peer.granted(1000);
+    // Lane 1 is on the second rail.
+    let (address, key) = remote.unwrap().at(0, 1).unwrap();
+    let junk = Allocation::new(1000);
+    junk.write(0, &[0x55; 1000]);
+    let region = Region::new(peer.channel.device(), junk, Access::LocalRead).unwrap();
+    let write = move |channel: &Channel, memory: &Allocation| {
+        let direct = Direct {
+            region: Arc::clone(&region),
+            offset: 0,
+            bytes: 1000,
+            address,
+            key,
+        };
+        let alive = encoded(&Frame::Alive { beat: 1 });
+        let record = [IoSlice::new(&[STREAM]), IoSlice::new(&alive)];
+        // It may be known already that it cannot.
+        let _ = channel.send(&record, Some(&direct));
+        let mut place = [0; 1000];
+        memory.read((address - memory.start() as u64) as usize, &mut place);
+        place == [0x55; 1000]
+    };
+    // As long as the lane is there, it can; the place's owner writes the bytes anew.
+    assert!(write(&peer.channel, &pool.memory));
+    let at = (address - pool.memory.start() as u64) as usize;
+    pool.memory.write(at, &[0; 1000]);
+    let (told, heard) = std::sync::mpsc::channel();
+    let channel = Arc::clone(&peer.channel);
+    *at_b.at_down.lock().unwrap() = Some(Box::new(move || {
+        let _ = told.send(write(&channel, &pool.memory));
+    }));
+    // The victim ends the lane, and hears itself that it has ended; the peer does not.
+    peer.tcp.say(&Frame::Goodbye);
+    let reached = heard.recv_timeout(LIMIT).expect("the lane's end");
+    assert!(
+        !reached,
+        "the link may give the place to somebody else, and the peer writes there"
+    );
+    within_limit("the link's end", move || drop((to_a, b)));
+    assert_eq!(at_b.in_use.load(SeqCst), 0);
+}
