@@ -199,8 +199,8 @@ impl Peer {
         self.names.insert(number, topic.to_owned());
     }
 
-    /// A topic does not go there any more, or goes there in another stream.
-    pub fn end_stream(&mut self, number: u64, topic: &str, moved: bool) {
+    /// A topic does not go there any more, or goes there in another stream. `own` is this life of ours.
+    pub fn end_stream(&mut self, own: u64, number: u64, topic: &str, moved: bool) {
         if !self.given_up {
             self.broken.remove(topic);
         }
@@ -212,6 +212,19 @@ impl Peer {
         self.through
             .reached
             .retain(|(stream, _), _| *stream != number);
+        // Another life of that host knows nothing of the stream, and is not told of it any more.
+        self.say(own, &Said::Over(number));
+    }
+
+    /// Nothing lands of a stream any more.
+    pub fn end_incoming(&mut self, stream: u64) {
+        let incoming = self.incoming.remove(&stream);
+        for incarnation in incoming.iter().flat_map(|i| i.landings.keys()) {
+            self.landings.remove(Flow {
+                topic: stream,
+                incarnation: *incarnation,
+            });
+        }
     }
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.

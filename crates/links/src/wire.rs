@@ -122,6 +122,9 @@ pub enum Said {
     Reached(u64, String, Result<(), String>),
     /// How far messages are where they are to go.
     Passed(Vec<Passed>),
+    /// Nothing new comes in flows of this number. What still does and has no place here is nobody's to wait for: it goes
+    /// in another stream, or is not wanted any more.
+    Over(u64),
 }
 
 /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
@@ -233,7 +236,7 @@ impl Said {
             Said::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Ready(..) | Said::Reached(..) => {}
+            Said::Ready(..) | Said::Reached(..) | Said::Over(_) => {}
             Said::Ways(ways) => {
                 let fits =
                     |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));

@@ -4,30 +4,14 @@ mod support;
 use rgaps::{Late, Node, PeerState, Publisher, Subscriber};
 use std::time::Duration;
 use support::stream::{self, all_talk, crossed, reached, state};
-use support::{content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+use support::{content, ports, receive, start_among, until, wait_for_subscribers, Host, LIMIT};
 
 /// Hosts in a row: each knows only the ones beside it.
 fn row(count: usize, more: &str) -> Vec<Host> {
     let ports = ports(count);
     (0..count)
-        .map(|at| start(&ports, at, &[at.wrapping_sub(1), at + 1], more))
+        .map(|at| start_among(&ports, at, &[at.wrapping_sub(1), at + 1], more))
         .collect()
-}
-
-/// A host that knows these others, and no more: nobody tells of hosts that are not listed.
-fn start(ports: &[u16], at: usize, others: &[usize], more: &str) -> Host {
-    let others = others.iter().filter_map(|other| ports.get(*other));
-    let connect: Vec<String> = others
-        .map(|port| format!("\"tcp/127.0.0.1:{port}\""))
-        .collect();
-    let name = format!("host-{}", (b'a' + at as u8) as char);
-    let links = format!(
-        "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
-         connect = [{}]\ngossip = false\n{more}",
-        ports[at],
-        connect.join(", ")
-    );
-    Host::start(&name, &links)
 }
 
 fn publisher(node: &Node, topic: &str) -> Publisher {
@@ -76,7 +60,7 @@ fn nothing_is_lost_when_one_of_two_hosts_between_is_killed() {
     let ports = ports(4);
     let around = [[1, 2], [0, 3], [0, 3], [1, 2]];
     let hosts = around.iter().enumerate();
-    let hosts = hosts.map(|(at, others)| start(&ports, at, others, "outage_ms = 30000"));
+    let hosts = hosts.map(|(at, others)| start_among(&ports, at, others, "outage_ms = 30000"));
     nothing_is_lost_among(hosts.collect(), &[3], |hosts| {
         let node = hosts[0].node("look");
         let through = |host: &str| {
@@ -267,9 +251,9 @@ fn a_rule_holds_for_what_comes_through_another_host() {
     let rule = "[[links.rules]]\nname = \"no-a\"\npeer = \"host-a\"\ntopics = [\"secret\"]\n\
                 direction = \"receive\"\naction = \"deny\"";
     let hosts = [
-        start(&ports, 0, &[1], ""),
-        start(&ports, 1, &[0, 2], ""),
-        start(&ports, 2, &[1], rule),
+        start_among(&ports, 0, &[1], ""),
+        start_among(&ports, 1, &[0, 2], ""),
+        start_among(&ports, 2, &[1], rule),
     ];
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
     let far = ["secret", "photos"].map(|topic| reliable(&nodes[2], topic));

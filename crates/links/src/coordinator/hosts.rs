@@ -11,7 +11,7 @@ use crate::through::MAX_WANTS;
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps::links::MAX_REMOTE_HOSTS;
-use rgaps_transport::{Flow, LaneKey, Peer as LanePeer};
+use rgaps_transport::{LaneKey, Peer as LanePeer};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -304,13 +304,7 @@ impl Coordinator {
                 .map(|(stream, _)| *stream)
                 .collect();
             for stream in former {
-                let incoming = peer.incoming.remove(&stream);
-                for incarnation in incoming.iter().flat_map(|i| i.landings.keys()) {
-                    peer.landings.remove(Flow {
-                        topic: stream,
-                        incarnation: *incarnation,
-                    });
-                }
+                peer.end_incoming(stream);
             }
             peer.tell_given_up();
             peer.say_more(own.incarnation);

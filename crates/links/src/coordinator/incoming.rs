@@ -54,6 +54,12 @@ impl Coordinator {
                     // It changes nothing else.
                     self.dirty = was_dirty;
                 }
+                Ok(Said::Over(stream)) => {
+                    peer.landings.end_stream(stream);
+                    if let Some(link) = peer.linked() {
+                        link.retry();
+                    }
+                }
                 Err(error) => {
                     tracing::error!(host, "a host says what it may not: {error:#}");
                 }
@@ -160,7 +166,7 @@ impl Coordinator {
         let (number, topic) = (stream.number, stream.topic.clone());
         let rule = links.may_cross(Direction::Receive, host, &topic).err();
         let quota = links.quota(host, &topic);
-        let mut short = None;
+        let (mut short, mut crowded) = (None, false);
         let patience = WAY_PATIENCE.min(Duration::from_millis(links.outage_ms));
         let sources = match rule {
             Some(_) => &[][..],
@@ -184,7 +190,7 @@ impl Coordinator {
             let known = peer.landings.landing(flow);
             let known = known.or_else(|| self.routes.landing(&topic, *publisher));
             let landing = match (barred, known) {
-                (Some(why), _) => Err(why),
+                (Some(why), _) => Err((why, false)),
                 (None, Some(landing)) => Ok(landing),
                 (None, None) => {
                     let qos = PublisherQos {
@@ -202,10 +208,11 @@ impl Coordinator {
                     let reserved = quota.map_or(Ok(None), |quota| {
                         self.quotas.reserve(quota, Kind::Landing, *publisher, offer)
                     });
-                    let placed = lands_in.clone().and(reserved);
+                    let placed = lands_in.clone().and(reserved).map_err(|why| (why, false));
                     placed.and_then(|reserved| {
+                        // The topic may have room for it in a moment.
                         let created = builder.qos(qos).create();
-                        let created = created.map_err(|error| error.to_string())?;
+                        let created = created.map_err(|error| (error.to_string(), true))?;
                         let mark = self.committed.mark(*publisher);
                         let limits = LandingLimits {
                             landing_max: links.landing_max.0,
@@ -238,8 +245,11 @@ impl Coordinator {
                     });
                     incoming.landings.insert(*publisher, landing);
                 }
-                Err(why) => {
-                    peer.landings.refuse_flow(flow, &topic);
+                Err((why, may_come)) => {
+                    crowded |= may_come;
+                    if !(may_come && offer.reliable) {
+                        peer.landings.refuse_flow(flow, &topic);
+                    }
                     short = Some(clip(&why));
                 }
             }
@@ -279,6 +289,21 @@ impl Coordinator {
         }
         if !again || !known {
             peer.say(self.own.incarnation, &Said::Ready(number, outcome));
+        }
+        if crowded {
+            self.end_former(&topic);
+        }
+    }
+
+    /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
+    fn end_former(&mut self, topic: &str) {
+        for peer in self.peers.values_mut() {
+            let of_former = |incoming: &Incoming| incoming.former.is_some();
+            let of_topic = peer.incoming.iter();
+            let of_topic = of_topic.filter(|(_, i)| of_former(i) && i.stream.topic == topic);
+            for stream in of_topic.map(|(stream, _)| *stream).collect::<Vec<_>>() {
+                peer.end_incoming(stream);
+            }
         }
     }
 }

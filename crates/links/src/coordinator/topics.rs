@@ -296,7 +296,7 @@ impl Coordinator {
             for (host, (stream, _)) in &topic.streams {
                 self.quotas.give(host, name);
                 if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(*stream, name, false);
+                    peer.end_stream(self.own.incarnation, *stream, name, false);
                 }
             }
             forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
@@ -365,7 +365,7 @@ impl Coordinator {
             self.quotas.give(&host, name);
             if let Some((stream, _)) = topic.streams.remove(&host) {
                 if let Some(peer) = self.peers.get_mut(&host) {
-                    peer.end_stream(stream, name, moved);
+                    peer.end_stream(self.own.incarnation, stream, name, moved);
                 }
             }
         }
@@ -398,7 +398,7 @@ impl Coordinator {
                 continue;
             };
             if let Some((former, _)) = topic.streams.insert(next.clone(), (number, want)) {
-                peer.end_stream(former, name, true);
+                peer.end_stream(self.own.incarnation, former, name, true);
             }
             peer.begin_stream(number, name);
             if takes_over {

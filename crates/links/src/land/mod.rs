@@ -75,6 +75,8 @@ struct Flows {
     refused: HashMap<Flow, String>,
     /// Topics that have none, by their streams, and why.
     refused_streams: HashMap<u64, (String, String)>,
+    /// Streams that are over.
+    over: HashSet<u64>,
     /// Since when others were waited for.
     strangers: HashMap<Flow, Instant>,
 }
@@ -158,6 +160,15 @@ impl Landings {
         flows.refused.insert(flow, topic.to_owned());
     }
 
+    /// What of a stream has no place here is not waited for any more.
+    pub fn end_stream(&self, stream: u64) {
+        let mut flows = self.flows();
+        if flows.over.len() >= MAX_REFUSED {
+            flows.over.clear();
+        }
+        flows.over.insert(stream);
+    }
+
     /// A flow has ended.
     pub fn remove(&self, flow: Flow) {
         // A publisher leaves when it is dropped, which is not for this lock.
@@ -212,6 +223,7 @@ impl Owner for Landings {
                     }
                     return Room::Refused;
                 }
+                None if flows.over.contains(&flow.topic) => return Room::Refused,
                 None => {
                     // What it belongs to was said before, or is being said again.
                     if flows.strangers.len() >= MAX_STRANGERS {

@@ -141,6 +141,22 @@ pub fn hosts(count: usize, more: &str) -> Vec<Host> {
         .collect()
 }
 
+/// A host that knows these others, and no more: nobody tells of hosts that are not listed.
+pub fn start_among(ports: &[u16], at: usize, others: &[usize], more: &str) -> Host {
+    let others = others.iter().filter_map(|other| ports.get(*other));
+    let connect: Vec<String> = others
+        .map(|port| format!("\"tcp/127.0.0.1:{port}\""))
+        .collect();
+    let name = format!("host-{}", (b'a' + at as u8) as char);
+    let links = format!(
+        "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+         connect = [{}]\ngossip = false\n{more}",
+        ports[at],
+        connect.join(", ")
+    );
+    Host::start(&name, &links)
+}
+
 impl Host {
     pub fn start(name: &str, links: &str) -> Host {
         Host::start_in(None, name, links)
