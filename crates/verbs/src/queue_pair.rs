@@ -19,8 +19,8 @@ const POLLED_AT_ONCE: usize = 32;
 
 /// 4.096 us times 2 to this: 67 ms for an answer of the peer's device,
 const TIMEOUT: u8 = 14;
-/// and so many more times. Then the lane ends, and its messages take another.
-const RETRIES: u8 = 7;
+/// and so many more times, half a second in all. (7 would be for ever on Soft-RoCE.)
+const RETRIES: u8 = 6;
 /// Credits make it impossible that a receive lacks; a peer may be late by a moment all the same.
 const RETRIES_NOT_READY: u8 = 6;
 /// 0.64 ms.

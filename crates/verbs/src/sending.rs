@@ -403,6 +403,15 @@ impl Channel {
         Ok(number)
     }
 
+    /// Writes a few bytes to the peer: with nothing in flight, a peer or link that is gone shows in no other way.
+    /// Not needed where something is sent all the time.
+    pub fn probe(&self) -> Result<(), ChannelError> {
+        self.check()?;
+        let mut sending = self.sending()?;
+        sending.owe(Owed::Credits);
+        self.settle_notices(&mut sending)
+    }
+
     /// Says what was left unsaid for want of slots, and what is due now.
     pub(crate) fn settle_notices(&self, sending: &mut Sending) -> Result<(), ChannelError> {
         if sending.owed == Owed::Head && sending.has_slots(1, 0) {

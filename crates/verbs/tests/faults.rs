@@ -143,6 +143,18 @@ fn a_peer_that_is_gone_is_noticed_by_who_sends() {
 }
 
 #[test]
+fn a_probe_finds_that_the_peer_is_gone_when_nothing_is_in_flight() {
+    let Pair {
+        ends: [one, other], ..
+    } = pair();
+    drop(other);
+    assert_eq!(one.progress(&mut |_| Ok(())), Ok(Progress::default()));
+    one.probe().unwrap();
+    let error = one.progress(&mut |_| Ok(())).unwrap_err();
+    assert_eq!(status(error), Status::RetryExceeded);
+}
+
+#[test]
 fn closed_it_is_drained_and_the_peer_writes_nothing_more() {
     for delay_one_in in [0, 20] {
         let faults = Faults {

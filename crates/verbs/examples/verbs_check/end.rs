@@ -66,6 +66,17 @@ impl End {
         Ok(bytes)
     }
 
+    /// The peer closed the connection, or is gone.
+    pub fn has_ended(&self) -> Result<bool> {
+        self.control.set_nonblocking(true)?;
+        let peeked = self.control.peek(&mut [0]);
+        self.control.set_nonblocking(false)?;
+        Ok(match peeked {
+            Ok(bytes) => bytes == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        })
+    }
+
     /// Both get here before either goes on.
     pub fn barrier(&mut self) -> Result<()> {
         self.say(b"!")?;
