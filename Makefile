@@ -115,11 +115,13 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 	@target/release/rgaps-races $(RACES)
 
 test-rdma: ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
-	@tools/setup.sh vm
+	@tools/setup.sh base rust vm
+	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	@tests/vm/run.py
 
 test-rdma-lossy: ## The same with a wire that loses packets
-	@tools/setup.sh vm
+	@tools/setup.sh base rust vm
+	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	@tests/vm/run.py --wire multicast
 
 vm-shell: ## A shell in one of the two virtual machines

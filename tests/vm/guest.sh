@@ -1,7 +1,7 @@
 # For scripts that run in a guest, of which there are two: ROLE is a or b. A suite is run in both, by bash with
 # `set -eu -o pipefail`, in the repository's folder; it passes where both end with 0. Files are the host's, read-only;
-# /tmp, /run, /var/tmp and /dev/shm are memory. What a suite leaves in RESULTS is kept, in the suite's folder below
-# target/vm.
+# /tmp, /run, /var/tmp and /dev/shm are memory. What a suite leaves in RESULTS is kept in
+# target/vm/NAME/shared/results, and .jsonl files are also printed.
 . /run/vm/machine # REPOSITORY, GUESTS, TERMINAL
 SYNC=/run/vm/sync
 RESULTS=/run/vm/results

@@ -4,7 +4,7 @@ cat /tmp/devinfo
 grep -q PORT_ACTIVE /tmp/devinfo
 grep -q 'active_mtu:.*4096' /tmp/devinfo
 [ "$(gid_index)" -ge 0 ]
-echo "{\"max_qp\": $(awk '$1 == "max_qp:" { print $2 }' /tmp/devinfo)}" >"$RESULTS/device-$ROLE.json"
+ibv_devinfo -d $DEVICE >"$RESULTS/device-$ROLE.txt"
 # Packets of the whole MTU, undivided.
 busybox ping -c 3 -W 5 -s $((MTU - 28)) $PEER_ADDRESS
 barrier done
