@@ -38,6 +38,25 @@ impl Queued {
     fn bytes(&self) -> usize {
         self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
     }
+
+    fn is_part_of(&self, much: Much) -> bool {
+        match much {
+            Much::Short => self.bytes() <= BULK_BYTES,
+            Much::Posted => self.bytes() <= BULK_BYTES || self.remote.is_some(),
+            Much::All => true,
+        }
+    }
+}
+
+/// How much of what waits somebody would write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Much {
+    /// What takes no time, so that any thread may.
+    Short,
+    /// And what the NIC does by itself.
+    Posted,
+    /// All of it.
+    All,
 }
 
 #[derive(Default)]
@@ -540,10 +559,10 @@ impl Driver {
         self.stuck.take()
     }
 
-    /// Whether something waits to be written, and whether that is short.
-    pub(crate) fn waiting(&self, lane: u32) -> Option<bool> {
+    /// Whether something waits to be written, and whether that is part of so much.
+    pub(crate) fn waiting(&self, lane: u32, much: Much) -> Option<bool> {
         let out = self.out.get(&lane)?;
-        let first = out.writes.front().map(|write| write.bytes() <= BULK_BYTES);
+        let first = out.writes.front().map(|write| write.is_part_of(much));
         if out.control.is_empty() {
             first
         } else {
@@ -551,10 +570,10 @@ impl Driver {
         }
     }
 
-    /// Moves what is to be written next into an empty batch: without `bulk` only what is short. Whether that left something.
-    pub(crate) fn batch(&mut self, lane: u32, bulk: bool, batch: &mut Batch) -> bool {
+    /// Moves what is to be written next into an empty batch, if it is part of so much. Whether that left something.
+    pub(crate) fn batch(&mut self, lane: u32, much: Much, batch: &mut Batch) -> bool {
         batch.clear();
-        if self.waiting(lane).is_some() && self.out.keys().next() == Some(&lane) {
+        if self.waiting(lane, much).is_some() && self.out.keys().next() == Some(&lane) {
             self.pay_all();
         }
         let Some(out) = self.out.get_mut(&lane) else {
@@ -567,7 +586,7 @@ impl Driver {
             batch.push(&frame, None, None, None);
         }
         while batch.has_room() {
-            let fits = |write: &Queued| bulk || write.bytes() <= BULK_BYTES;
+            let fits = |write: &Queued| write.is_part_of(much);
             if !out.writes.front().is_some_and(fits) {
                 break;
             }

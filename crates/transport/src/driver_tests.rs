@@ -340,7 +340,11 @@ fn write(driver: &mut Driver, lane: &mut Lane, end: usize, random: &mut Random) 
     if pipe.batch.is_empty() {
         let payloads = pipe.batch.payloads();
         driver.written(lane.number, payloads);
-        driver.batch(lane.number, !random.one_in(3), &mut pipe.batch);
+        let much = match random.one_in(3) {
+            true => Much::Short,
+            false => Much::All,
+        };
+        driver.batch(lane.number, much, &mut pipe.batch);
     }
     let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
     let count = pipe.batch.slices(&mut slices);

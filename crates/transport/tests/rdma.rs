@@ -16,7 +16,7 @@ use rgaps_transport::{
     Security, Wish,
 };
 use rgaps_verbs::in_process::Faults;
-use rgaps_verbs::Status;
+use rgaps_verbs::{Status, Verbs};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,7 +65,18 @@ fn wait_lanes(link: &Link, count: usize, rdma: bool) {
     }
 }
 
-conformance!(Fabric::new(Faults::default()));
+/// The network within the process, or the device that `RGAPS_TEST_RDMA` names: both ends use it then.
+fn fabric() -> Fabric {
+    let mut fabric = Fabric::new(Faults::default());
+    if let Ok(name) = std::env::var("RGAPS_TEST_RDMA") {
+        let port = Verbs::ports().into_iter().find(|port| port.device == name);
+        let port = port.unwrap_or_else(|| panic!("no device {name}: {:?}", Verbs::ports()));
+        fabric.real = Some(Verbs::load().unwrap().open(&port).unwrap());
+    }
+    fabric
+}
+
+conformance!(fabric());
 
 fn soon() -> LinkConfig {
     LinkConfig {

@@ -10,10 +10,11 @@ use lanes::rdma::{Fabric, Pool};
 use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish, FRAME_BYTES_MAX};
 use rgaps_transport::{Endpoint, Event, Flow, Frame, Link, LinkConfig, Meta};
 use rgaps_verbs::in_process::Faults;
-use rgaps_verbs::{Access, Allocation, Channel, ChannelAddress, Direct, Memory, Region};
+use rgaps_verbs::{
+    Access, Allocation, Channel, ChannelAddress, ChannelConfig, Direct, Memory, Region,
+};
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -227,7 +228,7 @@ fn records_that_no_peer_sends_cut_it_off() {
         assert_eq!(b.counts().cut_off, 1, "{what}");
         wait("the lane's end", || to_a.status().lanes.is_empty());
         within_limit("the link's end", move || drop((to_a, b)));
-        assert_eq!(at_b.in_use.load(SeqCst), 0, "{what}");
+        at_b.gives_back();
     }
 }
 
@@ -290,6 +291,22 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
         drop(tcp);
         wait("its end", || to_a.status().lanes.is_empty());
     }
+    // A ring that takes no frame's head.
+    let mut tcp = Raw::new(b.local_addr().unwrap());
+    tcp.say(&hello_rdma(5));
+    let small = ChannelConfig {
+        ring_bytes: 2048,
+        ..fabric.channel
+    };
+    let channel = Channel::new(&fabric.device("raw"), small).unwrap();
+    let address = Meta::new(&channel.address().encode()).unwrap();
+    tcp.say(&Frame::Channel { rail: 0, address });
+    tcp.say(&Frame::Ready { step: 1 });
+    let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
+    let refused = matches!(heard[2], Some(Frame::NoChannel { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
+    assert!(refused, "{heard:?}");
+    drop(tcp);
+    wait("its end", || to_a.status().lanes.is_empty());
     for (lane, word) in [(9, Frame::Goodbye), (10, Frame::Ready { step: 1 })] {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma(lane));
@@ -444,5 +461,5 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
         "the link may give the place to somebody else, and the peer writes there"
     );
     within_limit("the link's end", move || drop((to_a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    at_b.gives_back();
 }

@@ -14,7 +14,6 @@ use rgaps_transport::{
 };
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -432,7 +431,7 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
     assert_eq!(b.counts().cut_off, lies.len() as u64 + 1);
     assert!(!at_b.seen.lock().unwrap().committed.contains_key(&FLOW));
     within_limit("the link's end", move || drop((to_a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    at_b.gives_back();
 }
 
 #[test]
@@ -477,5 +476,5 @@ fn a_chunk_over_another_or_outside_its_message_is_a_lie() {
         assert_eq!(b.counts().cut_off, before + 1, "{offset} {bytes}");
     }
     within_limit("the link's end", move || drop((to_a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    at_b.gives_back();
 }

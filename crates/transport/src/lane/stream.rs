@@ -7,7 +7,7 @@
 use super::{Lane, LaneKind, LaneStatus};
 use crate::batch::{Batch, BATCH_SLICES};
 use crate::connection::{Connection, Wait};
-use crate::driver::{fill, Destination, BULK_BYTES};
+use crate::driver::{fill, Destination, Much, BULK_BYTES};
 use crate::frame::{Decoded, Frame};
 use crate::running::Running;
 use std::io::IoSlice;
@@ -99,6 +99,10 @@ impl Stream {
 
     /// Writes what there is; without waiting only what is short, and leaves the rest to the writing thread.
     fn write(&self, link: &Running, wait: Wait) -> Result<(), String> {
+        let much = match wait {
+            Wait::Yes => Much::All,
+            Wait::No => Much::Short,
+        };
         loop {
             let mut batch = match (wait, self.writing.try_lock()) {
                 (_, Ok(batch)) => batch,
@@ -115,8 +119,7 @@ impl Stream {
                 }
                 if batch.is_empty() {
                     let payloads = batch.payloads();
-                    let bulk = wait == Wait::Yes;
-                    let left = link.batch(self.number, payloads, bulk, &mut batch);
+                    let left = link.batch(self.number, payloads, much, &mut batch);
                     if batch.is_empty() {
                         let flushed = self.connection.flush(wait);
                         if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
@@ -140,10 +143,10 @@ impl Stream {
             }
             drop(batch);
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number) {
+            match link.waiting(self.number, much) {
                 None => return Ok(()),
-                Some(short) if short || wait == Wait::Yes => {}
-                Some(_) => {
+                Some(true) => {}
+                Some(false) => {
                     self.ring_bell();
                     return Ok(());
                 }

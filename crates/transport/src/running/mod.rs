@@ -7,7 +7,7 @@ mod opening;
 
 use crate::batch::Batch;
 use crate::cursors::Ring;
-use crate::driver::{Destination, Driver, Sent};
+use crate::driver::{Destination, Driver, Much, Sent};
 use crate::endpoint::Shared;
 use crate::frame::{Flow, Frame, LaneKey, ResetReason, Wish, LANES_MAX};
 use crate::lane::{Lane, LaneStatus};
@@ -348,15 +348,15 @@ impl Running {
 
     // What lanes do.
 
-    /// Payloads of a batch were written; the next one. Whether something is left that is not short.
-    pub(crate) fn batch(&self, lane: u32, payloads: usize, bulk: bool, batch: &mut Batch) -> bool {
+    /// Payloads of a batch were written; the next one. Whether something is left that is more than that.
+    pub(crate) fn batch(&self, lane: u32, payloads: usize, much: Much, batch: &mut Batch) -> bool {
         let mut core = self.lock();
         if payloads > 0 {
             core.driver.written(lane, payloads);
         }
-        let left = core.driver.batch(lane, bulk, batch);
+        let left = core.driver.batch(lane, much, batch);
         drop(core);
-        if bulk && payloads > 0 {
+        if much == Much::All && payloads > 0 {
             self.kick_dirty(Some(lane));
         }
         left
@@ -367,9 +367,9 @@ impl Running {
         self.lock().driver.written(lane, payloads);
     }
 
-    /// Whether something waits to be written, and whether that is short.
-    pub(crate) fn waiting(&self, lane: u32) -> Option<bool> {
-        self.lock().driver.waiting(lane)
+    /// Whether something waits to be written, and whether that is part of so much.
+    pub(crate) fn waiting(&self, lane: u32, much: Much) -> Option<bool> {
+        self.lock().driver.waiting(lane, much)
     }
 
     pub(crate) fn frame(&self, lane: u32, frame: &Frame) -> Result<Option<Destination>, String> {

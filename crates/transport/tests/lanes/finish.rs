@@ -1,7 +1,6 @@
 //! A link with short waits, and what is to be so in the end.
 use super::hosts::Host;
 use rgaps_transport::{Event, Flow, Link, LinkConfig, SenderConfig};
-use std::sync::atomic::Ordering::SeqCst;
 
 pub fn config() -> LinkConfig {
     LinkConfig {
@@ -37,6 +36,6 @@ pub fn finish(link: &Link, from: &Host, to: &Host, flows: &[Flow], count: u64) {
         assert_eq!(from.seen.lock().unwrap().acknowledged(*flow), all);
     }
     assert!(to.seen.lock().unwrap().missed.is_empty());
-    assert_eq!(to.in_use.load(SeqCst), 0, "all memory is back");
+    to.gives_back();
     assert_eq!(link.status().retained_bytes, 0);
 }

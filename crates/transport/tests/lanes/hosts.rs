@@ -226,6 +226,16 @@ impl Host {
         }
     }
 
+    /// All memory is back, or comes back: a lane that was being opened when the link was closed knows the link a little
+    /// longer.
+    pub fn gives_back(&self) {
+        let until = Instant::now() + LIMIT;
+        while self.in_use.load(SeqCst) > 0 {
+            assert!(Instant::now() < until, "waited {LIMIT:?} for memory");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn has(&self, what: &str, event: impl Fn(&Event) -> bool) {
         self.wait(what, |seen| seen.events.iter().any(&event));
     }

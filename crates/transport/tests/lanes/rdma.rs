@@ -12,6 +12,8 @@ const POOL_BYTES: usize = 48 << 20;
 /// Hosts whose NICs reach each other.
 pub struct Fabric {
     pub network: Network,
+    /// A real device that both use instead.
+    pub real: Option<Arc<Device>>,
     pub rails: usize,
     pub channel: ChannelConfig,
 }
@@ -20,6 +22,7 @@ impl Fabric {
     pub fn new(faults: Faults) -> Self {
         Self {
             network: Network::new(faults),
+            real: None,
             rails: 2,
             channel: ChannelConfig {
                 ring_bytes: 128 << 10,
@@ -31,7 +34,10 @@ impl Fabric {
     }
 
     pub fn device(&self, name: &str) -> Arc<Device> {
-        self.network.device(name).unwrap()
+        match &self.real {
+            Some(real) => Arc::clone(real),
+            None => self.network.device(name).unwrap(),
+        }
     }
 
     pub fn rdma(&self, host: u64) -> Rdma {

@@ -81,7 +81,7 @@ pub fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged(over: &dyn Ove
         assert_eq!(seen.acknowledged(FLOW), all);
         assert!(seen.missed.is_empty());
         drop(seen);
-        assert_eq!(host.in_use.load(SeqCst), 0);
+        host.gives_back();
         assert_eq!((one.status().retained_bytes, one.status().places), (0, 0));
         assert_eq!(one.status().lanes.len(), 4);
         over.check(one);
@@ -162,7 +162,7 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
     at_b.commits_left.store(u64::MAX, SeqCst);
     at_a.wait("all", |seen| seen.acknowledged(FLOW).len() == 8);
     within_limit("the links' end", move || drop((to_b, from_a, a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    at_b.gives_back();
 }
 
 pub fn what_is_refused_or_left_out_is_missed_in_its_turn(over: &dyn Over) {
@@ -245,7 +245,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     at_a.wait("three of six", |seen| seen.acknowledged(FLOW).len() == 3);
     // The daemon dies with three messages that it has and did not commit.
     within_limit("its end", move || drop((to_a, b)));
-    assert_eq!(at_b.in_use.load(SeqCst), 0);
+    at_b.gives_back();
     let committed = [(FLOW, 3)];
     let b = over.endpoint(3);
     let other = LaneKey([8; 32]);

@@ -4,7 +4,7 @@
 
 use super::STREAM;
 use crate::connection::Connection;
-use crate::frame::{Frame, Meta, META_BYTES_MAX};
+use crate::frame::{Frame, Meta, FRAME_BYTES_MAX, META_BYTES_MAX};
 use crate::hello::{hear, say, HelloError};
 use crate::rdma::Rdma;
 use rgaps_verbs::{Channel, ChannelAddress};
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long the first word through a channel may take; less than the peer waits for what comes of it.
 const TRIAL_LIMIT: Duration = Duration::from_secs(1);
+/// What a record has to take: its kind, and a frame's head with a description.
+const RECORD_BYTES_LEAST: u64 = (1 + FRAME_BYTES_MAX + META_BYTES_MAX) as u64;
 /// The first word.
 const TRIAL: [u8; 1] = [STREAM];
 /// Steps that both say.
@@ -47,7 +49,7 @@ pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agr
         (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
     };
     let connected = match ChannelAddress::decode(address.as_slice()) {
-        Some(address) => channel.connect(&address).map_err(|error| error.to_string()),
+        Some(address) => connect(&channel, &address),
         None => Err("the peer's channel has an address of another version".into()),
     };
     let connected = step(connection, CONNECTED, connected)?;
@@ -61,6 +63,15 @@ pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agr
         their_rail,
         polls: rdma.channel.spin,
     }))
+}
+
+fn connect(channel: &Channel, peer: &ChannelAddress) -> Result<(), String> {
+    let connected = channel.connect(peer);
+    connected.map_err(|error| error.to_string())?;
+    match channel.frame_bytes_max() < RECORD_BYTES_LEAST {
+        true => Err("the peer's ring is too small for frames' heads".into()),
+        false => Ok(()),
+    }
 }
 
 /// Says that this end has done a step, or why not, and hears the same of the peer.

@@ -14,6 +14,7 @@ mod spin;
 use super::{Lane, LaneKind, LaneStatus};
 use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES};
 use crate::connection::Connection;
+use crate::driver::Much;
 use crate::frame::{Frame, Remote};
 use crate::hello::{hear_within, say};
 use crate::owner::Payload;
@@ -145,7 +146,7 @@ impl RdmaLane {
             if self.bell.rung.swap(false, SeqCst) || moved {
                 let began_ms = link.now_ms();
                 self.listens.store(false, SeqCst);
-                self.write(link, true)?;
+                self.write(link, Much::All)?;
                 link.settle();
                 self.listen(link, moved, began_ms);
                 spin.begin();
@@ -236,29 +237,29 @@ impl RdmaLane {
         }
     }
 
-    /// Posts what there is; without `bulk` only what is short, and leaves the rest to the lane's thread.
-    fn write(&self, link: &Running, bulk: bool) -> Result<(), String> {
+    /// Posts what there is; of less than all the rest is left to the lane's thread.
+    fn write(&self, link: &Running, much: Much) -> Result<(), String> {
         loop {
-            let mut sending = match (bulk, self.sending.try_lock()) {
+            let mut sending = match (much, self.sending.try_lock()) {
                 (_, Ok(sending)) => sending,
-                // It looks again when it is done.
-                (false, Err(TryLockError::WouldBlock)) => return Ok(()),
-                (true, Err(TryLockError::WouldBlock)) => {
+                (Much::All, Err(TryLockError::WouldBlock)) => {
                     self.sending.lock().expect("nobody panics with it")
                 }
+                // It looks again when it is done.
+                (_, Err(TryLockError::WouldBlock)) => return Ok(()),
                 (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
             };
-            let room = self.post(&mut sending, link, bulk)?;
+            let room = self.post(&mut sending, link, much)?;
             drop(sending);
             // Without credit the lane's thread hears when there is some again.
             if !room {
                 return Ok(());
             }
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number) {
+            match link.waiting(self.number, much) {
                 None => return Ok(()),
-                Some(short) if short || bulk => {}
-                Some(_) => {
+                Some(true) => {}
+                Some(false) => {
                     self.bell.ring();
                     return Ok(());
                 }
@@ -266,11 +267,11 @@ impl RdmaLane {
         }
     }
 
-    /// Whether there was credit for all.
-    fn post(&self, sending: &mut Sending, link: &Running, bulk: bool) -> Result<bool, String> {
+    /// Whether there was credit for all (and the lane still is).
+    fn post(&self, sending: &mut Sending, link: &Running, much: Much) -> Result<bool, String> {
         loop {
             if self.closed.load(SeqCst) {
-                return Ok(true);
+                return Ok(false);
             }
             if sending.batch.is_empty() {
                 // Not under the link's lock: the last clone of a payload is its owner's business.
@@ -278,7 +279,7 @@ impl RdmaLane {
             }
             self.reap(sending, link);
             if sending.batch.is_empty() {
-                let left = link.batch(self.number, 0, bulk, &mut sending.batch);
+                let left = link.batch(self.number, 0, much, &mut sending.batch);
                 if sending.batch.is_empty() {
                     if left {
                         self.bell.ring();
@@ -367,7 +368,7 @@ impl RdmaLane {
 
 impl Lane for RdmaLane {
     fn kick(&self, link: &Running) {
-        if let Err(why) = self.write(link, false) {
+        if let Err(why) = self.write(link, Much::Posted) {
             self.close(&why);
         }
     }
