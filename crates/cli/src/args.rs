@@ -511,6 +511,8 @@ pub enum BenchPeer {
 pub enum BenchTransport {
     /// TCP.
     Tcp,
+    /// RDMA, on the cards of this machine, with both hosts at loopback.
+    Rdma,
 }
 
 /// Whether a benchmark's hosts are network namespaces.

@@ -124,7 +124,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
         }
         Bench::Memory { topics } => put(&rgaps_bench::memory(&config, topics)?, output),
         Bench::Link {
-            transport: BenchTransport::Tcp,
+            transport,
             domain,
             to,
             size,
@@ -138,6 +138,7 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             baseline,
         } => {
             let options = LinkOptions {
+                rdma: transport == BenchTransport::Rdma,
                 to: domain::parse(to.as_ref().unwrap_or(&domain))?,
                 domain: domain::parse(&domain)?,
                 size: size.0,

@@ -4,7 +4,7 @@ use crate::args::Common;
 use crate::output::{table, Output};
 use crate::top::{times, Times};
 use crate::{session, units};
-use rgaps::{LinkFigures, PeerRow, PeerState, PeerTopic, PeersInfo, Stage, TraceFigures};
+use rgaps::{LinkFigures, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, Stage, TraceFigures};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -16,6 +16,9 @@ struct Peer<'a> {
     state: PeerState,
     detail: &'a str,
     lanes: u32,
+    path: PathKind,
+    over: &'a str,
+    why_not: &'a str,
     topics_out: u32,
     topics_in: u32,
     messages_out: u64,
@@ -112,6 +115,9 @@ impl<'a> From<&'a PeerRow> for Peer<'a> {
             state: row.state,
             detail: &row.detail,
             lanes: row.lanes,
+            path: row.path,
+            over: &row.over,
+            why_not: &row.why_not,
             topics_out: row.topics_out,
             topics_in: row.topics_in,
             messages_out: row.messages_out,
@@ -258,11 +264,16 @@ fn cells(peer: &Peer<'_>) -> Vec<String> {
     vec![
         peer.host.to_owned(),
         state.to_owned(),
-        peer.lanes.to_string(),
+        format!("{} {}", peer.lanes, peer.over)
+            .trim_end()
+            .to_owned(),
         peer.topics_out.to_string(),
         peer.topics_in.to_string(),
         sum(peer.messages_out, peer.bytes_out),
         sum(peer.messages_in, peer.bytes_in),
-        peer.detail.to_owned(),
+        match peer.detail.is_empty() {
+            true => peer.why_not.to_owned(),
+            false => peer.detail.to_owned(),
+        },
     ]
 }

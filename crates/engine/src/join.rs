@@ -31,6 +31,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) domain: Option<Domain>,
     pub(crate) role: Role,
     pub(crate) require: Option<PathKind>,
+    /// The path of what comes from other hosts, and why it is no better.
+    pub(crate) landed: (PathKind, String),
 }
 
 /// What it got.
@@ -48,18 +50,21 @@ pub(crate) struct Seat {
 
 /// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
 /// two GPUs are peers only their processes know.
-fn path(home: Domain, reads: Option<Domain>, landed: bool) -> (PathKind, String) {
+///
+/// `landed`: the messages come from another host, over this path, and why it is no better.
+fn path(
+    home: Domain,
+    reads: Option<Domain>,
+    landed: Option<(PathKind, String)>,
+) -> (PathKind, String) {
     let reads = reads.unwrap_or(home);
     match (landed, home, reads) {
-        (true, ..) => {
-            let why = "the messages come from another host, and there are no RDMA lanes";
-            (PathKind::Tcp, why.to_owned())
-        }
-        (false, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
+        (Some(landed), ..) => landed,
+        (None, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
             let why = format!("the messages live on {home}, and are read on {reads}");
             (PathKind::Peer, why)
         }
-        (false, from, to) if from == to => (PathKind::ZeroCopy, String::new()),
+        (None, from, to) if from == to => (PathKind::ZeroCopy, String::new()),
         _ => {
             let why = format!("the messages live in {home}, and are read in {reads}");
             (PathKind::Pinned, why)
@@ -331,7 +336,8 @@ impl Zone {
                     if self.is_links_client(subscriber.client) {
                         return None;
                     }
-                    let path = path(home, subscriber.pool.map(domain_of), own);
+                    let landed = own.then(|| wish.landed.clone());
+                    let path = path(home, subscriber.pool.map(domain_of), landed);
                     let why = too_slow(wish.require, subscriber.require, &path)?;
                     let who = self.describe_client(subscriber.client);
                     Some(format!("subscriber {who}: {why}"))
@@ -340,6 +346,7 @@ impl Zone {
             Role::Subscriber(_) if own => None,
             Role::Subscriber(_) => topic.publishers.iter().find_map(|publisher| {
                 let landed = publisher.client_name == LINKS_CLIENT;
+                let landed = landed.then(|| wish.landed.clone());
                 let path = path(domain_of(publisher.pool), wish.domain, landed);
                 let why = too_slow(publisher.require, wish.require, &path)?;
                 Some(format!(

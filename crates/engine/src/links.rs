@@ -8,9 +8,10 @@ use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    Answer, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PeersInfo, Refusal,
-    RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
-    MAX_HOST_NAME, MAX_PATH_BYTES, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
+    Answer, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PathKind, PeerState,
+    PeersInfo, Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT,
+    MAX_DEPARTED, MAX_HOST_NAME, MAX_PATH_BYTES, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS,
+    MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,9 +189,10 @@ impl Engine {
             || !peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
             || rows.iter().map(|row| row.topics.len()).sum::<usize>() > MAX_PEER_TOPICS
             || !topics.all(|row| fits(&row.topic, MAX_TOPIC_NAME) && fits(&row.why, MAX_PEER_TEXT))
-            || !rows
-                .iter()
-                .all(|row| fits(&row.host, MAX_HOST_NAME) && fits(&row.detail, MAX_PEER_TEXT))
+            || !rows.iter().all(|row| {
+                let texts = [&row.detail, &row.over, &row.why_not];
+                fits(&row.host, MAX_HOST_NAME) && texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
+            })
         {
             return Err(bad("a listing of hosts that cannot be"));
         }
@@ -228,6 +230,21 @@ impl Engine {
         known
             .filter(move |(session, _)| there(session))
             .map(|(_, figures)| figures)
+    }
+
+    /// The path of what comes from other hosts: the slowest of those that are linked.
+    pub(crate) fn landed_path(&self) -> (PathKind, String) {
+        let rows = self.list_peers().peers;
+        let linked = rows
+            .iter()
+            .filter(|row| row.state == PeerState::Linked)
+            .min_by_key(|row| row.path);
+        let (path, why_not) = linked.map_or((PathKind::Tcp, ""), |row| (row.path, &row.why_not));
+        let why = match why_not {
+            "" => "the messages come from another host".to_owned(),
+            why_not => format!("the messages come from another host: {why_not}"),
+        };
+        (path, why)
     }
 
     pub(crate) fn list_peers(&self) -> PeersInfo {

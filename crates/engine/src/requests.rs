@@ -93,6 +93,7 @@ impl Engine {
                     domain,
                     role,
                     require,
+                    landed: self.landed_path(),
                 };
                 self.join(session, &wish, out)
             }

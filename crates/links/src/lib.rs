@@ -7,7 +7,7 @@
 //! want over Zenoh ([`plane`]); messages and what is said about them go through lanes
 //! (`rgaps-transport`). What is for a host that others reach only through this one is carried on. See
 //! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod committed;
 mod coordinator;
@@ -21,6 +21,7 @@ mod peer;
 pub mod plane;
 mod probe;
 mod quotas;
+mod rails;
 mod relay;
 mod through;
 mod traces;

@@ -5,9 +5,9 @@ use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::through::Through;
 use crate::wire::{Said, Stream, SAID};
-use rgaps::{LinkFigures, PeerRow, PeerState};
+use rgaps::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{Flow, Link, Sent};
+use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, Sent};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -85,6 +85,69 @@ pub struct Peer {
     pub gave_up: (u64, Option<Instant>),
     /// What went wrong last.
     pub detail: String,
+    /// What lanes go over.
+    pub over: Over,
+}
+
+/// A text's beginning, so that those of all hosts fit into a packet.
+fn short(text: &str, most: usize) -> String {
+    let mut short = crate::wire::clip(text);
+    while short.len() > most {
+        short.pop();
+    }
+    short
+}
+
+/// What the lanes of a link go over, and why it is nothing better.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Over {
+    /// The slowest of them.
+    pub path: PathKind,
+    /// All of them, in words.
+    pub words: String,
+    /// Empty if it is RDMA.
+    pub why_not: String,
+}
+
+impl Over {
+    /// The path, and why it is no better.
+    pub fn reason(&self) -> String {
+        match self.path {
+            PathKind::Rdma => "rdma: it leads to another host".to_owned(),
+            path => format!("{path}: {}", self.why_not),
+        }
+    }
+
+    /// `no_rdma`: why this host has none.
+    fn of(lanes: &[LaneStatus], no_rdma: &str) -> Over {
+        let mut kinds = BTreeSet::new();
+        let mut why_not = None;
+        for lane in lanes {
+            kinds.insert(match (lane.kind, &lane.rail) {
+                (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
+                (LaneKind::Rdma, None) => "rdma".to_owned(),
+                (LaneKind::Tls, _) => "tcp with TLS".to_owned(),
+                (LaneKind::Tcp, _) => "tcp".to_owned(),
+            });
+            if lane.kind != LaneKind::Rdma {
+                why_not = why_not.or_else(|| lane.why_not.clone());
+            }
+        }
+        let rdma = !lanes.is_empty() && lanes.iter().all(|lane| lane.kind == LaneKind::Rdma);
+        let why_not = match (rdma, no_rdma) {
+            (true, _) => String::new(),
+            (false, "") => why_not.unwrap_or_else(|| "the other host has no RDMA".to_owned()),
+            (false, no_rdma) => no_rdma.to_owned(),
+        };
+        Over {
+            path: match rdma {
+                true => PathKind::Rdma,
+                false => PathKind::Tcp,
+            },
+            words: short(&kinds.into_iter().collect::<Vec<_>>().join(", "), 64),
+            why_not: short(&why_not, 120),
+        }
+    }
 }
 
 impl Peer {
@@ -121,7 +184,17 @@ impl Peer {
             unsaid: VecDeque::new(),
             gave_up: (0, None),
             detail: String::new(),
+            over: Over::default(),
         }
+    }
+
+    /// Looks at what lanes go over now. Whether it is another path than before.
+    pub fn look_over(&mut self, no_rdma: &str) -> bool {
+        let status = self.linked().map(Link::status);
+        let lanes = status.as_ref().map_or(&[][..], |status| &status.lanes);
+        let over = Over::of(lanes, no_rdma);
+        let before = std::mem::replace(&mut self.over, over);
+        before.path != self.over.path
     }
 
     /// The link, if there is one, with or without lanes.
@@ -291,6 +364,9 @@ impl Peer {
             lanes: status
                 .as_ref()
                 .map_or(0, |status| status.lanes.len() as u32),
+            path: self.over.path,
+            over: self.over.words.clone(),
+            why_not: self.over.why_not.clone(),
             topics_out: self.ready.values().filter(|ready| ready.is_ok()).count() as u32,
             topics_in: self.landings.streams() as u32,
             messages_out: self.departed.messages.load(Ordering::Relaxed),

@@ -71,7 +71,9 @@ fn a_message_crosses_once_for_all_subscribers_of_a_host() {
         ("host-b", 3)
     );
     assert!(
-        remote[0].ready && remote[0].path.contains("tcp"),
+        remote[0].ready
+            && remote[0].path.contains("tcp")
+            && remote[0].path.contains("no RDMA: links.trusted_fabric"),
         "{remote:?}"
     );
 }

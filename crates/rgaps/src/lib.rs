@@ -71,7 +71,7 @@ pub mod links {
     pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{
         Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links, LinksTls,
-        LogFormat, Offer, Quota, Traces, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT,
+        LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT,
         MAX_REMOTE_HOSTS,
     };
 }

@@ -23,7 +23,7 @@ pub use config::{
     segment_bytes, AccessRule, Action, ByteSize, ByteSizeError, Config, ConfigError, Cuda,
     CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn, LandingRule,
     Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools, Principal,
-    Quota, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Quota, Rdma, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

@@ -9,7 +9,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -851,6 +851,11 @@ pub struct PeerRow {
     /// Why it is not linked, or how it is.
     pub detail: String,
     pub lanes: u32,
+    /// The slowest that a lane goes over.
+    pub path: PathKind,
+    /// What lanes go over, and why it is nothing better.
+    pub over: String,
+    pub why_not: String,
     /// Topics that go there, and that come from there.
     pub topics_out: u32,
     pub topics_in: u32,

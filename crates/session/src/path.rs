@@ -5,12 +5,15 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A kind of path, from the slowest to the fastest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
     /// To another host, through its TCP stack.
+    #[default]
     Tcp,
-    /// To another host's memory. There are no such lanes yet.
+    /// To another host's memory.
     Rdma,
     /// Between a GPU and the host, or two GPUs that are no peers: through pinned host memory.
     Pinned,

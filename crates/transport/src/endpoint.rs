@@ -7,7 +7,7 @@ use crate::frame::{Flow, LaneKey, ResetReason, Wish};
 use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
 use crate::places::Landings;
-use crate::rdma::{Rdma, RdmaError, Registered, Table};
+use crate::rdma::{Rdma, RdmaError, Registered, Registrar, Table};
 use crate::running::{LinkConfig, LinkStatus, Peer, Running};
 use crate::tls::Tls;
 use crate::Sent;
@@ -273,8 +273,15 @@ impl Endpoint {
         memory: &Arc<dyn Memory>,
         access: Access,
     ) -> Result<Registered, RdmaError> {
-        let rdma = self.shared.rdma.as_ref().ok_or(RdmaError::None)?;
-        self.shared.registered.add(rdma, memory, access)
+        self.registrar().register(memory, access)
+    }
+
+    /// Who does so for others.
+    pub fn registrar(&self) -> Registrar {
+        Registrar {
+            rdma: self.shared.rdma.clone(),
+            table: Arc::clone(&self.shared.registered),
+        }
     }
 
     /// Why a lane was refused last, once.

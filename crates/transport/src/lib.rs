@@ -40,7 +40,7 @@ pub use hello::HelloError;
 pub use lane::{LaneKind, LaneStatus};
 pub use owner::{Event, Owner, Payload, Place, Room};
 pub use rate::Rate;
-pub use rdma::{Rdma, RdmaError, Registered};
+pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use receiver::{Places, Receiver, ReceiverConfig};
 pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use sender::{Offered, Sender, SenderConfig};

@@ -134,6 +134,24 @@ impl Table {
     }
 }
 
+/// Has the rails of an endpoint know memory.
+pub struct Registrar {
+    pub(crate) rdma: Option<Rdma>,
+    pub(crate) table: Arc<Table>,
+}
+
+impl Registrar {
+    /// See [`crate::Endpoint::register`].
+    pub fn register(
+        &self,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Registered, RdmaError> {
+        let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
+        self.table.add(rdma, memory, access)
+    }
+}
+
 /// Memory that an endpoint's RDMA lanes know, until this is dropped. What is in flight keeps it beyond that.
 pub struct Registered {
     table: Arc<Table>,

@@ -22,12 +22,13 @@ const UNSAFE_CRATES: [(&str, &str); 9] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 11] = [
+const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     (
         "transport",
         "memory.rs",
         "places that several lanes write at once",
     ),
+    ("links", "rails.rs", "memory that network cards write"),
     ("session", "socket.rs", "socket options that rustix has not"),
     (
         "session",

@@ -6,7 +6,7 @@ use crate::crew::{Crew, Job, Orders};
 use anyhow::{bail, Context};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rgaps::{Config, Node, PeerState};
-use rgaps_session::{find_daemon, links_command, ByteSize};
+use rgaps_session::{find_daemon, links_command, ByteSize, Rdma};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, TcpListener};
@@ -95,6 +95,8 @@ pub struct Hosts {
     pub folder: TempDir,
 }
 
+const NOT_SHARED: &str = "cards with RDMA are not shared with network namespaces";
+
 /// What the links are to be like.
 pub struct Wanted {
     pub size: u64,
@@ -102,6 +104,7 @@ pub struct Wanted {
     pub held: u64,
     pub lanes: u32,
     pub tls: bool,
+    pub rdma: bool,
     pub namespaces: Namespaces,
 }
 
@@ -143,6 +146,8 @@ impl Hosts {
         };
         let (netns, why) = match wanted.namespaces {
             Namespaces::No => (None, Some("as asked".to_owned())),
+            Namespaces::Yes if wanted.rdma => bail!("{NOT_SHARED}"),
+            Namespaces::Auto if wanted.rdma => (None, Some(NOT_SHARED.to_owned())),
             may => match lay_cable(&mut start, user) {
                 Ok(both) => (Some(both), None),
                 Err(error) if may == Namespaces::Auto => (None, Some(format!("{error:#}"))),
@@ -183,6 +188,11 @@ impl Hosts {
             links.connect = vec![endpoint(other)];
             links.insecure = !wanted.tls;
             links.lanes = wanted.lanes;
+            links.trusted_fabric = wanted.rdma;
+            links.rdma = match wanted.rdma {
+                true => Rdma::Only,
+                false => Rdma::Off,
+            };
             links.outage_max = ByteSize(wanted.held);
             links.landing_max = ByteSize(wanted.held);
             links.in_flight_max = ByteSize(wanted.size.max(256 * MIB));

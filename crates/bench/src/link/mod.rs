@@ -63,6 +63,8 @@ pub struct LinkOptions {
     pub lanes: u32,
     pub topics: usize,
     pub tls: bool,
+    /// Over RDMA: at loopback, since cards are not shared with namespaces.
+    pub rdma: bool,
     /// That are timed one by one.
     pub messages: u64,
     pub wait: Wait,

@@ -62,6 +62,7 @@ pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> 
             held: 2 * plan.round_bytes(),
             lanes: plan.lanes,
             tls: options.tls,
+            rdma: options.rdma,
             namespaces: options.namespaces,
         },
     )?;
@@ -612,7 +613,10 @@ impl<'a> Measure<'a> {
         let thesis = self.thesis(latency.p50_us);
         Ok(LinkReport {
             thesis,
-            transport: "tcp",
+            transport: match self.options.rdma {
+                true => "rdma",
+                false => "tcp",
+            },
             domain: plan.domain.to_string(),
             to: plan.to.to_string(),
             size: plan.size,

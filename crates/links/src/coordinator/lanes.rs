@@ -1,8 +1,8 @@
 //! What links and their lanes are made with.
 
 use anyhow::Context;
-use rgaps::links::{Links, LinksTls};
-use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles};
+use rgaps::links::{Links, LinksTls, Rdma};
+use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles, Wish};
 
 /// How lanes are secured: as the control plane, where that has certificates.
 pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
@@ -39,6 +39,11 @@ pub(super) fn link_config(links: &Links) -> LinkConfig {
     let mut config = LinkConfig {
         lanes: links.lanes as usize,
         spin: links.spin(),
+        rdma: match links.rdma {
+            Rdma::Off => Wish::No,
+            Rdma::Auto => Wish::Prefer,
+            Rdma::Only => Wish::Require,
+        },
         ..LinkConfig::default()
     };
     config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);

@@ -23,11 +23,13 @@ use crate::peer::Peer;
 use crate::plane::{random_u64, Plane, Tell};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
+use crate::rails::{self, names, Known};
 use crate::relay::Ours;
 use crate::traces::Tracer;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
+use rgaps_session::NumaPlace;
 use rgaps_transport::{Endpoint, EndpointConfig, Security};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -59,6 +61,8 @@ pub struct Coordinator {
     own: Host,
     plane: Plane,
     endpoint: Endpoint,
+    /// Why this host has no RDMA, if it has none.
+    no_rdma: String,
     probe: Probe,
     quotas: Quotas,
     committed: Committed,
@@ -86,6 +90,14 @@ pub struct Coordinator {
     reconcile_at: Instant,
 }
 
+/// The NUMA node that the host's pool is on, if that is configured.
+fn node_of_memory(config: &Config) -> Option<u32> {
+    match config.pool.host.numa_node {
+        Some(NumaPlace::Node(node)) => Some(node),
+        _ => None,
+    }
+}
+
 impl Coordinator {
     /// Joins the daemon and the realm's other hosts.
     pub fn start(config: Config) -> anyhow::Result<Coordinator> {
@@ -96,28 +108,36 @@ impl Coordinator {
             host,
             incarnation: random_u64()?,
         };
-        let mut of_node = config.clone();
-        // Whoever links hosts does not start daemons.
-        of_node.autostart = false;
-        let node = Node::builder(LINKS_CLIENT).config(of_node).build()?;
-        let mut beside = config.socket_path().into_os_string();
-        beside.push(".links");
-        wait_for_former(&node)?;
-        let departed = node.interest(0)?.departed.into_iter().collect();
-        let committed = Committed::open(beside.as_ref(), &departed)?;
-        let listen = links.listen.context("links.listen names no address")?;
         let security = lanes::security(links, &own.host)?;
         let tls = match &security {
             Security::Tls(tls) => Some(tls.clone()),
             _ => None,
         };
+        let (rdma, no_rdma) = match rails::open(links, node_of_memory(&config))? {
+            Ok(rdma) => (Some(rdma), String::new()),
+            Err(why) => (None, why),
+        };
+        // Before the node, whose memory its cards are to know.
         let endpoint = Endpoint::new(EndpointConfig {
             incarnation: own.incarnation,
             realm: number_of(&config.realm),
-            listen: Some(listen),
+            listen: Some(links.listen.context("links.listen names no address")?),
             security,
-            rdma: None,
+            rdma: rdma.clone(),
         })?;
+        let mut of_node = config.clone();
+        // Whoever links hosts does not start daemons.
+        of_node.autostart = false;
+        let mut node = Node::builder(LINKS_CLIENT).config(of_node);
+        if rdma.is_some() {
+            node = node.host_memory(Known::new(endpoint.registrar()));
+        }
+        let node = node.build()?;
+        let mut beside = config.socket_path().into_os_string();
+        beside.push(".links");
+        wait_for_former(&node)?;
+        let departed = node.interest(0)?.departed.into_iter().collect();
+        let committed = Committed::open(beside.as_ref(), &departed)?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
         let ours = Ours::default();
         let forwarders = (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone()));
@@ -135,6 +155,7 @@ impl Coordinator {
             host = own.host,
             realm = config.realm,
             ?lanes,
+            rdma = %rdma.map_or(no_rdma.clone(), |rdma| names(&rdma)),
             "links are ready"
         );
         Ok(Coordinator {
@@ -142,6 +163,7 @@ impl Coordinator {
             own,
             plane,
             endpoint,
+            no_rdma,
             probe,
             quotas: Quotas::default(),
             committed,
@@ -178,6 +200,10 @@ impl Coordinator {
             match self.look() {
                 Ok(()) => {}
                 Err(error) => tracing::warn!("the daemon does not say who is there: {error:#}"),
+            }
+            let no_rdma = &self.no_rdma;
+            for peer in self.peers.values_mut() {
+                self.dirty |= peer.look_over(no_rdma);
             }
             if self.dirty {
                 changed = begun;

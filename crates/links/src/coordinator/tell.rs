@@ -1,8 +1,8 @@
 //! What this host's daemon is told.
 
 use super::Coordinator;
-use crate::peer::Peer;
-use rgaps::links::{Links, MAX_REMOTE_HOSTS};
+use crate::peer::{Over, Peer};
+use rgaps::links::MAX_REMOTE_HOSTS;
 use rgaps::{PeersInfo, RemoteRow};
 use rgaps_session::MAX_PEER_TOPICS;
 use std::collections::BTreeMap;
@@ -30,13 +30,17 @@ impl Coordinator {
                     (Some(why), _) => (false, format!("not: {why}")),
                     (None, Err(why)) => (false, format!("not: {why}")),
                     (None, Ok(())) => {
-                        let kind = kind(&self.config.links);
                         let through = match end == next {
                             true => String::new(),
                             false => format!("through {}: ", self.routes.way(end, next).join(", ")),
                         };
+                        let Over { words, why_not, .. } = &peer.over;
+                        let no_better = match why_not.is_empty() {
+                            true => String::new(),
+                            false => format!(" (no RDMA: {why_not})"),
+                        };
                         let path = format!(
-                            "{through}{kind}, once for the host; zero copy there (there are no RDMA lanes yet)"
+                            "{through}{words}, once for the host; zero copy there{no_better}"
                         );
                         (true, path)
                     }
@@ -166,12 +170,4 @@ fn clip_path(mut path: String) -> String {
         path.pop();
     }
     path
-}
-
-/// What lanes are made of.
-fn kind(links: &Links) -> &'static str {
-    match links.has_tls() {
-        true => "tcp with TLS",
-        false => "tcp",
-    }
 }

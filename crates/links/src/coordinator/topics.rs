@@ -9,7 +9,7 @@ use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
 use crate::wire::{clip, Said, Source, Stream, MAX_PUBLISHERS};
 use rgaps::links::{Demand, Direction, InterestPublisher, InterestRow, Links};
-use rgaps::{Domain, Late, PathKind, RemoteRow, Subscriber, SubscriberQos};
+use rgaps::{Domain, Late, RemoteRow, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -145,12 +145,13 @@ impl Outward {
             };
             let mut why = None;
             for publisher in publishers {
-                let Some(require) = publisher.require.filter(|path| *path > PathKind::Tcp) else {
+                let Some(require) = publisher.require.filter(|path| *path > peer.over.path) else {
                     continue;
                 };
                 limits.barred.insert(publisher.incarnation);
                 let slow = format!(
-                    "the publisher requires a path of {require} or better, and this one is tcp: there are no RDMA lanes"
+                    "the publisher requires a path of {require} or better, and this one is {}",
+                    peer.over.reason()
                 );
                 peer.landings.notes.refused(name, 0, &slow);
                 why = Some(slow);

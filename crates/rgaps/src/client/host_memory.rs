@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Who makes host memory known to cards that read and write it by themselves. Pages of pools that it is told of stay
 /// where they are.
 pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
-    /// A segment was mapped that messages are read from.
+    /// A segment was mapped that messages are read from, at addresses of its own.
     fn mapped(&self, range: MappedRange);
     /// A range is leased to a publisher of this process, which messages are written to, until the answer is dropped:
     /// before anybody else gets it.

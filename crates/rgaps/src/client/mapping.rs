@@ -117,6 +117,10 @@ impl PoolMapping {
     ) -> Result<(), PoolError> {
         let offset = self.mapped();
         self.extend(fd, bytes)?;
+        if self.access() == Access::ReadWrite {
+            // Written where it is leased, and read in a mapping of its own.
+            return Ok(());
+        }
         if let (Some(watch), Some(range)) = (&self.watch, MappedRange::new(self, offset, bytes)) {
             watch.mapped(range);
         }

@@ -12,6 +12,8 @@ use std::time::Duration;
 const MAX_HOST_NAME: usize = 64;
 /// Lanes of a link, and addresses that they listen at.
 const MAX_LANES: u32 = 8;
+/// Cards with RDMA that lanes use.
+const MAX_RAILS: usize = 4;
 /// Threads of links spin for so long, on machines with so many processors.
 const SPIN_US: u32 = 100;
 const SPIN_PROCESSORS: usize = 8;
@@ -60,6 +62,12 @@ pub struct Links {
     /// How long threads of a link look for the next message before they sleep, in microseconds. None: 100 where there
     /// are processors to spare, else 0.
     pub spin_us: Option<u32>,
+    /// Whether lanes are RDMA where they can be. It takes `trusted_fabric`.
+    pub rdma: Rdma,
+    /// Everybody on the network of the cards with RDMA is trusted: RDMA is not encrypted.
+    pub trusted_fabric: bool,
+    /// The cards with RDMA that lanes use, in turns, at most four. Empty: those that are up, the nearest to the memory first.
+    pub rdma_devices: Vec<String>,
     /// When a receiver tells a sender how far it has read its ring.
     pub watermark: Watermark,
     /// Bytes a second that a link carries: what quotas' shares add up to at most.
@@ -87,6 +95,19 @@ pub struct LinksTls {
     pub certificate: Option<PathBuf>,
     /// This host's key.
     pub key: Option<PathBuf>,
+}
+
+/// Whether lanes are RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rdma {
+    /// No lanes.
+    Off,
+    /// Those that can be; the others are TCP.
+    #[default]
+    Auto,
+    /// All of them: there is no lane that is not.
+    Only,
 }
 
 /// What part of a ring is read before the sender is told.
@@ -126,6 +147,9 @@ impl Default for Links {
             held_max: 1024,
             lanes: 2,
             spin_us: None,
+            rdma: Rdma::default(),
+            trusted_fabric: false,
+            rdma_devices: Vec::new(),
             watermark: Watermark::default(),
             rate_max: None,
             relay: true,
@@ -211,6 +235,19 @@ impl Links {
                     "links.{key} = {value}: it must be {least} to {most}"
                 ));
             }
+        }
+        if self.rdma == Rdma::Only && !self.trusted_fabric {
+            return Err(
+                "links.rdma = \"only\": RDMA is not encrypted; say trusted_fabric = true if all on its \
+                 network are trusted"
+                    .to_owned(),
+            );
+        }
+        if self.rdma_devices.len() > MAX_RAILS {
+            return Err(format!(
+                "links.rdma_devices names {} cards: lanes use {MAX_RAILS} at most",
+                self.rdma_devices.len()
+            ));
         }
         for (key, bytes) in [
             ("outage_max", self.outage_max),
@@ -347,6 +384,12 @@ mod tests {
             ("lanes = 9", "links.lanes = 9: it must be 1 to 8"),
             ("lease_ms = 10", "links.lease_ms"),
             ("landing_max = 0", "links.landing_max"),
+            ("rdma = \"only\"", "trusted_fabric = true"),
+            (
+                "rdma_devices = [\"a\", \"b\", \"c\", \"d\", \"e\"]",
+                "5 cards",
+            ),
+            ("rdma = \"maybe\"", "maybe"),
             ("connect = [\"127.0.0.1:1\"]", "is no endpoint"),
             ("connect = [\"tcp/127.0.0.1\"]", "names no port"),
             ("connect = [\"udp/127.0.0.1:1\"]", "another kind"),

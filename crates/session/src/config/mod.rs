@@ -17,7 +17,7 @@ mod size;
 mod traces;
 
 pub use landing::{LandIn, LandingRule};
-pub use links::{Links, LinksTls, Watermark};
+pub use links::{Links, LinksTls, Rdma, Watermark};
 pub use load::Environment;
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub use metrics::{LogFormat, Metrics};

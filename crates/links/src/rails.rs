@@ -1,0 +1,220 @@
+//! The host's network cards with RDMA, and the memory that lanes have them know.
+
+use rgaps::links::{HostMemory, Links, MappedRange, Rdma as Wanted};
+use rgaps_transport::{Rdma, Registered, Registrar};
+use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Port, Verbs};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Cards that lanes use at most.
+const RAILS_MAX: usize = 4;
+
+/// The cards, or why there are none. `numa_node`: where memory of the host is, if that is configured.
+pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma, String>> {
+    if links.rdma == Wanted::Off {
+        return Ok(Err("links.rdma is \"off\"".to_owned()));
+    }
+    if !links.trusted_fabric {
+        return Ok(Err(
+            "links.trusted_fabric is false, and RDMA is not encrypted".to_owned(),
+        ));
+    }
+    match rails(links, numa_node) {
+        Ok(rails) => Ok(Ok(Rdma {
+            rails,
+            trusted_fabric: true,
+            channel: ChannelConfig {
+                spin: links.spin(),
+                ..ChannelConfig::default()
+            },
+        })),
+        Err(why) if links.rdma == Wanted::Only => {
+            anyhow::bail!("links.rdma = \"only\", and there is none: {why}")
+        }
+        Err(why) => Ok(Err(why)),
+    }
+}
+
+fn rails(links: &Links, numa_node: Option<u32>) -> Result<Vec<Arc<Device>>, String> {
+    let verbs = Verbs::load().map_err(|error| error.to_string())?;
+    let ports = Verbs::ports();
+    let chosen = choose(&ports, &links.rdma_devices, numa_node)?;
+    let mut rails = Vec::new();
+    for port in chosen {
+        let device = verbs.open(port);
+        rails.push(device.map_err(|error| format!("{}: {error}", port.device))?);
+    }
+    Ok(rails)
+}
+
+/// What the cards are called.
+pub fn names(rdma: &Rdma) -> String {
+    let names: Vec<&str> = rdma.rails.iter().map(|rail| rail.name()).collect();
+    names.join(", ")
+}
+
+/// The ports that lanes use, the best first: those that are named, or those that are up, with those of this node before others.
+fn choose<'a>(
+    ports: &'a [Port],
+    named: &[String],
+    numa_node: Option<u32>,
+) -> Result<Vec<&'a Port>, String> {
+    let is_ready = |port: &&Port| port.is_up && port.address.is_some();
+    if !named.is_empty() {
+        let find = |name: &String| {
+            let of_name = |port: &&Port| port.device == *name;
+            if !ports.iter().any(|port| of_name(&port)) {
+                return Err(format!("links.rdma_devices: there is no card '{name}'"));
+            }
+            let mut ready = ports.iter().filter(of_name).filter(is_ready);
+            ready.next().ok_or_else(|| {
+                format!("links.rdma_devices: '{name}' has no port that is up and has an address of RoCE v2 over IPv4")
+            })
+        };
+        return named.iter().map(find).collect();
+    }
+    let mut ready: Vec<&Port> = ports.iter().filter(is_ready).collect();
+    if ready.is_empty() {
+        return Err(match ports.is_empty() {
+            true => "there is no card with RDMA".to_owned(),
+            false => "no card with RDMA is up and has an address of RoCE v2 over IPv4".to_owned(),
+        });
+    }
+    ready.sort_by_key(|port| numa_node.is_some() && port.numa_node != numa_node);
+    ready.truncate(RAILS_MAX);
+    Ok(ready)
+}
+
+/// Makes the host's memory known to the cards: segments to read from, leases to write to. As long as a lease lasts,
+/// peers may write there; afterwards the card refuses them.
+#[derive(Default)]
+pub struct Known {
+    registrar: OnceLock<Registrar>,
+    /// Segments are mapped until the process ends.
+    segments: Mutex<Vec<Registered>>,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known").finish_non_exhaustive()
+    }
+}
+
+impl Known {
+    /// Memory is made known with this; before it is set, none is.
+    pub fn new(registrar: Registrar) -> Arc<Known> {
+        let known = Known::default();
+        let _ = known.registrar.set(registrar);
+        Arc::new(known)
+    }
+
+    fn register(&self, range: MappedRange, access: Access) -> Option<Registered> {
+        let memory: Arc<dyn Memory> = Arc::new(Mapped(range));
+        let registered = self.registrar.get()?.register(&memory, access);
+        let told = |error: &_| {
+            tracing::warn!(
+                bytes = memory.bytes(),
+                "network cards do not know memory of the host, which is copied instead: {error}"
+            );
+        };
+        registered.inspect_err(told).ok()
+    }
+}
+
+impl HostMemory for Known {
+    fn mapped(&self, range: MappedRange) {
+        let registered = self.register(range, Access::LocalRead);
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        segments.extend(registered);
+    }
+
+    fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
+        Box::new(self.register(range, Access::RemoteWrite))
+    }
+}
+
+/// A range that stays mapped as long as this lives.
+struct Mapped(MappedRange);
+
+// SAFETY: the range keeps its mapping, at its address. What cards write is leased to a publisher here, and its bytes become
+// references only when a message has landed whole, by a notice that comes behind them; what cards read nobody writes
+// as long as a message is held. (A peer that lies can write what is leased at any time: `trusted_fabric`.)
+#[allow(unsafe_code)]
+unsafe impl Memory for Mapped {
+    fn start(&self) -> *mut u8 {
+        self.0.start()
+    }
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rgaps_verbs::PortAddress;
+
+    fn port(device: &str, is_up: bool, numa_node: Option<u32>) -> Port {
+        Port {
+            device: device.to_owned(),
+            number: 1,
+            is_up,
+            address: Some(PortAddress {
+                index: 1,
+                gid: [0; 16],
+                interface: None,
+            }),
+            numa_node,
+            pci_path: None,
+        }
+    }
+
+    #[test]
+    fn cards_that_are_up_and_near_come_first_and_named_ones_as_they_are_named() {
+        let mut bare = port("e", true, Some(1));
+        bare.address = None;
+        let ports = [
+            port("a", true, Some(0)),
+            port("b", false, Some(1)),
+            port("c", true, Some(1)),
+            port("d", true, None),
+            bare,
+        ];
+        let names = |chosen: Vec<&Port>| -> Vec<String> {
+            chosen.iter().map(|port| port.device.clone()).collect()
+        };
+        assert_eq!(
+            names(choose(&ports, &[], Some(1)).unwrap()),
+            ["c", "a", "d"]
+        );
+        assert_eq!(names(choose(&ports, &[], None).unwrap()), ["a", "c", "d"]);
+        let named = ["d".to_owned(), "a".to_owned()];
+        assert_eq!(names(choose(&ports, &named, Some(0)).unwrap()), ["d", "a"]);
+        for (named, said) in [("b", "'b' has no port that is up"), ("x", "no card 'x'")] {
+            let error = choose(&ports, &[named.to_owned()], None).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(choose(&ports[1..2], &[], None)
+            .unwrap_err()
+            .contains("is up"));
+        assert!(choose(&[], &[], None)
+            .unwrap_err()
+            .contains("no card with RDMA"));
+    }
+
+    #[test]
+    fn rdma_has_to_be_trusted() {
+        let mut links = Links::default();
+        assert!(open(&links, None)
+            .unwrap()
+            .unwrap_err()
+            .contains("trusted_fabric"));
+        links.rdma = Wanted::Off;
+        assert!(open(&links, None).unwrap().unwrap_err().contains("off"));
+        links.rdma = Wanted::Only;
+        links.trusted_fabric = true;
+        links.rdma_devices = vec!["no_such_card".to_owned()];
+        let error = open(&links, None).unwrap_err().to_string();
+        assert!(error.contains("only"), "{error}");
+    }
+}
