@@ -39,6 +39,10 @@ pub struct ChannelConfig {
     pub sends: u32,
     /// Frames up to so many bytes, with their header of 16, are copied into the work request.
     pub inline_bytes: u32,
+    /// How many more times the peer's device is asked, for 67 ms each, before the channel ends; at most 7, which on
+    /// Soft-RoCE is for ever. That loses an answer now and then where its machine is too busy, several times
+    /// in a row where it is very busy; so there something else has to say that the peer is gone.
+    pub retries: u8,
     /// How long [`Channel::serve`] polls before it sleeps, at most.
     pub spin: Duration,
 }
@@ -51,6 +55,7 @@ impl Default for ChannelConfig {
             receives: 256,
             sends: 128,
             inline_bytes: 220,
+            retries: 7,
             spin: Duration::from_micros(50),
         }
     }
@@ -146,7 +151,7 @@ impl Channel {
             let why = "this end is connected already";
             return Err(VerbsError::Address { why });
         }
-        self.queue.connect(&peer.queue)
+        self.queue.connect(&peer.queue, self.config.retries)
     }
 
     /// The largest frame that the peer's ring takes; 0 before there is a peer.

@@ -123,7 +123,8 @@ pub(crate) trait QueuePair: Send + Sync {
     /// What the device really gave.
     fn depths(&self) -> Depths;
     fn address(&self) -> QueueAddress;
-    fn connect(&self, peer: &QueueAddress) -> Result<(), VerbsError>;
+    /// The peer's device is asked so many more times before it counts as gone.
+    fn connect(&self, peer: &QueueAddress, retries: u8) -> Result<(), VerbsError>;
 
     /// Posts these in order, with one doorbell.
     ///

@@ -475,7 +475,7 @@ impl QueuePair for InProcessPair {
         }
     }
 
-    fn connect(&self, peer: &QueueAddress) -> Result<(), VerbsError> {
+    fn connect(&self, peer: &QueueAddress, _retries: u8) -> Result<(), VerbsError> {
         self.with(|pair| pair.peer = Some(peer.number));
         Ok(())
     }

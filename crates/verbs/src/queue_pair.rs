@@ -17,10 +17,10 @@ const POSTED_AT_ONCE: usize = 64;
 /// Completions taken at once.
 const POLLED_AT_ONCE: usize = 32;
 
-/// 4.096 us times 2 to this: 67 ms for an answer of the peer's device,
+/// 4.096 us times 2 to this, 67 ms, for an answer of the peer's device.
 const TIMEOUT: u8 = 14;
-/// and so many more times, half a second in all. (7 would be for ever on Soft-RoCE.)
-const RETRIES: u8 = 6;
+/// The field has 3 bits.
+const RETRIES_MAX: u8 = 7;
 /// Credits make it impossible that a receive lacks; a peer may be late by a moment all the same.
 const RETRIES_NOT_READY: u8 = 6;
 /// 0.64 ms.
@@ -257,7 +257,7 @@ impl QueuePair for LibraryPair {
         }
     }
 
-    fn connect(&self, peer: &QueueAddress) -> Result<(), VerbsError> {
+    fn connect(&self, peer: &QueueAddress, retries: u8) -> Result<(), VerbsError> {
         let word =
             |at: usize| u64::from_ne_bytes(peer.gid[at..at + 8].try_into().expect("8 bytes"));
         // SAFETY: plain numbers, here and below.
@@ -286,7 +286,7 @@ impl QueuePair for LibraryPair {
         let send = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
             timeout: TIMEOUT,
-            retry_cnt: RETRIES,
+            retry_cnt: retries.min(RETRIES_MAX),
             rnr_retry: RETRIES_NOT_READY,
             sq_psn: self.first_packet,
             max_rd_atomic: 1,

@@ -79,7 +79,7 @@ impl RawPair {
 
     /// Connects.
     pub fn connect(&self, peer: &ChannelAddress) -> Result<(), VerbsError> {
-        self.queue.connect(&peer.queue)
+        self.queue.connect(&peer.queue, 6)
     }
 
     /// Keeps a region as long as writes from it may be on their way. Gives its number.

@@ -137,6 +137,14 @@ pub fn victim(end: &mut End) -> Result<()> {
     }
 }
 
+/// A channel that names the peer's death itself, also on Soft-RoCE.
+fn giving_up() -> ChannelConfig {
+    ChannelConfig {
+        retries: 6,
+        ..ChannelConfig::default()
+    }
+}
+
 /// Sends until that ends the channel. Without credit, and nothing in flight, only a probe finds out.
 fn until_error(channel: &Channel) -> Result<ChannelError> {
     let pause = std::time::Duration::from_millis(50);
@@ -177,7 +185,7 @@ pub fn killed(end: &mut End) -> Result<()> {
         return end.barrier();
     }
     let mut other = End::meet_at(Role::A, &end.address.clone(), VICTIM_PORT)?;
-    let channel = other.channel(ChannelConfig::default())?;
+    let channel = other.channel(giving_up())?;
     for _ in 0..100 {
         send(&channel, &[1; 32 << 10], None, &mut |_| Ok(()))?;
     }
@@ -206,7 +214,7 @@ fn ip_link(up: bool) -> Result<()> {
 
 /// a pulls its cable, and puts it back when both have noticed.
 pub fn link(end: &mut End) -> Result<()> {
-    let channel = end.channel(ChannelConfig::default())?;
+    let channel = end.channel(giving_up())?;
     if end.role == Role::A {
         std::thread::sleep(std::time::Duration::from_millis(300));
         ip_link(false)?;
