@@ -27,7 +27,7 @@ impl Fabric {
             channel: ChannelConfig {
                 ring_bytes: 128 << 10,
                 receives: 32,
-                sends: 32,
+                sends: 64,
                 ..ChannelConfig::default()
             },
         }
