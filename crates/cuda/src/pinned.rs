@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Pages of host memory that the driver knows, until this is dropped.
 pub struct PinnedBuffer {
     // Fields drop in this order: the registration before the pages.
-    _registered: Registered,
+    _registered: Option<Registered>,
     pages: Pages,
 }
 
@@ -27,6 +27,34 @@ unsafe impl Sync for Pages {}
 impl PinnedBuffer {
     /// `bytes` bytes, a multiple of the page size, known to all GPUs of this process.
     pub fn new(context: Arc<Context>, bytes: u64) -> Result<PinnedBuffer, CudaError> {
+        let (pages, registered) = PinnedBuffer::with_pages(context, bytes)?;
+        Ok(PinnedBuffer {
+            _registered: Some(registered?),
+            pages,
+        })
+    }
+
+    /// The same, and pages all the same where the driver refuses to know them (a limit on locked memory, say): then copies
+    /// go through its own buffers.
+    pub fn where_possible(context: Arc<Context>, bytes: u64) -> Result<PinnedBuffer, CudaError> {
+        let (pages, registered) = PinnedBuffer::with_pages(context, bytes)?;
+        if let Err(error) = &registered {
+            tracing::warn!(
+                %error,
+                bytes,
+                "host memory cannot be registered with the GPU's driver; copies are slower (see 'ulimit -l')"
+            );
+        }
+        Ok(PinnedBuffer {
+            _registered: registered.ok(),
+            pages,
+        })
+    }
+
+    fn with_pages(
+        context: Arc<Context>,
+        bytes: u64,
+    ) -> Result<(Pages, Result<Registered, CudaError>), CudaError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let bytes = bytes as usize;
@@ -34,16 +62,13 @@ impl PinnedBuffer {
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(CudaError::MemoryOperations(
-                "there is no host memory for staging between GPUs",
+                "there is no host memory for staging",
             ));
         }
         let pages = Pages { start, bytes };
         // SAFETY: the pages were mapped just now and stay so until after the registration.
-        let registered = unsafe { Registered::new(context, start, bytes)? };
-        Ok(PinnedBuffer {
-            _registered: registered,
-            pages,
-        })
+        let registered = unsafe { Registered::new(context, start, bytes) };
+        Ok((pages, registered))
     }
 
     /// Its first byte, for the CPU and for copies of any GPU.

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A [`HostMapping`] whose pages the driver knows, so that copies run at the bus's speed and nothing
 /// waits for them. Where the driver refuses to know them (a limit on locked memory, say) copies go
@@ -19,7 +19,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Its addresses are the host's, which are the device's, too; [`reached`](Self::reached) says how far.
 pub struct RegisteredMapping {
     // Fields drop in this order: registrations before the pages.
-    registered: Mutex<Vec<Registered>>,
+    /// Written for the length of a push: copies look here, and the driver takes its time to register.
+    registered: RwLock<Vec<Registered>>,
+    /// Held while extending.
+    extends: Mutex<()>,
     /// Bytes from the start that the GPU's work may touch at their host addresses.
     reached: AtomicU64,
     inner: HostMapping,
@@ -36,7 +39,8 @@ impl RegisteredMapping {
         access: Access,
     ) -> Result<RegisteredMapping, PoolError> {
         Ok(RegisteredMapping {
-            registered: Mutex::default(),
+            registered: RwLock::default(),
+            extends: Mutex::default(),
             reached: AtomicU64::new(0),
             inner: HostMapping::new(cap, access)?,
             context,
@@ -59,7 +63,7 @@ impl RegisteredMapping {
     pub fn registered_end(&self, address: u64) -> Option<u64> {
         let registered = self
             .registered
-            .lock()
+            .read()
             .unwrap_or_else(PoisonError::into_inner);
         let after = registered.partition_point(|pages| pages.start() <= address);
         let last = registered.get(after.checked_sub(1)?)?;
@@ -89,10 +93,7 @@ impl Mapping for RegisteredMapping {
         self.inner.mapped()
     }
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
-        let mut registered = self
-            .registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.extends.lock().unwrap_or_else(PoisonError::into_inner);
         let from = self.inner.base() + self.inner.mapped();
         self.inner.extend(fd, bytes)?;
         let (context, start) = (self.context.clone(), from as usize as *mut c_void);
@@ -111,7 +112,10 @@ impl Mapping for RegisteredMapping {
                 if pages.device_address() == from && self.reached() == reached {
                     self.reached.store(reached + bytes, Ordering::Release);
                 }
-                registered.push(pages);
+                self.registered
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(pages);
             }
             Err(error) => tracing::warn!(
                 %error,

@@ -2,8 +2,13 @@
 //! long as the kernel needs to provide the pages, and lanes of the link go on meanwhile.
 
 use crate::land::{Heard, Landing};
-use std::sync::mpsc::{channel, Sender};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long memory is kept for the message that it was asked for, which may have gone another way.
+const KEPT: Duration = Duration::from_millis(200);
 
 /// A landing that lacks memory.
 pub struct Wanted {
@@ -22,8 +27,34 @@ pub fn start() -> std::io::Result<Sender<Wanted>> {
     let (wanted, received) = channel::<Wanted>();
     std::thread::Builder::new()
         .name("rgaps-memory".to_owned())
-        .spawn(move || received.into_iter().for_each(fetch))?;
+        .spawn(move || run(&received))?;
     Ok(wanted)
+}
+
+fn run(received: &Receiver<Wanted>) {
+    // Those that were given memory, and until when they may keep it.
+    let mut given: VecDeque<(Instant, Weak<Landing>)> = VecDeque::new();
+    loop {
+        let next = given.front().map(|(until, _)| *until);
+        let wanted = match next {
+            None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(until) => received.recv_timeout(until.saturating_duration_since(Instant::now())),
+        };
+        match wanted {
+            Ok(wanted) => {
+                let landing = Arc::downgrade(&wanted.landing);
+                fetch(wanted);
+                given.push_back((Instant::now() + KEPT, landing));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let now = Instant::now();
+        while given.front().is_some_and(|(until, _)| *until <= now) {
+            let landing = given.pop_front().and_then(|(_, landing)| landing.upgrade());
+            landing.inspect(|landing| landing.give_back(KEPT));
+        }
+    }
 }
 
 fn fetch(wanted: Wanted) {

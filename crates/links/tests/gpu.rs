@@ -111,6 +111,49 @@ fn a_message_is_copied_down_once_and_up_once_for_three_subscribers_elsewhere() {
     assert!(calls(links, "cuMemcpyAsync").len() > SIZES.len());
 }
 
+#[test]
+fn what_lands_on_a_gpu_is_copied_there_once_while_it_lands_from_memory_that_the_driver_knows() {
+    let (gpu, _) = gpu();
+    let hosts = hosts(
+        2,
+        "[[links.landing]]\nname = \"gpu\"\ntopics = [\"up/**\"]\ndomain = \"cuda:0\"",
+    );
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
+    // A reliable subscriber that reads where they land, and one of the host.
+    let near = there.subscriber("up/a").reliable().create().unwrap();
+    let publisher = here.publisher("up/a").domain(Domain::Host);
+    let publisher = publisher.deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    let links = hosts[1].links.as_ref().unwrap().id();
+    let copied = || calls(links, "cuMemcpyAsync").iter().sum::<u64>();
+    let registered = || calls(links, "cuMemHostRegister").len();
+    let mut known = 0;
+    for round in 0..2 {
+        for (number, bytes) in SIZES.into_iter().enumerate() {
+            let expected = content(number as u64, bytes);
+            let before = copied();
+            publisher.put(&expected).unwrap();
+            let sample = receive(&near);
+            assert_eq!((sample.domain(), sample.missed()), (gpu, 0));
+            assert!(bytes_of(&sample) == expected, "message {number}");
+            assert_eq!(copied() - before, bytes as u64, "message {number}");
+        }
+        match round {
+            0 => known = registered(),
+            _ => assert_eq!(registered(), known, "the driver is told once"),
+        }
+    }
+    for what in ["copyOverRegistrations", "copyPageable"] {
+        assert_eq!(calls(links, what), [], "{what}");
+    }
+    // Not all of a message at once.
+    let largest = calls(links, "cuMemcpyAsync").into_iter().max();
+    assert!(
+        largest < SIZES.last().map(|bytes| *bytes as u64),
+        "{largest:?}"
+    );
+}
+
 /// Where a process of its own finds its host's configuration.
 const CONFIG: &str = "RGAPS_TEST_GPU_CONFIG";
 /// Of a message of a publisher that dies.

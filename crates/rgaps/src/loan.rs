@@ -235,7 +235,15 @@ impl Loan {
             publish_ns: self.publish_ns,
             missed: self.missed,
         };
-        let early = &mut self.early;
+        let mut staged = None;
+        let early = match self.early.as_ref().filter(|e| e.filled_in().is_some()) {
+            Some(copies) => {
+                copies.copy_rest(self.bytes)?;
+                // It may have to be published again, with what is copied already.
+                &mut staged
+            }
+            None => &mut self.early,
+        };
         self.publisher
             .publish(&mut self.block, &filled, stream, early)
     }
@@ -269,8 +277,36 @@ impl Loan {
         self.publish_ns = Some(publish_ns);
     }
 
-    /// Has the copies for subscribers that read on GPUs begin while the loan, in host memory, is filled: what is
-    /// told to [`EarlyCopies::arrived`] is copied then, and the rest when it is published.
+    /// Has a loan on a GPU be filled in host memory that the GPU copies from ([`filled`](Self::filled)). False: there is
+    /// no such memory at hand, and `may_wait` does not say that there is time to find some.
+    pub fn stage(&mut self, may_wait: bool) -> Result<bool, LoanError> {
+        self.publisher.guard.check()?;
+        if self.domain() != Domain::Host && self.early.is_none() {
+            let (publisher, offset) = (&self.publisher, self.offset);
+            self.early = EarlyCopies::staged(publisher, offset, self.bytes, may_wait)?;
+            let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
+            let Some((_, _, stream)) = filled_in else {
+                return Ok(false);
+            };
+            self.stream = stream;
+        }
+        Ok(true)
+    }
+
+    /// The bytes to fill, of a loan in host memory or one that is filled there.
+    pub fn filled(&mut self) -> Result<&mut [u8], LoanError> {
+        let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
+        let Some((address, bytes, _)) = filled_in else {
+            return self.as_mut_slice();
+        };
+        // SAFETY: the block of staging memory is this loan's alone until its `EarlyCopies` are dropped, and the borrow
+        // of `self` is the only way to its bytes but for copies to the GPU, which are queued of what was filled.
+        Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) })
+    }
+
+    /// Has copies to GPUs begin while the loan is filled: what is told to [`EarlyCopies::arrived`] is copied then, and the
+    /// rest when it is published. Of a loan in host memory, for subscribers that read on GPUs; of one that is
+    /// filled there ([`stage`](Self::stage)), the loan's own bytes.
     pub fn copy_early(&mut self) -> Option<EarlyCopies> {
         if self.domain() == Domain::Host && self.early.is_none() {
             self.early = Some(EarlyCopies::new(&self.publisher, self.offset, self.bytes));

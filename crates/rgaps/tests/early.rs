@@ -289,3 +289,59 @@ fn a_loan_that_waits_for_memory_gets_what_later_ones_have_begun_with() {
     drop(subscriber);
     drop(publisher);
 }
+
+#[test]
+fn a_loan_on_a_gpu_is_filled_on_the_host_and_copied_up_meanwhile_without_waiting() {
+    let gpu = gpu("delay_us=2000;seed=4;fail=");
+    let (_daemon, node) = node();
+    let subscriber = node.subscriber("up").reliable().create().unwrap();
+    let publisher = node.publisher("up").domain(gpu.domain).keep_last(1);
+    let publisher = publisher.create().unwrap();
+    let bytes = 3 * MIB + 5;
+    // Memory has to be found once.
+    assert!(!publisher.loan(bytes as u64).unwrap().stage(false).unwrap());
+    assert!(publisher.loan(bytes as u64).unwrap().stage(true).unwrap());
+    let registrations = gpu.driver.live("registrations");
+    for round in 0..5 {
+        let expected = payload(bytes, round);
+        // What is not published gives its memory back, copies on their way or not.
+        let mut dropped = publisher.loan(bytes as u64).unwrap();
+        assert!(dropped.stage(false).unwrap());
+        dropped.copy_early().unwrap().arrived(0, bytes as u64);
+        drop(dropped);
+        let mut loan = publisher.loan(bytes as u64).unwrap();
+        let end = Instant::now() + SOON;
+        while !loan.stage(false).unwrap() {
+            assert!(Instant::now() < end, "the memory does not come back");
+        }
+        let early = loan.copy_early().unwrap();
+        let filled = loan.filled().unwrap();
+        assert_eq!(filled.len(), bytes);
+        filled.copy_from_slice(&expected);
+        filled[..100].fill(0xee);
+        let copies = || gpu.driver.calls("cuMemcpyAsync");
+        let waits = gpu.driver.calls("cuStreamSynchronize");
+        let before = copies();
+        early.arrived(MIB as u64, MIB as u64);
+        early.arrived(0, MIB as u64);
+        // It lands once more, with other bytes.
+        loan.filled().unwrap()[..100].copy_from_slice(&expected[..100]);
+        early.arrived(0, 100);
+        assert_eq!(copies() - before, 3);
+        loan.publish().unwrap();
+        // What was not told of is copied now.
+        assert_eq!(copies() - before, 4);
+        assert_eq!(gpu.driver.calls("cuStreamSynchronize"), waits);
+        let sample = receive(&subscriber);
+        sample.wait_on(Stream(0)).unwrap();
+        assert_eq!(sample.domain(), gpu.domain);
+        assert!(bytes_of(&sample) == expected, "round {round}");
+    }
+    assert_eq!(gpu.driver.live("registrations"), registrations);
+    drop((subscriber, publisher));
+    let end = Instant::now() + SOON;
+    while gpu.driver.live("registrations") >= registrations {
+        assert!(Instant::now() < end, "memory stays registered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -60,6 +60,9 @@ pub(crate) unsafe fn copy(
     if is_split(to, target) || is_split(from, source) {
         trace("copyOverRegistrations", bytes as usize);
     }
+    if target == Place::Pageable || source == Place::Pageable {
+        trace("copyPageable", bytes as usize);
+    }
     let queue = |source| write(g, &context, &stream, to, source, bytes);
     let plain = form == Form::Plain;
     match (source, target) {

@@ -55,8 +55,8 @@ enum Fetched {
     Asked,
     /// It had none; it is not asked again before then.
     Later(Instant),
-    /// Here.
-    Here(Box<Loan>),
+    /// Here, since then.
+    Here(Box<Loan>, Instant),
 }
 
 /// How much may land of a publisher elsewhere.
@@ -161,13 +161,8 @@ impl Landing {
         if let Some(early) = &early {
             self.early().push((sequence, early.clone()));
         }
-        let staged = match loan.domain() {
-            Domain::Host => None,
-            _ => Some(vec![0; bytes as usize].into_boxed_slice()),
-        };
         Room::Place(Box::new(Landed {
             loan: Some(loan),
-            staged,
             early,
             bytes,
             landing: self.clone(),
@@ -182,18 +177,22 @@ impl Landing {
     /// Memory that is there. If there is none, it is asked for.
     fn loan(self: &Arc<Self>, bytes: u64, owner: &Landings) -> Result<Option<Loan>, LoanError> {
         let mut fetched = self.fetched();
-        if matches!(&*fetched, Fetched::Here(loan) if loan.len() == bytes) {
-            if let Fetched::Here(loan) = std::mem::take(&mut *fetched) {
+        if matches!(&*fetched, Fetched::Here(loan, _) if loan.len() == bytes) {
+            if let Fetched::Here(loan, _) = std::mem::take(&mut *fetched) {
                 return Ok(Some(*loan));
             }
         }
-        if let Some(loan) = self.publisher.try_loan(bytes)? {
-            return Ok(Some(loan));
+        if let Some(mut loan) = self.publisher.try_loan(bytes)? {
+            if loan.stage(false)? {
+                return Ok(Some(loan));
+            }
         }
         match &*fetched {
             Fetched::Asked => return Ok(None),
             Fetched::Later(then) if Instant::now() < *then => return Ok(None),
-            Fetched::No | Fetched::Later(_) | Fetched::Here(_) => {}
+            // It is another message's, which comes for it in a moment, or never.
+            Fetched::Here(..) => return Ok(None),
+            Fetched::No | Fetched::Later(_) => {}
         }
         let wanted = Wanted {
             landing: self.clone(),
@@ -210,14 +209,26 @@ impl Landing {
 
     /// Asks the daemon for memory. Whether there is some.
     pub fn fetch(&self, bytes: u64) -> bool {
-        let loan = self.publisher.loan(bytes);
+        let loan = self.publisher.loan(bytes).and_then(|mut loan| {
+            loan.stage(true)?;
+            Ok(loan)
+        });
         let mut fetched = self.fetched();
         *fetched = match loan {
-            Ok(loan) => Fetched::Here(Box::new(loan)),
+            Ok(loan) => Fetched::Here(Box::new(loan), Instant::now()),
             // What is wrong for good is said when the message asks again.
             Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
         };
-        matches!(&*fetched, Fetched::Here(_))
+        matches!(&*fetched, Fetched::Here(..))
+    }
+
+    /// Memory that was had so long ago is not wanted any more.
+    pub fn give_back(&self, kept: Duration) {
+        let mut fetched = self.fetched();
+        let is_old = matches!(&*fetched, Fetched::Here(_, since) if since.elapsed() >= kept);
+        let unwanted = is_old.then(|| std::mem::take(&mut *fetched));
+        drop(fetched);
+        drop(unwanted);
     }
 
     fn fetched(&self) -> MutexGuard<'_, Fetched> {

@@ -14,8 +14,6 @@ use std::sync::Arc;
 /// A message that lands.
 pub(super) struct Landed {
     pub(super) loan: Option<Loan>,
-    /// Where the loan is on a GPU.
-    pub(super) staged: Option<Box<[u8]>>,
     /// Copies that are begun while it lands.
     pub(super) early: Option<EarlyCopies>,
     pub(super) bytes: u64,
@@ -30,10 +28,7 @@ pub(super) struct Landed {
 
 impl Place for Landed {
     fn memory(&mut self) -> &mut [u8] {
-        if let Some(staged) = &mut self.staged {
-            return staged;
-        }
-        let loan = self.loan.as_mut().map(Loan::as_mut_slice);
+        let loan = self.loan.as_mut().map(Loan::filled);
         // Of another length than was asked for: the link throws the message away.
         loan.and_then(Result::ok).unwrap_or_default()
     }
@@ -66,14 +61,6 @@ impl Place for Landed {
             self.landing.pass(sequence + 1);
             return Ok(());
         };
-        if let Some(staged) = self.staged.take() {
-            if let Err(error) = loan.write(0, &staged) {
-                tracing::warn!(%error, topic, sequence, "a message did not reach the GPU");
-                landing.gap.fetch_add(1, Ordering::AcqRel);
-                self.landing.pass(sequence + 1);
-                return Ok(());
-            }
-        }
         loan.truncate(meta.bytes);
         loan.set_tag(meta.tag);
         loan.set_publish_ns(from_wall(meta.published_ns));

@@ -4,9 +4,15 @@
 //! Whoever fills a loan says which ranges are there. The first to say so has blocks provided in the pools that
 //! are read in, and queues the copies of what has come; others leave their ranges to whoever is doing that
 //! already. Publishing ends it, and copies what is left, for whoever came since.
+//!
+//! A loan on a GPU is filled in host memory ([`staging`](super::staging)), and its own bytes are what is copied.
 
 use super::elsewhere::Provided;
+use super::staging::StagedBlock;
 use super::PublisherCore;
+use crate::{LoanError, PublishError};
+use rgaps_cuda::CudaError;
+use rgaps_pool::{Mapping, Stream};
 use rgaps_sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +54,8 @@ pub(crate) struct Early {
     core: Arc<PublisherCore>,
     offset: u64,
     bytes: u64,
+    /// Of a loan on a GPU: the host memory that it is filled in.
+    staged: Option<StagedBlock>,
     state: Mutex<State>,
     idle: Condvar,
 }
@@ -63,9 +71,11 @@ struct State {
     begun: Vec<Provided>,
     /// `begun` is what was provided, maybe nothing.
     is_provided: bool,
+    /// What of a loan on a GPU was copied there.
+    copied: Ranges,
 }
 
-/// Tells of a loan in host memory what of it is filled, so that copies of that begin. Clones are the same.
+/// Tells of a loan that is filled in host memory what of it is filled, so that copies of that begin. Clones are the same.
 #[derive(Clone)]
 pub struct EarlyCopies(Arc<Early>);
 
@@ -79,17 +89,37 @@ impl std::fmt::Debug for EarlyCopies {
 
 impl EarlyCopies {
     pub(crate) fn new(core: &Arc<PublisherCore>, offset: u64, bytes: u64) -> EarlyCopies {
-        let early = Arc::new(Early {
-            core: core.clone(),
-            offset,
-            bytes,
-            state: Mutex::default(),
-            idle: Condvar::new(),
-        });
+        let early = Early::new(core, offset, bytes, None);
         let mut known = core.early.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|early| early.strong_count() > 0);
         known.push(Arc::downgrade(&early));
         EarlyCopies(early)
+    }
+
+    /// Of a loan on a GPU. None: nothing is free, and `may_wait` does not say that there is time to find some.
+    pub(crate) fn staged(
+        core: &Arc<PublisherCore>,
+        offset: u64,
+        bytes: u64,
+        may_wait: bool,
+    ) -> Result<Option<EarlyCopies>, LoanError> {
+        let block = match may_wait {
+            true => Some(core.staged(bytes)?),
+            false => core.staged_at_hand(bytes),
+        };
+        let early = block.map(|block| Early::new(core, offset, bytes, Some(block)));
+        Ok(early.map(EarlyCopies))
+    }
+
+    /// Of a loan on a GPU: where its bytes are filled in, how many these are, and the stream that copies them up.
+    pub(crate) fn filled_in(&self) -> Option<(u64, u64, Stream)> {
+        let staged = self.0.staged.as_ref();
+        staged.map(|staged| (staged.address, staged.bytes, staged.stream()))
+    }
+
+    /// Of a loan on a GPU: queues the copies of what of its first `bytes` bytes is not copied yet.
+    pub(crate) fn copy_rest(&self, bytes: u64) -> Result<(), PublishError> {
+        self.0.copy_rest(bytes)
     }
 
     /// Whether both are of the same loan.
@@ -110,6 +140,22 @@ impl EarlyCopies {
 }
 
 impl Early {
+    fn new(
+        core: &Arc<PublisherCore>,
+        offset: u64,
+        bytes: u64,
+        staged: Option<StagedBlock>,
+    ) -> Arc<Early> {
+        Arc::new(Early {
+            core: core.clone(),
+            offset,
+            bytes,
+            staged,
+            state: Mutex::default(),
+            idle: Condvar::new(),
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +166,9 @@ impl Early {
             return;
         };
         let mut state = self.lock();
-        let is_read = state.is_provided || core.topic.elsewhere().load(Ordering::Acquire) != 0;
+        let is_read = self.staged.is_some()
+            || state.is_provided
+            || core.topic.elsewhere().load(Ordering::Acquire) != 0;
         if bytes == 0 || state.ended || !is_read || core.guard.check().is_err() {
             return;
         }
@@ -133,9 +181,15 @@ impl Early {
             let begun = std::mem::take(&mut state.begun);
             let is_provided = std::mem::replace(&mut state.is_provided, true);
             drop(state);
-            let begun = self.queue(begun, is_provided, &arrived);
+            let (begun, copied) = match &self.staged {
+                Some(staged) => (begun, self.copy_up(staged, &arrived)),
+                None => (self.queue(begun, is_provided, &arrived), 0),
+            };
             state = self.lock();
             state.begun = begun;
+            for (from, end) in &arrived[..copied] {
+                state.copied.insert(*from, *end);
+            }
         }
         state.busy = false;
         drop(state);
@@ -172,6 +226,39 @@ impl Early {
         queued.collect()
     }
 
+    /// Queues the copies of a loan's own bytes. How many of the ranges: others are copied when it is published.
+    fn copy_up(&self, staged: &StagedBlock, ranges: &[(u64, u64)]) -> usize {
+        let mut copies = ranges.iter().map(|range| self.copy_range(staged, *range));
+        let failed = copies.position(|copied| copied.is_err());
+        failed.unwrap_or(ranges.len())
+    }
+
+    fn copy_range(&self, staged: &StagedBlock, (from, end): (u64, u64)) -> Result<(), CudaError> {
+        let mapping = &self.core.own.mapping;
+        let Some(on) = mapping.on_stream(staged.stream()) else {
+            return Ok(());
+        };
+        let to = mapping.base() + self.offset + from;
+        // SAFETY: both lie in blocks of the loan's, checked when it was made, which are kept until the stream has
+        // passed; the source has landed, and where it lands again it is copied again.
+        unsafe { on?.copy(to, staged.address + from, end - from) }
+    }
+
+    fn copy_rest(&self, bytes: u64) -> Result<(), PublishError> {
+        let Some(staged) = &self.staged else {
+            return Ok(());
+        };
+        self.end();
+        let mut state = self.lock();
+        let missing: Vec<_> = state.copied.missing(bytes).collect();
+        for range in missing {
+            let copied = self.copy_range(staged, range);
+            copied.map_err(|error| self.core.own.mapping.fail(error))?;
+            state.copied.insert(range.0, range.1);
+        }
+        Ok(())
+    }
+
     fn end(&self) -> Vec<Provided> {
         let mut state = self.lock();
         state.ended = true;
@@ -183,6 +270,16 @@ impl Early {
         }
         state.arrived.clear();
         std::mem::take(&mut state.begun)
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            if !self.core.guard.is_child() {
+                self.core.unstage(&staged);
+            }
+        }
     }
 }
 

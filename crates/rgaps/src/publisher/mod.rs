@@ -4,12 +4,14 @@ mod early;
 mod elsewhere;
 mod memory;
 mod room;
+mod staging;
 
 use self::early::Early;
 pub use self::early::EarlyCopies;
 use self::elsewhere::Elsewhere;
 pub(crate) use self::elsewhere::Provided;
 use self::memory::{Memory, Place, State};
+use self::staging::Staging;
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::letting::Recorded;
@@ -290,6 +292,8 @@ pub(crate) struct PublisherCore {
     elsewhere: Mutex<Elsewhere>,
     /// Loans that are copied before they are published.
     early: Mutex<Vec<Weak<Early>>>,
+    /// Host memory that loans on a GPU are filled in.
+    staging: Mutex<Option<Arc<Staging>>>,
     member: Member,
     topic_name: String,
     type_name: String,
@@ -367,6 +371,7 @@ impl PublisherCore {
             },
             elsewhere: Mutex::default(),
             early: Mutex::default(),
+            staging: Mutex::default(),
             member,
             topic_name,
             type_name: joined.type_name,
@@ -707,10 +712,13 @@ impl Drop for PublisherCore {
         };
         let (conductor, member) = (self.conductor.clone(), self.member);
         // What copies are made with is kept until then.
-        let elsewhere = std::mem::take(&mut self.elsewhere);
+        let made_with = (
+            std::mem::take(&mut self.elsewhere),
+            std::mem::take(&mut self.staging),
+        );
         let state = self.state.clone();
         once_over(is_over, move || {
-            drop(elsewhere);
+            drop(made_with);
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             state.memory.untell_all();
             drop(state);
