@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy vm-shell bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-netem vm-shell bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -123,6 +123,12 @@ test-rdma-lossy: ## The same with a wire that loses packets
 	@tools/setup.sh base rust vm
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	@tests/vm/run.py --wire multicast
+
+test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
+	@tools/setup.sh base rust vm
+	cargo build --locked --quiet -p rgapsd
+	@tests/vm/programs.sh rgaps-links namespaces
+	@tests/vm/run.py tests/vm/netem.sh
 
 vm-shell: ## A shell in one of the two virtual machines
 	@tools/setup.sh vm

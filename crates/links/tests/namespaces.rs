@@ -2,10 +2,9 @@
 //! `ip netns` may be used; elsewhere it says why it did nothing.
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use support::{content, ip, until, wait_for_subscribers, Host, LIMIT};
+use std::time::Duration;
+use support::stream::nothing_is_lost;
+use support::{disturb, ip, until, wait_for_subscribers, Host, LIMIT};
 
 /// Two namespaces and a cable; gone when it is dropped.
 struct Cable {
@@ -32,6 +31,7 @@ impl Cable {
             ip(&format!("-n {name} addr add {address} dev {end}"))?;
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link set {end} up"))?;
+            disturb(name, end).unwrap();
         }
         Ok(cable)
     }
@@ -74,73 +74,24 @@ fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
     };
     let hosts = [host(0), host(1)];
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
-    let subscribers: Vec<_> = (0..3)
+    let subscribers = (0..3)
         .map(|_| there.subscriber("photos").reliable().create().unwrap())
         .collect();
     let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
     wait_for_subscribers(&publisher, 3);
     const BYTES: usize = 100_000;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    let publishing = std::thread::spawn(move || {
-        let mut number = 0u64;
-        while !stopped.load(Ordering::Relaxed) {
-            publisher.put(&content(number, BYTES)).unwrap();
-            number += 1;
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        number
+    let published = nothing_is_lost(publisher, subscribers, BYTES, || {
+        cable.pull();
+        std::thread::sleep(Duration::from_secs(2));
+        let lanes = |are: fn(u32) -> bool| {
+            let peers = here.peers().unwrap().peers;
+            peers.iter().all(|peer| are(peer.lanes))
+        };
+        until("the loss to be seen", || lanes(|lanes| lanes == 0));
+        cable.plug_in();
+        until("the link to be back", || lanes(|lanes| lanes > 0));
+        std::thread::sleep(Duration::from_millis(500));
     });
-    let readers: Vec<_> = subscribers
-        .into_iter()
-        .map(|subscriber| {
-            let stop = stop.clone();
-            std::thread::spawn(move || {
-                let mut next = 0u64;
-                let mut quiet = Instant::now();
-                // Until nothing has come for a while after the end.
-                while !stop.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_secs(3) {
-                    let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(100)) else {
-                        continue;
-                    };
-                    assert_eq!((sample.sequence(), sample.missed()), (next, 0));
-                    assert!(
-                        sample.as_slice().unwrap() == content(next, BYTES),
-                        "message {next}"
-                    );
-                    next += 1;
-                    quiet = Instant::now();
-                }
-                next
-            })
-        })
-        .collect();
-    std::thread::sleep(Duration::from_millis(500));
-    cable.pull();
-    std::thread::sleep(Duration::from_secs(2));
-    until("the loss to be seen", || {
-        here.peers()
-            .unwrap()
-            .peers
-            .iter()
-            .all(|peer| peer.lanes == 0)
-    });
-    cable.plug_in();
-    until("the link to be back", || {
-        here.peers()
-            .unwrap()
-            .peers
-            .iter()
-            .all(|peer| peer.lanes > 0)
-    });
-    std::thread::sleep(Duration::from_millis(500));
-    stop.store(true, Ordering::Relaxed);
-    until("the publisher", || publishing.is_finished());
-    let published = publishing.join().unwrap();
-    for reader in readers {
-        until("a subscriber", || reader.is_finished());
-        assert_eq!(reader.join().unwrap(), published);
-    }
     // Once for the host, but for what was on its way when the cable was pulled.
     let crossed = here.peers().unwrap().peers[0].messages_out;
     assert_eq!(crossed, published);

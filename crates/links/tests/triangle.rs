@@ -5,7 +5,7 @@ mod support;
 use rgaps::PeerState;
 use std::time::Duration;
 use support::stream::{nothing_is_lost, reached};
-use support::{ip, until, wait_for_subscribers, Host, LIMIT};
+use support::{disturb, ip, until, wait_for_subscribers, Host, LIMIT};
 
 fn address(host: usize) -> String {
     format!("10.213.90.{}", host + 1)
@@ -33,6 +33,8 @@ impl Triangle {
                 "link add to{b} netns {at_a} type veth peer name to{a} netns {at_b}"
             ))?;
             triangle.plug_in(a, b)?;
+            disturb(at_a, &format!("to{b}")).unwrap();
+            disturb(at_b, &format!("to{a}")).unwrap();
         }
         Ok(triangle)
     }

@@ -17,10 +17,26 @@ const POOL: &str = "cap = \"2GiB\"";
 
 /// Lays networks; the arguments of one call have a space between them.
 pub fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip")
+    network("ip", arguments)
+}
+
+/// Makes what a host sends over a device slow or lossy, as `RGAPS_TEST_NETEM` says: "delay 5ms loss 1%", for instance.
+/// Not every kernel can (tests/vm has one that does).
+pub fn disturb(namespace: &str, device: &str) -> Result<(), String> {
+    match std::env::var("RGAPS_TEST_NETEM") {
+        Ok(how) => network(
+            "tc",
+            &format!("-n {namespace} qdisc add dev {device} root netem {how}"),
+        ),
+        Err(_) => Ok(()),
+    }
+}
+
+fn network(program: &str, arguments: &str) -> Result<(), String> {
+    let output = Command::new(program)
         .args(arguments.split(' '))
         .output()
-        .map_err(|error| format!("the program 'ip' cannot be run: {error}"))?;
+        .map_err(|error| format!("the program '{program}' cannot be run: {error}"))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),

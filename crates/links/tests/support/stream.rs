@@ -3,7 +3,7 @@
 
 use super::{content, receive, until, wait_for_subscribers, LIMIT};
 use rgaps::{Node, PeerState, Publisher, Subscriber};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,37 +22,50 @@ pub fn crossed(node: &Node, host: &str) -> u64 {
     row.map_or(0, |row| row.messages_out)
 }
 
-/// Reads what is published until there is a pause; fails where something is missed, comes twice or is wrong.
-pub struct Reader(std::thread::JoinHandle<u64>);
+/// Reads all that is published; fails where something is missed, comes twice or is wrong.
+pub struct Reader(JoinHandle<()>);
+
+/// How many are published, as long as nobody knows.
+const NOT_KNOWN: u64 = u64::MAX;
 
 impl Reader {
-    pub fn start(subscriber: Subscriber, bytes: usize, stop: &Arc<AtomicBool>) -> Reader {
-        let stop = stop.clone();
+    pub fn start(subscriber: Subscriber, bytes: usize, published: &Arc<AtomicU64>) -> Reader {
+        let published = published.clone();
         Reader(std::thread::spawn(move || {
             let mut next = 0u64;
             let mut quiet = Instant::now();
-            while !stop.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_secs(3) {
+            loop {
+                let all = published.load(Ordering::Relaxed);
+                if next == all {
+                    break;
+                }
+                assert!(
+                    all == NOT_KNOWN || quiet.elapsed() < LIMIT,
+                    "{next} of {all} messages of topic '{}', and nothing for {LIMIT:?}",
+                    subscriber.topic()
+                );
                 let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(100)) else {
                     continue;
                 };
                 assert_eq!(
-                    sample.tag(),
-                    next,
-                    "of topic '{}', after {} missed",
-                    subscriber.topic(),
-                    sample.missed()
+                    (sample.tag(), sample.missed()),
+                    (next, 0),
+                    "of topic '{}'",
+                    subscriber.topic()
                 );
                 assert!(sample.as_slice().unwrap() == content(next, bytes));
                 next += 1;
                 quiet = Instant::now();
             }
-            next
+            // What comes twice would be one more.
+            let more = subscriber.recv_timeout(Duration::from_millis(300));
+            assert!(more.is_err(), "{more:?}");
         }))
     }
 
-    pub fn end(self) -> u64 {
-        until("a subscriber", || self.0.is_finished());
-        self.0.join().unwrap()
+    pub fn end(self) {
+        // It has a limit of its own.
+        self.0.join().unwrap();
     }
 }
 
@@ -73,17 +86,18 @@ pub fn publish(publisher: Publisher, bytes: usize, stop: &Arc<AtomicBool>) -> Jo
     })
 }
 
-/// Publishes to these subscribers while something happens: each gets all of it, in order and once.
+/// Publishes to these subscribers while something happens: each gets all of it, in order and once. How many messages
+/// there were.
 pub fn nothing_is_lost(
     publisher: Publisher,
     subscribers: Vec<Subscriber>,
     bytes: usize,
     what: impl FnOnce(),
-) {
-    let (stop, stop_reading) = (Arc::default(), Arc::default());
+) -> u64 {
+    let (stop, all) = (Arc::default(), Arc::new(AtomicU64::new(NOT_KNOWN)));
     let readers: Vec<_> = subscribers
         .into_iter()
-        .map(|subscriber| Reader::start(subscriber, bytes, &stop_reading))
+        .map(|subscriber| Reader::start(subscriber, bytes, &all))
         .collect();
     let publishing = publish(publisher, bytes, &stop);
     std::thread::sleep(Duration::from_millis(300));
@@ -91,10 +105,9 @@ pub fn nothing_is_lost(
     stop.store(true, Ordering::Relaxed);
     until("the publisher", || publishing.is_finished());
     let published = publishing.join().unwrap();
-    stop_reading.store(true, Ordering::Relaxed);
-    for reader in readers {
-        assert_eq!(reader.end(), published);
-    }
+    all.store(published, Ordering::Relaxed);
+    readers.into_iter().for_each(Reader::end);
+    published
 }
 
 /// All publish `count` messages on the same topic and subscribe it, and each gets each message once, in its publisher's order.
