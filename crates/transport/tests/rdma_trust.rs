@@ -305,6 +305,8 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
     let refused = matches!(heard[2], Some(Frame::NoChannel { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
+    // It is a TCP lane then, until the peer goes.
+    wait("a TCP lane", || to_a.status().lanes.len() == 1);
     drop(tcp);
     wait("its end", || to_a.status().lanes.is_empty());
     for (lane, word) in [(9, Frame::Goodbye), (10, Frame::Ready { step: 1 })] {
