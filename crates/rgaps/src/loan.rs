@@ -262,7 +262,8 @@ impl Loan {
 impl Loan {
     /// Gives the loan back unpublished, when the work queued on `stream` so far, which may write it,
     /// has finished; nothing waits for it here. Dropping a loan does that for the stream on which
-    /// publishing failed, or that was copied on last, or else the default stream.
+    /// publishing failed, or that was copied on last, or else the default stream. A stream that captures a graph
+    /// cannot be asked yet: it has to live until some milliseconds after the capture has ended.
     pub fn discard_on(mut self, stream: Stream) {
         self.stream = stream;
         self.failed = None;

@@ -287,7 +287,8 @@ impl Sample {
     }
 
     /// Drops this clone and keeps the block, if this was the last one, until the work queued on `stream`
-    /// (and on the streams that were recorded) so far has finished. Nothing waits here.
+    /// (and on the streams that were recorded) so far has finished. Nothing waits here. A stream that captures a graph
+    /// cannot be asked yet: it has to live until some milliseconds after the capture has ended.
     pub fn release_on(self, stream: Stream) {
         self.record_stream(stream);
     }

@@ -16,10 +16,28 @@ const LOSS_PAUSE: Duration = Duration::from_millis(200);
 /// Something to do until it is done. True: it is done.
 pub(crate) type Chore = Box<dyn FnMut() -> bool + Send>;
 
+/// How long the end of the process waits for what is being looked at.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct Watch {
     list: Mutex<List>,
     woken: Condvar,
+    /// Held while something is looked at, and from the end of the process on: drivers take themselves down then, and
+    /// must not be called.
+    looking: Mutex<()>,
+}
+
+/// Called at the end of the process, before what was registered earlier: drivers were loaded before this was.
+extern "C" fn look_no_more() {
+    let begun = Instant::now();
+    loop {
+        match watch().looking.try_lock() {
+            Ok(guard) => return std::mem::forget(guard),
+            Err(_) if begun.elapsed() >= LAST_LOOK => return,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -74,7 +92,12 @@ impl Watch {
                 self.run();
             });
             match started {
-                Ok(_) => list.is_running = true,
+                Ok(_) => {
+                    list.is_running = true;
+                    // SAFETY: a function of this library, which stays loaded as long as its thread runs. It can only fail for
+                    // want of memory; then the end of the process is as dangerous as without.
+                    unsafe { libc::atexit(look_no_more) };
+                }
                 // The next change tries again.
                 Err(error) => tracing::warn!(%error, "nobody watches the GPUs"),
             }
@@ -108,8 +131,10 @@ impl Watch {
                 false => Vec::new(),
             };
             drop(list);
+            let looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
             chores.retain_mut(|chore| !chore());
             zones.retain(|(zone, conductor)| is_still_queued(zone, conductor));
+            drop(looking);
             if is_due {
                 next_loss = Instant::now() + LOSS_PAUSE;
             }

@@ -1,7 +1,6 @@
 //! Many streams, and streams that end.
 
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, MESSAGE, POOL_BLOCKS};
-use crate::gpu::{Gate, Gpu};
 use crate::harness::{alone, never, until, A_WHILE, SOON};
 use crate::support::Daemon;
 use rgaps_cuda::CudaStream;
@@ -11,12 +10,6 @@ use std::time::Duration;
 /// Streams of a process that have timelines at once.
 const LINES: usize = 64;
 const SMALL: u64 = 4096;
-
-/// A stream that is held up; dropped in this order.
-fn closed(gpu: &Gpu) -> (Gate, CudaStream) {
-    let stream = gpu.stream();
-    (gpu.close(&stream), stream)
-}
 
 #[test]
 fn more_streams_than_timelines_take_turns() {
@@ -38,12 +31,14 @@ fn more_streams_than_timelines_take_turns() {
             loan.publish_on(stream.handle()).unwrap();
         };
         for round in 0..2 {
-            let (mut gates, mut streams): (Vec<_>, Vec<_>) =
-                (0..LINES).map(|_| closed(&gpu)).unzip();
+            // A GPU gives a new stream its queue when nothing is held up.
+            let mut streams: Vec<_> = (0..LINES).map(|_| gpu.stream()).collect();
+            let stream = gpu.stream();
+            let mut gates: Vec<_> = streams.iter().map(|stream| gpu.close(stream)).collect();
             for (at, stream) in streams.iter().enumerate() {
                 publish(stream, at as u8);
             }
-            let (gate, stream) = closed(&gpu);
+            let gate = gpu.close(&stream);
             // A GPU has at most 32 queues, and a stream that waits in one holds up the others there: all go on at once.
             let others = match gpu.control {
                 Some(_) => vec![],
