@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-netem vm-shell bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-netem vm-programs vm-shell bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -114,14 +114,16 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 	cargo build --release --locked --quiet -p rgaps-races
 	@target/release/rgaps-races $(RACES)
 
-test-rdma: ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
+# What the suites run.
+vm-programs:
 	@tools/setup.sh base rust vm
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
+	@tests/vm/programs.sh rgaps-transport rdma
+
+test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
 	@tests/vm/run.py
 
-test-rdma-lossy: ## The same with a wire that loses packets
-	@tools/setup.sh base rust vm
-	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
+test-rdma-lossy: vm-programs ## The same with a wire that loses packets
 	@tests/vm/run.py --wire multicast
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
