@@ -201,3 +201,29 @@ fn who_waits_is_woken_by_a_frame_and_by_the_bell() {
         assert!(!receiver.join().unwrap().any);
     });
 }
+
+/// A GPU's memory as far as a channel sees it: bytes that have an address for devices, and a dma-buf.
+#[test]
+fn memory_of_a_dmabuf_is_written_like_any_other() {
+    let pair = Pair::new(Faults::default(), small(4096, 8, 16));
+    let dmabuf = std::fs::File::open("/dev/null").unwrap();
+    let (from, landing) = (Allocation::new(4096), Allocation::new(4096));
+    from.write(100, b"from one GPU to another");
+    let region = |end: usize, memory: &std::sync::Arc<Allocation>, access| {
+        let (device, fd) = (&pair.devices[end], std::os::fd::AsFd::as_fd(&dmabuf));
+        Region::of_dmabuf(device, fd, 0, memory.clone(), access).unwrap()
+    };
+    let place = region(1, &landing, Access::RemoteWrite);
+    let direct = Direct {
+        region: region(0, &from, Access::LocalRead),
+        offset: 100,
+        bytes: 23,
+        address: place.address() + 200,
+        key: place.remote_key().unwrap(),
+    };
+    pair.ends[0].send(&[], Some(&direct)).unwrap();
+    assert_eq!(pair.receive(1).unwrap().len(), 1);
+    let mut landed = [0; 23];
+    landing.read(200, &mut landed);
+    assert_eq!(&landed, b"from one GPU to another");
+}
