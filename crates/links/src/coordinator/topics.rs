@@ -415,6 +415,39 @@ impl Coordinator {
         wants_history
     }
 
+    /// Streams of which messages are now for more hosts than was said begin again under other numbers. What is said comes in
+    /// a flow of its own, so messages that are for the new hosts could come before it, and would not be carried on.
+    fn renew_grown(&mut self, name: &str, onward: &[Onward]) {
+        let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
+            return;
+        };
+        let hosts: Vec<String> = topic.streams.keys().cloned().collect();
+        for host in hosts {
+            let Some(peer) = self.peers.get_mut(&host) else {
+                continue;
+            };
+            let number = topic.streams.get(&host).map(|(number, _)| *number);
+            let Some(said) = number.and_then(|number| peer.announced.get(&number)) else {
+                continue;
+            };
+            let grows = |source: &Source| {
+                let mut known = said.publishers.iter();
+                let known = known.find(|known| known.publisher == source.publisher);
+                known.is_some_and(|known| !source.carry.iter().all(|on| known.carry.contains(on)))
+            };
+            if !topic.sources(&host, row, onward).iter().any(grows) {
+                continue;
+            }
+            if let (Ok(number), Some((former, want))) = (random_u64(), topic.streams.remove(&host))
+            {
+                topic.streams.insert(host, (number, want));
+                topic.takes_over.insert(number);
+                peer.end_stream(self.own.incarnation, former, name, true);
+                peer.begin_stream(number, name);
+            }
+        }
+    }
+
     /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
     fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, Want>, onward: &[Onward]) {
         let now = Instant::now();
@@ -425,6 +458,7 @@ impl Coordinator {
         };
         let (before, limited) = (topic.routes(), topic.limits.clone());
         let wants_history = self.set_streams(name, hosts);
+        self.renew_grown(name, onward);
         let row = self.rows.get(name);
         let mut publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
         publishers.extend(onward.iter().map(Onward::publisher));
