@@ -4,6 +4,7 @@ use crate::keys::Want;
 use crate::ways::Way;
 use crate::wire::{Passed, Said, Wants, MAX_PASSED_SAID, MAX_WANTS_SAID};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 /// Topics that a host wants.
 pub const MAX_WANTS: usize = 8192;
@@ -23,6 +24,8 @@ pub struct Lead {
     pub is_whole: bool,
     /// Those that are not said again yet.
     stale: BTreeSet<String>,
+    /// Those that were not when all was said again, and since when: by another life perhaps, which has not heard of them.
+    doubted: BTreeMap<String, Instant>,
 }
 
 impl Lead {
@@ -32,6 +35,7 @@ impl Lead {
         }
         for (topic, want) in wants.wants {
             self.stale.remove(&topic);
+            self.doubted.remove(&topic);
             match want {
                 Some(want) if self.wants.len() < MAX_WANTS => {
                     self.wants.insert(topic, want);
@@ -42,8 +46,9 @@ impl Lead {
             }
         }
         if wants.last {
+            let now = Instant::now();
             for topic in std::mem::take(&mut self.stale) {
-                self.wants.remove(&topic);
+                self.doubted.entry(topic).or_insert(now);
             }
             self.is_whole = true;
         }
@@ -90,6 +95,20 @@ impl Through {
             let lead = self.leads.entry(wants.host.clone()).or_default();
             lead.hear(wants);
         }
+    }
+
+    /// Forgets what hosts wanted and was not said again for so long. Whether there was any.
+    pub fn forget_doubted(&mut self, limit: Duration) -> bool {
+        let mut any = false;
+        for lead in self.leads.values_mut() {
+            let Lead { wants, doubted, .. } = lead;
+            doubted.retain(|topic, since| {
+                let stays = since.elapsed() < limit;
+                any |= !stays && wants.remove(topic).is_some();
+                stays
+            });
+        }
+        any
     }
 
     /// Says where this host leads to, if that is something new.
@@ -223,7 +242,16 @@ mod tests {
         // Said by another life, which knows less.
         here.forget_told();
         wants.clear();
+        let before = there.leads["c"].wants.clone();
         assert_eq!(cross(&mut here, &mut there, &wants), 1);
+        assert!(!there.forget_doubted(Duration::MAX) && there.leads["c"].wants == before);
+        // Until it has heard of it, or for good.
+        wants.insert("t/8".to_owned(), want(2));
+        assert_eq!(cross(&mut here, &mut there, &wants), 1);
+        assert!(there.forget_doubted(Duration::ZERO) && !there.forget_doubted(Duration::ZERO));
+        assert!(there.leads["c"].wants == wants);
+        wants.clear();
+        cross(&mut here, &mut there, &wants);
         assert!(there.leads["c"].wants.is_empty());
     }
 

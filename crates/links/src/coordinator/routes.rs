@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// A host without lanes for so long is reached through another, if it can be; and a way has to be there for so long.
 const RELAY_AFTER: Duration = Duration::from_millis(500);
-/// What was wanted stays for so long after the way to a host has changed.
+/// What was wanted stays for so long after the way to a host has changed, or its links have been started again.
 const WANTS_OVERLAP: Duration = Duration::from_secs(2);
 /// How long messages wait for a way that is to be there. Hosts that are started again are linked before.
 pub(super) const WAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -122,6 +122,9 @@ impl Coordinator {
         self.routes.looked = Some(Instant::now());
         let outage = Duration::from_millis(self.config.links.outage_ms);
         self.routes.ways.expire(outage);
+        for peer in self.peers.values_mut() {
+            self.dirty |= peer.through.forget_doubted(WANTS_OVERLAP);
+        }
         self.routes
             .leaving
             .retain(|(.., landing)| !landing.relay.is_idle());
