@@ -2,18 +2,20 @@
 //! they are broken, lanes are TCP, and nothing is lost or comes twice.
 //! `SEEDS=n` runs more, `SEED=n` one.
 mod lanes {
+    pub mod certificates;
     pub mod finish;
     pub mod hosts;
     pub mod rdma;
     pub mod scenarios;
 }
+use lanes::certificates::Authority;
 use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use lanes::scenarios::{conformance, Over};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, EndpointError, Event, Flow, Link, LinkConfig, Rdma, RdmaError,
-    Security, Wish,
+    Endpoint, EndpointConfig, EndpointError, Event, Flow, LaneKind, Link, LinkConfig, Rdma,
+    RdmaError, Security, Tls, Wish,
 };
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Status, Verbs};
@@ -172,6 +174,42 @@ fn where_rdma_is_required_there_is_no_other_lane() {
     fabric.network.set_link(true);
     wait_lanes(&pair.to_b, 4, true);
     pair.end();
+}
+
+#[test]
+fn over_tls_channels_are_agreed_on_and_what_breaks_is_tls() {
+    let fabric = Fabric::new(Faults::default());
+    let authority = Authority::new();
+    let endpoint = |incarnation, name| {
+        let config = EndpointConfig {
+            incarnation,
+            realm: 7,
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            security: Security::Tls(Tls::new(&authority.files(name)).unwrap()),
+            rdma: Some(fabric.rdma(incarnation)),
+        };
+        Endpoint::new(config).unwrap()
+    };
+    let (a, b) = (endpoint(1, "a"), endpoint(2, "b"));
+    let (at_a, at_b) = (fabric.host(&a), fabric.host(&b));
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = a.link("b", config(), peer(2, &dial), at_a.clone()).unwrap();
+    let to_a = b.link("a", config(), peer(1, &[]), at_b.clone()).unwrap();
+    wait_lanes(&to_b, 4, true);
+    to_b.open(FLOW, 0, true);
+    (0..4).for_each(|sequence| send(&to_b, &at_a, FLOW, sequence, 300_000));
+    at_a.wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
+    Fabric::check(&fabric, &to_b);
+    fabric.network.set_link(false);
+    wait_lanes(&to_b, 4, false);
+    let lanes = to_b.status().lanes;
+    assert!(
+        lanes.iter().all(|lane| lane.kind == LaneKind::Tls),
+        "{lanes:?}"
+    );
+    (4..8).for_each(|sequence| send(&to_b, &at_a, FLOW, sequence, 300_000));
+    finish(&to_b, &at_a, &at_b, &[FLOW], 8);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Who gets a lane, and what becomes of a peer that lies.
 #![forbid(unsafe_code)]
 mod lanes {
+    pub mod certificates;
     pub mod hosts;
     pub mod raw;
 }
+use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rgaps_transport::frame::{Lanes, ResetReason, FRAME_BYTES_MAX, WIRE_VERSION};
 use rgaps_transport::{
     Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, LaneKind, Link, LinkConfig, Meta, Owner,
@@ -23,28 +24,6 @@ const FLOW: Flow = Flow {
 };
 
 // Encrypted lanes.
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self(CertifiedIssuer::self_signed(params, key).unwrap())
-    }
-
-    fn files(&self, name: &str) -> TlsFiles {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let signed = params.signed_by(&key, &self.0).unwrap();
-        TlsFiles {
-            roots: self.0.pem().into(),
-            chain: signed.pem().into(),
-            key: key.serialize_pem().into(),
-        }
-    }
-}
 
 fn encrypted(incarnation: u64, files: &TlsFiles) -> Endpoint {
     Endpoint::new(EndpointConfig {
