@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "6",
-        0x1a53_cca9_0e0e_f6b1,
+        "7",
+        0x3ab7_1b6b_ef44_da0d,
     ),
     (
         "crates/layout/src",
