@@ -123,7 +123,7 @@ pub struct Plane {
     own: Node,
     wants: BTreeMap<String, (Want, LivelinessToken)>,
     // Undeclared when dropped.
-    _node: LivelinessToken,
+    node: Option<LivelinessToken>,
     news: Tell,
 }
 
@@ -157,20 +157,31 @@ impl Plane {
             .background()
             .wait()
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))?;
-        let key = Token::Node(own.clone(), PLANE_VERSION).key(realm);
-        let node = session
-            .liveliness()
-            .declare_token(key)
-            .wait()
-            .map_err(|error| anyhow!("this host cannot be announced: {error}"))?;
         Ok(Plane {
             session,
             realm: realm.to_owned(),
             own,
             wants: BTreeMap::new(),
-            _node: node,
+            node: None,
             news,
         })
+    }
+
+    /// Announces this host, once. What it wants is said before: who knew a former life of it lets go of what that one wanted
+    /// when this one is there and does not want it.
+    pub fn announce(&mut self) -> anyhow::Result<()> {
+        if self.node.is_some() {
+            return Ok(());
+        }
+        let key = Token::Node(self.own.clone(), PLANE_VERSION).key(&self.realm);
+        let node = self
+            .session
+            .liveliness()
+            .declare_token(key)
+            .wait()
+            .map_err(|error| anyhow!("this host cannot be announced: {error}"))?;
+        self.node = Some(node);
+        Ok(())
     }
 
     /// Says what this host's subscribers want of a topic; none: there are none.

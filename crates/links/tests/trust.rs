@@ -257,6 +257,7 @@ impl Impostor {
         let tell = Arc::new(move |item| told.send(item).unwrap());
         let lanes = endpoint.local_addr().into_iter().collect();
         let mut plane = Plane::join("default", &links, own_life.clone(), lanes, tell).unwrap();
+        plane.announce().unwrap();
         let demand = Demand {
             reliable: true,
             transient_local: false,

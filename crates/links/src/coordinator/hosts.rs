@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long a want that was taken back stays, in case that the host is gone and not the want.
-const WANT_STAYS: Duration = Duration::from_millis(500);
+const WANT_STAYS: Duration = Duration::from_secs(1);
 /// Pause before a host is asked again how to reach it.
 pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
 /// Hosts that are linked with.
@@ -248,7 +248,9 @@ impl Coordinator {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let own = self.own.clone();
         for (host, peer) in &mut self.peers {
-            if !peer.given_up && !peer.up && peer.lost.is_some_and(|since| now - since > outage) {
+            // It is not gone as long as there are lanes, whatever the control plane says.
+            let gone = peer.lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+            if !peer.given_up && !peer.up && gone.is_some_and(|since| now - since > outage) {
                 tracing::warn!(host, "a host is given up: nothing is kept for it any more");
                 peer.given_up = true;
                 for (topic, outward) in &self.topics {

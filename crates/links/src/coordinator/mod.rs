@@ -197,9 +197,9 @@ impl Coordinator {
             while let Ok((host, heard)) = self.heard.try_recv() {
                 self.listen(&host, heard);
             }
-            match self.look() {
-                Ok(()) => {}
-                Err(error) => tracing::warn!("the daemon does not say who is there: {error:#}"),
+            let looked = self.look();
+            if let Err(error) = &looked {
+                tracing::warn!("the daemon does not say who is there: {error:#}");
             }
             let no_rdma = &self.no_rdma;
             for peer in self.peers.values_mut() {
@@ -209,6 +209,9 @@ impl Coordinator {
                 changed = begun;
             }
             self.reconcile();
+            if looked.is_ok() {
+                self.plane.announce()?;
+            }
             let passing = self.tell_passed();
             self.tell();
             self.figures.tell(&self.node, self.peers.values());
