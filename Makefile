@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-netem vm-programs vm-shell bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -126,6 +126,10 @@ test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual mach
 
 test-rdma-lossy: vm-programs ## The same with a wire that loses packets
 	@tests/vm/run.py --wire multicast
+
+test-rdma-kills: vm-programs ## Topics over RDMA, sizes from nothing to 64 MiB, while links are killed and the cable is out; some minutes
+	cargo build --locked --quiet -p rgaps-links --example crossing
+	@tests/vm/run.py tests/vm/kills.sh
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm
