@@ -234,9 +234,8 @@ impl Engine {
 
     /// The path of what comes from other hosts: the slowest of those that are linked.
     pub(crate) fn landed_path(&self) -> (PathKind, String) {
-        let rows = self.list_peers().peers;
+        let rows = self.told_peers().into_iter().flat_map(|told| &told.peers);
         let linked = rows
-            .iter()
             .filter(|row| row.state == PeerState::Linked)
             .min_by_key(|row| row.path);
         let (path, why_not) = linked.map_or((PathKind::Tcp, ""), |row| (row.path, &row.why_not));
@@ -247,10 +246,15 @@ impl Engine {
         (path, why)
     }
 
-    pub(crate) fn list_peers(&self) -> PeersInfo {
+    /// What the links said of other hosts, as long as they are there.
+    fn told_peers(&self) -> Option<&PeersInfo> {
         let told = self.peers.as_ref();
         told.filter(|(session, _)| self.sessions.contains_key(session))
-            .map_or_else(PeersInfo::default, |(_, peers)| peers.clone())
+            .map(|(_, peers)| peers)
+    }
+
+    pub(crate) fn list_peers(&self) -> PeersInfo {
+        self.told_peers().cloned().unwrap_or_default()
     }
 }
 

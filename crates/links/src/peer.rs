@@ -4,7 +4,7 @@ use crate::forward::Departed;
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::through::Through;
-use crate::wire::{Said, Stream, SAID};
+use crate::wire::{clip_to, Said, Stream, SAID};
 use rgaps::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, Sent};
@@ -89,14 +89,9 @@ pub struct Peer {
     pub over: Over,
 }
 
-/// A text's beginning, so that those of all hosts fit into a packet.
-fn short(text: &str, most: usize) -> String {
-    let mut short = crate::wire::clip(text);
-    while short.len() > most {
-        short.pop();
-    }
-    short
-}
+/// Bytes of what a listing says of lanes: those of all hosts have to fit into a packet.
+const OVER_BYTES: usize = 64;
+const WHY_NOT_BYTES: usize = 120;
 
 /// What the lanes of a link go over, and why it is nothing better.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,8 +139,11 @@ impl Over {
                 true => PathKind::Rdma,
                 false => PathKind::Tcp,
             },
-            words: short(&kinds.into_iter().collect::<Vec<_>>().join(", "), 64),
-            why_not: short(&why_not, 120),
+            words: clip_to(
+                &kinds.into_iter().collect::<Vec<_>>().join(", "),
+                OVER_BYTES,
+            ),
+            why_not: clip_to(&why_not, WHY_NOT_BYTES),
         }
     }
 }

@@ -1,13 +1,11 @@
 //! The host's network cards with RDMA, and the memory that lanes have them know.
 
 use rgaps::links::{HostMemory, Links, MappedRange, Rdma as Wanted};
+use rgaps_transport::frame::RAILS_MAX;
 use rgaps_transport::{Rdma, Registered, Registrar};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Port, Verbs};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Cards that lanes use at most.
-const RAILS_MAX: usize = 4;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The cards, or why there are none. `numa_node`: where memory of the host is, if that is configured.
 pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma, String>> {
@@ -87,9 +85,8 @@ fn choose<'a>(
 
 /// Makes the host's memory known to the cards: segments to read from, leases to write to. As long as a lease lasts,
 /// peers may write there; afterwards the card refuses them.
-#[derive(Default)]
 pub struct Known {
-    registrar: OnceLock<Registrar>,
+    registrar: Registrar,
     /// Segments are mapped until the process ends.
     segments: Mutex<Vec<Registered>>,
 }
@@ -101,16 +98,17 @@ impl fmt::Debug for Known {
 }
 
 impl Known {
-    /// Memory is made known with this; before it is set, none is.
+    /// Memory is made known with this.
     pub fn new(registrar: Registrar) -> Arc<Known> {
-        let known = Known::default();
-        let _ = known.registrar.set(registrar);
-        Arc::new(known)
+        Arc::new(Known {
+            registrar,
+            segments: Mutex::default(),
+        })
     }
 
     fn register(&self, range: MappedRange, access: Access) -> Option<Registered> {
         let memory: Arc<dyn Memory> = Arc::new(Mapped(range));
-        let registered = self.registrar.get()?.register(&memory, access);
+        let registered = self.registrar.register(&memory, access);
         let told = |error: &_| {
             tracing::warn!(
                 bytes = memory.bytes(),

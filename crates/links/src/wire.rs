@@ -259,10 +259,15 @@ impl Said {
 
 /// A reason that fits.
 pub fn clip(text: &str) -> String {
+    clip_to(text, MAX_TEXT)
+}
+
+/// The same, of so many bytes at most.
+pub fn clip_to(text: &str, most: usize) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut clipped = String::new();
     for c in plain {
-        if clipped.len() + c.len_utf8() > MAX_TEXT {
+        if clipped.len() + c.len_utf8() > most {
             break;
         }
         clipped.push(c);

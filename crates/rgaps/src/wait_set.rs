@@ -84,13 +84,10 @@ impl WaitSet {
         let members = self.members.iter().flatten();
         let spin = members.map(|core| core.qos.spin).max().unwrap_or_default();
         let spun = Deadline::after(spin.min(timeout));
-        loop {
+        while spun.left_ns().is_some() {
             let ready = self.ready();
             if !ready.is_empty() {
                 return Ok(ready);
-            }
-            if spun.left_ns().is_none() {
-                break;
             }
             spin_hint();
         }

@@ -250,7 +250,7 @@ impl Coordinator {
         for (host, peer) in &mut self.peers {
             // It is not gone as long as there are lanes, whatever the control plane says.
             let gone = peer.lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-            if !peer.given_up && !peer.up && gone.is_some_and(|since| now - since > outage) {
+            if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
                 tracing::warn!(host, "a host is given up: nothing is kept for it any more");
                 peer.given_up = true;
                 for (topic, outward) in &self.topics {

@@ -36,7 +36,7 @@ struct Leased {
 }
 
 /// A leased range that somebody was told of.
-struct Told {
+pub(super) struct Told {
     range: Range,
     mapping: Arc<PoolMapping>,
     /// Dropped when it is given back.
@@ -44,7 +44,8 @@ struct Told {
 }
 
 impl Told {
-    fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<Told> {
+    /// Tells of it, which may take long. None: nobody is to know.
+    pub(super) fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<Told> {
         let until = mapping.tell_leased(range.offset, range.bytes)?;
         Some(Told {
             range,
@@ -150,12 +151,13 @@ impl Memory {
         debug_assert!(freed.is_ok(), "block {block} was freed twice");
     }
 
-    /// Adds a leased range; an error says what is wrong with it.
+    /// Adds a leased range, of which somebody was told before; an error says what is wrong with it.
     pub(super) fn add(
         &mut self,
         arena: usize,
         range: &Range,
-        mapping: &Arc<PoolMapping>,
+        mapping: &PoolMapping,
+        told: Option<Told>,
     ) -> Result<(), String> {
         let end = range.offset.checked_add(range.bytes);
         if end.is_none_or(|end| end > mapping.mapped()) {
@@ -167,7 +169,7 @@ impl Memory {
             .add_region(range.offset, range.bytes)
             .map_err(|error| format!("a lease that cannot be: {error}"))?;
         leased.bytes += range.bytes;
-        leased.told.extend(Told::new(mapping, *range));
+        leased.told.extend(told);
         Ok(())
     }
 

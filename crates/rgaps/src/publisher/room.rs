@@ -1,6 +1,6 @@
 //! Finding memory for a block, and waiting for it.
 
-use super::memory::{Place, State};
+use super::memory::{Place, State, Told};
 use super::PublisherCore;
 use crate::client::broken;
 use crate::pending::Deadline;
@@ -208,11 +208,16 @@ impl PublisherCore {
 
     fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
         let ranges = self.conductor.lease(self.member, place.pool.pool, bytes)?;
+        // Without the lock: cards that are to know memory take their time.
+        let told: Vec<_> = ranges
+            .iter()
+            .map(|range| Told::new(&place.mapping, *range))
+            .collect();
         let mut state = self.lock();
-        for range in ranges {
+        for (range, told) in ranges.iter().zip(told) {
             state
                 .memory
-                .add(place.arena, &range, &place.mapping)
+                .add(place.arena, range, &place.mapping, told)
                 .map_err(|reason| broken(&reason))?;
         }
         Ok(())
