@@ -75,6 +75,11 @@ impl PinnedBuffer {
     pub fn address(&self) -> u64 {
         self.pages.start.addr() as u64
     }
+
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.pages.bytes
+    }
 }
 
 impl Drop for Pages {

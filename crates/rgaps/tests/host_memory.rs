@@ -5,7 +5,7 @@
 mod support;
 
 use rgaps::links::{HostMemory, MappedRange};
-use rgaps::Node;
+use rgaps::{Domain, Node};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::Daemon;
@@ -90,6 +90,35 @@ fn what_is_leased_and_read_is_told_until_it_is_given_back() {
     let begun = Instant::now();
     while sum(&known.leased) > 0 {
         assert!(begun.elapsed() < SOON, "its ranges are given back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn memory_that_is_copied_to_a_gpu_from_is_told_until_its_publisher_ends() {
+    std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+    let daemon = Daemon::start_with("[pool.cuda]\ncap = \"1GiB\"\n");
+    let known = Arc::new(Known::default());
+    let node = Node::builder("tells").config(daemon.config());
+    let node = node.host_memory(known.clone()).build().unwrap();
+    let gpu = rgaps_cuda::Driver::load().unwrap().devices().unwrap()[0].uuid;
+    let publisher = node.publisher("up").domain(Domain::Cuda(gpu));
+    let publisher = publisher.create().unwrap();
+    let mut loan = publisher.loan(MESSAGE).unwrap();
+    assert_eq!(
+        sum(&known.leased),
+        0,
+        "the CPU does not reach a GPU's memory"
+    );
+    assert!(loan.stage(true).unwrap());
+    let filled = loan.filled().unwrap().as_ptr() as u64;
+    assert!(contain(&known.leased, filled, MESSAGE));
+    drop(loan);
+    assert!(contain(&known.leased, filled, MESSAGE), "it is used again");
+    drop((publisher, node));
+    let begun = Instant::now();
+    while sum(&known.leased) > 0 {
+        assert!(begun.elapsed() < SOON, "its memory is given back");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,6 +1,7 @@
 //! Host memory as this process maps it, told to whoever makes it known to network cards.
 
 use super::PoolMapping;
+use rgaps_cuda::PinnedBuffer;
 use rgaps_pool::Mapping;
 use std::fmt;
 use std::sync::Arc;
@@ -10,37 +11,58 @@ use std::sync::Arc;
 pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
     /// A segment was mapped that messages are read from, at addresses of its own.
     fn mapped(&self, range: MappedRange);
-    /// A range is leased to a publisher of this process, which messages are written to, until the answer is dropped:
-    /// before anybody else gets it.
+    /// A range is a publisher's of this process, which messages are written to, until the answer is dropped: before
+    /// anybody else gets it. It is leased, or memory that messages are copied to a GPU from.
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync>;
 }
 
 /// A range of host memory. It stays mapped as long as somebody has this.
 #[derive(Clone, Debug)]
-pub struct MappedRange {
-    mapping: Arc<PoolMapping>,
-    offset: u64,
-    bytes: u64,
+pub struct MappedRange(Of);
+
+#[derive(Clone, Debug)]
+enum Of {
+    Pool {
+        mapping: Arc<PoolMapping>,
+        offset: u64,
+        bytes: u64,
+    },
+    Pinned(Arc<PinnedBuffer>),
 }
 
 impl MappedRange {
     /// None where the range is not mapped, or in no host memory.
     pub(crate) fn new(mapping: &Arc<PoolMapping>, offset: u64, bytes: u64) -> Option<MappedRange> {
         let end = offset.checked_add(bytes)?;
-        (mapping.is_host() && end <= mapping.mapped()).then(|| MappedRange {
-            mapping: mapping.clone(),
-            offset,
-            bytes,
+        (mapping.is_host() && end <= mapping.mapped()).then(|| {
+            MappedRange(Of::Pool {
+                mapping: mapping.clone(),
+                offset,
+                bytes,
+            })
         })
+    }
+
+    /// All of a buffer.
+    pub(super) fn pinned(pages: &Arc<PinnedBuffer>) -> MappedRange {
+        MappedRange(Of::Pinned(pages.clone()))
     }
 
     /// The address of its first byte.
     pub fn start(&self) -> *mut u8 {
-        (self.mapping.base() + self.offset) as *mut u8
+        match &self.0 {
+            Of::Pool {
+                mapping, offset, ..
+            } => (mapping.base() + offset) as *mut u8,
+            Of::Pinned(pages) => pages.address() as *mut u8,
+        }
     }
 
     /// How many bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes as usize
+        match &self.0 {
+            Of::Pool { bytes, .. } => *bytes as usize,
+            Of::Pinned(pages) => pages.bytes(),
+        }
     }
 }

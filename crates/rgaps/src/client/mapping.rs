@@ -2,7 +2,9 @@
 
 use super::fork::ForkGuard;
 use super::{Conductor, HostMemory, MappedRange, ZoneView};
-use rgaps_cuda::{Context, CudaError, CudaMapping, Driver, OnStream, RegisteredMapping};
+use rgaps_cuda::{
+    Context, CudaError, CudaMapping, Driver, OnStream, PinnedBuffer, RegisteredMapping,
+};
 use rgaps_layout::Domain;
 use rgaps_pool::{Access, HostMapping, Mapping, PoolError, Stream};
 use rgaps_session::{CudaUse, PoolGrant};
@@ -135,6 +137,12 @@ impl PoolMapping {
     ) -> Option<Box<dyn Send + Sync>> {
         let watch = self.watch.as_ref()?;
         MappedRange::new(self, offset, bytes).map(|range| watch.leased(range))
+    }
+
+    /// Tells of memory that a publisher's messages are copied from to here, until the answer is dropped.
+    pub(crate) fn tell_staging(&self, pages: &Arc<PinnedBuffer>) -> Option<Box<dyn Send + Sync>> {
+        let watch = self.watch.as_ref()?;
+        Some(watch.leased(MappedRange::pinned(pages)))
     }
 
     /// Whether it is host memory as the CPU uses it.

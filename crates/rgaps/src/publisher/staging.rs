@@ -5,7 +5,7 @@
 //! is used again when that has passed the last one of it.
 
 use super::PublisherCore;
-use crate::client::Asked;
+use crate::client::{Asked, PoolMapping};
 use crate::LoanError;
 use rgaps_cuda::{Context, CudaError, CudaStream, PinnedBuffer};
 use rgaps_layout::BLOCK_ALIGN;
@@ -30,7 +30,9 @@ struct Blocks {
 }
 
 struct Region {
-    pages: PinnedBuffer,
+    /// Whoever was told of the pages knows them until it is dropped: before they are.
+    _told: Option<Box<dyn Send + Sync>>,
+    pages: Arc<PinnedBuffer>,
     tlsf: Tlsf,
     bytes: u64,
 }
@@ -100,7 +102,7 @@ impl Staging {
     }
 
     /// One more region, large enough for a block of `bytes` bytes. It takes as long as the kernel needs for its pages.
-    fn grow(&self, bytes: u64) -> Result<(), CudaError> {
+    fn grow(&self, mapping: &PoolMapping, bytes: u64) -> Result<(), CudaError> {
         let needed = Tlsf::lease_bytes(bytes, BLOCK_ALIGN).unwrap_or(u64::MAX);
         let all: u64 = self.blocks().regions.iter().map(|of| of.bytes).sum();
         // Half as much again as there is, so that the number of regions grows with the logarithm.
@@ -119,7 +121,14 @@ impl Staging {
             tracing::error!(%error, bytes, "memory for staging is of no use");
             return Err(CudaError::MemoryOperations("staging of such a size"));
         }
-        self.blocks().regions.push(Region { pages, tlsf, bytes });
+        let pages = Arc::new(pages);
+        let told = mapping.tell_staging(&pages);
+        self.blocks().regions.push(Region {
+            _told: told,
+            pages,
+            tlsf,
+            bytes,
+        });
         Ok(())
     }
 }
@@ -155,7 +164,9 @@ impl PublisherCore {
             if let Some(block) = staging.at_hand(self, bytes) {
                 return Ok(block);
             }
-            staging.grow(bytes).map_err(|error| mapping.fail(error))?;
+            staging
+                .grow(mapping, bytes)
+                .map_err(|error| mapping.fail(error))?;
         }
     }
 
