@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    fn is_links(&self, session: SessionId) -> bool {
+    pub(crate) fn is_links(&self, session: SessionId) -> bool {
         // `check_links` has seen to it that nobody else is called so.
         let known = self.sessions.get(&session);
         known.is_some_and(|session| session.welcomed && session.name == LINKS_CLIENT)

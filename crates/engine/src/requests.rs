@@ -340,8 +340,9 @@ impl Engine {
         writable: bool,
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
+        let is_links = self.is_links(session);
         let (zone, client) = self.zone_of(session, zone_id)?;
-        if writable && !zone.may_write(client, pool) {
+        if writable && !is_links && !zone.may_write(client, pool) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 "only publishers of a pool, and of topics that are read in it, get it for writing; join \
@@ -444,7 +445,7 @@ impl Engine {
         let (Some(zone), Some(client)) = (self.zones.get(&zone_id), client) else {
             return;
         };
-        let writable = zone.may_write(*client, pool);
+        let writable = self.is_links(session) || zone.may_write(*client, pool);
         let sent = zone
             .pool(pool)
             .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));

@@ -2,7 +2,7 @@
 
 use rgaps::links::{HostMemory, Links, MappedRange, Rdma as Wanted};
 use rgaps_transport::frame::RAILS_MAX;
-use rgaps_transport::{Rdma, Registered, Registrar};
+use rgaps_transport::{Rdma, RdmaError, Registered, Registrar};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Port, Verbs};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,29 +106,38 @@ impl Known {
         })
     }
 
-    fn register(&self, range: MappedRange, access: Access) -> Option<Registered> {
-        let memory: Arc<dyn Memory> = Arc::new(Mapped(range));
-        let registered = self.registrar.register(&memory, access);
-        let told = |error: &_| {
-            tracing::warn!(
-                bytes = memory.bytes(),
-                "network cards do not know memory of the host, which is copied instead: {error}"
-            );
-        };
-        registered.inspect_err(told).ok()
+    fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
+        let memory: Arc<dyn Memory> = Arc::new(Mapped(range.clone()));
+        self.registrar.register(&memory, access)
     }
 }
 
 impl HostMemory for Known {
     fn mapped(&self, range: MappedRange) {
-        let registered = self.register(range, Access::LocalRead);
+        let registered = self.register(&range, Access::LocalRead);
+        // Kernels before 6.2 or so refuse to pin shared pages that the process cannot write. Once they are pinned, it need not.
+        let registered = registered.or_else(|refused| {
+            let again = range.writable_while(|| self.register(&range, Access::LocalRead));
+            again.unwrap_or(Err(refused))
+        });
+        let registered = told(&range, registered);
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         segments.extend(registered);
     }
 
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
-        Box::new(self.register(range, Access::RemoteWrite))
+        Box::new(told(&range, self.register(&range, Access::RemoteWrite)))
     }
+}
+
+fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Option<Registered> {
+    let warn = |error: &_| {
+        tracing::warn!(
+            bytes = range.bytes(),
+            "network cards do not know memory of the host, which is copied instead: {error}"
+        );
+    };
+    registered.inspect_err(warn).ok()
 }
 
 /// A range that stays mapped as long as this lives.

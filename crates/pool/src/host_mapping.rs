@@ -4,7 +4,7 @@ use crate::memfd::{inspect, HUGE_BYTES};
 use crate::segment::{Access, Mapping, PageSize, PoolError, Stream};
 use crate::shared_map::{keep_private, map_hint, protection};
 use rgaps_layout::{Domain, GRANULE_BYTES, MAX_POOL_BYTES};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,6 +88,37 @@ impl HostMapping {
             Access::ReadOnly => Err(PoolError::ReadOnly),
             Access::ReadWrite => self.locate(offset, bytes),
         }
+    }
+
+    /// Does something while a range that is mapped for reading is mapped for writing, too: for drivers that refuse to
+    /// know memory that cannot be written, though they only read it. Segments that cannot be written through the
+    /// descriptors they came with are refused.
+    pub fn writable_while<T>(
+        &self,
+        offset: u64,
+        bytes: u64,
+        then: impl FnOnce() -> T,
+    ) -> Result<T, PoolError> {
+        // One at a time, or the first to be done would end it for others.
+        let _one = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = self.locate(offset, bytes)?;
+        let protect = |access| {
+            let flags = match access {
+                Access::ReadOnly => MprotectFlags::READ,
+                Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+            };
+            // SAFETY: the range is mapped by `place`, which was checked by `locate`, and stays so. Nothing that is
+            // allowed with it ceases to be: it is readable before, meanwhile and behind.
+            unsafe { rustix::mm::mprotect(address.cast(), bytes as usize, flags) }
+        };
+        protect(Access::ReadWrite).map_err(|error| {
+            PoolError::system("mprotect", error, "its descriptor is for reading only")
+        })?;
+        let done = then();
+        if let Err(error) = protect(self.access) {
+            tracing::warn!(%error, "memory that is only read here stays writable for this process");
+        }
+        Ok(done)
     }
 
     /// Puts the segment's pages at `offset`, which is where the mapped part ends.

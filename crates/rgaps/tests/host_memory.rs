@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::links::{HostMemory, MappedRange};
+use rgaps::links::{HostMemory, MappedRange, LINKS_CLIENT};
 use rgaps::{Domain, Node};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ type Ranges = Arc<Mutex<Vec<(usize, usize)>>>;
 struct Known {
     mapped: Ranges,
     leased: Ranges,
+    /// How each range that was mapped could be used while it was to be written; none: it could not be.
+    writable: Mutex<Vec<Option<String>>>,
 }
 
 /// Until it is dropped.
@@ -39,6 +41,8 @@ fn ends(range: &MappedRange) -> (usize, usize) {
 impl HostMemory for Known {
     fn mapped(&self, range: MappedRange) {
         self.mapped.lock().unwrap().push(ends(&range));
+        let meanwhile = range.writable_while(|| rights(ends(&range).0));
+        self.writable.lock().unwrap().push(meanwhile);
     }
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
         let (new, mut leased) = (ends(&range), self.leased.lock().unwrap());
@@ -47,6 +51,21 @@ impl HostMemory for Known {
         leased.push(new);
         Box::new(Entry(self.leased.clone(), new))
     }
+}
+
+/// What this process may do with an address, as the system says it.
+fn rights(address: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let found = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        let rights = rest.split(' ').next()?;
+        (number(from)..number(to))
+            .contains(&address)
+            .then_some(rights)
+    });
+    found.expect("it is mapped").to_owned()
 }
 
 fn contain(ranges: &Ranges, address: u64, bytes: u64) -> bool {
@@ -120,5 +139,42 @@ fn memory_that_is_copied_to_a_gpu_from_is_told_until_its_publisher_ends() {
     while sum(&known.leased) > 0 {
         assert!(begun.elapsed() < SOON, "its memory is given back");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What was said of each segment that a node of this name reads from.
+fn mapped_by(name: &str) -> Vec<Option<String>> {
+    let daemon = Daemon::start();
+    let known = Arc::new(Known::default());
+    let reader = Node::builder(name).config(daemon.config());
+    let reader = reader.host_memory(known.clone()).build().unwrap();
+    let writer = Node::builder("writes").config(daemon.config());
+    let writer = writer.build().unwrap();
+    let publisher = writer.publisher("t").create().unwrap();
+    let subscriber = reader.subscriber("t").create().unwrap();
+    let mut loan = publisher.loan(9).unwrap();
+    loan.write(0, &[1; 9]).unwrap();
+    loan.publish().unwrap();
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    for (from, _) in known.mapped.lock().unwrap().iter() {
+        assert_eq!(rights(*from), "r--s", "a reader cannot write");
+    }
+    assert!(contain(&known.mapped, sample.address(), 9));
+    let said = std::mem::take(&mut *known.writable.lock().unwrap());
+    assert!(!said.is_empty());
+    said
+}
+
+#[test]
+fn only_links_can_write_what_others_publish_and_only_while_cards_get_to_know_it() {
+    for said in mapped_by(LINKS_CLIENT) {
+        assert_eq!(said.as_deref(), Some("rw-s"));
+    }
+}
+
+#[test]
+fn who_only_reads_gets_nothing_that_it_can_write() {
+    for said in mapped_by("rgaps-other") {
+        assert_eq!(said, None);
     }
 }

@@ -248,8 +248,9 @@ pub enum Request {
         pool: u32,
         /// First segment wanted.
         from: u32,
-        /// For a publisher of the pool, or of a topic that has a subscriber reading in it; others get
-        /// descriptors that can only be read.
+        /// For a publisher of the pool, or of a topic that has a subscriber reading in it, and for the links'
+        /// process, whose network cards may not know what cannot be written; others get descriptors
+        /// that can only be read.
         writable: bool,
     },
     /// More memory for a publisher: at least one contiguous range of `bytes` (rounded up to

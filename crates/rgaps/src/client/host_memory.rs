@@ -58,6 +58,19 @@ impl MappedRange {
         }
     }
 
+    /// Does something while this process may write the range, in which others' messages are: cards that only read
+    /// it may refuse to know what cannot be written. Nobody is to write it. None if it cannot be had so.
+    pub fn writable_while<T>(&self, then: impl FnOnce() -> T) -> Option<T> {
+        match &self.0 {
+            Of::Pool {
+                mapping,
+                offset,
+                bytes,
+            } => mapping.writable_while(*offset, *bytes, then),
+            Of::Pinned(_) => Some(then()),
+        }
+    }
+
     /// How many bytes.
     pub fn bytes(&self) -> usize {
         match &self.0 {

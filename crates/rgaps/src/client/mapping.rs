@@ -145,6 +145,20 @@ impl PoolMapping {
         Some(watch.leased(MappedRange::pinned(pages)))
     }
 
+    /// Does something while a range can be written; none where that cannot be.
+    pub(super) fn writable_while<T>(
+        &self,
+        offset: u64,
+        bytes: u64,
+        then: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let Place::Host(mapping) = &*self.inner else {
+            return None;
+        };
+        let done = mapping.writable_while(offset, bytes, then);
+        done.inspect_err(|error| tracing::debug!(%error)).ok()
+    }
+
     /// Whether it is host memory as the CPU uses it.
     pub(super) fn is_host(&self) -> bool {
         matches!(&*self.inner, Place::Host(_))

@@ -7,7 +7,7 @@ use super::ClientError;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, Member, PoolGrant, Range, Request, ZoneId, MAX_PACKET_FDS, MAX_RANGES,
+    Answer, Member, PoolGrant, Range, Request, ZoneId, LINKS_CLIENT, MAX_PACKET_FDS, MAX_RANGES,
 };
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -228,9 +228,12 @@ impl Worker {
         pool: u32,
         to_write: bool,
     ) -> Result<(), ClientError> {
+        let is_links = self.watch.is_some() && self.name == LINKS_CLIENT;
         loop {
             let zone_book = self.zone(zone)?;
             let publishes = zone_book.publishes_in(pool);
+            // Cards may want to know what can be written only.
+            let writable = publishes || is_links;
             let Some(book) = zone_book.pools.get_mut(&pool) else {
                 return Err(ClientError::Protocol(format!(
                     "pool {pool} was never granted"
@@ -248,7 +251,7 @@ impl Worker {
                 zone,
                 pool,
                 from,
-                writable: publishes,
+                writable,
             };
             let (answer, fds) = self.ask(&request)?;
             let Answer::Segments { bytes } = answer else {
@@ -260,7 +263,7 @@ impl Worker {
             let Some(book) = self.zone(zone)?.pools.get_mut(&pool) else {
                 return Err(ClientError::Protocol(format!("pool {pool} is gone")));
             };
-            book.enter(from, &bytes, fds, publishes)?;
+            book.enter(from, &bytes, fds, writable)?;
         }
     }
 }
