@@ -116,6 +116,7 @@ fn doctor_tries_and_advises() {
     let realm = Realm::new();
     let mut command = realm.command(&["doctor", "--json"]);
     command.env("RGAPS_CUDA_LIBRARY", "/there/is/none.so");
+    command.env("RGAPS_VERBS_LIBRARY", "/there/is/no/verbs.so");
     let run: support::Run = command.output().unwrap().into();
     let report: Value = serde_json::from_str(&run.ok()).unwrap();
     assert_eq!(report["usable"], true);
@@ -151,6 +152,21 @@ fn doctor_tries_and_advises() {
             .contains("/there/is/none.so"),
         "{cuda}"
     );
+    let verbs = check("RDMA library");
+    assert_eq!(verbs["verdict"], "lack");
+    let found = verbs["found"].as_str().unwrap();
+    assert!(found.contains("/there/is/no/verbs.so"), "{verbs}");
+    assert!(verbs["advice"]
+        .as_str()
+        .unwrap()
+        .contains("ibverbs-providers"));
+    // Ports are the kernel's, with a library or without.
+    for port in report["rdma"].as_array().unwrap() {
+        assert!(
+            port["device"].is_string() && port["registers"].is_null(),
+            "{port}"
+        );
+    }
     // Whatever is not there comes with what to do.
     for check in checks {
         assert_eq!(
@@ -183,6 +199,35 @@ fn doctor_says_where_streams_are_ordered() {
         assert_eq!(check["verdict"], verdict, "{check}");
         assert!(check["found"].as_str().unwrap().contains(found), "{check}");
         // Either way messages can live there.
+        assert!(report["domains"].to_string().contains(GPU), "{report}");
+    }
+}
+
+/// What of a GPU's memory network cards could have, and what is in the way.
+#[test]
+fn doctor_says_whether_a_gpu_gives_its_memory_to_network_cards() {
+    const GPU: &str = "GPU-72676170-7320-7465-7374-206770750000";
+    for (lack, order, verdict, found) in [
+        ("", "none", "ok", "flushed before each message"),
+        ("", "all", "ok", "in order for all GPUs"),
+        ("dmabuf", "none", "lack", "open kernel modules"),
+        ("rdma", "none", "lack", "no GPUDirect RDMA"),
+        ("flush", "owner", "lack", "flushed"),
+    ] {
+        let realm = Realm::new();
+        let mut command = realm.command(&["doctor", "--json"]);
+        command.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+        command.env("RGAPS_TEST_DRIVER_LACK", lack);
+        command.env("RGAPS_TEST_DRIVER_RDMA_ORDER", order);
+        let run: support::Run = command.output().unwrap().into();
+        let report: Value = serde_json::from_str(&run.ok()).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let name = format!("dma-buf of {GPU}");
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.unwrap_or_else(|| panic!("no check '{name}' in {report}"));
+        assert_eq!(check["verdict"], verdict, "{check}");
+        assert!(check["found"].as_str().unwrap().contains(found), "{check}");
+        // Messages can live there all the same.
         assert!(report["domains"].to_string().contains(GPU), "{report}");
     }
 }

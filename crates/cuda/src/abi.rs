@@ -61,6 +61,18 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED: c_int = 
 /// second version, which drivers for CUDA 11.7 and later have.
 pub(crate) const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
 
+pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: c_int = 117;
+pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 118;
+pub(crate) const CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: c_int = 124;
+
+/// A bit of the options: the host can flush.
+pub(crate) const CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: u32 = 1;
+pub(crate) const CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: u32 = 100;
+pub(crate) const CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES: u32 = 200;
+pub(crate) const CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX: c_int = 0;
+pub(crate) const CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES: c_int = 200;
+pub(crate) const CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD: c_int = 1;
+
 pub(crate) const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
 pub(crate) const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_uint = 1;
 pub(crate) const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;

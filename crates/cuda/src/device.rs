@@ -1,6 +1,7 @@
 //! The GPUs that this process sees.
 
 use crate::abi::*;
+use crate::direct::WritesOrder;
 use crate::driver::{cu, Driver};
 use crate::error::CudaError;
 use rgaps_layout::GpuUuid;
@@ -28,6 +29,12 @@ pub struct Device {
     pub fd_handles: bool,
     /// A NIC can read and write memory that was made for that.
     pub gpu_direct_rdma: bool,
+    /// Its memory can be exported as a dma-buf.
+    pub dma_buf: bool,
+    /// Who sees what NICs wrote, without a flush.
+    pub writes_order: WritesOrder,
+    /// This process can flush what NICs wrote.
+    pub flushes_writes: bool,
     /// It can read host memory that the process itself may only read.
     pub read_only_registration: bool,
     /// The driver says that streams can write and wait for 64-bit numbers in memory.
@@ -116,6 +123,13 @@ impl Driver {
             fd_handles: number(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?
                 != 0,
             gpu_direct_rdma: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
+                != 0,
+            dma_buf: newer(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0,
+            writes_order: WritesOrder::of(newer(
+                CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+            )?),
+            flushes_writes: newer(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)?
+                & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
                 != 0,
             read_only_registration: newer(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)?
                 != 0,

@@ -65,6 +65,16 @@ pub enum CudaError {
         /// What it lacks.
         lack: &'static str,
     },
+    /// Network cards cannot read and write its memory.
+    #[error("{uuid} ({name}): {lack}")]
+    NoDirect {
+        /// The GPU.
+        uuid: GpuUuid,
+        /// Its name.
+        name: String,
+        /// What is lacking.
+        lack: &'static str,
+    },
     /// The value is not the handle of a stream.
     #[error("0x{0:x} is not a CUDA stream; pass a CUstream, or 0 for the default stream")]
     NotAStream(u64),

@@ -91,7 +91,7 @@ impl CudaMapping {
     }
 
     /// The address of a range, if all of it is mapped.
-    fn address(&self, offset: u64, bytes: u64) -> Result<u64, PoolError> {
+    pub(crate) fn address(&self, offset: u64, bytes: u64) -> Result<u64, PoolError> {
         let mapped = self.mapped();
         let end = offset.saturating_add(bytes);
         if end > mapped || offset > mapped {

@@ -128,7 +128,11 @@ table! {
     newer {
         // CUDA 12.0
         cuStreamGetId = c"cuStreamGetId"(CUstream, *mut u64);
+        // CUDA 11.3
+        cuFlushGPUDirectRDMAWrites = c"cuFlushGPUDirectRDMAWrites"(c_int, c_int);
         // CUDA 11.7
+        cuMemGetHandleForAddressRange =
+            c"cuMemGetHandleForAddressRange"(*mut c_void, CUdeviceptr, usize, c_int, u64);
         cuStreamWriteValue64 = c"cuStreamWriteValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
         cuStreamWaitValue64 = c"cuStreamWaitValue64_v2"(CUstream, CUdeviceptr, u64, c_uint);
     }

@@ -166,6 +166,7 @@ mod tests {
             device: device.to_owned(),
             number: 1,
             is_up,
+            state: String::new(),
             address: Some(PortAddress {
                 index: 1,
                 gid: [0; 16],

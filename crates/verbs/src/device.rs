@@ -24,6 +24,14 @@ impl Device {
         self.fabric.name()
     }
 
+    /// The most bytes of a packet on its link; 0 if it says none that there is.
+    pub fn mtu_bytes(&self) -> u32 {
+        match self.fabric.mtu() {
+            mtu @ 1..=5 => 128 << mtu,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn fabric(&self) -> &dyn Fabric {
         &*self.fabric
     }

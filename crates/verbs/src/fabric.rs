@@ -48,6 +48,9 @@ pub(crate) struct QueueAddress {
 pub(crate) trait Fabric: Send + Sync {
     fn name(&self) -> &str;
 
+    /// The most bytes of a packet, as `enum ibv_mtu` has it.
+    fn mtu(&self) -> u8;
+
     /// # Safety
     /// The memory stays until the registration is dropped.
     unsafe fn register(

@@ -75,6 +75,7 @@ mod receiving;
 mod region;
 mod sending;
 mod status;
+mod trial;
 mod verbs;
 mod waiting;
 
@@ -89,4 +90,5 @@ pub use receiving::{Each, Progress};
 pub use region::{Allocation, Memory, Region};
 pub use sending::{Batch, Direct};
 pub use status::{DeviceEvent, Status};
+pub use trial::HostTrial;
 pub use verbs::{Verbs, LIBRARY_ENV};

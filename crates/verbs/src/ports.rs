@@ -15,6 +15,8 @@ pub struct Port {
     pub number: u8,
     /// It has a link.
     pub is_up: bool,
+    /// What the kernel calls its state.
+    pub state: String,
     /// Its RoCE v2 address over IPv4, if it has one.
     pub address: Option<PortAddress>,
     /// The NUMA node that it is near, if the machine says.
@@ -108,6 +110,8 @@ pub(crate) fn read(root: &Path) -> Vec<Port> {
                 device: device.clone(),
                 number,
                 is_up: state.ends_with("ACTIVE"),
+                // The number before it says the same.
+                state: state.split(' ').next_back().unwrap_or_default().to_owned(),
                 address: address(&port),
                 numa_node: node,
                 pci_path: pci_path.clone(),
@@ -168,6 +172,7 @@ mod tests {
             (ports[1].number, ports[1].is_up, &ports[1].address),
             (2, false, &None)
         );
+        assert_eq!((&first.state[..], &ports[1].state[..]), ("ACTIVE", "DOWN"));
         assert_eq!(
             (ports[2].device.as_str(), ports[2].numa_node),
             ("rxe0", None)

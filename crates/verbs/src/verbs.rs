@@ -311,6 +311,10 @@ impl Fabric for Library {
         &self.0.name
     }
 
+    fn mtu(&self) -> u8 {
+        self.0.mtu
+    }
+
     unsafe fn register(
         &self,
         start: *mut u8,

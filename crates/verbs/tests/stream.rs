@@ -4,7 +4,7 @@ mod pair;
 
 use pair::{bytes_of, small, Pair, Random};
 use rgaps_verbs::cursors::Watermark;
-use rgaps_verbs::in_process::Faults;
+use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::*;
 use std::io::IoSlice;
 
@@ -226,4 +226,31 @@ fn memory_of_a_dmabuf_is_written_like_any_other() {
     let mut landed = [0; 23];
     landing.read(200, &mut landed);
     assert_eq!(&landed, b"from one GPU to another");
+}
+
+#[test]
+fn what_a_device_registers_is_tried() {
+    for (refuse, host, dmabuf) in [
+        (None, true, true),
+        (Some(("ibv_reg_mr", 12)), false, true),
+        (Some(("ibv_reg_dmabuf_mr", 95)), true, false),
+    ] {
+        let network = Network::new(Faults::default());
+        let device = network.device("one").unwrap();
+        refuse.inspect(|(call, errno)| network.refuse(call, *errno));
+        let error = refuse.map(|(call, errno)| VerbsError::Call { call, errno });
+        let expected = |works: bool| match works {
+            true => Ok(()),
+            false => Err(error.clone().unwrap()),
+        };
+        let tried = device.try_host();
+        assert_eq!(
+            (&tried.writable, &tried.read_only),
+            (&expected(host), &expected(host))
+        );
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let tried = device.try_dmabuf(std::os::fd::AsFd::as_fd(&file), 1 << 40, 4096);
+        assert_eq!(tried, expected(dmabuf));
+        assert_eq!(device.mtu_bytes(), 4096);
+    }
 }

@@ -112,6 +112,7 @@ const _: () = assert!(size_of::<AccessDescription>() == 12);
 
 pub(crate) const PINNED: c_uint = 1;
 pub(crate) const HANDLE_FD: c_uint = 1;
+pub(crate) const DMA_BUF_FD: c_int = 1;
 pub(crate) const LOCATION_DEVICE: c_uint = 1;
 pub(crate) const ACCESS_NONE: c_uint = 0;
 pub(crate) const ACCESS_READ: c_uint = 1;

@@ -24,6 +24,12 @@ pub(crate) struct Config {
     pub(crate) has_vmm: bool,
     pub(crate) has_fd: bool,
     pub(crate) has_rdma: bool,
+    /// Memory can be exported as a dma-buf.
+    pub(crate) has_dmabuf: bool,
+    /// The host can flush what NICs wrote.
+    pub(crate) has_rdma_flush: bool,
+    /// What CUDA calls the order of NICs' writes: 0, 100 or 200.
+    pub(crate) rdma_order: i32,
     /// Streams can write and wait for numbers.
     pub(crate) has_memory_operations: bool,
     /// Host memory can be registered.
@@ -44,7 +50,7 @@ pub(crate) struct Config {
 }
 
 /// Settings that may be given, in lower case.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "devices",
     "uuids",
     "integrated",
@@ -57,10 +63,13 @@ const NAMES: [&str; 12] = [
     "queues",
     "depth",
     "patience_ms",
+    "rdma_order",
 ];
 
 /// What a GPU can be made to lack.
-const LACKS: [&str; 6] = ["vmm", "fd", "rdma", "memops", "register", "readonly"];
+const LACKS: [&str; 8] = [
+    "vmm", "fd", "rdma", "dmabuf", "flush", "memops", "register", "readonly",
+];
 
 impl Default for Config {
     fn default() -> Self {
@@ -71,6 +80,9 @@ impl Default for Config {
             has_vmm: true,
             has_fd: true,
             has_rdma: true,
+            has_dmabuf: true,
+            has_rdma_flush: true,
+            rdma_order: 0,
             has_memory_operations: true,
             has_registration: true,
             has_read_only_registration: true,
@@ -148,6 +160,7 @@ impl Config {
                 }
                 let has = |what| !lacks.contains(&what);
                 (self.has_vmm, self.has_fd, self.has_rdma) = (has("vmm"), has("fd"), has("rdma"));
+                (self.has_dmabuf, self.has_rdma_flush) = (has("dmabuf"), has("flush"));
                 self.has_memory_operations = has("memops");
                 self.has_registration = has("register");
                 self.has_read_only_registration = has("readonly");
@@ -163,6 +176,14 @@ impl Config {
             "queues" => self.queues = number(value)?,
             "depth" => self.depth = number(value)?.max(1),
             "patience_ms" => self.patience_ms = number(value)?,
+            "rdma_order" => {
+                self.rdma_order = match value {
+                    "none" => 0,
+                    "owner" => 100,
+                    "all" => 200,
+                    _ => return Err(format!("'{value}' is no order")),
+                }
+            }
             "seed" if value.is_empty() => self.seed = None,
             "seed" => self.seed = Some(number(value)?),
             "fail" => {
@@ -255,6 +276,7 @@ mod tests {
             "delay_us=-1",
             "other=1",
             "peers=some",
+            "rdma_order=some",
             "integrated=7",
             "fail",
         ] {

@@ -201,6 +201,33 @@ impl Memory {
         Ok(())
     }
 
+    /// The memory at an address, if a range of whole pages is mapped without a gap, all of one GPU.
+    pub(crate) fn physical(&self, at: u64, bytes: u64) -> Result<Arc<Physical>, Code> {
+        let end = at.checked_add(bytes).filter(|end| *end > at);
+        let end = end.filter(|end| at % 4096 == 0 && end % 4096 == 0);
+        let end = end.ok_or(Code::INVALID_VALUE)?;
+        let mut first: Option<Arc<Physical>> = None;
+        let mut next = at;
+        while next < end {
+            let Some((
+                start,
+                Range {
+                    bytes,
+                    kind: Kind::Mapped { memory, .. },
+                },
+            )) = self.range_at(next)
+            else {
+                return Err(Code::INVALID_VALUE);
+            };
+            let first = first.get_or_insert_with(|| memory.clone());
+            if first.position != memory.position {
+                return Err(Code::INVALID_VALUE);
+            }
+            next = start + bytes;
+        }
+        first.ok_or(Code::INVALID_VALUE)
+    }
+
     fn whole_mappings(&self, at: u64, bytes: u64) -> Result<Vec<(u64, u64)>, Code> {
         let end = at
             .checked_add(bytes)

@@ -86,4 +86,8 @@ carry photos :
 make_messages 1000 65536 1000003
 carry pulled pull_cable --rate 100
 rgaps peers --json >"$RESULTS/peers-$ROLE.json"
+# What the card registers, found out by a trial; Soft-RoCE takes no dma-buf.
+RGAPS_CUDA_LIBRARY=$programs/librgaps_test_driver.so rgaps doctor --json >"$RESULTS/doctor-$ROLE.json" || true
+grep -q '"device":"rxe0","port":1,"state":"ACTIVE".*"mtu_bytes":4096.*"host_writable":"works".*"dma_buf":{"failed":"ibv_reg_dmabuf_mr' \
+  "$RESULTS/doctor-$ROLE.json" || fail "doctor says of rxe0: $(cat "$RESULTS/doctor-$ROLE.json")"
 kill $daemon

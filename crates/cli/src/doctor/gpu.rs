@@ -5,17 +5,40 @@ use crate::units;
 use rgaps::{Config, GpuUuid};
 use rgaps_cuda::{
     memory_operations_work, Context, CudaError, CudaMapping, CudaSource, Device, Driver,
+    WritesOrder,
 };
 use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
 use rgaps_session::CudaUse;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// What is written to a GPU and must come back.
 const PROBE: [u8; 16] = *b"rgaps doctor was";
 
-/// The checks, and the domains that can be used.
-pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
+/// A GPU that messages can live on.
+pub struct Gpu {
+    pub uuid: GpuUuid,
+    /// Its memory, as network cards take it; or why it cannot be had so.
+    pub exported: Result<Exported, String>,
+}
+
+/// Memory of a GPU as a dma-buf.
+pub struct Exported {
+    pub dmabuf: OwnedFd,
+    pub address: u64,
+    pub bytes: usize,
+    /// What the memory is mapped by.
+    pub _mapping: Option<CudaMapping>,
+}
+
+impl Gpu {
+    pub fn domain(&self) -> String {
+        format!("cuda:{}", self.uuid)
+    }
+}
+
+/// The checks, and the GPUs that can be used.
+pub fn checks(config: &Config) -> (Vec<Check>, Vec<Gpu>) {
     const NAME: &str = "CUDA driver";
     if config.pool.cuda.enabled == CudaUse::Off {
         let check = Check::lack(
@@ -42,7 +65,7 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
         NAME,
         format!("CUDA {major}.{minor}, {}", driver.library()),
     )];
-    let mut domains = Vec::new();
+    let mut gpus = Vec::new();
     match driver.devices() {
         Ok(devices) if devices.is_empty() => checks.push(Check::lack(
             "GPUs",
@@ -51,20 +74,25 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<String>) {
         )),
         Ok(devices) => {
             for device in devices {
-                let (check, domain) = gpu(&driver, &device);
+                let (check, is_usable) = gpu(&driver, &device);
                 checks.push(check);
-                if domain.is_some() {
+                if is_usable {
                     checks.push(order(&driver, &device));
+                    let exported = export(&driver, device.uuid);
+                    checks.push(dmabuf(&device, &exported));
+                    gpus.push(Gpu {
+                        uuid: device.uuid,
+                        exported: exported.map_err(|error| error.to_string()),
+                    });
                 }
-                domains.extend(domain);
             }
         }
         Err(error) => checks.push(Check::lack("GPUs", error.to_string(), "see nvidia-smi")),
     }
-    (checks, domains)
+    (checks, gpus)
 }
 
-fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
+fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, bool) {
     let domain = format!("cuda:{}", device.uuid);
     match try_gpu(driver, device.uuid) {
         Ok(()) => {
@@ -86,13 +114,48 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, Option<String>) {
                 device.name,
                 units::bytes(device.total_bytes)
             );
-            (Check::ok(&domain, found), Some(domain))
+            (Check::ok(&domain, found), true)
         }
         Err(error) => {
             let found = format!("{}: {error}", device.name);
             let advice = "messages cannot live on this GPU; others, and the host, are not affected";
-            (Check::lack(&domain, found, advice), None)
+            (Check::lack(&domain, found, advice), false)
         }
+    }
+}
+
+/// Memory of the GPU's for network cards.
+fn export(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<Exported, PoolError> {
+    let mut source = CudaSource::new(driver.clone(), uuid)?;
+    let segment = source.create(source.granularity())?;
+    let mapping = CudaMapping::new(driver.clone(), uuid, segment.bytes, Access::ReadWrite)?;
+    mapping.extend(segment.fd.as_fd(), segment.bytes)?;
+    Ok(Exported {
+        dmabuf: mapping.dmabuf(0, segment.bytes)?,
+        address: mapping.base(),
+        bytes: segment.bytes as usize,
+        _mapping: Some(mapping),
+    })
+}
+
+/// Whether network cards could have the GPU's memory, and how what they write gets into order.
+fn dmabuf(device: &Device, exported: &Result<Exported, PoolError>) -> Check {
+    let name = format!("dma-buf of {}", device.uuid);
+    let order = match device.writes_order {
+        WritesOrder::AllDevices => "in order for all GPUs",
+        WritesOrder::Owner => "in order for this GPU, flushed for others",
+        WritesOrder::None => "flushed before each message",
+    };
+    match exported {
+        Ok(_) => Check::ok(
+            &name,
+            format!("the driver gives one of the GPU's memory; what a network card writes there is {order}"),
+        ),
+        Err(error) => Check::lack(
+            &name,
+            error.to_string(),
+            "network cards cannot read and write this GPU's memory; messages to other hosts go through pinned memory",
+        ),
     }
 }
 

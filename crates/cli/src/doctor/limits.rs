@@ -12,13 +12,7 @@ use std::path::Path;
 const FILES_MIN: u64 = 1024;
 
 pub fn checks(config: &Config) -> Vec<Check> {
-    vec![
-        open_files(),
-        locked_memory(),
-        file_size(),
-        dev_shm(),
-        socket_folder(config),
-    ]
+    vec![open_files(), file_size(), dev_shm(), socket_folder(config)]
 }
 
 fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
@@ -44,16 +38,33 @@ fn open_files() -> Check {
     }
 }
 
-/// Nothing is locked on one host; registering memory with a NIC or a GPU will be.
-fn locked_memory() -> Check {
+/// Memory that network cards and GPUs know is locked; processes with CAP_IPC_LOCK have no limit.
+pub fn locked_memory(config: &Config, has_cards: bool) -> Check {
+    const NAME: &str = "locked memory";
     let limit = getrlimit(Resource::Memlock);
-    Check::ok(
-        "locked memory",
-        format!(
-            "{}; not needed on one host",
-            shown(limit.current, units::bytes)
+    let shown = shown(limit.current, units::bytes);
+    if super::rdma::may_lock_all() {
+        return Check::ok(
+            NAME,
+            format!("{shown}, and CAP_IPC_LOCK, so without a limit"),
+        );
+    }
+    let needed = config.pool.host.cap_bytes();
+    match limit.current {
+        Some(limit) if has_cards && limit < needed => Check::lack(
+            NAME,
+            shown,
+            format!(
+                "network cards lock the memory that they know, up to the pool's {}: 'ulimit -l unlimited' where the \
+                 daemon starts, LimitMEMLOCK=infinity in its unit",
+                units::bytes(needed)
+            ),
         ),
-    )
+        _ => Check::ok(
+            NAME,
+            format!("{shown}; for memory that network cards or GPUs know"),
+        ),
+    }
 }
 
 fn file_size() -> Check {

@@ -9,6 +9,7 @@ mod handover;
 mod limits;
 mod memory;
 mod mps;
+mod rdma;
 mod system;
 
 use crate::args::{Common, Doctor};
@@ -75,6 +76,8 @@ struct Report {
     /// Where messages can live here.
     domains: Vec<String>,
     checks: Vec<Check>,
+    /// Ports of network cards with RDMA.
+    rdma: Vec<rdma::Card>,
     /// From kernel to kernel, where that was measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     handovers: Vec<handover::Figure>,
@@ -99,6 +102,10 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
     checks.extend(limits::checks(&config));
     let (gpu_checks, gpus) = gpu::checks(&config);
     checks.extend(gpu_checks);
+    let (rdma_checks, cards) = rdma::checks(&gpus);
+    checks.extend(rdma_checks);
+    checks.push(limits::locked_memory(&config, !cards.is_empty()));
+    let gpus: Vec<String> = gpus.iter().map(gpu::Gpu::domain).collect();
     checks.push(mps::check(&config, &gpus));
     let mut handovers = Vec::new();
     if doctor.handover {
@@ -117,6 +124,7 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
         usable,
         domains,
         checks,
+        rdma: cards,
         handovers,
     };
     output.put(&report, |to| {

@@ -3,6 +3,9 @@
 use super::*;
 use std::os::fd::{AsFd, BorrowedFd};
 
+/// 4096 bytes.
+const MTU: u8 = 5;
+
 pub(super) struct InProcess {
     pub(super) name: String,
     pub(super) state: Arc<Mutex<State>>,
@@ -30,8 +33,16 @@ impl Drop for Registered {
 }
 
 impl InProcess {
-    fn add(&self, start: u64, bytes: usize, access: Access) -> Box<dyn Registration> {
+    fn add(
+        &self,
+        call: &'static str,
+        (start, bytes): (u64, usize),
+        access: Access,
+    ) -> Result<Box<dyn Registration>, VerbsError> {
         let mut state = locked(&self.state);
+        if let Some((_, errno)) = state.refuse.filter(|(refused, _)| *refused == call) {
+            return Err(VerbsError::Call { call, errno });
+        }
         let key = state.number();
         let memory = Memory {
             start,
@@ -41,7 +52,7 @@ impl InProcess {
         };
         state.regions.insert(key, memory);
         let state = Arc::clone(&self.state);
-        Box::new(Registered { state, key })
+        Ok(Box::new(Registered { state, key }))
     }
 }
 
@@ -50,13 +61,17 @@ impl Fabric for InProcess {
         &self.name
     }
 
+    fn mtu(&self) -> u8 {
+        MTU
+    }
+
     unsafe fn register(
         &self,
         start: *mut u8,
         bytes: usize,
         access: Access,
     ) -> Result<Box<dyn Registration>, VerbsError> {
-        Ok(self.add(start as u64, bytes, access))
+        self.add("ibv_reg_mr", (start as u64, bytes), access)
     }
 
     /// The fake of a GPU's: the address is that of host memory.
@@ -68,7 +83,7 @@ impl Fabric for InProcess {
         address: u64,
         access: Access,
     ) -> Result<Box<dyn Registration>, VerbsError> {
-        Ok(self.add(address, bytes, access))
+        self.add("ibv_reg_dmabuf_mr", (address, bytes), access)
     }
 
     fn queue_pair(&self, wanted: Depths) -> Result<Box<dyn QueuePair>, VerbsError> {
@@ -156,7 +171,7 @@ impl QueuePair for InProcessPair {
             gid: [0; 16],
             number: self.number,
             first_packet: 0,
-            mtu: 5,
+            mtu: MTU,
         }
     }
 

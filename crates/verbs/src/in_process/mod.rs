@@ -43,6 +43,7 @@ struct State {
     next: u32,
     down: bool,
     inject: Option<Status>,
+    refuse: Option<(&'static str, i32)>,
     regions: BTreeMap<u32, Memory>,
     pairs: BTreeMap<u32, Pair>,
     devices: Vec<Arc<Events>>,
@@ -103,6 +104,7 @@ impl Network {
             next: 1,
             down: false,
             inject: None,
+            refuse: None,
             regions: BTreeMap::new(),
             pairs: BTreeMap::new(),
             devices: Vec::new(),
@@ -142,6 +144,11 @@ impl Network {
     /// The next work that is carried out ends with this instead.
     pub fn fail_next(&self, status: Status) {
         locked(&self.state).inject = Some(status);
+    }
+
+    /// From now on this call that registers memory (`ibv_reg_mr` or `ibv_reg_dmabuf_mr`) fails, with this error's number.
+    pub fn refuse(&self, call: &'static str, errno: i32) {
+        locked(&self.state).refuse = Some((call, errno));
     }
 
     /// Writes into a device's memory as its peer's device could: what lies in a ring can be changed by who

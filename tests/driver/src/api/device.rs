@@ -112,8 +112,12 @@ unsafe extern "C" fn cuDeviceGetAttribute(
             103 => c_int::from(config.has_fd),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
             110 => c_int::from(config.has_rdma), // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
             113 => c_int::from(config.has_read_only_registration), // READ_ONLY_HOST_REGISTER_SUPPORTED
-            122 => c_int::from(config.has_memory_operations),      // CAN_USE_64_BIT_STREAM_MEM_OPS
-            123 => c_int::from(config.has_memory_operations),      // CAN_USE_STREAM_WAIT_VALUE_NOR
+            // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: by the host; GPU_DIRECT_RDMA_WRITES_ORDERING
+            117 => c_int::from(config.has_rdma_flush),
+            118 => config.rdma_order,
+            122 => c_int::from(config.has_memory_operations), // CAN_USE_64_BIT_STREAM_MEM_OPS
+            123 => c_int::from(config.has_memory_operations), // CAN_USE_STREAM_WAIT_VALUE_NOR
+            124 => c_int::from(config.has_dmabuf),            // DMA_BUF_SUPPORTED
             _ => return Err(Code::INVALID_VALUE),
         };
         // SAFETY: the caller's.

@@ -210,6 +210,44 @@ unsafe extern "C" fn cuMemSetAccess(
     })
 }
 
+/// A dma-buf of a mapped range: the memfd of the memory at its start.
+#[no_mangle]
+unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    handle: *mut c_void,
+    address: u64,
+    bytes: usize,
+    kind: c_int,
+    flags: u64,
+) -> c_int {
+    call("cuMemGetHandleForAddressRange", |g| {
+        current()?;
+        if kind != DMA_BUF_FD || flags != 0 || handle.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        if !g.config().has_dmabuf {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let memory = g.memory().physical(address, bytes as u64)?;
+        if !memory.gpu_direct_rdma {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        // SAFETY: the caller's: for this kind it points to an int.
+        unsafe { put(handle.cast::<c_int>(), memory.export()?.into_raw_fd()) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) -> c_int {
+    call("cuFlushGPUDirectRDMAWrites", |g| {
+        current()?;
+        match (target, scope) {
+            (0, 100 | 200) if g.config().has_rdma_flush => Ok(()),
+            (0, 100 | 200) => Err(Code::NOT_SUPPORTED),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    })
+}
+
 #[no_mangle]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
     call("cuMemGetInfo", |g| {

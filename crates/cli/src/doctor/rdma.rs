@@ -1,0 +1,329 @@
+//! Network cards with RDMA: each port, and what its card registers of the host's and the GPUs' memory.
+
+use super::gpu::Gpu;
+use super::Check;
+use rgaps_verbs::{Device, Port, Verbs, VerbsError};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+const INSTALL: &str =
+    "for lanes over RDMA, install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or rdma-core \
+                       (Fedora, RHEL); without, messages to other hosts go over TCP";
+/// The bit of this capability in the masks of `/proc/self/status`.
+const CAP_IPC_LOCK: u64 = 1 << 14;
+
+/// A port, and what was tried on it.
+#[derive(Serialize)]
+pub struct Card {
+    device: String,
+    port: u8,
+    state: String,
+    gid: Option<String>,
+    gid_index: Option<u8>,
+    interface: Option<String>,
+    mtu_bytes: Option<u32>,
+    numa_node: Option<u32>,
+    pci_path: Option<String>,
+    /// None: it was not tried.
+    registers: Option<Registers>,
+}
+
+/// What came of registering memory: none, or why not.
+#[derive(Serialize)]
+struct Registers {
+    host_writable: Outcome,
+    host_read_only: Outcome,
+    gpus: Vec<OfGpu>,
+}
+
+#[derive(Serialize)]
+struct OfGpu {
+    gpu: String,
+    dma_buf: Outcome,
+}
+
+/// `works`, or the error.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Works,
+    Failed(String),
+}
+
+impl Outcome {
+    fn of(result: &Result<(), VerbsError>) -> Outcome {
+        match result {
+            Ok(()) => Outcome::Works,
+            Err(error) => Outcome::Failed(error.to_string()),
+        }
+    }
+}
+
+/// The checks, and the ports. `gpus`: those that can hold messages.
+pub fn checks(gpus: &[Gpu]) -> (Vec<Check>, Vec<Card>) {
+    let ports = Verbs::ports();
+    let mut checks = Vec::new();
+    let verbs = match Verbs::load() {
+        Ok(verbs) => {
+            checks.push(Check::ok("RDMA library", "libibverbs is there"));
+            Some(verbs)
+        }
+        Err(error) => {
+            checks.push(Check::lack("RDMA library", error.to_string(), INSTALL));
+            None
+        }
+    };
+    checks.extend(ports.is_empty().then(|| {
+        Check::lack(
+            "RDMA devices",
+            "none",
+            "messages to other hosts go over TCP; see 'rdma link' (a container needs /dev/infiniband), or for a trial \
+             'rdma link add rxe0 type rxe netdev eth0'",
+        )
+    }));
+    let mut cards = Vec::new();
+    for port in &ports {
+        let opened = verbs.as_ref().map(|verbs| verbs.open(port));
+        let (found, card) = port_checks(port, opened, gpus);
+        checks.extend(found);
+        cards.push(card);
+    }
+    (checks, cards)
+}
+
+fn port_checks(
+    port: &Port,
+    opened: Option<Result<Arc<Device>, VerbsError>>,
+    gpus: &[Gpu],
+) -> (Vec<Check>, Card) {
+    let name = format!("RDMA {}/{}", port.device, port.number);
+    let mut card = Card {
+        device: port.device.clone(),
+        port: port.number,
+        state: port.state.clone(),
+        gid: port.address.as_ref().map(|address| shown(&address.gid)),
+        gid_index: port.address.as_ref().map(|address| address.index),
+        interface: port.address.as_ref().and_then(|of| of.interface.clone()),
+        mtu_bytes: None,
+        numa_node: port.numa_node,
+        pci_path: port
+            .pci_path
+            .as_ref()
+            .map(|path| path.display().to_string()),
+        registers: None,
+    };
+    let device = match opened {
+        // It was said above.
+        None => return (vec![Check::ok(&name, place(&card))], card),
+        Some(Err(error)) => {
+            let found = format!("{}; {error}", place(&card));
+            let advice = advice(&error);
+            return (vec![Check::lack(&name, found, advice)], card);
+        }
+        Some(Ok(device)) => device,
+    };
+    card.mtu_bytes = Some(device.mtu_bytes());
+    let host = device.try_host();
+    let found = place(&card);
+    let mut checks = vec![match (&host.writable, &host.read_only) {
+        (Ok(()), Ok(())) => Check::ok(&name, format!("{found}; registers the host's memory")),
+        (Ok(()), Err(error)) => Check::ok(
+            &name,
+            format!(
+                "{found}; registers the host's memory (not what is mapped for reading: {error}; it is mapped for \
+                 writing for that)"
+            ),
+        ),
+        (Err(error), _) => Check::lack(
+            &name,
+            format!("{found}; does not register the host's memory: {error}"),
+            advice(error),
+        ),
+    }];
+    let mut of_gpus = Vec::new();
+    for gpu in gpus {
+        let Ok(exported) = &gpu.exported else {
+            // Said where the GPU is.
+            continue;
+        };
+        let tried = device.try_dmabuf(exported.dmabuf.as_fd(), exported.address, exported.bytes);
+        let name = format!("GPUDirect {} of {}", port.device, gpu.uuid);
+        checks.push(match &tried {
+            Ok(()) => Check::ok(
+                &name,
+                "the card registers the GPU's memory (as a dma-buf: nvidia-peermem is not needed)",
+            ),
+            Err(error) => Check::lack(
+                &name,
+                format!("the card does not register the GPU's memory: {error}"),
+                dmabuf_advice(error),
+            ),
+        });
+        of_gpus.push(OfGpu {
+            gpu: gpu.uuid.to_string(),
+            dma_buf: Outcome::of(&tried),
+        });
+    }
+    card.registers = Some(Registers {
+        host_writable: Outcome::of(&host.writable),
+        host_read_only: Outcome::of(&host.read_only),
+        gpus: of_gpus,
+    });
+    (checks, card)
+}
+
+/// `0000:0000:0000:0000:0000:ffff:0a09:0001`.
+fn shown(gid: &[u8; 16]) -> String {
+    std::net::Ipv6Addr::from(*gid).to_string()
+}
+
+fn place(card: &Card) -> String {
+    let mut parts = vec![card.state.to_lowercase()];
+    parts.extend(card.gid.as_ref().zip(card.gid_index).map(|(gid, index)| {
+        let on = card.interface.as_deref().unwrap_or("no interface");
+        format!("GID {index} {gid} of {on}")
+    }));
+    parts.extend(card.mtu_bytes.map(|mtu| format!("MTU {mtu}")));
+    parts.push(match card.numa_node {
+        Some(node) => format!("NUMA node {node}"),
+        None => "no NUMA node known".to_owned(),
+    });
+    parts.join(", ")
+}
+
+fn errno(error: &VerbsError) -> Option<Errno> {
+    match error {
+        VerbsError::Call { errno, .. } => Some(Errno::from_raw_os_error(*errno)),
+        _ => None,
+    }
+}
+
+fn advice(error: &VerbsError) -> String {
+    let advice = match (error, errno(error)) {
+        (VerbsError::NoAddress { .. }, _) => "give the port's network interface a link and an IPv4 address",
+        (VerbsError::LibraryMissing { .. } | VerbsError::TooOld { .. }, _) => INSTALL,
+        (_, Some(Errno::NOMEM | Errno::AGAIN)) => {
+            "allow more locked memory: 'ulimit -l unlimited', LimitMEMLOCK=infinity in a unit of systemd, --ulimit \
+             memlock=-1 for a container"
+        }
+        (_, Some(Errno::PERM | Errno::ACCESS)) => {
+            "allow this user to open /dev/infiniband/uverbs*, and a container to see it (--device /dev/infiniband)"
+        }
+        _ => "see the kernel's log, and 'ibv_devinfo -v'",
+    };
+    advice.to_owned()
+}
+
+fn dmabuf_advice(error: &VerbsError) -> String {
+    let advice = match errno(error) {
+        Some(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            "this card's driver takes no dma-buf (Soft-RoCE never does; mlx5 does, from Linux 5.12 and rdma-core 34 on); \
+             messages go through pinned memory"
+        }
+        _ => {
+            "messages go through pinned memory; see the kernel's log (an IOMMU or PCIe access control between card and \
+             GPU can be in the way)"
+        }
+    };
+    advice.to_owned()
+}
+
+/// Whether this process may lock as much memory as it likes, whatever the limit.
+pub fn may_lock_all() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gpu::Exported;
+    use super::super::Verdict;
+    use super::*;
+    use rgaps::GpuUuid;
+    use rgaps_verbs::in_process::{Faults, Network};
+    use rgaps_verbs::PortAddress;
+
+    fn port(is_up: bool) -> Port {
+        Port {
+            device: "mlx5_0".to_owned(),
+            number: 1,
+            is_up,
+            state: if is_up { "ACTIVE" } else { "DOWN" }.to_owned(),
+            address: is_up.then(|| PortAddress {
+                index: 3,
+                gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1],
+                interface: Some("eth0".to_owned()),
+            }),
+            numa_node: Some(1),
+            pci_path: None,
+        }
+    }
+
+    fn gpu() -> Gpu {
+        let dmabuf = rustix::fs::memfd_create("gpu", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        Gpu {
+            uuid: GpuUuid([7; 16]),
+            exported: Ok(Exported {
+                dmabuf,
+                address: 1 << 40,
+                bytes: 2 << 20,
+                _mapping: None,
+            }),
+        }
+    }
+
+    fn tried(refuse: Option<(&'static str, i32)>) -> (Vec<Check>, serde_json::Value) {
+        let network = Network::new(Faults::default());
+        refuse.inspect(|(call, errno)| network.refuse(call, *errno));
+        let device = network.device("mlx5_0").unwrap();
+        let (checks, card) = port_checks(&port(true), Some(Ok(device)), &[gpu()]);
+        (checks, serde_json::to_value(card).unwrap())
+    }
+
+    #[test]
+    fn what_a_card_registers_is_said_with_the_reason_and_what_to_do() {
+        let (checks, card) = tried(None);
+        assert!(checks.iter().all(|check| check.verdict == Verdict::Ok));
+        for part in [
+            "GID 3 ::ffff:10.9.0.1 of eth0",
+            "MTU 4096",
+            "node 1",
+            "registers",
+        ] {
+            assert!(checks[0].found.contains(part), "{}", checks[0].found);
+        }
+        assert!(checks[1].found.contains("nvidia-peermem is not needed"));
+        assert_eq!(card["registers"]["host_writable"], "works");
+        assert_eq!(card["registers"]["gpus"][0]["dma_buf"], "works");
+
+        let (checks, card) = tried(Some(("ibv_reg_dmabuf_mr", 95)));
+        assert!(checks[0].verdict == Verdict::Ok && checks[1].verdict == Verdict::Lack);
+        assert!(checks[1].advice.as_ref().unwrap().contains("dma-buf"));
+        let reason = card["registers"]["gpus"][0]["dma_buf"]["failed"].as_str();
+        assert!(reason.unwrap().contains("ibv_reg_dmabuf_mr"), "{card}");
+
+        let (checks, card) = tried(Some(("ibv_reg_mr", 12)));
+        assert!(checks[0].verdict == Verdict::Lack);
+        assert!(checks[0].advice.as_ref().unwrap().contains("locked memory"));
+        assert!(card["registers"]["host_read_only"]["failed"].is_string());
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_used_says_so() {
+        let error = VerbsError::NoAddress {
+            device: "mlx5_0".to_owned(),
+        };
+        let (checks, card) = port_checks(&port(false), Some(Err(error)), &[gpu()]);
+        assert!(checks.len() == 1 && checks[0].verdict == Verdict::Lack);
+        assert!(checks[0].found.starts_with("down"), "{}", checks[0].found);
+        assert!(checks[0].advice.as_ref().unwrap().contains("IPv4"));
+        assert!(card.registers.is_none() && card.gid.is_none());
+        // Without a library, which is said by itself.
+        let (checks, _) = port_checks(&port(true), None, &[]);
+        assert!(checks.len() == 1 && checks[0].verdict == Verdict::Ok);
+    }
+}
