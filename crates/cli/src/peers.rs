@@ -4,7 +4,10 @@ use crate::args::Common;
 use crate::output::{table, Output};
 use crate::top::{times, Times};
 use crate::{session, units};
-use rgaps::{LinkFigures, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, Stage, TraceFigures};
+use rgaps::{
+    LaneEnd, LinkFigures, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, RdmaFigures, Stage,
+    TraceFigures,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -45,12 +48,16 @@ struct Link {
     connects: u64,
     lanes_ended: u64,
     cut_off: u64,
+    /// Of the lanes that ended.
+    ends: BTreeMap<&'static str, u64>,
+    rdma: RdmaFigures,
     stages: BTreeMap<&'static str, Option<Times>>,
 }
 
 impl From<&LinkFigures> for Link {
     fn from(figures: &LinkFigures) -> Self {
         let stages = Stage::ALL.iter().zip(&figures.stages);
+        let ends = LaneEnd::ALL.iter().zip(&figures.ends);
         Link {
             wire_bytes_out: figures.wire_bytes_out,
             wire_bytes_in: figures.wire_bytes_in,
@@ -64,6 +71,8 @@ impl From<&LinkFigures> for Link {
             connects: figures.connects,
             lanes_ended: figures.lanes_ended,
             cut_off: figures.cut_off,
+            ends: ends.map(|(end, count)| (end.name(), *count)).collect(),
+            rdma: figures.rdma,
             stages: stages
                 .map(|(stage, all)| (stage.name(), times(all)))
                 .collect(),

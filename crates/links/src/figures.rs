@@ -6,8 +6,8 @@ use crate::peer::Peer;
 use crate::traces::Trace;
 use crate::wire::{monotonic_ns, wall_ns};
 use rgaps::links::HISTOGRAM_BUCKETS;
-use rgaps::{Histogram, LinkFigures, Node, Stage};
-use rgaps_transport::{LinkStatus, Payload};
+use rgaps::{Histogram, LaneEnd, LinkFigures, Node, RdmaFigures, Stage};
+use rgaps_transport::{LinkCounts, LinkStatus, Payload};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -192,7 +192,40 @@ pub fn figures(
         connects: arrived.connects.load(Relaxed),
         lanes_ended: counts.lanes_ended,
         cut_off: counts.cut_off,
+        ends: LaneEnd::ALL.map(|end| counts.ends[end_of(end) as usize]),
+        rdma: rdma(&counts),
         retained_bytes: status.map_or(0, |status| status.retained_bytes),
         stages,
+    }
+}
+
+/// What a link calls it.
+fn end_of(end: LaneEnd) -> rgaps_transport::LaneEnd {
+    use rgaps_transport::LaneEnd as Its;
+    match end {
+        LaneEnd::Closed => Its::Closed,
+        LaneEnd::Replaced => Its::Replaced,
+        LaneEnd::Connection => Its::Connection,
+        LaneEnd::Lie => Its::Lie,
+        LaneEnd::Completion => Its::Completion,
+        LaneEnd::Event => Its::Event,
+        LaneEnd::Call => Its::Call,
+    }
+}
+
+fn rdma(counts: &LinkCounts) -> RdmaFigures {
+    let lanes = &counts.rdma;
+    RdmaFigures {
+        opened: counts.rdma_opened,
+        failed: counts.rdma_failed,
+        ring_bytes_out: lanes.ring_bytes_out,
+        ring_bytes_in: lanes.ring_bytes_in,
+        direct_bytes_out: lanes.direct_bytes_out,
+        direct_bytes_in: lanes.direct_bytes_in,
+        works: lanes.works,
+        doorbells: lanes.doorbells,
+        stalls_ring: lanes.stalls_ring,
+        stalls_receives: lanes.stalls_receives,
+        stalls_sends: lanes.stalls_sends,
     }
 }

@@ -100,6 +100,9 @@ fn the_daemon_shows_its_links_to_prometheus() {
             "rgaps_link_stage_seconds_bucket{{le=\"+Inf\",host=\"host-1\",stage=\"wire\"}} {all}"
         ),
         "rgaps_link_stage_seconds_count{host=\"host-1\",stage=\"total\"} 0".to_owned(),
+        "rgaps_link_lane_ends_total{host=\"host-1\",reason=\"completion\"} 0".to_owned(),
+        "rgaps_rdma_stalls_total{host=\"host-1\",credit=\"receives\"} 0".to_owned(),
+        "rgaps_rdma_direct_sent_bytes_total{host=\"host-1\"} 0".to_owned(),
     ] {
         until(&format!("Prometheus to be shown {expected}"), || {
             scrape(port).lines().any(|line| line == expected)

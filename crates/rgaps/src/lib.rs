@@ -47,9 +47,9 @@ pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{DType, Domain, GpuUuid};
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    ClientRow, Config, Histogram, History, LinkFigures, MpsInfo, MpsState, PathKind, PeerRow,
-    PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, Refusal, RefusalCode, RemoteRow, Stage,
-    Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    ClientRow, Config, Histogram, History, LaneEnd, LinkFigures, MpsInfo, MpsState, PathKind,
+    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, Refusal,
+    RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

@@ -1,6 +1,6 @@
 //! What histograms of times say.
 
-use crate::message::{Histogram, Stage, HISTOGRAM_BUCKETS};
+use crate::message::{Histogram, LaneEnd, Stage, HISTOGRAM_BUCKETS};
 
 impl Stage {
     /// All of them, in a message's order.
@@ -22,6 +22,32 @@ impl Stage {
             Stage::Land => "land",
             Stage::Publish => "publish",
             Stage::Total => "total",
+        }
+    }
+}
+
+impl LaneEnd {
+    /// All of them.
+    pub const ALL: [LaneEnd; 7] = [
+        LaneEnd::Closed,
+        LaneEnd::Replaced,
+        LaneEnd::Connection,
+        LaneEnd::Lie,
+        LaneEnd::Completion,
+        LaneEnd::Event,
+        LaneEnd::Call,
+    ];
+
+    /// Its name in figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            LaneEnd::Closed => "closed",
+            LaneEnd::Replaced => "replaced",
+            LaneEnd::Connection => "connection",
+            LaneEnd::Lie => "lie",
+            LaneEnd::Completion => "completion",
+            LaneEnd::Event => "event",
+            LaneEnd::Call => "call",
         }
     }
 }

@@ -9,7 +9,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -928,10 +928,55 @@ pub struct LinkFigures {
     pub connects: u64,
     pub lanes_ended: u64,
     pub cut_off: u64,
+    /// Lanes that ended, by reasons in the order of [`LaneEnd::ALL`].
+    pub ends: [u64; 7],
+    pub rdma: RdmaFigures,
     /// Bytes that are not acknowledged.
     pub retained_bytes: u64,
     /// Times, by stages in the order of [`Stage::ALL`].
     pub stages: [Histogram; 6],
+}
+
+/// What was counted on the lanes over RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct RdmaFigures {
+    /// Lanes that were opened, and how often RDMA broke or could not be had.
+    pub opened: u64,
+    pub failed: u64,
+    /// Bytes that were copied through lanes' rings.
+    pub ring_bytes_out: u64,
+    pub ring_bytes_in: u64,
+    /// Bytes that cards wrote from one host's messages into the other's.
+    pub direct_bytes_out: u64,
+    pub direct_bytes_in: u64,
+    /// Works that were posted, and doorbells rung for them.
+    pub works: u64,
+    pub doorbells: u64,
+    /// How often a frame waited: for bytes of the other host's ring, for its receives, for slots of the send queue
+    /// and the completion queue.
+    pub stalls_ring: u64,
+    pub stalls_receives: u64,
+    pub stalls_sends: u64,
+}
+
+/// Why a lane between hosts ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneEnd {
+    /// Its own host closed it: the link ended, or the other host was started again.
+    Closed,
+    /// A lane over RDMA took its place.
+    Replaced,
+    /// Its connection ended, or nothing was heard on it.
+    Connection,
+    /// The other host was cut off for a lie.
+    Lie,
+    /// RDMA: a work request failed.
+    Completion,
+    /// RDMA: the card said that something is broken.
+    Event,
+    /// RDMA: a call of the library failed.
+    Call,
 }
 
 /// A part of a message's way between hosts.

@@ -37,12 +37,12 @@ pub use rgaps_verbs::cursors;
 pub use driver::Sent;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
 pub use hello::HelloError;
-pub use lane::{LaneKind, LaneStatus};
+pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use owner::{Event, Owner, Payload, Place, Room};
 pub use rate::Rate;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use receiver::{Places, Receiver, ReceiverConfig};
-pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer};
+pub use running::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
 pub use sender::{Offered, Sender, SenderConfig};
 
 pub use tls::{Tls, TlsError, TlsFiles};

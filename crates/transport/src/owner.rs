@@ -1,6 +1,7 @@
 //! What a link needs of whoever owns it: bytes to send, memory for what comes, and ears for what happened.
 
 use crate::frame::Flow;
+use crate::lane::LaneEnd;
 
 /// A message's bytes. They stay where they are, unchanged, until the last clone of them is dropped: that is when
 /// they are acknowledged (or given up) and no lane reads them any more.
@@ -122,6 +123,15 @@ pub enum Event {
     /// There is none any more; both ends keep what is not acknowledged and go on when there is one again.
     Down {
         /// Why the last one ended.
+        why: String,
+    },
+    /// A lane ended; others go on.
+    LaneEnded {
+        /// Its number.
+        lane: u32,
+        /// Why.
+        end: LaneEnd,
+        /// In words: for RDMA with the status of the work that failed.
         why: String,
     },
     /// The peer is another incarnation; what it did not acknowledge is sent again.

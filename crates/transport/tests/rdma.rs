@@ -14,8 +14,8 @@ use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use lanes::scenarios::{conformance, Over};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, EndpointError, Event, Flow, LaneKind, Link, LinkConfig, Rdma,
-    RdmaError, Security, Tls, Wish,
+    Endpoint, EndpointConfig, EndpointError, Event, Flow, LaneEnd, LaneKind, Link, LinkConfig,
+    Rdma, RdmaError, Security, Tls, Wish,
 };
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Status, Verbs};
@@ -272,6 +272,46 @@ fn as_many_lanes_as_there_can_be_are_replaced_too() {
     fabric.network.set_link(true);
     wait_lanes(&pair.to_b, 8, true);
     wait_lanes(&pair.to_a, 8, true);
+    pair.end();
+}
+
+#[test]
+fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() {
+    const BYTES: u64 = 300_000;
+    let fabric = Fabric::new(Faults::default());
+    let pair = Pair::new(&fabric, soon());
+    wait_lanes(&pair.to_b, 4, true);
+    pair.to_b.open(FLOW, 0, true);
+    (0..4).for_each(|sequence| send(&pair.to_b, &pair.at_a, FLOW, sequence, BYTES as usize));
+    pair.at_a
+        .wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
+    let (out, come) = (pair.to_b.status().counts, pair.to_a.status().counts);
+    assert_eq!(out.rdma.direct_bytes_out, 4 * BYTES);
+    assert_eq!(come.rdma.direct_bytes_in, 4 * BYTES);
+    assert!((1..BYTES).contains(&out.rdma.ring_bytes_out), "{out:?}");
+    assert!(out.rdma.works >= out.rdma.doorbells && out.rdma.doorbells > 0);
+    assert!(out.wire_bytes_out > 4 * BYTES && come.wire_bytes_in > 4 * BYTES);
+    assert_eq!((out.ends, come.ends), ([0; 7], [0; 7]));
+
+    // The next work may be either end's.
+    fabric.network.fail_next(Status::ReceiverNotReady);
+    send(&pair.to_b, &pair.at_a, FLOW, 4, BYTES as usize);
+    let told = |event: &Event| {
+        matches!(event, Event::LaneEnded { end: LaneEnd::Completion, why, .. }
+            if why.contains("IBV_WC_RNR_RETRY_EXC_ERR"))
+    };
+    let until = Instant::now() + LIMIT;
+    while pair.at_a.count(told) + pair.at_b.count(told) == 0 {
+        assert!(
+            Instant::now() < until,
+            "nobody is told of the work's status"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let at = LaneEnd::Completion as usize;
+    let ends = [&pair.to_b, &pair.to_a].map(|link| link.status().counts.ends[at]);
+    assert!(ends.iter().sum::<u64>() > 0);
+    finish(&pair.to_b, &pair.at_a, &pair.at_b, &[FLOW], 5);
     pair.end();
 }
 

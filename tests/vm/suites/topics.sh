@@ -67,6 +67,19 @@ carry() {
   say "$topic: passed"
 }
 
+# figure NAME: of the link with the other host.
+figure() { rgaps peers --json | grep -o "\"$1\":[0-9]*" | head -n 1 | cut -d : -f 2; }
+
+# Cards took nearly all of the large messages from where they were published, once for all subscribers, into their place.
+wrote_directly() { [ "$(figure "direct_bytes_$1")" -ge 16777216 ]; }
+
+check_direct() {
+  local way=in
+  [ "$ROLE" = b ] || way=out
+  until_true "16 MiB that went directly" wrote_directly $way
+  say "direct: $(figure direct_bytes_$way), through rings: $(figure ring_bytes_$way)"
+}
+
 pull_cable() {
   sleep 5
   ip link set eth0 down
@@ -83,6 +96,7 @@ barrier linked
 make_messages 2000 65536 1000003 16777216
 # Not with --require rdma: on a busy machine a lane can break, and what is sent until the next one would be left out.
 carry photos :
+check_direct
 make_messages 1000 65536 1000003
 carry pulled pull_cable --rate 100
 rgaps peers --json >"$RESULTS/peers-$ROLE.json"

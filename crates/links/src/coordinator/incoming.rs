@@ -11,7 +11,7 @@ use crate::relay::{Carry, Relay};
 use crate::wire::{clip, Passed, Said, Source, Stream, SAID};
 use rgaps::links::Direction;
 use rgaps::PublisherQos;
-use rgaps_transport::{Event, Flow};
+use rgaps_transport::{Event, Flow, LaneEnd};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -91,6 +91,12 @@ impl Coordinator {
                 (peer.up, peer.detail) = (false, why);
                 peer.away.get_or_insert_with(Instant::now);
             }
+            Heard::Event(Event::LaneEnded { lane, end, why }) => match end {
+                LaneEnd::Closed | LaneEnd::Replaced => {
+                    tracing::debug!(host, lane, why, "a lane was closed");
+                }
+                _ => tracing::warn!(host, lane, why, "a lane to a host ended"),
+            },
             Heard::Event(Event::PeerRestarted) => {
                 self.routes.ways.doubt(host);
                 self.routes.restarted.insert(host.to_owned());

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use rgaps_engine::{Snapshot, TopicFigures};
-use rgaps_session::{Histogram, LinkFigures, PeerRow, PeerState, PoolRow, Stage};
+use rgaps_session::{Histogram, LaneEnd, LinkFigures, PeerRow, PeerState, PoolRow, Stage};
 use std::fmt;
 
 /// A bucket says no more than this, so that no sum runs over, whatever a peer told.
@@ -300,6 +300,51 @@ const LINK: &[Family<LinkFigures>] = &[
         "How often the host was cut off since what it sent could not be",
         |l| l.cut_off,
     ),
+    plain(
+        Counter,
+        "rgaps_rdma_lanes_opened",
+        "Lanes over RDMA that were opened",
+        |l| l.rdma.opened,
+    ),
+    plain(
+        Counter,
+        "rgaps_rdma_failures",
+        "How often RDMA broke, or could not be had",
+        |l| l.rdma.failed,
+    ),
+    bytes(
+        Counter,
+        "rgaps_rdma_direct_sent",
+        "Bytes that cards wrote from messages here into their place there",
+        |l| l.rdma.direct_bytes_out,
+    ),
+    bytes(
+        Counter,
+        "rgaps_rdma_direct_received",
+        "Bytes that the host's cards wrote into their place here",
+        |l| l.rdma.direct_bytes_in,
+    ),
+    bytes(
+        Counter,
+        "rgaps_rdma_ring_sent",
+        "Bytes that were copied through the host's rings, with frames",
+        |l| l.rdma.ring_bytes_out,
+    ),
+    bytes(
+        Counter,
+        "rgaps_rdma_ring_received",
+        "Bytes that were copied through rings here, with frames",
+        |l| l.rdma.ring_bytes_in,
+    ),
+    plain(Counter, "rgaps_rdma_works", "Works that were posted", |l| {
+        l.rdma.works
+    }),
+    plain(
+        Counter,
+        "rgaps_rdma_doorbells",
+        "Doorbells that were rung for them",
+        |l| l.rdma.doorbells,
+    ),
 ];
 
 /// The text.
@@ -332,6 +377,7 @@ impl Collector for Of {
         let links = snapshot.links.iter();
         let links: Vec<_> = links.map(|l| (host(&l.host), l)).collect();
         put(&mut to, LINK, &links)?;
+        lanes(&mut to, &snapshot.links)?;
         stages(&mut to, &snapshot.links)
     }
 }
@@ -396,6 +442,46 @@ fn readers(to: &mut DescriptorEncoder<'_>, topics: &[TopicFigures]) -> fmt::Resu
         }
     }
     Ok(())
+}
+
+/// A figure of each link by something that it has some of.
+fn by(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    label: &'static str,
+    links: &[LinkFigures],
+    of: impl Fn(&LinkFigures) -> Vec<(&'static str, u64)>,
+) -> fmt::Result {
+    let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for link in links {
+        for (kind, count) in of(link) {
+            let mut labels = host(&link.host);
+            labels.push((label, kind.to_owned()));
+            metric
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn lanes(to: &mut DescriptorEncoder<'_>, links: &[LinkFigures]) -> fmt::Result {
+    let ends = ("rgaps_link_lane_ends", "Lanes that ended, by why");
+    by(to, ends, "reason", links, |link| {
+        let ends = LaneEnd::ALL.iter().zip(&link.ends);
+        ends.map(|(end, count)| (end.name(), *count)).collect()
+    })?;
+    let stalls = (
+        "rgaps_rdma_stalls",
+        "How often a frame waited for a credit of its lane",
+    );
+    by(to, stalls, "credit", links, |link| {
+        vec![
+            ("ring", link.rdma.stalls_ring),
+            ("receives", link.rdma.stalls_receives),
+            ("sends", link.rdma.stalls_sends),
+        ]
+    })
 }
 
 fn stages(to: &mut DescriptorEncoder<'_>, links: &[LinkFigures]) -> fmt::Result {

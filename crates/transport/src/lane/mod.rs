@@ -23,6 +23,8 @@ pub(crate) trait Lane: Send + Sync {
     /// One frame, now or never: the lane is about to be closed.
     fn last_word(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
+    /// Why it broke by itself: nothing if this end closed it, or its connection ended.
+    fn broke(&self) -> Option<LaneEnd>;
     /// When something was heard, or we last were not listening, and when something was said.
     fn heard_ms(&self, now_ms: u64) -> u64;
     fn spoke_ms(&self) -> u64;
@@ -43,6 +45,8 @@ pub struct LaneStatus {
     pub rail: Option<String>,
     /// What its channel counted.
     pub channel: Option<ChannelCounts>,
+    /// Bytes that the peer wrote into their place by itself.
+    pub direct_bytes_in: u64,
     /// Bytes that were written, frames included.
     pub bytes_out: u64,
     /// Bytes that were read.
@@ -58,4 +62,36 @@ pub enum LaneKind {
     Tls,
     /// RDMA, not encrypted.
     Rdma,
+}
+
+/// Why a lane ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneEnd {
+    /// This end closed it: the link ended, or the peer is another incarnation.
+    Closed,
+    /// An RDMA lane took its place.
+    Replaced,
+    /// Its connection ended, or nothing was heard on it.
+    Connection,
+    /// The peer was cut off for a lie.
+    Lie,
+    /// RDMA: a work request failed.
+    Completion,
+    /// RDMA: the device said that something is broken.
+    Event,
+    /// RDMA: a call of the library failed.
+    Call,
+}
+
+impl LaneEnd {
+    /// All of them.
+    pub const ALL: [LaneEnd; 7] = [
+        LaneEnd::Closed,
+        LaneEnd::Replaced,
+        LaneEnd::Connection,
+        LaneEnd::Lie,
+        LaneEnd::Completion,
+        LaneEnd::Event,
+        LaneEnd::Call,
+    ];
 }

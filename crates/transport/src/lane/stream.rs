@@ -4,7 +4,7 @@
 //! socket. What is short is written by whichever thread has something to say, without waiting; what is long
 //! or would have to wait is left to the lane's writing thread.
 
-use super::{Lane, LaneKind, LaneStatus};
+use super::{Lane, LaneEnd, LaneKind, LaneStatus};
 use crate::batch::{Batch, BATCH_SLICES};
 use crate::connection::{Connection, Wait};
 use crate::driver::{fill, Destination, Much, BULK_BYTES};
@@ -301,9 +301,14 @@ impl Lane for Stream {
             why_not: self.why_not.clone(),
             rail: None,
             channel: None,
+            direct_bytes_in: 0,
             bytes_out: self.bytes_out.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
         }
+    }
+
+    fn broke(&self) -> Option<LaneEnd> {
+        None
     }
 
     fn heard_ms(&self, now_ms: u64) -> u64 {

@@ -10,11 +10,12 @@ use crate::cursors::Ring;
 use crate::driver::{Destination, Driver, Much, Sent};
 use crate::endpoint::Shared;
 use crate::frame::{Flow, Frame, LaneKey, ResetReason, Wish, LANES_MAX};
-use crate::lane::{Lane, LaneStatus};
+use crate::lane::{Lane, LaneEnd, LaneStatus};
 use crate::owner::{Event, Owner, Payload};
 use crate::places::Chunk;
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
+use rgaps_verbs::ChannelCounts;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -123,12 +124,56 @@ pub struct LinkCounts {
     pub rdma_opened: u64,
     /// How often RDMA broke, or could not be had.
     pub rdma_failed: u64,
+    /// What went over RDMA lanes, and what held it up.
+    pub rdma: RdmaCounts,
+    /// Lanes that ended, in the order of [`LaneEnd::ALL`].
+    pub ends: [u64; LaneEnd::ALL.len()],
+}
+
+/// What RDMA lanes counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdmaCounts {
+    /// Bytes that were copied through rings of the peer.
+    pub ring_bytes_out: u64,
+    /// Bytes that were copied through rings of this end.
+    pub ring_bytes_in: u64,
+    /// Bytes that were written into their place at the peer.
+    pub direct_bytes_out: u64,
+    /// Bytes that the peer wrote into their place here.
+    pub direct_bytes_in: u64,
+    /// Works that were posted, and doorbells rung for them.
+    pub works: u64,
+    /// See above.
+    pub doorbells: u64,
+    /// How often a frame waited for bytes of the peer's ring,
+    pub stalls_ring: u64,
+    /// for receives of the peer,
+    pub stalls_receives: u64,
+    /// for slots of the send queue, which the completion queue has, too.
+    pub stalls_sends: u64,
+}
+
+impl RdmaCounts {
+    fn add(&mut self, channel: &ChannelCounts, direct_bytes_in: u64) {
+        self.ring_bytes_out += channel.bytes_sent;
+        self.ring_bytes_in += channel.bytes_received;
+        self.direct_bytes_out += channel.direct_bytes_sent;
+        self.direct_bytes_in += direct_bytes_in;
+        self.works += channel.works;
+        self.doorbells += channel.doorbells;
+        self.stalls_ring += channel.stalls_ring;
+        self.stalls_receives += channel.stalls_receives;
+        self.stalls_sends += channel.stalls_sends;
+    }
 }
 
 impl LinkCounts {
     fn add_lane(&mut self, lane: &LaneStatus) {
         self.wire_bytes_out += lane.bytes_out;
         self.wire_bytes_in += lane.bytes_in;
+        if let Some(channel) = &lane.channel {
+            self.rdma.add(channel, lane.direct_bytes_in);
+        }
     }
 }
 
@@ -164,6 +209,22 @@ struct Core {
     beat: u64,
     /// Of lanes that ended, and what is counted here.
     counts: LinkCounts,
+}
+
+impl Core {
+    /// Why a lane ended.
+    fn end_of(&self, open: &Open, now_ms: u64) -> LaneEnd {
+        if open.replaced {
+            return LaneEnd::Replaced;
+        }
+        if self.closing || self.restarting {
+            return LaneEnd::Closed;
+        }
+        if now_ms < self.penalty_until_ms {
+            return LaneEnd::Lie;
+        }
+        open.lane.broke().unwrap_or(LaneEnd::Connection)
+    }
 }
 
 /// A link, as its threads see it.
@@ -425,6 +486,13 @@ impl Running {
         if let Some(open) = &ended {
             core.counts.add_lane(&open.lane.status());
             core.counts.lanes_ended += 1;
+            let end = core.end_of(open, now_ms);
+            core.counts.ends[end as usize] += 1;
+            core.driver.event(Event::LaneEnded {
+                lane,
+                end,
+                why: why.clone(),
+            });
             if open.is_rdma && !core.closing && !core.restarting {
                 self.rdma_failed(&mut core, why.clone());
             }

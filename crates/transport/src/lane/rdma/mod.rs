@@ -11,7 +11,7 @@ mod agree;
 mod reading;
 mod spin;
 
-use super::{Lane, LaneKind, LaneStatus};
+use super::{Lane, LaneEnd, LaneKind, LaneStatus};
 use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES};
 use crate::connection::Connection;
 use crate::driver::Much;
@@ -21,7 +21,7 @@ use crate::owner::Payload;
 use crate::rdma::Table;
 use crate::running::Running;
 use reading::Reading;
-use rgaps_verbs::{Channel, Direct, Progress};
+use rgaps_verbs::{Channel, ChannelError, Direct, Progress};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use spin::Spin;
 use std::collections::VecDeque;
@@ -61,6 +61,7 @@ pub(crate) struct RdmaLane {
     spoke_ms: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+    direct_bytes_in: AtomicU64,
 }
 
 #[derive(Default)]
@@ -115,6 +116,7 @@ impl RdmaLane {
             spoke_ms: AtomicU64::new(now_ms),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
+            direct_bytes_in: AtomicU64::new(0),
         })
     }
 
@@ -175,8 +177,11 @@ impl RdmaLane {
     fn progress(&self, reading: &mut Reading, link: &Running) -> Result<Progress, String> {
         let mut each = |record: &[u8]| {
             self.listens.store(false, SeqCst);
-            self.bytes_in.fetch_add(record.len() as u64, Relaxed);
-            reading.record(record, link)
+            let direct = reading.record(record, link)?;
+            self.direct_bytes_in.fetch_add(direct, Relaxed);
+            let bytes = record.len() as u64 + direct;
+            self.bytes_in.fetch_add(bytes, Relaxed);
+            Ok(())
         };
         let progress = self.channel().progress(&mut each);
         progress.map_err(|error| self.lost(error))
@@ -408,9 +413,21 @@ impl Lane for RdmaLane {
             why_not: None,
             rail: Some(self.channel().device().name().into()),
             channel: Some(self.channel().counts()),
+            direct_bytes_in: self.direct_bytes_in.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
         }
+    }
+
+    fn broke(&self) -> Option<LaneEnd> {
+        Some(match self.channel().ended()? {
+            ChannelError::Completion { .. } => LaneEnd::Completion,
+            ChannelError::Event(_) => LaneEnd::Event,
+            ChannelError::Lie(_) => LaneEnd::Lie,
+            ChannelError::Verbs(_) => LaneEnd::Call,
+            // This end, for its own reasons.
+            _ => return None,
+        })
     }
 
     fn heard_ms(&self, now_ms: u64) -> u64 {

@@ -23,10 +23,10 @@ impl Reading {
         }
     }
 
-    /// One record, as the peer posted it.
-    pub(super) fn record(&mut self, record: &[u8], link: &Running) -> Result<(), String> {
+    /// One record, as the peer posted it. How many bytes it had written by itself.
+    pub(super) fn record(&mut self, record: &[u8], link: &Running) -> Result<u64, String> {
         match record.split_first() {
-            Some((&STREAM, bytes)) => self.bytes(bytes, link),
+            Some((&STREAM, bytes)) => self.bytes(bytes, link).map(|()| 0),
             Some((&DIRECT, head)) => self.direct(head, link),
             _ => Err(self.lie("its record is of no kind", link)),
         }
@@ -37,7 +37,7 @@ impl Reading {
     }
 
     /// A chunk that the peer wrote itself.
-    fn direct(&mut self, head: &[u8], link: &Running) -> Result<(), String> {
+    fn direct(&mut self, head: &[u8], link: &Running) -> Result<u64, String> {
         let (frame, used) = self.frame(head, link)?;
         if used < head.len() || self.landing.is_some() {
             return Err(self.lie("it has more than one chunk's frame", link));
@@ -51,7 +51,8 @@ impl Reading {
         if chunk.part.take().is_some() {
             link.landed_part(&chunk, frame.payload_bytes());
         }
-        link.landed(self.lane, &[])
+        link.landed(self.lane, &[])?;
+        Ok(frame.payload_bytes())
     }
 
     fn frame(&self, bytes: &[u8], link: &Running) -> Result<(Frame, usize), String> {
