@@ -10,7 +10,7 @@ use crate::wire::Source;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Changes of where a publisher's messages go, and of how they are numbered, that are remembered.
 const MAX_PARTS: usize = 4096;
@@ -70,10 +70,12 @@ struct State {
     untaken: BTreeMap<u64, u64>,
     /// How often each is on its way, by its number elsewhere.
     outstanding: BTreeMap<u64, u32>,
-    /// Hosts that the sending side can reach.
+    /// Hosts that the sending side sends to.
     served: BTreeSet<String>,
-    /// Until then messages wait for those that it cannot.
-    until: Option<Instant>,
+    /// Hosts that messages are to go to, by those that they come from.
+    expected: BTreeMap<String, BTreeSet<String>>,
+    /// Until then messages wait for those of them that it does not send to.
+    until: BTreeMap<String, Instant>,
 }
 
 /// A publisher elsewhere, as messages of it go on.
@@ -116,7 +118,8 @@ impl Relay {
         first.map_or(u64::MAX, |(sequence, _)| *sequence)
     }
 
-    /// The hosts that the sending side reaches now. Of what is published and not taken nothing is kept for others.
+    /// The hosts that the sending side sends to from now on; it says so itself, so that none is waited for less before it
+    /// does. Of what is published and not taken nothing is kept for others.
     pub fn serve(&self, hosts: BTreeSet<String>) {
         let mut state = self.state();
         if hosts.is_empty() && !state.served.is_empty() {
@@ -128,21 +131,37 @@ impl Relay {
             self.ours.0.again.fetch_sub(again.len(), Ordering::AcqRel);
         }
         state.served = hosts;
+        let State { served, until, .. } = &mut *state;
+        until.retain(|host, _| !served.contains(host));
     }
 
-    /// Messages are to go to these. They wait for so long for ways there.
-    pub fn expect(&self, carry: &Carry, patience: Duration) {
+    /// Messages from where these come from are to go to these hosts, and to no others. Each waits until then for ways to
+    /// them, unless that was said of the host before.
+    pub fn expect(&self, carry: &Carry, until: Instant) {
         let mut state = self.state();
-        if !carry.hosts.is_subset(&state.served) {
-            state.until = Some(Instant::now() + patience);
-        }
+        let from = carry.way.last().cloned().unwrap_or_default();
+        state.expected.insert(from, carry.hosts.clone());
+        let known = std::mem::take(&mut state.until);
+        let missing = carry.hosts.difference(&state.served);
+        let missing = missing.map(|host| (host.clone(), known.get(host).copied().unwrap_or(until)));
+        let missing: Vec<_> = missing.collect();
+        let named = |host: &String| state.expected.values().any(|all| all.contains(host));
+        let others = known.into_iter().filter(|(host, _)| named(host));
+        state.until = others.chain(missing).collect();
     }
 
     /// Whether a message that is for these may go on, or waits until there is a way.
     pub fn admit(&self, carry: &Carry) -> Admission {
         let state = self.state();
-        let waits = !carry.hosts.is_subset(&state.served);
-        match waits && state.until.is_some_and(|until| Instant::now() < until) {
+        let now = Instant::now();
+        // Those that it was for when it set out, and is for still.
+        let expected = carry.way.last().and_then(|from| state.expected.get(from));
+        let mut missing = carry.hosts.difference(&state.served);
+        let waits = missing.any(|host| {
+            expected.is_some_and(|hosts| hosts.contains(host))
+                && state.until.get(host).is_some_and(|until| now < *until)
+        });
+        match waits {
             true => Admission::Wait,
             false => Admission::Now,
         }
@@ -348,6 +367,7 @@ impl Ours {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn carry(hosts: &[&str]) -> Arc<Carry> {
         Arc::new(Carry {
@@ -425,7 +445,7 @@ mod tests {
         let again =
             |sequence, after| relay.repeat(sequence, &[], Box::new([1]), carry.clone(), after);
         assert_eq!(relay.admit(&carry), Admission::Now);
-        relay.expect(&carry, Duration::from_secs(60));
+        relay.expect(&carry, Instant::now() + Duration::from_secs(60));
         assert_eq!(relay.admit(&carry), Admission::Wait);
         relay.serve(["c".to_owned()].into());
         assert_eq!(relay.admit(&carry), Admission::Now);
@@ -445,6 +465,29 @@ mod tests {
         again(5, 1);
         ours.remove(70);
         assert!(relay.is_idle() && ours.0.again.load(Ordering::Acquire) == 0);
+    }
+
+    #[test]
+    fn messages_wait_for_hosts_that_they_are_for_and_that_may_be_reached() {
+        let relay = served(&["c"]);
+        let (both, one) = (carry(&["c", "d"]), carry(&["c"]));
+        let soon = Instant::now() + Duration::from_secs(60);
+        assert_eq!(relay.admit(&both), Admission::Now);
+        relay.expect(&both, soon);
+        assert_eq!(relay.admit(&both), Admission::Wait);
+        assert_eq!(relay.admit(&one), Admission::Now);
+        // It is not for them any more.
+        relay.expect(&one, soon);
+        assert_eq!(relay.admit(&both), Admission::Now);
+        // For long, and from then on again and again.
+        relay.expect(&both, Instant::now());
+        relay.expect(&both, soon);
+        assert_eq!(relay.admit(&both), Admission::Now);
+        // They were reached.
+        relay.serve(["c", "d"].map(str::to_owned).into());
+        relay.serve(["c"].map(str::to_owned).into());
+        relay.expect(&both, soon);
+        assert_eq!(relay.admit(&both), Admission::Wait);
     }
 
     #[test]

@@ -103,6 +103,18 @@ fn nothing_is_lost_when_the_links_at_the_end_are_killed() {
 }
 
 #[test]
+fn nothing_is_lost_when_the_links_between_start_again_while_the_end_is_away() {
+    nothing_is_lost(|hosts| {
+        hosts[2].kill_links();
+        std::thread::sleep(Duration::from_millis(300));
+        hosts[1].kill_links();
+        hosts[1].start_links();
+        std::thread::sleep(Duration::from_secs(5));
+        hosts[2].start_links();
+    });
+}
+
+#[test]
 fn a_host_between_two_carries_messages_on_once_per_hop() {
     const COUNT: u64 = 100;
     let hosts = row(3, "");

@@ -173,7 +173,9 @@ impl Coordinator {
         let rule = links.may_cross(Direction::Receive, host, &topic).err();
         let quota = links.quota(host, &topic);
         let (mut short, mut crowded) = (None, false);
-        let patience = WAY_PATIENCE.min(Duration::from_millis(links.outage_ms));
+        // A host that was started again does not know whom it reaches, and those that it did may be away too.
+        let outage = Duration::from_millis(links.outage_ms);
+        let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
         let sources = match rule {
             Some(_) => &[][..],
             None => &stream.publishers[..],
@@ -239,7 +241,7 @@ impl Coordinator {
                 Ok(landing) => {
                     self.routes.landed(&topic, *publisher, &landing);
                     if let Some(carry) = &carry {
-                        landing.relay.expect(carry, patience);
+                        landing.relay.expect(carry, until);
                     }
                     peer.landings.insert(flow, landing.clone(), carry);
                     let incoming = peer.incoming.entry(number).or_insert_with(|| Incoming {

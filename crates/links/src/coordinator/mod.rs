@@ -59,6 +59,8 @@ pub struct Coordinator {
     node: Node,
     config: Config,
     own: Host,
+    /// When this life of the links began.
+    begun: Instant,
     plane: Plane,
     endpoint: Endpoint,
     /// Why this host has no RDMA, if it has none.
@@ -161,6 +163,7 @@ impl Coordinator {
         Ok(Coordinator {
             node,
             own,
+            begun: Instant::now(),
             plane,
             endpoint,
             no_rdma,

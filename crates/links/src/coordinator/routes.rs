@@ -1,7 +1,8 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
 use super::topics::Outward;
-use super::Coordinator;
+use super::{forwarder, Coordinator};
+use crate::forward::Order;
 use crate::keys::Want;
 use crate::land::Landing;
 use crate::peer::Peer;
@@ -17,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// A host without lanes for so long is reached through another, if it can be; and a way has to be there for so long.
 const RELAY_AFTER: Duration = Duration::from_millis(500);
-/// What was wanted stays for so long after the way to a host has changed, or its links have been started again.
+/// What was wanted stays for so long after the way to a host has changed.
 const WANTS_OVERLAP: Duration = Duration::from_secs(2);
-/// How long messages wait for a way that is to be there. Hosts that are started again are linked before.
+/// How long messages wait for a way that is to be there, beside those of a host that was started again.
 pub(super) const WAY_PATIENCE: Duration = Duration::from_secs(3);
 /// How often ways are looked at when nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
@@ -53,6 +54,13 @@ impl Onward {
     }
 }
 
+/// Where a publisher's messages land.
+struct Landed {
+    landing: Weak<Landing>,
+    /// The hosts that they go on to, as the forwarder was told.
+    hosts: BTreeSet<String>,
+}
+
 /// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
@@ -60,7 +68,7 @@ pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
     looked: Option<Instant>,
     /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Weak<Landing>>,
+    landings: BTreeMap<(String, u64), Landed>,
     /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
     leaving: Vec<(String, Flow, Arc<Landing>)>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
@@ -75,12 +83,20 @@ impl Routes {
 
     /// Where a publisher's messages land, whatever host they come through.
     pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<Landing>> {
-        self.landings.get(&(topic.to_owned(), publisher))?.upgrade()
+        let known = self.landings.get(&(topic.to_owned(), publisher))?;
+        known.landing.upgrade()
     }
 
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<Landing>) {
         let key = (topic.to_owned(), publisher);
-        self.landings.insert(key, Arc::downgrade(landing));
+        let known = self.landings.get(&key);
+        if known.is_none_or(|known| known.landing.as_ptr() != Arc::as_ptr(landing)) {
+            let landed = Landed {
+                landing: Arc::downgrade(landing),
+                hosts: BTreeSet::new(),
+            };
+            self.landings.insert(key, landed);
+        }
     }
 
     /// A publisher is gone; what is on its way on is not.
@@ -94,7 +110,7 @@ impl Routes {
     pub(super) fn publishers(&self, topic: &str) -> BTreeSet<u64> {
         let of_topic = (topic.to_owned(), 0)..=(topic.to_owned(), u64::MAX);
         let here = self.landings.range(of_topic);
-        let here = here.filter(|(_, landing)| landing.strong_count() > 0);
+        let here = here.filter(|(_, landed)| landed.landing.strong_count() > 0);
         here.map(|((_, publisher), _)| *publisher).collect()
     }
 
@@ -123,14 +139,14 @@ impl Coordinator {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         self.routes.ways.expire(outage);
         for peer in self.peers.values_mut() {
-            self.dirty |= peer.through.forget_doubted(WANTS_OVERLAP);
+            self.dirty |= peer.through.forget_doubted(outage);
         }
         self.routes
             .leaving
             .retain(|(.., landing)| !landing.relay.is_idle());
         self.routes
             .landings
-            .retain(|_, landing| landing.strong_count() > 0);
+            .retain(|_, landed| landed.landing.strong_count() > 0);
         let mut ends: BTreeSet<String> = self.routes.ways.ends().into_iter().cloned().collect();
         ends.extend(self.peers.keys().cloned());
         ends.remove(&self.own.host);
@@ -341,9 +357,10 @@ impl Coordinator {
     }
 
     /// What lands here is held until it is there where this host reaches, and no longer.
-    pub(super) fn serve(&self, onward: &BTreeMap<String, Vec<Onward>>) {
-        for ((topic, publisher), landing) in &self.routes.landings {
-            let Some(landing) = landing.upgrade() else {
+    pub(super) fn serve(&mut self, onward: &BTreeMap<String, Vec<Onward>>) {
+        let leaving = &self.routes.leaving;
+        for ((topic, publisher), landed) in &mut self.routes.landings {
+            let Some(landing) = landed.landing.upgrade() else {
                 continue;
             };
             let goes = onward.get(topic).is_some_and(|all| {
@@ -351,20 +368,19 @@ impl Coordinator {
                 all.any(|onward| onward.source.publisher == *publisher)
             });
             let of_topic = self.topics.get(topic).filter(|of| of.has.is_some());
-            let leaving = || {
-                self.routes
-                    .leaving
-                    .iter()
-                    .any(|(.., l)| Arc::ptr_eq(l, &landing))
-            };
-            let hosts = match of_topic {
+            let leaving = || leaving.iter().any(|(.., l)| Arc::ptr_eq(l, &landing));
+            let hosts: BTreeSet<String> = match of_topic {
                 Some(of_topic) if goes || leaving() => {
                     let hosts = of_topic.hosts.values().flat_map(BTreeMap::keys);
                     hosts.cloned().collect()
                 }
                 _ => BTreeSet::new(),
             };
-            landing.relay.serve(hosts);
+            if hosts != landed.hosts {
+                landed.hosts.clone_from(&hosts);
+                let order = Order::Serve(landing.relay.clone(), hosts);
+                forwarder(&self.forwarders, topic).order(order);
+            }
         }
     }
 
@@ -376,16 +392,21 @@ impl Coordinator {
             for (stream, incoming) in &peer.incoming {
                 let sources = incoming.stream.publishers.iter();
                 for source in sources.filter(|source| !source.carry.is_empty()) {
+                    let flow = Flow {
+                        topic: *stream,
+                        incarnation: source.publisher,
+                    };
                     // What has no place here is nobody's to wait for.
+                    let passed = peer.landings.passed(flow).unwrap_or(u64::MAX);
                     let landing = incoming.landings.get(&source.publisher);
-                    let passed = landing.map_or(u64::MAX, |landing| landing.passed());
                     passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
                     all.insert((*stream, source.publisher), passed);
                 }
             }
             let leaving = self.routes.leaving.iter().filter(|(of, ..)| of == host);
             for (_, flow, landing) in leaving {
-                all.insert((flow.topic, flow.incarnation), landing.passed());
+                // All of it has come.
+                all.insert((flow.topic, flow.incarnation), landing.relay.floor());
             }
             for said in peer.through.tell_passed(all) {
                 peer.say(self.own.incarnation, &said);

@@ -13,7 +13,7 @@ pub use self::held::Held;
 use self::topic::Topic;
 use crate::figures::TimesOut;
 use crate::notes::Notes;
-use crate::relay::Ours;
+use crate::relay::{Ours, Relay};
 use crate::traces::LinkTraces;
 use crate::wire::Passed;
 use rgaps::{Node, Subscriber, Token, WaitSet};
@@ -110,6 +110,8 @@ pub enum Order {
     Passed(String, Passed),
     /// A topic goes nowhere any more.
     End(String),
+    /// Messages that come through here go to these hosts, as was ordered before.
+    Serve(Arc<Relay>, BTreeSet<String>),
 }
 
 /// A thread that forwards topics.
@@ -294,6 +296,7 @@ impl Thread {
                     self.take_leave(topic);
                 }
             }
+            Order::Serve(relay, hosts) => relay.serve(hosts),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A publisher elsewhere, as it publishes here.
 
 use super::places::{Landed, Repeated};
-use super::Landings;
+use super::{Came, Landings};
 use crate::committed::Mark;
 use crate::fetch::Wanted;
 use crate::quotas::Reserved;
@@ -112,6 +112,7 @@ impl Landing {
         sequence: u64,
         bytes: u64,
         carry: Option<Arc<Carry>>,
+        came: Came,
         owner: &Landings,
     ) -> Room {
         let (arrived, notes) = (&owner.arrived, &owner.notes);
@@ -141,6 +142,7 @@ impl Landing {
                 length: bytes,
                 landing: self.clone(),
                 carry,
+                came,
             }));
         }
         let mut loan = match self.loan(bytes, owner) {
@@ -167,6 +169,7 @@ impl Landing {
             bytes,
             landing: self.clone(),
             carry,
+            came,
             arrived: arrived.clone(),
             placed_ns: monotonic_ns(),
             turn_ns: None,
@@ -233,13 +236,6 @@ impl Landing {
 
     fn fetched(&self) -> MutexGuard<'_, Fetched> {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Below this all is where it is to go.
-    pub fn passed(&self) -> u64 {
-        // In this order: what is published between is not passed.
-        let next = self.next.load(Ordering::Acquire);
-        self.relay.floor().min(next)
     }
 
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {

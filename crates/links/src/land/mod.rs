@@ -66,6 +66,18 @@ pub struct Arrived {
 struct Bound {
     landing: Arc<Landing>,
     carry: Option<Arc<Carry>>,
+    came: Came,
+}
+
+/// How far a flow's messages have come, in their order.
+#[derive(Clone, Default)]
+struct Came(Arc<AtomicU64>);
+
+impl Came {
+    /// Those below this have, or never will.
+    fn up_to(&self, next: u64) {
+        self.0.fetch_max(next, Ordering::AcqRel);
+    }
 }
 
 #[derive(Default)]
@@ -123,7 +135,14 @@ impl Landings {
         let mut flows = self.flows();
         flows.strangers.remove(&flow);
         flows.refused.remove(&flow);
-        flows.known.insert(flow, Bound { landing, carry });
+        let known = flows.known.get(&flow);
+        let came = known.map(|known| known.came.clone()).unwrap_or_default();
+        let bound = Bound {
+            landing,
+            carry,
+            came,
+        };
+        flows.known.insert(flow, bound);
     }
 
     /// Where a flow's messages land, and the publisher's others.
@@ -131,6 +150,15 @@ impl Landings {
         let flows = self.flows();
         let bound = flows.known.get(&flow);
         bound.map(|bound| bound.landing.clone())
+    }
+
+    /// A flow's messages below this are where they are to go. What was published here in a former life, or came another
+    /// way, is not unless it has come in this flow too: who sends it holds it for those that it goes on to.
+    pub fn passed(&self, flow: Flow) -> Option<u64> {
+        let bound = self.flows().known.get(&flow).cloned()?;
+        // In this order: what comes between is not passed.
+        let came = bound.came.0.load(Ordering::Acquire);
+        Some(bound.landing.relay.floor().min(came))
     }
 
     /// A stream of this topic has no place here, for this reason, or has again.
@@ -205,7 +233,11 @@ impl Owner for Landings {
                 host: self.host.clone(),
             }));
         }
-        let Bound { landing, carry } = {
+        let Bound {
+            landing,
+            carry,
+            came,
+        } = {
             let mut flows = self.flows();
             match flows.known.get(&flow) {
                 Some(bound) => bound.clone(),
@@ -237,7 +269,7 @@ impl Owner for Landings {
                 }
             }
         };
-        let room = landing.begin(sequence, bytes, carry, self);
+        let room = landing.begin(sequence, bytes, carry, came, self);
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -264,9 +296,10 @@ impl Owner for Landings {
             }
             Event::Missed { flow, first, next } => {
                 let landing = self.flows().known.get(flow).cloned();
-                let Some(Bound { landing, .. }) = landing else {
+                let Some(Bound { landing, came, .. }) = landing else {
                     return;
                 };
+                came.up_to(*next);
                 let _turn = landing.turn();
                 let published = landing.next.load(Ordering::Acquire);
                 let missed = next.saturating_sub(published.max(*first));

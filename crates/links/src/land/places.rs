@@ -1,6 +1,6 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Arrived, Heard, Landing};
+use super::{Arrived, Came, Heard, Landing};
 use crate::notes::Notes;
 use crate::relay::{Admission, Carry};
 use crate::wire::{from_wall, monotonic_ns, Meta};
@@ -19,6 +19,7 @@ pub(super) struct Landed {
     pub(super) bytes: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Option<Arc<Carry>>,
+    pub(super) came: Came,
     pub(super) arrived: Arc<Arrived>,
     /// When it had its place, and its turn.
     pub(super) placed_ns: u64,
@@ -48,6 +49,7 @@ impl Place for Landed {
                 let bytes: Box<[u8]> = self.memory().into();
                 landing.repeat(sequence, meta, bytes, carry);
             }
+            self.came.up_to(sequence + 1);
             return Ok(());
         }
         let Some(mut loan) = self.loan.take() else {
@@ -59,6 +61,7 @@ impl Place for Landed {
             tracing::warn!(topic, sequence, "a message with a description that is none");
             landing.gap.fetch_add(1, Ordering::AcqRel);
             self.landing.pass(sequence + 1);
+            self.came.up_to(sequence + 1);
             return Ok(());
         };
         loan.truncate(meta.bytes);
@@ -115,6 +118,7 @@ impl Place for Landed {
             },
         }
         self.landing.pass(sequence + 1);
+        self.came.up_to(sequence + 1);
         Ok(())
     }
 }
@@ -138,6 +142,7 @@ pub(super) struct Repeated {
     pub(super) length: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Arc<Carry>,
+    pub(super) came: Came,
 }
 
 impl Place for Repeated {
@@ -155,6 +160,7 @@ impl Place for Repeated {
             let carry = self.carry.clone();
             self.landing.repeat(sequence, meta, bytes, carry);
         }
+        self.came.up_to(sequence + 1);
         Ok(())
     }
 }

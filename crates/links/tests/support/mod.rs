@@ -4,9 +4,12 @@
 pub mod stream;
 
 use rgaps::{Config, Node, PeerState, PeerTopic, Publisher, Sample, Subscriber};
+use rustix::fs::{flock, FlockOperation};
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
@@ -126,14 +129,24 @@ pub struct Host {
     pub links: Option<Process>,
 }
 
-/// Addresses that nobody has, for a moment at least.
+/// Ports that no other test has, of this process or another, and that the kernel gives to nobody by itself.
 pub fn ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    held.iter()
-        .map(|listener| listener.local_addr().unwrap().port())
-        .collect()
+    static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let dir = std::env::temp_dir().join("rgaps-test-ports");
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut held = HELD.lock().unwrap();
+    let mut free = (20_000..32_000).filter(|port| {
+        let file = File::create(dir.join(port.to_string())).unwrap();
+        let is_ours = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let is_free = is_ours && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if is_free {
+            held.push(file);
+        }
+        is_free
+    });
+    let found: Vec<u16> = free.by_ref().take(count).collect();
+    assert_eq!(found.len(), count, "too few ports are free");
+    found
 }
 
 /// So many hosts that know of each other; `more` goes into each `[links]`.
