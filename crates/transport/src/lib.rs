@@ -38,7 +38,7 @@ pub use driver::Sent;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
 pub use hello::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use owner::{Event, Owner, Payload, Place, Room};
+pub use owner::{Event, OnCard, Owner, Payload, Place, Room};
 pub use rate::Rate;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use receiver::{Places, Receiver, ReceiverConfig};

@@ -1,6 +1,6 @@
 //! Places that several lanes' threads write at the same time, each its own part.
 
-use crate::owner::Place;
+use crate::owner::{OnCard, Place};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +10,8 @@ pub(crate) struct Landing {
     place: *mut dyn Place,
     memory: *mut u8,
     bytes: usize,
+    /// Where the peer's card is to write instead.
+    on_card: Option<Arc<dyn OnCard>>,
     /// Starts and ends of the parts that are out.
     lent: Mutex<BTreeMap<usize, usize>>,
 }
@@ -22,7 +24,8 @@ unsafe impl Sync for Landing {}
 
 impl Landing {
     /// `None` if the place does not have so many bytes.
-    pub(crate) fn new(place: Box<dyn Place>, bytes: u64) -> Option<Self> {
+    pub(crate) fn new(mut place: Box<dyn Place>, bytes: u64) -> Option<Self> {
+        let on_card = place.on_card();
         let place = Box::into_raw(place);
         // SAFETY: it was a box a line ago, and nobody else has it.
         let memory = unsafe { (*place).memory() };
@@ -30,6 +33,7 @@ impl Landing {
             memory: memory.as_mut_ptr(),
             bytes: memory.len(),
             place,
+            on_card,
             lent: Mutex::default(),
         };
         (landing.bytes as u64 == bytes).then_some(landing)
@@ -38,6 +42,11 @@ impl Landing {
     /// Its first byte's address, and how many there are.
     pub(crate) fn memory(&self) -> (u64, u64) {
         (self.memory as u64, self.bytes as u64)
+    }
+
+    /// Where the peer's card is to write instead, if it can.
+    pub(crate) fn on_card(&self) -> Option<&Arc<dyn OnCard>> {
+        self.on_card.as_ref()
     }
 
     /// A part to write; `None` if it lies outside, or somebody has some of it.
@@ -56,7 +65,8 @@ impl Landing {
 
     /// The place, when no part is out.
     pub(crate) fn into_place(self: Arc<Self>) -> Option<Box<dyn Place>> {
-        let landing = std::mem::ManuallyDrop::new(Arc::into_inner(self)?);
+        let mut landing = std::mem::ManuallyDrop::new(Arc::into_inner(self)?);
+        landing.on_card = None;
         // SAFETY: it came from a box and is taken back once: this landing's `drop` does not run. (Its map
         // of parts is empty then and holds no memory.)
         Some(unsafe { Box::from_raw(landing.place) })

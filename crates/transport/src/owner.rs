@@ -2,6 +2,7 @@
 
 use crate::frame::Flow;
 use crate::lane::LaneEnd;
+use std::sync::Arc;
 
 /// A message's bytes. They stay where they are, unchanged, until the last clone of them is dropped: that is when
 /// they are acknowledged (or given up) and no lane reads them any more.
@@ -15,6 +16,12 @@ pub trait Payload: Send + Sync + 'static {
     }
     /// A part that is there. Called by lanes' threads, with bounds within [`Payload::bytes`].
     fn slice(&self, from: usize, to: usize) -> &[u8];
+    /// The address of the first byte for network cards, of bytes that are where the CPU does not read them: on a GPU. A
+    /// lane whose card knows that memory ([`crate::Registrar::register_dmabuf`]) has it read them there, if the peer can be written
+    /// directly; all else takes [`Payload::slice`], which has to copy them then.
+    fn direct(&self) -> Option<u64> {
+        None
+    }
 }
 
 macro_rules! payload_of_slices {
@@ -37,10 +44,26 @@ pub trait Place: Send + 'static {
     /// As many bytes as were asked for. Called once; lanes write there until the place is committed or dropped.
     fn memory(&mut self) -> &mut [u8];
 
+    /// Where it is better that the peer's network card writes: on a GPU. Called once, before `memory`.
+    fn on_card(&mut self) -> Option<Arc<dyn OnCard>> {
+        None
+    }
+
     /// All bytes are there, and it is the message's turn in its flow: once for a sequence, in their order. It does not
     /// block: `Err` gives the place back if the message cannot go on now. Then the flow waits, no other, and
     /// it is asked again after [`crate::Link::retry`] and every few milliseconds. The sender hears of it only after `Ok`.
     fn commit(self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>>;
+}
+
+/// Memory of a place that network cards reach and the CPU does not. It has as many bytes as the place. Each part of a message
+/// is written here or to [`Place::memory`], or first to one and later to the other: then the later one counts.
+pub trait OnCard: Send + Sync + 'static {
+    /// The address of its first byte, as the endpoint's cards know it ([`crate::Registrar::register_dmabuf`]).
+    fn address(&self) -> u64;
+
+    /// These bytes have landed, directly here or in [`Place::memory`]: in any order, from lanes' threads, also after others.
+    /// Who has such memory hears of it here and not by [`Owner::landed`].
+    fn landed(&self, from: u64, bytes: u64, directly: bool);
 }
 
 /// What came of asking for memory.

@@ -3,7 +3,7 @@
 use crate::frame::{Flow, Meta, Remote, MESSAGE_BYTES_MAX};
 use crate::link::Span;
 use crate::memory::{Landing, Part};
-use crate::owner::{Owner, Place, Room};
+use crate::owner::{OnCard, Owner, Place, Room};
 use crate::rdma::Table;
 use crate::receiver::Places;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,8 @@ struct Given {
     landing: Option<Arc<Landing>>,
     /// Where it is for a peer that writes there itself.
     remote: Option<Remote>,
+    /// And that is the place's memory on a card.
+    is_on_card: bool,
 }
 
 /// The places that are given to grants.
@@ -38,6 +40,10 @@ pub(crate) struct Chunk {
     pub(crate) part: Option<Part>,
     /// The peer may have written it itself.
     pub(crate) is_remote: bool,
+    /// And then it is not in `part`.
+    pub(crate) is_on_card: bool,
+    /// Who hears of all that lands, if it is not the owner.
+    pub(crate) hears: Option<Arc<dyn OnCard>>,
 }
 
 impl Landings {
@@ -72,6 +78,8 @@ impl Landings {
             from,
             part,
             is_remote: given.remote.is_some(),
+            is_on_card: given.is_on_card,
+            hears: given.landing.as_ref().and_then(|of| of.on_card().cloned()),
         })
     }
 
@@ -119,16 +127,19 @@ impl Places for Landings {
             }
         };
         let at = self.range(bytes);
-        let remote = landing.as_ref().and_then(|landing| {
-            let (start, bytes) = landing.memory();
-            self.registered.remote(start, bytes)
-        });
+        let of = |start, bytes| self.registered.remote(start, bytes);
+        let on_card = landing.as_ref().and_then(|landing| landing.on_card());
+        let on_card = on_card.and_then(|on_card| of(on_card.address(), bytes));
+        let is_on_card = on_card.is_some();
+        // Where the rails do not know that, the host's memory does as well.
+        let remote = on_card.or_else(|| of(landing.as_ref()?.memory().0, bytes));
         let given = Given {
             flow,
             sequence,
             bytes,
             landing,
             remote,
+            is_on_card,
         };
         self.given.insert(at, given);
         Some(at)

@@ -3,6 +3,7 @@
 use crate::frame::{Remote, RAILS_MAX};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Region, VerbsError};
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, RwLock};
 use thiserror::Error;
 
@@ -78,13 +79,12 @@ impl Table {
         self: &Arc<Self>,
         rdma: &Rdma,
         memory: &Arc<dyn Memory>,
-        access: Access,
+        register: impl Fn(&Arc<Device>) -> Result<Arc<Region>, VerbsError>,
     ) -> Result<Registered, RdmaError> {
         let (start, bytes) = (memory.start() as u64, memory.bytes() as u64);
         let mut regions = Vec::with_capacity(rdma.rails.len());
         for device in &rdma.rails {
-            let region = Region::new(device, Arc::clone(memory), access);
-            regions.push(region.map_err(|error| RdmaError::Register {
+            regions.push(register(device).map_err(|error| RdmaError::Register {
                 device: device.name().into(),
                 error,
             })?);
@@ -125,9 +125,8 @@ impl Table {
     }
 
     /// Where bytes lie in what a rail knows.
-    pub(crate) fn local(&self, bytes: &[u8], rail: u8) -> Option<(Arc<Region>, u64)> {
-        let start = bytes.as_ptr() as u64;
-        self.find(start, bytes.len() as u64, |known, offset| {
+    pub(crate) fn local(&self, start: u64, bytes: u64, rail: u8) -> Option<(Arc<Region>, u64)> {
+        self.find(start, bytes, |known, offset| {
             let region = known.regions.get(usize::from(rail))?;
             Some((Arc::clone(region), offset))
         })
@@ -148,7 +147,25 @@ impl Registrar {
         access: Access,
     ) -> Result<Registered, RdmaError> {
         let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
-        self.table.add(rdma, memory, access)
+        let register = |device: &_| Region::new(device, Arc::clone(memory), access);
+        self.table.add(rdma, memory, register)
+    }
+
+    /// The same of memory that is not the host's: of a dma-buf, from an offset of it on. `memory` keeps it, and has the address by
+    /// which [`crate::Payload::direct`] and [`crate::OnCard`] name it.
+    pub fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Registered, RdmaError> {
+        let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
+        let register = |device: &_| {
+            let memory = Arc::clone(memory);
+            Region::of_dmabuf(device, dmabuf, offset, memory, access)
+        };
+        self.table.add(rdma, memory, register)
     }
 }
 

@@ -132,8 +132,8 @@ fn port_checks(
         (Ok(()), Err(error)) => Check::ok(
             &name,
             format!(
-                "{found}; registers the host's memory (not what is mapped for reading: {error}; it is mapped for \
-                 writing for that)"
+                "{found}; registers the host's memory (not what is mapped for reading: {error}; pools are made writable \
+                 for the moment of it)"
             ),
         ),
         (Err(error), _) => Check::lack(

@@ -452,8 +452,20 @@ impl Running {
     }
 
     pub(crate) fn landed_part(&self, chunk: &Chunk, bytes: u64) {
-        self.owner
-            .landed(chunk.flow, chunk.sequence, chunk.from, bytes);
+        match &chunk.hears {
+            Some(hears) => hears.landed(chunk.from, bytes, false),
+            None => self
+                .owner
+                .landed(chunk.flow, chunk.sequence, chunk.from, bytes),
+        }
+    }
+
+    /// The same of a chunk that the peer wrote itself.
+    pub(crate) fn written_part(&self, chunk: &Chunk, bytes: u64) {
+        match &chunk.hears {
+            Some(hears) => hears.landed(chunk.from, bytes, chunk.is_on_card),
+            None => self.landed_part(chunk, bytes),
+        }
     }
 
     /// The peer lied: it has no lane of this link any more, and gets none for a while.

@@ -1,7 +1,7 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Owner, Payload, Peer, Place,
-    Rdma, Room, Security,
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, OnCard, Owner, Payload, Peer,
+    Place, Rdma, Room, Security,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,6 +38,21 @@ pub trait Arena: Send + Sync {
 pub trait Piece: Send + Sync {
     fn bytes(&self) -> &[u8];
     fn bytes_mut(&mut self) -> &mut [u8];
+    /// Where only network cards have it.
+    fn direct(&self) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, bytes: &[u8]) {
+        self.bytes_mut().copy_from_slice(bytes);
+    }
+    /// Who hears what lands in such memory.
+    fn on_card(&self) -> Option<Arc<dyn OnCard>> {
+        None
+    }
+    /// What landed.
+    fn landed(&self) -> Vec<u8> {
+        self.bytes().to_vec()
+    }
 }
 
 struct Heap;
@@ -58,15 +73,19 @@ impl Piece for Vec<u8> {
     }
 }
 
-struct Message(Box<dyn Piece>);
+struct Message(Box<dyn Piece>, usize);
 
 impl Payload for Message {
     fn bytes(&self) -> usize {
-        self.0.bytes().len()
+        self.1
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         &self.0.bytes()[from..to]
+    }
+
+    fn direct(&self) -> Option<u64> {
+        self.0.direct()
     }
 }
 
@@ -111,20 +130,24 @@ pub struct Host {
 
 struct Memory {
     piece: Box<dyn Piece>,
+    bytes: usize,
     flow: Flow,
     host: Arc<Host>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let bytes = self.piece.bytes().len();
-        self.host.in_use.fetch_sub(bytes, SeqCst);
+        self.host.in_use.fetch_sub(self.bytes, SeqCst);
     }
 }
 
 impl Place for Memory {
     fn memory(&mut self) -> &mut [u8] {
         self.piece.bytes_mut()
+    }
+
+    fn on_card(&mut self) -> Option<Arc<dyn OnCard>> {
+        self.piece.on_card()
     }
 
     fn commit(self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
@@ -134,7 +157,7 @@ impl Place for Memory {
             return Err(self);
         }
         assert_eq!(meta, sequence.to_le_bytes());
-        let bytes = self.piece.bytes();
+        let bytes = self.piece.landed();
         let expected = content(self.flow, sequence, bytes.len());
         assert!(bytes == expected, "{:?} {sequence} is damaged", self.flow);
         let mut seen = self.host.seen.lock().unwrap();
@@ -157,7 +180,12 @@ impl Owner for Host {
         }
         let host = self.me.upgrade().unwrap();
         let piece = self.arena.piece(bytes);
-        Room::Place(Box::new(Memory { piece, flow, host }))
+        Room::Place(Box::new(Memory {
+            piece,
+            bytes,
+            flow,
+            host,
+        }))
     }
 
     fn landed(&self, _flow: Flow, _sequence: u64, _from: u64, bytes: u64) {
@@ -294,10 +322,8 @@ pub fn link(endpoint: &Endpoint, config: LinkConfig, peer: Peer, host: &Arc<Host
 /// Sends a message when there is room for it.
 pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let mut piece = host.arena.piece(bytes);
-    piece
-        .bytes_mut()
-        .copy_from_slice(&content(flow, sequence, bytes));
-    let payload: Arc<dyn Payload> = Arc::new(Message(piece));
+    piece.fill(&content(flow, sequence, bytes));
+    let payload: Arc<dyn Payload> = Arc::new(Message(piece, bytes));
     let until = Instant::now() + LIMIT;
     loop {
         let before = host.count(|event| *event == Event::Room { flow });

@@ -68,13 +68,22 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(endpoint: &Endpoint) -> Self {
+        let register = |memory: &Arc<Allocation>| {
+            let known: Arc<dyn Memory> = memory.clone();
+            endpoint.register(&known, Access::RemoteWrite)
+        };
+        Self::with(register).unwrap()
+    }
+
+    pub fn with<E>(
+        register: impl FnOnce(&Arc<Allocation>) -> Result<Registered, E>,
+    ) -> Result<Self, E> {
         let memory = Allocation::new(POOL_BYTES);
-        let known: Arc<dyn Memory> = memory.clone();
-        Self {
+        Ok(Self {
+            _registered: register(&memory)?,
             memory,
             out: Arc::default(),
-            _registered: endpoint.register(&known, Access::RemoteWrite).unwrap(),
-        }
+        })
     }
 }
 

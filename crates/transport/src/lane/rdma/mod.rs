@@ -342,12 +342,16 @@ impl RdmaLane {
         at: u64,
     ) -> Option<(Direct, Arc<dyn Payload>)> {
         let (address, key) = remote.at(at, self.agreed.their_rail)?;
-        let bytes = payload.slice(*from, *to);
-        let (region, offset) = self.table.local(bytes, self.agreed.our_rail)?;
+        let bytes = (to - from) as u64;
+        let start = match payload.direct() {
+            Some(start) => start + *from as u64,
+            None => payload.slice(*from, *to).as_ptr() as u64,
+        };
+        let (region, offset) = self.table.local(start, bytes, self.agreed.our_rail)?;
         let direct = Direct {
             region,
             offset,
-            bytes: bytes.len() as u64,
+            bytes,
             address,
             key,
         };

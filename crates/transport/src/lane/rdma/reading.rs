@@ -49,7 +49,7 @@ impl Reading {
             return Err(self.lie("nobody told it where that place is", link));
         }
         if chunk.part.take().is_some() {
-            link.landed_part(&chunk, frame.payload_bytes());
+            link.written_part(&chunk, frame.payload_bytes());
         }
         link.landed(self.lane, &[])?;
         Ok(frame.payload_bytes())
