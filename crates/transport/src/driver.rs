@@ -549,9 +549,9 @@ impl Driver {
         }
     }
 
-    /// Lanes that have something to write since this was asked last.
-    pub(crate) fn dirty(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.dirty)
+    /// A lane that has something to write since it was named last.
+    pub(crate) fn dirty(&mut self) -> Option<u32> {
+        (!self.dirty.is_empty()).then(|| self.dirty.remove(0))
     }
 
     /// A lane whose peer asks and does not read.

@@ -121,6 +121,8 @@ pub struct Receiver<P> {
     ended_untold: bool,
     /// Flows that are to be told to the sender, or wait for places.
     active: Vec<Flow>,
+    /// Its memory, for the next time.
+    spare: Vec<Flow>,
     actions: VecDeque<Action>,
     /// Messages that came again and were thrown away.
     pub(crate) duplicates: u64,
@@ -140,6 +142,7 @@ impl<P: Places> Receiver<P> {
             ended: VecDeque::new(),
             ended_untold: false,
             active: Vec::new(),
+            spare: Vec::new(),
             actions: VecDeque::new(),
             duplicates: 0,
         }
@@ -820,10 +823,18 @@ impl<P: Places> Receiver<P> {
 
     /// Gives places to those that wait for them, and tells flows where they stand.
     fn flush(&mut self) {
-        let numbers: Vec<u32> = self.lanes.keys().copied().collect();
-        let Some(lanes) = Lanes::new(&numbers) else {
+        if self.active.is_empty() && !self.ended_untold {
+            return;
+        }
+        let mut numbers = [0; LANES_MAX];
+        for (number, known) in numbers.iter_mut().zip(self.lanes.keys()) {
+            *number = *known;
+        }
+        let numbers = numbers.get(..self.lanes.len()).and_then(Lanes::new);
+        let Some(lanes) = numbers else {
             return;
         };
+        let numbers = lanes.as_slice();
         let lane = numbers[0];
         let untold = std::mem::take(&mut self.ended_untold);
         for ended in self.ended.iter_mut().filter(|_| untold) {
@@ -844,7 +855,8 @@ impl<P: Places> Receiver<P> {
             }
         }
         let mut granted = Vec::new();
-        for flow in &std::mem::take(&mut self.active) {
+        let mut active = std::mem::replace(&mut self.active, std::mem::take(&mut self.spare));
+        for flow in &active {
             let Some(state) = self.flows.get_mut(flow) else {
                 continue;
             };
@@ -902,6 +914,8 @@ impl<P: Places> Receiver<P> {
                 granted.push(number);
             }
         }
+        active.clear();
+        self.spare = active;
         for number in granted {
             self.tell_grant(number);
         }

@@ -151,6 +151,8 @@ pub struct Sender {
     /// Acknowledged, but a lane still reads the bytes.
     draining: BTreeMap<(Flow, u64), (Span, u32)>,
     actions: VecDeque<Action>,
+    /// Memory for what is acknowledged at once.
+    done: Vec<Entry>,
     /// Flows that may have something to send, in turn.
     runnable: VecDeque<Flow>,
     /// Flows that have something, for which lanes or windows had no room.
@@ -176,6 +178,7 @@ impl Sender {
             flows: BTreeMap::new(),
             draining: BTreeMap::new(),
             actions: VecDeque::new(),
+            done: Vec::new(),
             runnable: VecDeque::new(),
             starved: BTreeSet::new(),
             closed: BTreeSet::new(),
@@ -505,7 +508,7 @@ impl Sender {
         }
         sending.opened = true;
         sending.window.raise(limit);
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
         while let Some(entry) = sending.entries.front().copied() {
             let closes = matches!(entry.kind, Kind::Close);
             if entry.next + u64::from(closes) > next {
@@ -517,7 +520,7 @@ impl Sender {
             }
             done.push(entry);
         }
-        for entry in done {
+        for entry in done.drain(..) {
             if let State::Granted {
                 grant, lanes, sent, ..
             } = entry.state
@@ -545,6 +548,7 @@ impl Sender {
                 }
             }
         }
+        self.done = done;
         Ok(())
     }
 

@@ -600,12 +600,21 @@ impl Running {
     /// Has lanes write that have something new. Whether there were any.
     fn kick_dirty(&self, but: Option<u32>) -> bool {
         let mut core = self.lock();
-        let mut dirty = core.driver.dirty();
-        dirty.retain(|lane| Some(*lane) != but);
-        let lane = |number| core.lanes.get(number).map(|open| Arc::clone(&open.lane));
-        let lanes: Vec<Arc<dyn Lane>> = dirty.iter().filter_map(lane).collect();
+        // Without a list of its own, which would be made for each message.
+        let mut lanes: [Option<Arc<dyn Lane>>; LANES_MAX] = Default::default();
+        for slot in &mut lanes {
+            let Some(number) = core.driver.dirty() else {
+                break;
+            };
+            let open = core.lanes.get(&number).filter(|_| Some(number) != but);
+            *slot = open.map(|open| Arc::clone(&open.lane));
+        }
         drop(core);
-        lanes.iter().for_each(|lane| lane.kick(self));
-        !lanes.is_empty()
+        let mut any = false;
+        for lane in lanes.iter().flatten() {
+            lane.kick(self);
+            any = true;
+        }
+        any
     }
 }

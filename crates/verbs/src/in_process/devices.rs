@@ -99,7 +99,8 @@ impl Fabric for InProcess {
             completions: wanted.completions,
             inline_bytes: wanted
                 .inline_bytes
-                .min(state.faults.inline_max.unwrap_or(u32::MAX)),
+                .min(state.faults.inline_max.unwrap_or(u32::MAX))
+                .min(INLINE_BYTES as u32),
         };
         let number = state.number();
         let pair = Pair {
@@ -107,9 +108,9 @@ impl Fabric for InProcess {
             depths,
             peer: None,
             failed: false,
-            works: VecDeque::new(),
+            works: VecDeque::with_capacity(depths.sends as usize),
             receives: 0,
-            completions: VecDeque::new(),
+            completions: VecDeque::with_capacity(depths.completions as usize),
             posted: 0,
             seen: 0,
             armed: false,
@@ -193,13 +194,12 @@ impl QueuePair for InProcessPair {
                 taken <= pair.depths.sends.into(),
                 "the send queue overflows"
             );
-            let mut inline = Vec::new();
+            let mut inline = [0; INLINE_BYTES];
             if work.inline {
                 assert!(work.bytes <= pair.depths.inline_bytes);
                 // SAFETY: the caller's promise.
-                inline.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(work.local, work.bytes as usize)
-                });
+                let bytes = unsafe { std::slice::from_raw_parts(work.local, work.bytes as usize) };
+                inline[..bytes.len()].copy_from_slice(bytes);
             }
             match pair.failed {
                 true => pair.complete(failed(work.number, Status::Flushed)),

@@ -29,6 +29,8 @@ pub struct Faults {
     pub inline_max: Option<u32>,
 }
 
+/// Bytes that works can have inline at most.
+const INLINE_BYTES: usize = 256;
 /// Credit words and their like.
 const WORDS_BYTES_MAX: usize = 64;
 
@@ -63,12 +65,15 @@ struct Events {
     fd: OwnedFd,
 }
 
+/// What a work carries with it.
+type Inline = [u8; INLINE_BYTES];
+
 struct Pair {
     domain: u32,
     depths: Depths,
     peer: Option<u32>,
     failed: bool,
-    works: VecDeque<(Work, Vec<u8>)>,
+    works: VecDeque<(Work, Inline)>,
     receives: u32,
     completions: VecDeque<Completion>,
     /// The last work posted, and the last known to be done: its slot, and those before, are free.
@@ -236,12 +241,14 @@ impl State {
         let delay = u64::from(self.faults.delay_one_in);
         let waiting = |(_, pair): &(&u32, &Pair)| !pair.works.is_empty();
         loop {
-            let numbers: Vec<u32> = self.pairs.iter().filter(waiting).map(|(n, _)| *n).collect();
-            if numbers.is_empty() || (delay > 1 && self.random() % delay != 0) {
+            let count = self.pairs.iter().filter(waiting).count();
+            if count == 0 || (delay > 1 && self.random() % delay != 0) {
                 break;
             }
-            let chosen = numbers[self.random() as usize % numbers.len()];
-            self.carry_out(chosen);
+            let chosen = self.random() as usize % count;
+            let chosen = self.pairs.iter().filter(waiting).nth(chosen);
+            let (&number, _) = chosen.expect("they were counted");
+            self.carry_out(number);
         }
         // Whoever sleeps has to look again, or nothing moves.
         if self.pairs.values().any(|pair| !pair.works.is_empty()) {

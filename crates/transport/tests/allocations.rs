@@ -1,0 +1,184 @@
+//! What is allocated on the way of a message over RDMA lanes: nothing by the lane and its channel, which `rgaps_verbs` tests
+//! alone; of a small message its bytes until it is its turn, of a large one what is known of its place.
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod lanes {
+    pub mod hosts;
+    pub mod rdma;
+}
+use lanes::hosts::{peer, LIMIT};
+use lanes::rdma::Fabric;
+use rgaps_transport::{Event, Flow, Link, LinkConfig, Owner, Payload, Place, Registered, Room};
+use rgaps_verbs::in_process::Faults;
+use rgaps_verbs::{Access, Allocation, Memory};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Finding out who allocates is not counted.
+    static ASKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Of all threads, lanes' too, but those that do what time makes links do.
+struct Counting;
+
+fn count() {
+    if !ASKS.replace(true) {
+        let is_clock = rustix::thread::name().is_ok_and(|name| name.as_c_str() == c"lanes-clock");
+        ALLOCATIONS.fetch_add(u64::from(!is_clock), SeqCst);
+        ASKS.set(false);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const FLOW: Flow = Flow {
+    topic: 1,
+    incarnation: 11,
+};
+const LARGE: usize = 300_000;
+/// Of a kind; the first half is for what is made once.
+const MESSAGES: u64 = 200;
+/// Messages that are counted together, of which the least counts.
+const TOGETHER: u64 = 10;
+/// The bytes until it is their turn.
+const SMALL_MOST: f64 = 1.0;
+/// Its place, its parts, its grant, the chunks of that.
+const LARGE_MOST: f64 = 6.0;
+
+/// Where the one message that is on its way lands.
+static LANDING: OnceLock<Arc<Allocation>> = OnceLock::new();
+
+/// Nothing, so that its box is nothing, too.
+struct Here;
+
+impl Place for Here {
+    fn memory(&mut self) -> &mut [u8] {
+        let memory = LANDING.get().expect("it is there before the link");
+        // SAFETY: it is never freed, and one message at a time is on its way.
+        unsafe { std::slice::from_raw_parts_mut(memory.start(), BYTES.load(SeqCst) as usize) }
+    }
+
+    fn commit(self: Box<Self>, _sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+        Ok(())
+    }
+}
+
+/// What the message has.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Default)]
+struct Counts {
+    acknowledged: AtomicU64,
+}
+
+impl Owner for Counts {
+    fn place(&self, _: Flow, _: u64, _: &[u8], _: u64) -> Room {
+        Room::Place(Box::new(Here))
+    }
+
+    fn event(&self, event: Event) {
+        if let Event::Acknowledged { .. } = event {
+            self.acknowledged.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+/// Bytes that the NIC knows.
+struct Known(Arc<Allocation>, usize, #[allow(dead_code)] Registered);
+
+impl Payload for Known {
+    fn bytes(&self) -> usize {
+        self.1
+    }
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        // SAFETY: nobody writes it.
+        unsafe { std::slice::from_raw_parts(self.0.start().add(from), to - from) }
+    }
+}
+
+/// Allocations for each message, where they go one at a time.
+fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence: &mut u64) -> f64 {
+    BYTES.store(payload.bytes() as u64, SeqCst);
+    let mut least = u64::MAX;
+    let mut before = 0;
+    for message in 0..MESSAGES {
+        if message % TOGETHER == 0 {
+            let all = ALLOCATIONS.load(SeqCst);
+            if message > MESSAGES / 2 {
+                least = least.min(all - before);
+            }
+            before = all;
+        }
+        let sent = link.send(FLOW, *sequence, Arc::clone(payload), &[1; 8]);
+        assert!(matches!(sent, rgaps_transport::Sent::Taken));
+        *sequence += 1;
+        let until = Instant::now() + LIMIT;
+        while owner.acknowledged.load(SeqCst) < *sequence {
+            assert!(Instant::now() < until, "waited {LIMIT:?}");
+            std::thread::yield_now();
+        }
+    }
+    least as f64 / TOGETHER as f64
+}
+
+#[test]
+fn of_messages_small_and_large() {
+    let fabric = Fabric::new(Faults::default());
+    let (a, b) = (fabric.endpoint(1), fabric.endpoint(2));
+    let landing: Arc<dyn Memory> = LANDING.get_or_init(|| Allocation::new(LARGE)).clone();
+    let _landing = b.register(&landing, Access::RemoteWrite).unwrap();
+    let payload = |bytes| {
+        let memory = Allocation::new(bytes);
+        let known: Arc<dyn Memory> = memory.clone();
+        let registered = a.register(&known, Access::LocalRead).unwrap();
+        Arc::new(Known(memory, bytes, registered)) as Arc<dyn Payload>
+    };
+    let (small, large) = (payload(100), payload(LARGE));
+    let config = LinkConfig {
+        lanes: 2,
+        // Nothing is said for the sake of saying something.
+        beat_ms: 60_000,
+        quiet_ms: 120_000,
+        ..LinkConfig::default()
+    };
+    let owner = Arc::new(Counts::default());
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = a.link("b", config, peer(2, &dial), owner.clone()).unwrap();
+    let to_a = b.link("a", config, peer(1, &[]), Arc::new(Counts::default()));
+    let _to_a = to_a.unwrap();
+    let until = Instant::now() + LIMIT;
+    while to_b.status().counts.rdma_opened < 2 {
+        assert!(Instant::now() < until, "waited {LIMIT:?} for lanes");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    to_b.open(FLOW, 0, true);
+    let mut sequence = 0;
+    let of_small = per_message(&to_b, &owner, &small, &mut sequence);
+    let of_large = per_message(&to_b, &owner, &large, &mut sequence);
+    let counts = to_b.status().counts;
+    assert_eq!(counts.rdma.direct_bytes_out, MESSAGES * LARGE as u64);
+    println!("allocations for a message: small {of_small}, large {of_large}");
+    assert!(ALLOCATIONS.load(SeqCst) > 0, "allocations are counted");
+    // What the end of one message does may fall into the next.
+    assert!(of_small < SMALL_MOST + 0.5, "{of_small}");
+    assert!(of_large < LARGE_MOST + 0.5, "{of_large}");
+}

@@ -1,0 +1,93 @@
+//! On the way of a frame a channel allocates no memory, at either end.
+
+mod pair;
+
+use pair::Pair;
+use rgaps_verbs::in_process::Faults;
+use rgaps_verbs::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+thread_local! {
+    /// Of this thread, which both ends run on.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const FRAMES: u64 = 2_000;
+
+/// Frames of `bytes` bytes from one end to the other, each behind a direct write if there is one; with stalls of all kinds.
+fn stream(pair: &Pair, bytes: usize, direct: Option<&Direct>) {
+    let frame = vec![5; bytes];
+    let (mut sent, mut come) = (0, 0);
+    let before = ALLOCATIONS.get();
+    assert!(before > 0, "allocations are counted");
+    while come < FRAMES {
+        while sent < FRAMES {
+            let mut batch = pair.ends[0].batch().unwrap();
+            if batch
+                .push(&[IoSlice::new(&frame)], direct)
+                .unwrap()
+                .is_none()
+            {
+                break;
+            }
+            sent += 1;
+        }
+        let progress = pair.ends[1].progress(&mut |frame| match frame.len() == bytes {
+            true => Ok(()),
+            false => Err("it is cut".into()),
+        });
+        come += progress.unwrap().frames;
+        pair.ends[0].progress(&mut |_| Ok(())).unwrap();
+    }
+    let allocated = ALLOCATIONS.get() - before;
+    assert_eq!(allocated, 0, "{FRAMES} frames of {bytes} bytes");
+}
+
+#[test]
+fn frames_inline_through_the_ring_and_behind_direct_writes() {
+    let few = ChannelConfig {
+        ring_bytes: 256 << 10,
+        receives: 8,
+        sends: 16,
+        ..ChannelConfig::default()
+    };
+    for config in [ChannelConfig::default(), few] {
+        let pair = Pair::new(Faults::default(), config);
+        let (_, from) = pair.region(0, 1 << 20, Access::LocalRead);
+        let (_place, to) = pair.region(1, 1 << 20, Access::RemoteWrite);
+        let direct = Direct {
+            region: Arc::clone(&from),
+            offset: 0,
+            bytes: 1 << 20,
+            address: to.address(),
+            key: to.remote_key().unwrap(),
+        };
+        stream(&pair, 8, None);
+        stream(&pair, 60 << 10, None);
+        stream(&pair, 32, Some(&direct));
+        let counts = pair.ends[0].counts();
+        let stalls = counts.stalls_ring + counts.stalls_receives + counts.stalls_sends;
+        assert!(stalls > 0 && counts.directs_sent == FRAMES);
+    }
+}
