@@ -14,3 +14,4 @@ miri=(cargo +nightly miri test --locked --target-dir target/miri)
 "${miri[@]}" -p rgaps-layout --lib
 "${miri[@]}" -p rgaps-sync --lib -- --skip futex
 "${miri[@]}" -p rgaps-topic
+"${miri[@]}" -p rgaps-verbs --lib

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 /// A place whose parts are written.
 pub(crate) struct Landing {
-    /// From `Box::into_raw`; taken back by `drop` and `into_place`.
-    place: *mut dyn Place,
+    /// From `Box::into_raw`; taken back by `drop` or, once, by `into_place`.
+    place: Option<*mut dyn Place>,
     memory: *mut u8,
     bytes: usize,
     /// Where the peer's card is to write instead.
@@ -32,7 +32,7 @@ impl Landing {
         let landing = Self {
             memory: memory.as_mut_ptr(),
             bytes: memory.len(),
-            place,
+            place: Some(place),
             on_card,
             lent: Mutex::default(),
         };
@@ -65,18 +65,18 @@ impl Landing {
 
     /// The place, when no part is out.
     pub(crate) fn into_place(self: Arc<Self>) -> Option<Box<dyn Place>> {
-        let mut landing = std::mem::ManuallyDrop::new(Arc::into_inner(self)?);
-        landing.on_card = None;
-        // SAFETY: it came from a box and is taken back once: this landing's `drop` does not run. (Its map
-        // of parts is empty then and holds no memory.)
-        Some(unsafe { Box::from_raw(landing.place) })
+        let place = Arc::into_inner(self)?.place.take()?;
+        // SAFETY: it came from a box and is taken back once: it is not in the landing any more.
+        Some(unsafe { Box::from_raw(place) })
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        // SAFETY: it came from a box and is taken back once; parts hold a clone of the `Arc` around this.
-        drop(unsafe { Box::from_raw(self.place) });
+        if let Some(place) = self.place.take() {
+            // SAFETY: it came from a box and is taken back once; parts hold a clone of the `Arc` around this.
+            drop(unsafe { Box::from_raw(place) });
+        }
     }
 }
 
