@@ -7,7 +7,7 @@ use crate::through::Through;
 use crate::wire::{clip_to, Said, Stream, SAID};
 use rgaps::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, Sent};
+use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, LinkStatus, Sent};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -87,6 +87,8 @@ pub struct Peer {
     pub detail: String,
     /// What lanes go over.
     pub over: Over,
+    /// The link's, when it was looked at last.
+    status: Option<LinkStatus>,
 }
 
 /// Bytes of what a listing says of lanes: those of all hosts have to fit into a packet.
@@ -183,13 +185,14 @@ impl Peer {
             gave_up: (0, None),
             detail: String::new(),
             over: Over::default(),
+            status: None,
         }
     }
 
-    /// Looks at what lanes go over now. Whether it is another path than before.
+    /// Looks at the link. Whether lanes go over another path than before.
     pub fn look_over(&mut self, no_rdma: &str) -> bool {
-        let status = self.linked().map(Link::status);
-        let lanes = status.as_ref().map_or(&[][..], |status| &status.lanes);
+        self.status = self.linked().map(Link::status);
+        let lanes = self.status.as_ref().map_or(&[][..], |status| &status.lanes);
         let over = Over::of(lanes, no_rdma);
         let before = std::mem::replace(&mut self.over, over);
         before.path != self.over.path
@@ -332,21 +335,25 @@ impl Peer {
 
     /// What was counted and timed on the link.
     pub fn figures(&self) -> LinkFigures {
-        let status = self.linked().map(Link::status);
         let arrived = &self.landings.arrived;
-        crate::figures::figures(&self.node.host, &self.departed, arrived, status.as_ref())
+        crate::figures::figures(
+            &self.node.host,
+            &self.departed,
+            arrived,
+            self.status.as_ref(),
+        )
     }
 
     /// As others see it.
     pub fn row(&self) -> PeerRow {
-        let status = self.linked().map(Link::status);
+        let status = self.status.as_ref();
         let state = match (&self.refused, self.lost, self.up) {
             (Some(_), ..) => PeerState::Refused,
             (None, Some(_), false) => PeerState::Lost,
             (None, _, true) => PeerState::Linked,
             (None, None, false) => PeerState::Joining,
         };
-        let error = || status.as_ref().and_then(|status| status.error.clone());
+        let error = || status.and_then(|status| status.error.clone());
         let detail = match (&self.refused, state) {
             (Some(why), _) => why.clone(),
             (None, PeerState::Linked) => String::new(),
@@ -359,9 +366,7 @@ impl Peer {
             protocol: self.protocol,
             state,
             detail: crate::wire::clip(&detail),
-            lanes: status
-                .as_ref()
-                .map_or(0, |status| status.lanes.len() as u32),
+            lanes: status.map_or(0, |status| status.lanes.len() as u32),
             path: self.over.path,
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),

@@ -2,9 +2,10 @@
 
 use super::Coordinator;
 use crate::peer::{Over, Peer};
+use crate::wire::clip_to;
 use rgaps::links::MAX_REMOTE_HOSTS;
 use rgaps::{PeersInfo, RemoteRow};
-use rgaps_session::MAX_PEER_TOPICS;
+use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ impl Coordinator {
                     host: end.clone(),
                     subscribers: want.subscribers,
                     ready,
-                    path: clip_path(path),
+                    path: clip_to(&path, MAX_PATH_BYTES),
                 };
                 // Of two ways the one that is there, and else the one that is to be.
                 let better = by_host.get(end).is_none_or(|known| {
@@ -81,12 +82,14 @@ impl Coordinator {
         let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
         let mut push = |topic: &str, host: &str, subscribers, path: Result<String, &str>| {
             let rows = all.entry(topic.to_owned()).or_default();
+            let ready = path.is_ok();
+            let path = path.unwrap_or_else(|why| format!("not: {why}"));
             if rows.len() < MAX_REMOTE_HOSTS {
                 rows.push(RemoteRow {
                     host: host.to_owned(),
                     subscribers,
-                    ready: path.is_ok(),
-                    path: clip_path(path.unwrap_or_else(|why| format!("not: {why}"))),
+                    ready,
+                    path: clip_to(&path, MAX_PATH_BYTES),
                 });
             }
         };
@@ -162,12 +165,4 @@ impl Coordinator {
             Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
         }
     }
-}
-
-fn clip_path(mut path: String) -> String {
-    path.retain(|c| !c.is_control());
-    while path.len() > rgaps_session::MAX_PATH_BYTES {
-        path.pop();
-    }
-    path
 }
