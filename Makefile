@@ -118,6 +118,7 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 vm-programs:
 	@tools/setup.sh base rust vm
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
+	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
 	cargo build --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-test-driver
 	@tests/vm/programs.sh rgaps-transport rdma
 

@@ -1,5 +1,8 @@
-# Channels of the crate `verbs` beside what rdma-core's perftest makes of these machines: same machines, same run.
-# vm: limit_s=300
+# Channels of the crate `verbs` beside what rdma-core's perftest makes of these machines: same machines, same run, in turns.
+# vm: limit_s=400
+rounds=${FIGURES_ROUNDS:-2}
+check=target/release/examples/verbs-check
+
 # perftest_run PROGRAM OPTIONS...: guest b serves, a asks; a's table is left in /tmp/PROGRAM.
 perftest_run() {
   local program=$1 server
@@ -8,10 +11,10 @@ perftest_run() {
     timeout $WAIT_S "$program" "${options[@]}" >/tmp/"$program" &
     server=$!
     until_true "$program to listen" listens 18515
-    barrier "$program"
+    barrier "$program-$round"
     wait $server
   else
-    barrier "$program"
+    barrier "$program-$round"
     timeout $WAIT_S "$program" "${options[@]}" $PEER_ADDRESS | tee /tmp/"$program"
   fi
 }
@@ -19,17 +22,51 @@ perftest_run() {
 # column PROGRAM N: of the line of figures, the only one that begins with a number.
 column() { awk -v n="$2" '$1 ~ /^[0-9]+$/ { print $n }' /tmp/"$1"; }
 
-# One way, half of the round trip; then what is sent while the other end takes it.
-perftest_run ib_write_lat -s 8 -n 2000
-perftest_run ib_write_bw -s 65536 -n 600
-barrier channels
-timeout 120 target/release/examples/verbs-check "$ROLE" 10.9.0.2 latency rate switches | tee /tmp/channels
-if [ "$ROLE" = a ]; then
+# The emulator carries out `rep movsb`, with which glibc copies much, byte by byte, and everything else in larger pieces;
+# no processor does. So rings, which copy, are also measured without it.
+vector_copies=GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000
+
+# verbs_run NAME COMMAND...: leaves its lines in /tmp/channels.
+verbs_run() {
+  barrier "$1-$round"
+  timeout 120 "${@:2}" >/tmp/lines || fail "$1"
+  cat /tmp/lines
+  sed "s/^{/{\"run\": \"$1\", /" /tmp/lines >>/tmp/channels
+}
+
+for round in $(seq "$rounds"); do
+  # One way, half of the round trip; then what is sent while the other end takes it.
+  perftest_run ib_write_lat -s 8 -n 1000
+  verbs_run latency $check "$ROLE" 10.9.0.2 latency
+  perftest_run ib_write_bw -s 65536 -n 400
   {
     printf '{"ib_write_lat_8_b_us": {"p50": %s, "p99": %s}}\n' "$(column ib_write_lat 5)" "$(column ib_write_lat 8)"
     printf '{"ib_write_bw_64_kib_mib_s": %s}\n' "$(column ib_write_bw 4)"
-    cat /tmp/channels
-    device_counters
-  } >"$RESULTS/figures.jsonl"
-fi
+  } >>/tmp/channels
+  verbs_run rate $check "$ROLE" 10.9.0.2 rate
+  verbs_run lane target/release/examples/lane-check "$ROLE" 10.9.0.2
+  verbs_run rate-vector-copies env $vector_copies $check "$ROLE" 10.9.0.2 rate
+done
+round=all
+verbs_run copying $check copying
+verbs_run copying-vector-copies env $vector_copies $check copying
+verbs_run switches $check "$ROLE" 10.9.0.2 switches
+
+# System calls of 4000 frames in batches less those of 2000: of 2000, without beginning and end. On Soft-RoCE a doorbell is one.
+calls() {
+  VERBS_CHECK_FRAMES=$1 verbs_run "posts-$1" strace -f -c -o "/tmp/calls-$1" $check "$ROLE" 10.9.0.2 posts
+}
+calls 2000
+calls 4000
+# The columns of strace's table: time, seconds, each, calls, (errors,) name.
+for frames in 2000 4000; do
+  awk '$1 ~ /^[0-9.]+$/ && $4 ~ /^[0-9]+$/ && $NF != "total" { print $NF, $4 }' /tmp/calls-$frames | sort >/tmp/called-$frames
+done
+join -a 1 -a 2 -e 0 -o 0,1.2,2.2 /tmp/called-2000 /tmp/called-4000 |
+  awk -v role="$ROLE" '
+    BEGIN { printf "{\"system_calls_of_2000_frames\": \"%s\"", role }
+    $3 != $2 { printf ", \"%s\": %d", $1, $3 - $2 }
+    END { print "}" }' | tee -a /tmp/channels
+[ "$ROLE" = b ] || device_counters >>/tmp/channels
+cp /tmp/channels "$RESULTS/figures-$ROLE.jsonl"
 barrier done

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 1000;
 const STREAM_FRAMES: u64 = 300;
 const STREAM_BYTES: usize = 64 << 10;
+const RING_BYTES: usize = 1 << 20;
 
 /// Polls until something has come.
 fn polled(channel: &Channel, each: &mut Each<'_>) -> Result<()> {
@@ -170,6 +171,52 @@ pub fn switches(end: &mut End) -> Result<()> {
     say_json(
         json!({"role": format!("{:?}", end.role), "voluntary_switches_per_1000_polled": per_1000}),
     );
+    Ok(())
+}
+
+/// Batches of frames, polled: for whoever counts system calls. How many frames: `VERBS_CHECK_FRAMES`.
+pub fn posts(end: &mut End) -> Result<()> {
+    const BATCH: u64 = 8;
+    let frames = std::env::var("VERBS_CHECK_FRAMES").ok();
+    let frames: u64 = frames.map_or(Ok(4000), |frames| frames.parse())?;
+    let channel = end.channel(ChannelConfig::default())?;
+    let (mut sent, mut come) = (0, 0);
+    while sent < frames && end.role == Role::A {
+        let mut batch = channel.batch()?;
+        for _ in 0..BATCH.min(frames - sent) {
+            if batch.push(&[IoSlice::new(&[1; 64])], None)?.is_none() {
+                break;
+            }
+            sent += 1;
+        }
+        drop(batch);
+        channel.progress(&mut |_| Ok(()))?;
+    }
+    while come < frames && end.role == Role::B {
+        come += channel.progress(&mut |_| Ok(()))?.frames;
+    }
+    end.barrier()?;
+    let counts = channel.counts();
+    say_json(json!({
+        "posts": format!("{:?}", end.role), "frames": frames, "works": counts.works, "doorbells": counts.doorbells,
+        "sleeps": counts.sleeps,
+    }));
+    Ok(())
+}
+
+/// What copying a frame of 64 KiB takes: once at each end of a ring.
+pub fn copying() -> Result<()> {
+    let (from, to) = (Allocation::new(RING_BYTES), Allocation::new(RING_BYTES));
+    let mut frame = vec![1; STREAM_BYTES];
+    let mut best = f64::MAX;
+    for round in 0..200 {
+        let at = (round * STREAM_BYTES) % RING_BYTES;
+        let start = Instant::now();
+        from.read(at, &mut frame);
+        to.write(at, &frame);
+        best = best.min(start.elapsed().as_secs_f64() / 2.0);
+    }
+    say_json(json!({"copy_64_kib_us": best * 1e6}));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `verbs-check ROLE ADDRESS TEST...`: channels on a real device, between two machines. Role `b` listens on its ADDRESS,
 //! `a` connects to b's; both name the same tests. Prints a line of JSON for each figure; ends with an error if anything is
-//! not as it has to be. `verbs-check zeroing` needs no device.
+//! not as it has to be. `verbs-check zeroing` and `copying` need
+//! no device.
 
 mod end;
 mod faults;
@@ -19,6 +20,7 @@ fn run(end: &mut End, test: &str) -> Result<()> {
         "rate" => figures::rate(end),
         "credits" => figures::credits(end),
         "switches" => figures::switches(end),
+        "posts" => figures::posts(end),
         "registration" => figures::registration(end),
         "legacy" => legacy::against_notices(end),
         "faults" => faults::all(end),
@@ -35,6 +37,7 @@ fn main() -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["zeroing"] => figures::zeroing(),
+        ["copying"] => figures::copying(),
         [role, address, ref tests @ ..] if !tests.is_empty() => {
             let role = match role {
                 "a" => Role::A,

@@ -1,0 +1,260 @@
+//! `lane-check ROLE ADDRESS`: one RDMA lane between two machines, measured: role `b` listens on its ADDRESS, `a` dials it.
+//! Prints lines of JSON. Messages are in registered memory, as those of a host's pool are.
+
+use rgaps_transport::*;
+use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7481;
+/// Nothing here takes longer.
+const LIMIT: Duration = Duration::from_secs(60);
+const ROUNDS: u64 = 1000;
+const STREAM_BYTES: usize = 64 << 10;
+const STREAM_MESSAGES: u64 = 400;
+/// Messages that have memory at one time.
+const SLOTS: usize = 64;
+
+const SMALL: u64 = 1;
+const LARGE: u64 = 2;
+
+fn flow(topic: u64, incarnation: u64) -> Flow {
+    Flow { topic, incarnation }
+}
+
+/// A message's bytes, or its place.
+#[derive(Clone)]
+struct Slot {
+    memory: Arc<Allocation>,
+    at: usize,
+    bytes: usize,
+    owner: Arc<Here>,
+    topic: u64,
+}
+
+impl Payload for Slot {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        assert!(from <= to && to <= self.bytes);
+        // SAFETY: inside; what is sent is not written.
+        unsafe { std::slice::from_raw_parts(self.memory.start().add(self.at + from), to - from) }
+    }
+}
+
+impl Place for Slot {
+    fn memory(&mut self) -> &mut [u8] {
+        // SAFETY: inside; fewer places are out than there are slots, so nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.at), self.bytes) }
+    }
+
+    fn commit(self: Box<Self>, sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+        self.owner.came(self.topic, sequence);
+        Ok(())
+    }
+}
+
+/// One of the two.
+struct Here {
+    is_a: bool,
+    /// Half for what goes, half for what comes.
+    memory: Arc<Allocation>,
+    next: AtomicU64,
+    link: OnceLock<Link>,
+    came: AtomicU64,
+    acknowledged: AtomicU64,
+    times: Mutex<(Instant, Vec<f64>)>,
+    me: std::sync::Weak<Here>,
+}
+
+impl Here {
+    fn slot(&self, is_sent: bool, topic: u64, bytes: usize) -> Slot {
+        let at = self.next.fetch_add(1, SeqCst) as usize % SLOTS;
+        let half = if is_sent { 0 } else { SLOTS };
+        Slot {
+            memory: self.memory.clone(),
+            at: (half + at) * STREAM_BYTES,
+            bytes,
+            owner: self.me.upgrade().expect("it is there until the end"),
+            topic,
+        }
+    }
+
+    fn send(&self, topic: u64, sequence: u64, bytes: usize) -> Sent {
+        let incarnation = if self.is_a { 1 } else { 2 };
+        let payload = Arc::new(self.slot(true, topic, bytes));
+        let link = self.link.get().expect("it was made");
+        link.send(flow(topic, incarnation), sequence, payload, &[])
+    }
+
+    /// Small messages go to and fro, from within the lane's own thread.
+    fn came(&self, topic: u64, sequence: u64) {
+        self.came.fetch_add(1, SeqCst);
+        if topic != SMALL {
+            return;
+        }
+        if self.is_a {
+            let mut times = self.times.lock().expect("nobody panics");
+            let us = times.0.elapsed().as_secs_f64() * 1e6 / 2.0;
+            times.1.push(us);
+            times.0 = Instant::now();
+            if sequence + 1 == ROUNDS {
+                return;
+            }
+            self.send(SMALL, sequence + 1, 8);
+        } else {
+            self.send(SMALL, sequence, 8);
+        }
+    }
+}
+
+struct Ears(Arc<Here>);
+
+impl Owner for Ears {
+    fn place(&self, of: Flow, _: u64, _: &[u8], bytes: u64) -> Room {
+        Room::Place(Box::new(self.0.slot(false, of.topic, bytes as usize)))
+    }
+
+    fn event(&self, event: Event) {
+        if let Event::Acknowledged { flow, .. } = event {
+            self.0
+                .acknowledged
+                .fetch_add(u64::from(flow.topic == LARGE), SeqCst);
+        }
+    }
+}
+
+fn until(what: &str, is: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    while !is() {
+        if start.elapsed() > LIMIT {
+            return Err(format!("waited {LIMIT:?} for {what}").into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Of all threads.
+fn voluntary_switches() -> Result<u64, Box<dyn Error>> {
+    let mut all = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        all += line.ok_or("no such line")?.trim().parse::<u64>()?;
+    }
+    Ok(all)
+}
+
+fn measure(here: &Arc<Here>) -> Result<(), Box<dyn Error>> {
+    let link = here.link.get().expect("it was made");
+    let switches = voluntary_switches()?;
+    here.times.lock().expect("nobody panics").0 = Instant::now();
+    here.send(SMALL, 0, 8);
+    until("the small ones", || here.came.load(SeqCst) == ROUNDS)?;
+    let switches = voluntary_switches()? - switches;
+    let mut times = here.times.lock().expect("nobody panics").1.clone();
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times[(times.len() as f64 * part) as usize];
+    println!(
+        "{{\"lane_latency_8_b_us\": {{\"p50\": {}, \"p99\": {}}}, \"voluntary_switches_per_1000\": {}}}",
+        at(0.5),
+        at(0.99),
+        switches * 1000 / ROUNDS
+    );
+    let before = link.status().counts.rdma;
+    let start = Instant::now();
+    for sequence in 0..STREAM_MESSAGES {
+        // No more than have memory.
+        until("places", || {
+            sequence - here.acknowledged.load(SeqCst) < SLOTS as u64 / 2
+        })?;
+        if here.send(LARGE, sequence, STREAM_BYTES) != Sent::Taken {
+            return Err("the link is full".into());
+        }
+    }
+    let acknowledged = || here.acknowledged.load(SeqCst) == STREAM_MESSAGES;
+    until("the large ones", acknowledged)?;
+    let mib = (STREAM_MESSAGES as usize * STREAM_BYTES) as f64 / f64::from(1 << 20);
+    let mib_s = mib / start.elapsed().as_secs_f64();
+    let counts = link.status().counts.rdma;
+    println!(
+        "{{\"lane_stream_64_kib_mib_s\": {mib_s}, \"direct_bytes\": {}, \"ring_bytes\": {}, \"works\": {}, \"doorbells\": {}}}",
+        counts.direct_bytes_out - before.direct_bytes_out,
+        counts.ring_bytes_out - before.ring_bytes_out,
+        counts.works - before.works,
+        counts.doorbells - before.doorbells
+    );
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [role, address] = &arguments[..] else {
+        return Err("lane-check a|b ADDRESS".into());
+    };
+    let is_a = role == "a";
+    let address = SocketAddr::new(address.parse()?, PORT);
+    let verbs = Verbs::load()?;
+    let ports = Verbs::ports();
+    let port = ports
+        .iter()
+        .find(|port| port.is_up && port.address.is_some());
+    let device = verbs.open(port.ok_or("no port can be used")?)?;
+    let endpoint = Endpoint::new(EndpointConfig {
+        incarnation: if is_a { 1 } else { 2 },
+        realm: 1,
+        listen: (!is_a).then_some(address),
+        security: Security::Insecure,
+        rdma: Some(Rdma {
+            rails: vec![device],
+            trusted_fabric: true,
+            channel: ChannelConfig::default(),
+        }),
+    })?;
+    let memory = Allocation::new(2 * SLOTS * STREAM_BYTES);
+    let known: Arc<dyn Memory> = memory.clone();
+    let _known = endpoint.register(&known, Access::RemoteWrite)?;
+    let here = Arc::new_cyclic(|me| Here {
+        is_a,
+        memory,
+        next: AtomicU64::new(0),
+        link: OnceLock::new(),
+        came: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(0),
+        times: Mutex::new((Instant::now(), Vec::new())),
+        me: me.clone(),
+    });
+    let config = LinkConfig {
+        lanes: 1,
+        rdma: Wish::Require,
+        ..LinkConfig::default()
+    };
+    let peer = Peer {
+        incarnation: 0,
+        key: LaneKey([7; 32]),
+        dial: if is_a { vec![address] } else { vec![] },
+    };
+    let link = endpoint.link("peer", config, peer, Arc::new(Ears(here.clone())))?;
+    let link = here.link.get_or_init(|| link);
+    until("a lane", || !link.status().lanes.is_empty())?;
+    let incarnation = if is_a { 1 } else { 2 };
+    link.open(flow(SMALL, incarnation), 0, true);
+    if is_a {
+        link.open(flow(LARGE, incarnation), 0, true);
+        measure(&here)?;
+    } else {
+        until("all messages", || {
+            here.came.load(SeqCst) == ROUNDS + STREAM_MESSAGES
+        })?;
+        until("their end", || link.status().lanes.is_empty())?;
+    }
+    std::process::exit(0);
+}
