@@ -126,6 +126,15 @@ impl Carried {
     }
 }
 
+impl Carried {
+    /// A lane writes it. Two lanes that begin at the same time say the same.
+    fn begin(&self) {
+        if self.written_ns.load(Relaxed) == 0 {
+            self.written_ns.store(monotonic_ns(), Relaxed);
+        }
+    }
+}
+
 impl Payload for Carried {
     fn bytes(&self) -> usize {
         self.held.bytes()
@@ -136,11 +145,13 @@ impl Payload for Carried {
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
-        if self.written_ns.load(Relaxed) == 0 {
-            // Two lanes that begin at the same time say the same.
-            self.written_ns.store(monotonic_ns(), Relaxed);
-        }
+        self.begin();
         self.held.slice(from, to)
+    }
+
+    fn direct(&self) -> Option<u64> {
+        self.begin();
+        self.held.direct()
     }
 }
 

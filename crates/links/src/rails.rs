@@ -1,11 +1,16 @@
 //! The host's network cards with RDMA, and the memory that lanes have them know.
 
-use rgaps::links::{HostMemory, Links, MappedRange, Rdma as Wanted};
+use rgaps::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Wanted};
+use rgaps::GpuUuid;
+use rgaps_cuda::{CudaMapping, CudaSource, Driver};
+use rgaps_pool::{Access as Writable, Mapping, SegmentSource};
 use rgaps_transport::frame::RAILS_MAX;
 use rgaps_transport::{Rdma, RdmaError, Registered, Registrar};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Port, Verbs};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The cards, or why there are none. `numa_node`: where memory of the host is, if that is configured.
 pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma, String>> {
@@ -89,6 +94,10 @@ pub struct Known {
     registrar: Registrar,
     /// Segments are mapped until the process ends.
     segments: Mutex<Vec<Registered>>,
+    /// What came of the last memory of each GPU.
+    gpus: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
+    /// What came of a trial with a little memory of each.
+    trials: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
 }
 
 impl fmt::Debug for Known {
@@ -103,7 +112,57 @@ impl Known {
         Arc::new(Known {
             registrar,
             segments: Mutex::default(),
+            gpus: Mutex::default(),
+            trials: Mutex::default(),
         })
+    }
+
+    /// Whether the cards read messages on a GPU, as far as a trial says, which is made once.
+    pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
+        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+        let trial = trials.entry(gpu);
+        let outcome = trial
+            .or_insert_with(|| try_gpu(&self.registrar, gpu).map_err(|error| error.to_string()));
+        outcome.clone()
+    }
+
+    /// Messages on a GPU are not to be read there, for this reason.
+    pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
+        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+        trials.insert(gpu, Err(why.to_owned()));
+    }
+
+    /// Whether the cards know memory of a GPU. None: there was none that they were to know.
+    pub fn gpu(&self, gpu: GpuUuid) -> Option<Result<(), String>> {
+        self.gpus().get(&gpu).cloned()
+    }
+
+    fn gpus(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, Result<(), String>>> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register_gpu(&self, range: &GpuRange, access: Access) -> Option<Registered> {
+        let registered = range.dmabuf().map_err(|error| error.to_string());
+        let registered = registered.and_then(|dmabuf| {
+            let memory: Arc<dyn Memory> = Arc::new(OnGpu(range.clone()));
+            let registered = self
+                .registrar
+                .register_dmabuf(dmabuf.as_fd(), 0, &memory, access);
+            registered.map_err(|error| error.to_string())
+        });
+        let gpu = range.gpu();
+        let outcome = registered.as_ref().map(drop).map_err(String::clone);
+        let before = self.gpus().insert(gpu, outcome.clone());
+        if before.as_ref() != Some(&outcome) {
+            match &outcome {
+                Ok(()) => tracing::info!(%gpu, "network cards know the GPU's memory (GPUDirect)"),
+                Err(why) => tracing::info!(
+                    %gpu,
+                    "network cards do not know the GPU's memory, which is copied through the host's: {why}"
+                ),
+            }
+        }
+        registered.ok()
     }
 
     fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
@@ -128,6 +187,16 @@ impl HostMemory for Known {
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
         Box::new(told(&range, self.register(&range, Access::RemoteWrite)))
     }
+
+    fn gpu_mapped(&self, range: GpuRange) {
+        let registered = self.register_gpu(&range, Access::LocalRead);
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        segments.extend(registered);
+    }
+
+    fn gpu_leased(&self, range: GpuRange) -> Box<dyn Send + Sync> {
+        Box::new(self.register_gpu(&range, Access::RemoteWrite))
+    }
 }
 
 fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Option<Registered> {
@@ -140,6 +209,32 @@ fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Optio
     registered.inspect_err(warn).ok()
 }
 
+/// Has the cards know a little memory of a GPU, and gives it back.
+fn try_gpu(registrar: &Registrar, gpu: GpuUuid) -> anyhow::Result<()> {
+    let driver = Driver::load()?;
+    let mut source = CudaSource::new(driver.clone(), gpu)?;
+    let segment = source.create(source.granularity())?;
+    let mapping = CudaMapping::new(driver, gpu, segment.bytes, Writable::ReadWrite)?;
+    mapping.extend(segment.fd.as_fd(), segment.bytes)?;
+    let dmabuf = mapping.dmabuf(0, segment.bytes)?;
+    let memory: Arc<dyn Memory> = Arc::new(Trial(mapping));
+    registrar.register_dmabuf(dmabuf.as_fd(), 0, &memory, Access::LocalRead)?;
+    Ok(())
+}
+
+struct Trial(CudaMapping);
+
+// SAFETY: the mapping keeps the memory, where nothing is read or written.
+#[allow(unsafe_code)]
+unsafe impl Memory for Trial {
+    fn start(&self) -> *mut u8 {
+        self.0.base() as *mut u8
+    }
+    fn bytes(&self) -> usize {
+        self.0.mapped() as usize
+    }
+}
+
 /// A range that stays mapped as long as this lives.
 struct Mapped(MappedRange);
 
@@ -150,6 +245,21 @@ struct Mapped(MappedRange);
 unsafe impl Memory for Mapped {
     fn start(&self) -> *mut u8 {
         self.0.start()
+    }
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// The same on a GPU.
+struct OnGpu(GpuRange);
+
+// SAFETY: as for `Mapped`. What cards write on a GPU work reads there only when the message was published, after what they
+// wrote was put in order; the CPU has no reference to it.
+#[allow(unsafe_code)]
+unsafe impl Memory for OnGpu {
+    fn start(&self) -> *mut u8 {
+        self.0.address() as *mut u8
     }
     fn bytes(&self) -> usize {
         self.0.bytes()

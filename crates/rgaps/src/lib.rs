@@ -66,7 +66,7 @@ pub mod internal {
 /// What the process with the links to other hosts asks of the daemon, and no other may.
 #[doc(hidden)]
 pub mod links {
-    pub use crate::client::{HostMemory, MappedRange};
+    pub use crate::client::{GpuRange, HostMemory, MappedRange};
     pub use crate::node::Interest;
     pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{

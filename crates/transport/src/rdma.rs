@@ -124,11 +124,16 @@ impl Table {
         })
     }
 
-    /// Where bytes lie in what a rail knows.
-    pub(crate) fn local(&self, start: u64, bytes: u64, rail: u8) -> Option<(Arc<Region>, u64)> {
-        self.find(start, bytes, |known, offset| {
+    /// Where bytes lie in what a rail knows, and how many of them there.
+    pub(crate) fn local(
+        &self,
+        start: u64,
+        bytes: u64,
+        rail: u8,
+    ) -> Option<(Arc<Region>, u64, u64)> {
+        self.find(start, 1, |known, offset| {
             let region = known.regions.get(usize::from(rail))?;
-            Some((Arc::clone(region), offset))
+            Some((Arc::clone(region), offset, bytes.min(known.bytes - offset)))
         })
     }
 }

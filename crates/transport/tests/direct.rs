@@ -11,9 +11,9 @@ use lanes::cards::{Cards, Ways};
 use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
-use rgaps_transport::{Endpoint, Flow, Link, LinkConfig, RdmaError, Wish};
+use rgaps_transport::{Endpoint, Flow, Link, LinkConfig, Payload, RdmaError, Registered, Wish};
 use rgaps_verbs::in_process::Faults;
-use rgaps_verbs::Status;
+use rgaps_verbs::{Access, Allocation, Status};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -184,4 +184,83 @@ fn what_breaks_on_the_way_goes_on_through_the_host_and_nothing_is_lost() {
         host > 0 && directly > 0 && failed > 0,
         "{host} bytes by the host, {directly} directly, {failed} failures"
     );
+}
+
+/// Memory that is registered in two halves, as segments of a pool are; the message lies in both.
+struct Halves {
+    memory: Arc<Allocation>,
+    _registered: [Registered; 2],
+}
+
+struct Half {
+    memory: Arc<Allocation>,
+    from: usize,
+    bytes: usize,
+}
+
+// SAFETY: a part of an allocation, which it keeps.
+unsafe impl rgaps_verbs::Memory for Half {
+    fn start(&self) -> *mut u8 {
+        self.memory.start().wrapping_add(self.from)
+    }
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+const SEAM: usize = 150_003;
+
+impl Halves {
+    fn new(endpoint: &Endpoint) -> Halves {
+        let memory = Allocation::new(LARGE);
+        let half = |from, bytes| {
+            let memory = memory.clone();
+            let half: Arc<dyn rgaps_verbs::Memory> = Arc::new(Half {
+                memory,
+                from,
+                bytes,
+            });
+            endpoint.register(&half, Access::LocalRead).unwrap()
+        };
+        let _registered = [half(0, SEAM), half(SEAM, LARGE - SEAM)];
+        Halves {
+            memory,
+            _registered,
+        }
+    }
+}
+
+/// All of it; the CPU never reads it.
+struct Whole(Arc<Allocation>);
+
+impl Payload for Whole {
+    fn bytes(&self) -> usize {
+        LARGE
+    }
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        panic!("{from}..{to} is read by the CPU")
+    }
+    fn direct(&self) -> Option<u64> {
+        Some(rgaps_verbs::Memory::start(&*self.0) as u64)
+    }
+}
+
+#[test]
+fn a_chunk_that_lies_in_two_registered_regions_is_read_from_both() {
+    let fabric = Fabric::new(Faults::default());
+    let (a, b) = (
+        end(&fabric, 1, Memory::Heap),
+        end(&fabric, 2, Memory::OnCard),
+    );
+    let (to_b, to_a) = join(&a, &b, config());
+    wait_lanes(&to_b, true);
+    to_b.open(FLOW, 0, true);
+    let halves = Halves::new(&a.endpoint);
+    halves.memory.write(0, &content(FLOW, 0, LARGE));
+    let payload = Arc::new(Whole(halves.memory.clone()));
+    let sent = to_b.send(FLOW, 0, payload, &0u64.to_le_bytes());
+    assert_eq!(sent, rgaps_transport::Sent::Taken);
+    finish(&to_b, &a.host, &b.host, &[FLOW], 1);
+    assert_eq!(b.ways.directly.load(SeqCst), LARGE as u64);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }

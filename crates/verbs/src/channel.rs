@@ -8,7 +8,7 @@ use crate::error::{ChannelError, Lie, VerbsError};
 use crate::fabric::{Access, Depths, QueuePair};
 use crate::receiving::Receiving;
 use crate::region::{Allocation, Region};
-use crate::sending::Sending;
+use crate::sending::{Sending, STAGED_MAX};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -158,6 +158,13 @@ impl Channel {
     pub fn frame_bytes_max(&self) -> u64 {
         let sending = self.sending.get();
         sending.map_or(0, |sending| locked(sending).frame_bytes_max())
+    }
+
+    /// Direct writes that one frame may have before it: what the send queue holds.
+    pub fn directs_max(&self) -> usize {
+        let works = self.depths.sends - SENDS_RESERVED;
+        // The frame is one itself.
+        (works as usize).min(STAGED_MAX) - 1
     }
 
     /// Frames sent whose works have ended, those of their direct writes with them: [`Channel::send`] number

@@ -254,3 +254,43 @@ fn what_a_device_registers_is_tried() {
         assert_eq!(device.mtu_bytes(), 4096);
     }
 }
+
+/// Bytes that lie in several regions are one payload to the peer, at the least depth that can be, too.
+#[test]
+fn several_direct_writes_are_there_before_their_frame() {
+    for sends in [5, 6, 16] {
+        let pair = Pair::new(Faults::default(), small(4096, 8, sends));
+        let place = Allocation::new(4096);
+        let landing = Region::new(&pair.devices[1], place.clone(), Access::RemoteWrite).unwrap();
+        let most = pair.ends[0].directs_max().min(3);
+        assert_eq!(most, (sends as usize - 4).min(3));
+        for round in 0..20u8 {
+            let directs: Vec<_> = (0..most as u64)
+                .map(|part| {
+                    let from = Allocation::new(10);
+                    from.write(0, &[round ^ part as u8; 10]);
+                    Direct {
+                        region: Region::new(&pair.devices[0], from, Access::LocalRead).unwrap(),
+                        offset: 0,
+                        bytes: 10,
+                        address: landing.address() + 10 * part,
+                        key: landing.remote_key().unwrap(),
+                    }
+                })
+                .collect();
+            let mut batch = pair.ends[0].batch().unwrap();
+            let number = batch
+                .push_after(&[IoSlice::new(b"there")], &directs)
+                .unwrap();
+            drop(batch);
+            assert_eq!(number, Some(u64::from(round) + 1));
+            assert_eq!(pair.receive(1).unwrap(), [b"there"]);
+            let mut landed = vec![0; 10 * most];
+            place.read(0, &mut landed);
+            let expected = (0..most).flat_map(|part| [round ^ part as u8; 10]);
+            assert_eq!(landed, expected.collect::<Vec<_>>());
+            pair.ends[0].progress(&mut |_| Ok(())).unwrap();
+            assert_eq!(pair.ends[0].completed(), u64::from(round) + 1);
+        }
+    }
+}

@@ -34,7 +34,15 @@ impl Coordinator {
         let rule = self.config.links.landing(topic)?;
         let landing = incoming.landings.values().next()?;
         let domain = landing.domain();
-        Some(describe(rule, domain))
+        let way = match (&self.known, domain) {
+            (Some(known), Domain::Cuda(gpu)) => match known.gpu(gpu) {
+                Some(Ok(())) => "; network cards write it there (GPUDirect)".to_owned(),
+                Some(Err(why)) => format!("; through pinned memory (no GPUDirect: {why})"),
+                None => String::new(),
+            },
+            _ => String::new(),
+        };
+        Some(describe(rule, domain) + &way)
     }
 }
 

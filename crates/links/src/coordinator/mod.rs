@@ -30,7 +30,7 @@ use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
 use rgaps_session::NumaPlace;
-use rgaps_transport::{Endpoint, EndpointConfig, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, Rdma, Security};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +63,8 @@ pub struct Coordinator {
     begun: Instant,
     plane: Plane,
     endpoint: Endpoint,
+    /// What has its cards know memory, if there are any.
+    known: Option<Arc<Known>>,
     /// Why this host has no RDMA, if it has none.
     no_rdma: String,
     probe: Probe,
@@ -103,6 +105,13 @@ fn node_of_memory(config: &Config) -> Option<u32> {
 impl Coordinator {
     /// Joins the daemon and the realm's other hosts.
     pub fn start(config: Config) -> anyhow::Result<Coordinator> {
+        let rdma = rails::open(&config.links, node_of_memory(&config))?;
+        Coordinator::start_over(config, rdma)
+    }
+
+    /// The same with these network cards; or why there are none.
+    #[doc(hidden)]
+    pub fn start_over(config: Config, rdma: Result<Rdma, String>) -> anyhow::Result<Coordinator> {
         let links = &config.links;
         let host = links.host_name().map_err(anyhow::Error::msg)?;
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
@@ -115,7 +124,7 @@ impl Coordinator {
             Security::Tls(tls) => Some(tls.clone()),
             _ => None,
         };
-        let (rdma, no_rdma) = match rails::open(links, node_of_memory(&config))? {
+        let (rdma, no_rdma) = match rdma {
             Ok(rdma) => (Some(rdma), String::new()),
             Err(why) => (None, why),
         };
@@ -131,8 +140,9 @@ impl Coordinator {
         // Whoever links hosts does not start daemons.
         of_node.autostart = false;
         let mut node = Node::builder(LINKS_CLIENT).config(of_node);
-        if rdma.is_some() {
-            node = node.host_memory(Known::new(endpoint.registrar()));
+        let known = rdma.as_ref().map(|_| Known::new(endpoint.registrar()));
+        if let Some(known) = &known {
+            node = node.host_memory(known.clone());
         }
         let node = node.build()?;
         let mut beside = config.socket_path().into_os_string();
@@ -166,6 +176,7 @@ impl Coordinator {
             begun: Instant::now(),
             plane,
             endpoint,
+            known,
             no_rdma,
             probe,
             quotas: Quotas::default(),

@@ -4,7 +4,7 @@ use super::Coordinator;
 use crate::peer::{Over, Peer};
 use crate::wire::clip_to;
 use rgaps::links::MAX_REMOTE_HOSTS;
-use rgaps::{PeersInfo, RemoteRow};
+use rgaps::{Domain, PeersInfo, RemoteRow};
 use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,8 +40,17 @@ impl Coordinator {
                             true => String::new(),
                             false => format!(" (no RDMA: {why_not})"),
                         };
+                        let read = match (&topic.has, &topic.no_direct) {
+                            (Some((_, Domain::Cuda(_), _)), _) => {
+                                ", read on the GPU by the card (GPUDirect)".to_owned()
+                            }
+                            (_, Some(why)) => {
+                                format!(", through pinned memory (no GPUDirect: {why})")
+                            }
+                            _ => String::new(),
+                        };
                         let path = format!(
-                            "{through}{words}, once for the host; zero copy there{no_better}"
+                            "{through}{words}{read}, once for the host; zero copy there{no_better}"
                         );
                         (true, path)
                     }
@@ -68,7 +77,7 @@ impl Coordinator {
         if topic.told.as_ref() == Some(&rows) {
             return;
         }
-        let Some((_, subscriber)) = &topic.has else {
+        let Some((_, _, subscriber)) = &topic.has else {
             return;
         };
         match self.node.stands_for(subscriber, rows.clone()) {

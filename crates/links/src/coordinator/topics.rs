@@ -7,9 +7,10 @@ use crate::keys::Want;
 use crate::peer::Peer;
 use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
+use crate::rails::Known;
 use crate::wire::{clip, Said, Source, Stream, MAX_PUBLISHERS};
 use rgaps::links::{Demand, Direction, InterestPublisher, InterestRow, Links};
-use rgaps::{Domain, Late, RemoteRow, Subscriber, SubscriberQos};
+use rgaps::{Domain, Late, PathKind, RemoteRow, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -17,7 +18,9 @@ use std::time::Instant;
 #[derive(Default)]
 pub(super) struct Outward {
     /// What its subscriber asks for, once there is one.
-    pub(super) has: Option<(Demand, Subscriber)>,
+    pub(super) has: Option<(Demand, Domain, Subscriber)>,
+    /// Why network cards do not read it on its GPU, if they could.
+    pub(super) no_direct: Option<String>,
     /// The streams of the hosts that it goes to, and what is wanted there and behind them.
     pub(super) streams: BTreeMap<String, (u64, Want)>,
     /// The hosts that each of these leads to, itself included, and what each wants.
@@ -211,6 +214,26 @@ fn may_go(links: &Links, quotas: &mut Quotas, host: &str, topic: &str) -> Result
         quotas.rate(links, quota, host, topic)?;
     }
     Ok(())
+}
+
+/// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
+/// cards. Else it reads on the host, for that reason, if there is a GPU and cards.
+fn reads_in(
+    row: Option<&InterestRow>,
+    known: Option<&Known>,
+    topic: &Outward,
+    peers: &BTreeMap<String, Peer>,
+) -> Result<Domain, Option<String>> {
+    let domain = row.and_then(|row| row.domain).ok_or(None)?;
+    let (Domain::Cuda(gpu), Some(known)) = (domain, known) else {
+        return Err(None);
+    };
+    let mut linked = topic.streams.keys().filter_map(|host| peers.get(host));
+    // Why they are not is said of each.
+    if !linked.all(|peer| peer.over.path == PathKind::Rdma) {
+        return Err(None);
+    }
+    known.reads(gpu).map(|()| domain).map_err(Some)
 }
 
 impl Coordinator {
@@ -475,6 +498,9 @@ impl Coordinator {
             return;
         }
         let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
+        let direct = reads_in(row, self.known.as_deref(), topic, &self.peers);
+        let domain = direct.clone().unwrap_or(Domain::Host);
+        topic.no_direct = direct.err().flatten();
         topic.set_limits(
             name,
             &self.config.links,
@@ -485,7 +511,7 @@ impl Coordinator {
         let fits = topic
             .has
             .as_ref()
-            .is_some_and(|(has, _)| *has == demand && !wants_history);
+            .is_some_and(|(has, at, _)| (*has, *at) == (demand, domain) && !wants_history);
         let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
         let mut subscriber = None;
         if !fits && (!waits || before.len() != topic.streams.len()) {
@@ -499,15 +525,18 @@ impl Coordinator {
                 max_held: self.config.links.held_max,
                 spin: self.config.links.spin(),
             };
-            let builder = self.node.subscriber(name).domain(Domain::Host).qos(qos);
+            let builder = self.node.subscriber(name).domain(domain).qos(qos);
             match builder.create() {
                 Ok(created) => {
-                    topic.has = Some((demand, created.clone()));
+                    topic.has = Some((demand, domain, created.clone()));
                     (topic.failed, topic.told) = (None, None);
                     subscriber = Some(created);
                 }
                 Err(error) => {
                     let why = clip(&error.to_string());
+                    if let (Domain::Cuda(gpu), Some(known)) = (domain, &self.known) {
+                        known.reads_not(gpu, &why);
+                    }
                     if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
                         tracing::warn!(topic = name, "a topic cannot leave this host: {why}");
                     }

@@ -1,10 +1,10 @@
 //! Messages that links hold.
 
 use crate::relay::{Again, Carry, Passing};
-use rgaps::{RecvError, Sample};
+use rgaps::{Domain, RecvError, Sample};
 use rgaps_transport::Payload;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The bytes of a message.
 pub struct Held {
@@ -20,6 +20,8 @@ pub struct Held {
 
 enum Bytes {
     Sample(Sample),
+    /// On a GPU, where network cards read it; copied to the host if some of it has to go another way.
+    OnGpu(Sample, OnceLock<Box<[u8]>>),
     Copied(Box<[u8]>),
 }
 
@@ -28,7 +30,10 @@ impl Held {
     pub fn sample(sample: Sample, passing: Option<Passing>) -> Arc<Held> {
         Arc::new(Held {
             bytes: sample.len().max(1) as usize,
-            of: Bytes::Sample(sample),
+            of: match sample.domain() {
+                Domain::Host => Bytes::Sample(sample),
+                Domain::Cuda(_) => Bytes::OnGpu(sample, OnceLock::new()),
+            },
             ready: AtomicUsize::new(0),
             traced: AtomicBool::new(false),
             _passing: passing,
@@ -42,8 +47,9 @@ impl Held {
 
     /// How many bytes are there now, of a message that a GPU still copies down.
     pub fn look(&self) -> Result<usize, RecvError> {
-        let Bytes::Sample(sample) = &self.of else {
-            return Ok(self.bytes);
+        let sample = match &self.of {
+            Bytes::Sample(sample) | Bytes::OnGpu(sample, _) => sample,
+            Bytes::Copied(_) => return Ok(self.bytes),
         };
         let ready = match sample.ready_bytes()? {
             all if all == sample.len() => self.bytes,
@@ -67,6 +73,7 @@ impl Payload for Held {
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         let sample = match &self.of {
             Bytes::Copied(bytes) => return &bytes[from..to],
+            Bytes::OnGpu(sample, copy) => return &copy.get_or_init(|| fetch(sample))[from..to],
             Bytes::Sample(sample) => sample,
         };
         if sample.is_empty() {
@@ -75,6 +82,26 @@ impl Payload for Held {
         let bytes = sample.ready_slice();
         &bytes.expect("it was looked at when it was taken, and stays")[from..to]
     }
+
+    fn direct(&self) -> Option<u64> {
+        match &self.of {
+            Bytes::OnGpu(sample, _) if !sample.is_empty() => Some(sample.address()),
+            _ => None,
+        }
+    }
+}
+
+/// Copies a message of a GPU to the host.
+fn fetch(sample: &Sample) -> Box<[u8]> {
+    // An empty one counts as one byte.
+    let mut bytes = vec![0; sample.len().max(1) as usize].into_boxed_slice();
+    if let Err(error) = sample.read(0, &mut bytes[..sample.len() as usize]) {
+        // Its work has ended, so what fails is the GPU's context, of which a process gets no other. The daemon starts the
+        // links again, and what was not acknowledged goes once more.
+        tracing::error!(%error, "a GPU's messages cannot be read any more: the links end");
+        std::process::exit(1);
+    }
+    bytes
 }
 
 /// A message that goes to the links while it is copied down.

@@ -5,7 +5,7 @@ use super::held::{Growing, Held, Kept, Letter, Outgoing};
 use super::Route;
 use crate::relay::{Origin, Ours, Relay};
 use crate::wire::{monotonic_ns, to_wall, Meta, Passed};
-use rgaps::{RecvError, Sample, Subscriber, Token};
+use rgaps::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_transport::Payload;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -226,7 +226,8 @@ impl Topic {
                     continue;
                 }
             }
-            if let Err(error) = sample.ready_slice() {
+            let is_read_here = sample.domain() == Domain::Host;
+            if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
                 tracing::warn!(%error, topic = name, "a message does not leave this host");
                 continue;
             }

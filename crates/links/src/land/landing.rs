@@ -1,6 +1,6 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::places::{Landed, Repeated};
+use super::places::{Landed, OnGpu, Repeated};
 use super::{Came, Landings};
 use crate::committed::Mark;
 use crate::fetch::Wanted;
@@ -156,7 +156,15 @@ impl Landing {
             }
         };
         self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let early = match bytes >= EARLY_BYTES_MIN {
+        // What goes on to other hosts is read on this one.
+        let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
+        let on_gpu = match lands_on_gpu {
+            true => loan.copy_early(),
+            false => None,
+        };
+        let address = loan.address();
+        let on_gpu = on_gpu.map(|copies| Arc::new(OnGpu { address, copies }));
+        let early = match bytes >= EARLY_BYTES_MIN && !lands_on_gpu {
             true => loan.copy_early(),
             false => None,
         };
@@ -166,6 +174,7 @@ impl Landing {
         Room::Place(Box::new(Landed {
             loan: Some(loan),
             early,
+            on_gpu,
             bytes,
             landing: self.clone(),
             carry,

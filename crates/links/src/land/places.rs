@@ -6,7 +6,7 @@ use crate::relay::{Admission, Carry};
 use crate::wire::{from_wall, monotonic_ns, Meta};
 use rgaps::links::EarlyCopies;
 use rgaps::{Loan, PublishError};
-use rgaps_transport::Place;
+use rgaps_transport::{OnCard, Place};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
@@ -14,8 +14,10 @@ use std::sync::Arc;
 /// A message that lands.
 pub(super) struct Landed {
     pub(super) loan: Option<Loan>,
-    /// Copies that are begun while it lands.
+    /// Copies that are begun while it lands, of a message that lands on the host.
     pub(super) early: Option<EarlyCopies>,
+    /// Where it is on a GPU, until the link asks.
+    pub(super) on_gpu: Option<Arc<OnGpu>>,
     pub(super) bytes: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Option<Arc<Carry>>,
@@ -27,7 +29,30 @@ pub(super) struct Landed {
     pub(super) notes: Arc<Notes>,
 }
 
+/// The memory on a GPU of a message that lands there, and the copies of what lands on the host instead.
+pub(super) struct OnGpu {
+    pub(super) address: u64,
+    pub(super) copies: EarlyCopies,
+}
+
+impl OnCard for OnGpu {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn landed(&self, from: u64, bytes: u64, directly: bool) {
+        match directly {
+            true => self.copies.written(from, bytes),
+            false => self.copies.arrived(from, bytes),
+        }
+    }
+}
+
 impl Place for Landed {
+    fn on_card(&mut self) -> Option<Arc<dyn OnCard>> {
+        Some(self.on_gpu.take()?)
+    }
+
     fn memory(&mut self) -> &mut [u8] {
         let loan = self.loan.as_mut().map(Loan::filled);
         // Of another length than was asked for: the link throws the message away.

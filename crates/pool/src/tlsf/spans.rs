@@ -30,34 +30,11 @@ impl Tlsf {
     /// Adds a range of the pool to allocate from, both ends multiples of the granule. It grows
     /// together with ranges that it touches, so that a block may lie across them.
     pub fn add_region(&mut self, offset: u64, bytes: u64) -> Result<(), RegionError> {
-        let end = offset.saturating_add(bytes);
-        if bytes == 0 || offset % GRANULE_BYTES != 0 || bytes % GRANULE_BYTES != 0 {
-            return Err(RegionError::NotGranules { offset, bytes });
-        }
-        if end > MAX_POOL_BYTES {
-            return Err(RegionError::BeyondPool { offset, bytes });
-        }
-        let (start, end) = (offset / UNIT, end / UNIT);
-        let before = self
-            .spans
-            .range(..end)
-            .next_back()
-            .map(|(start, span)| (*start, *span));
-        if before.is_some_and(|(_, span)| span.end > start) {
-            return Err(RegionError::Overlap { offset, bytes });
-        }
-        if !self.headers.has_room(3) {
-            return Err(RegionError::TooManyBlocks);
-        }
-        let front = self.headers.take(Kind::Edge, 0, 0);
-        let back = self.headers.take(Kind::Edge, 0, 0);
-        let mut block = self.headers.take(Kind::Free, start, end - start);
-        self.headers.link(front, block);
-        self.headers.link(block, back);
-        self.bins.insert(&mut self.headers, block);
-        self.spans.insert(start, Span { end, front, back });
-        self.free_units += end - start;
-        if let Some((left, _)) = before.filter(|(_, span)| span.end == start) {
+        let mut block = self.add_region_apart(offset, bytes)?;
+        let (start, end) = (offset / UNIT, (offset + bytes) / UNIT);
+        let before = self.spans.range(..start).next_back();
+        let before = before.map(|(left, span)| (*left, span.end));
+        if let Some((left, _)) = before.filter(|(_, before_end)| *before_end == start) {
             block = self.join(left, start).unwrap_or(block);
         }
         if self.spans.contains_key(&end) {
@@ -70,6 +47,35 @@ impl Tlsf {
         }
         self.newest = block;
         Ok(())
+    }
+
+    /// The same, but no block lies across its ends. Gives the block that it is, until something is allocated.
+    pub fn add_region_apart(&mut self, offset: u64, bytes: u64) -> Result<u32, RegionError> {
+        let end = offset.saturating_add(bytes);
+        if bytes == 0 || offset % GRANULE_BYTES != 0 || bytes % GRANULE_BYTES != 0 {
+            return Err(RegionError::NotGranules { offset, bytes });
+        }
+        if end > MAX_POOL_BYTES {
+            return Err(RegionError::BeyondPool { offset, bytes });
+        }
+        let (start, end) = (offset / UNIT, end / UNIT);
+        let before = self.spans.range(..end).next_back();
+        if before.is_some_and(|(_, span)| span.end > start) {
+            return Err(RegionError::Overlap { offset, bytes });
+        }
+        if !self.headers.has_room(3) {
+            return Err(RegionError::TooManyBlocks);
+        }
+        let front = self.headers.take(Kind::Edge, 0, 0);
+        let back = self.headers.take(Kind::Edge, 0, 0);
+        let block = self.headers.take(Kind::Free, start, end - start);
+        self.headers.link(front, block);
+        self.headers.link(block, back);
+        self.bins.insert(&mut self.headers, block);
+        self.spans.insert(start, Span { end, front, back });
+        self.free_units += end - start;
+        self.newest = block;
+        Ok(block)
     }
 
     /// Makes one span of two that touch. Returns the free block that two at the seam became.

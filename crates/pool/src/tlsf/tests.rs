@@ -482,3 +482,25 @@ fn without_headers_nothing_is_given_out_and_nothing_breaks() {
     }
     assert_eq!(check(&tlsf), vec![Range { start: 0, end: GIB }]);
 }
+
+/// Ranges that touch and were added apart: no block lies across the seam, and each is given back whole.
+#[test]
+fn no_block_lies_across_regions_that_were_added_apart() {
+    let mut tlsf = Tlsf::new();
+    tlsf.add_region_apart(0, 2 * MIB).unwrap();
+    tlsf.add_region_apart(2 * MIB, 4 * MIB).unwrap();
+    let bytes = 2 * MIB - 2 * KIB;
+    let mut blocks = Vec::new();
+    while let Some(block) = tlsf.allocate(bytes, 256) {
+        let (first, last) = (block.offset, block.offset + bytes - 1);
+        assert_eq!(first < 2 * MIB, last < 2 * MIB, "{first}..={last}");
+        blocks.push(block);
+    }
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        tlsf.free(block.handle).unwrap();
+    }
+    let taken = tlsf.take_free(GRANULE_BYTES, 0);
+    assert_eq!(taken, [0..2 * MIB, 2 * MIB..6 * MIB]);
+    assert_eq!(tlsf.stats().free_bytes, 0);
+}

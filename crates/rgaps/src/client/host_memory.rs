@@ -1,19 +1,29 @@
-//! Host memory as this process maps it, told to whoever makes it known to network cards.
+//! Memory as this process maps it, told to whoever makes it known to network cards.
 
 use super::PoolMapping;
 use rgaps_cuda::PinnedBuffer;
-use rgaps_pool::Mapping;
+use rgaps_layout::GpuUuid;
+use rgaps_pool::{Mapping, PoolError};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Who makes host memory known to cards that read and write it by themselves. Pages of pools that it is told of stay
-/// where they are.
+/// Who makes memory known to cards that read and write it by themselves. Pages of host pools that it is told of stay where
+/// they are.
 pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
     /// A segment was mapped that messages are read from, at addresses of its own.
     fn mapped(&self, range: MappedRange);
     /// A range is a publisher's of this process, which messages are written to, until the answer is dropped: before
     /// anybody else gets it. It is leased, or memory that messages are copied to a GPU from.
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync>;
+    /// The same as [`mapped`](Self::mapped), on a GPU.
+    fn gpu_mapped(&self, range: GpuRange) {
+        let _ = range;
+    }
+    /// The same as [`leased`](Self::leased), on a GPU.
+    fn gpu_leased(&self, range: GpuRange) -> Box<dyn Send + Sync> {
+        Box::new(range)
+    }
 }
 
 /// A range of host memory. It stays mapped as long as somebody has this.
@@ -76,6 +86,50 @@ impl MappedRange {
         match &self.0 {
             Of::Pool { bytes, .. } => *bytes as usize,
             Of::Pinned(pages) => pages.bytes(),
+        }
+    }
+}
+
+/// A range of a GPU's memory. It stays mapped as long as somebody has this.
+#[derive(Clone, Debug)]
+pub struct GpuRange {
+    mapping: Arc<PoolMapping>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl GpuRange {
+    /// None where the range is not mapped, or on no GPU.
+    pub(crate) fn new(mapping: &Arc<PoolMapping>, offset: u64, bytes: u64) -> Option<GpuRange> {
+        let end = offset.checked_add(bytes)?;
+        (mapping.gpu().is_some() && end <= mapping.mapped()).then(|| GpuRange {
+            mapping: mapping.clone(),
+            offset,
+            bytes,
+        })
+    }
+
+    /// The `CUdeviceptr` of its first byte.
+    pub fn address(&self) -> u64 {
+        self.mapping.base() + self.offset
+    }
+
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> GpuUuid {
+        let gpu = self.mapping.gpu();
+        gpu.map_or(GpuUuid([0; 16]), |gpu| gpu.context().device().uuid)
+    }
+
+    /// A dma-buf that begins where it does.
+    pub fn dmabuf(&self) -> Result<OwnedFd, PoolError> {
+        match self.mapping.gpu() {
+            Some(gpu) => gpu.dmabuf(self.offset, self.bytes),
+            None => Err(PoolError::Untrusted("it is on no GPU".to_owned())),
         }
     }
 }

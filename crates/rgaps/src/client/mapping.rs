@@ -1,7 +1,7 @@
 //! A pool as this process maps it.
 
 use super::fork::ForkGuard;
-use super::{Conductor, HostMemory, MappedRange, ZoneView};
+use super::{Conductor, GpuRange, HostMemory, MappedRange, ZoneView};
 use rgaps_cuda::{
     Context, CudaError, CudaMapping, Driver, OnStream, PinnedBuffer, RegisteredMapping,
 };
@@ -123,9 +123,11 @@ impl PoolMapping {
             // Written where it is leased, and read in a mapping of its own.
             return Ok(());
         }
-        if let (Some(watch), Some(range)) = (&self.watch, MappedRange::new(self, offset, bytes)) {
-            watch.mapped(range);
-        }
+        let Some(watch) = &self.watch else {
+            return Ok(());
+        };
+        MappedRange::new(self, offset, bytes).inspect(|range| watch.mapped(range.clone()));
+        GpuRange::new(self, offset, bytes).inspect(|range| watch.gpu_mapped(range.clone()));
         Ok(())
     }
 
@@ -136,7 +138,8 @@ impl PoolMapping {
         bytes: u64,
     ) -> Option<Box<dyn Send + Sync>> {
         let watch = self.watch.as_ref()?;
-        MappedRange::new(self, offset, bytes).map(|range| watch.leased(range))
+        let host = MappedRange::new(self, offset, bytes).map(|range| watch.leased(range));
+        host.or_else(|| Some(watch.gpu_leased(GpuRange::new(self, offset, bytes)?)))
     }
 
     /// Tells of memory that a publisher's messages are copied from to here, until the answer is dropped.
@@ -162,6 +165,14 @@ impl PoolMapping {
     /// Whether it is host memory as the CPU uses it.
     pub(super) fn is_host(&self) -> bool {
         matches!(&*self.inner, Place::Host(_))
+    }
+
+    /// The mapping of GPU memory, if it is one.
+    pub(super) fn gpu(&self) -> Option<&CudaMapping> {
+        match &*self.inner {
+            Place::Cuda(mapping) => Some(mapping),
+            Place::Host(_) | Place::Registered(_) => None,
+        }
     }
 
     /// The CPU or GPU whose use of the pool this is.

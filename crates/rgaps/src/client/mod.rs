@@ -34,7 +34,7 @@ pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
-pub use host_memory::{HostMemory, MappedRange};
+pub use host_memory::{GpuRange, HostMemory, MappedRange};
 pub(crate) use mapping::{Asked, PoolMapping};
 pub(crate) use watch::{add_chore, once_over};
 pub(crate) use zone::ZoneView;

@@ -71,8 +71,10 @@ struct State {
     begun: Vec<Provided>,
     /// `begun` is what was provided, maybe nothing.
     is_provided: bool,
-    /// What of a loan on a GPU was copied there.
+    /// What of a loan on a GPU was copied there, or written by a network card.
     copied: Ranges,
+    /// A network card wrote some of it.
+    is_written: bool,
 }
 
 /// Tells of a loan that is filled in host memory what of it is filled, so that copies of that begin. Clones are the same.
@@ -117,7 +119,8 @@ impl EarlyCopies {
         staged.map(|staged| (staged.address, staged.bytes, staged.stream()))
     }
 
-    /// Of a loan on a GPU: queues the copies of what of its first `bytes` bytes is not copied yet.
+    /// Of a loan on a GPU: queues the copies of what of its first `bytes` bytes is not there yet, and has what network cards
+    /// wrote be seen by work that is queued from now on.
     pub(crate) fn copy_rest(&self, bytes: u64) -> Result<(), PublishError> {
         self.0.copy_rest(bytes)
     }
@@ -131,6 +134,12 @@ impl EarlyCopies {
     /// are written once more, with the same bytes or others, this is called again afterwards.
     pub fn arrived(&self, from: u64, bytes: u64) {
         self.0.arrived(from, bytes);
+    }
+
+    /// Of a loan on a GPU: a network card wrote these bytes there itself. In any order, from any thread. What is said to have
+    /// [`arrived`](Self::arrived) on the host later counts instead.
+    pub fn written(&self, from: u64, bytes: u64) {
+        self.0.written(from, bytes);
     }
 
     /// No more copies are queued. What was begun.
@@ -196,6 +205,15 @@ impl Early {
         self.idle.notify_all();
     }
 
+    fn written(&self, from: u64, bytes: u64) {
+        let Some(end) = from.checked_add(bytes).filter(|end| *end <= self.bytes) else {
+            return;
+        };
+        let mut state = self.lock();
+        state.copied.insert(from, end);
+        state.is_written = true;
+    }
+
     /// Queues the copies of what has arrived, into blocks that are provided if they are not yet.
     fn queue(
         &self,
@@ -256,7 +274,14 @@ impl Early {
             copied.map_err(|error| self.core.own.mapping.fail(error))?;
             state.copied.insert(range.0, range.1);
         }
-        Ok(())
+        let mapping = &self.core.own.mapping;
+        match mapping.context().filter(|_| state.is_written) {
+            // Before anybody is told of the message.
+            Some(context) => Ok(context
+                .order_direct_writes()
+                .map_err(|error| mapping.fail(error))?),
+            None => Ok(()),
+        }
     }
 
     fn end(&self) -> Vec<Provided> {

@@ -164,10 +164,15 @@ impl Memory {
             return Err("a lease beyond what is mapped".to_owned());
         }
         let leased = &mut self.arenas[arena];
-        leased
-            .tlsf
-            .add_region(range.offset, range.bytes)
-            .map_err(|error| format!("a lease that cannot be: {error}"))?;
+        let tlsf = &mut leased.tlsf;
+        // Network cards know each range for itself, so no message is to lie in two.
+        let added = match &told {
+            Some(_) => tlsf
+                .add_region_apart(range.offset, range.bytes)
+                .map(|_block| ()),
+            None => tlsf.add_region(range.offset, range.bytes),
+        };
+        added.map_err(|error| format!("a lease that cannot be: {error}"))?;
         leased.bytes += range.bytes;
         leased.told.extend(told);
         Ok(())

@@ -208,6 +208,7 @@ impl PublisherCore {
 
     fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
         let ranges = self.conductor.lease(self.member, place.pool.pool, bytes)?;
+        let ranges = joined(ranges);
         // Without the lock: cards that are to know memory take their time.
         let told: Vec<_> = ranges
             .iter()
@@ -226,4 +227,15 @@ impl PublisherCore {
 
 fn is_full(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
+}
+
+/// The same ranges, with those as one that touch.
+fn joined(mut ranges: Vec<rgaps_session::Range>) -> Vec<rgaps_session::Range> {
+    ranges.sort_unstable_by_key(|range| range.offset);
+    ranges.dedup_by(|next, range| {
+        let touches = range.offset + range.bytes == next.offset;
+        range.bytes += if touches { next.bytes } else { 0 };
+        touches
+    });
+    ranges
 }

@@ -98,24 +98,37 @@ impl Batch<'_> {
         parts: &[IoSlice<'_>],
         direct: Option<&Direct>,
     ) -> Result<Option<u64>, ChannelError> {
+        self.push_after(parts, direct.map_or(&[], std::slice::from_ref))
+    }
+
+    /// The same after several direct writes: bytes that lie in several regions.
+    ///
+    /// # Panics
+    /// If there are more than [`Channel::directs_max`].
+    pub fn push_after(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        directs: &[Direct],
+    ) -> Result<Option<u64>, ChannelError> {
         let payload: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        direct.map_or(Ok(()), check_direct)?;
-        let works = 1 + u64::from(direct.is_some());
-        if self.sending.staged.len() + 2 > STAGED_MAX {
+        assert!(directs.len() <= self.channel.directs_max());
+        directs.iter().try_for_each(check_direct)?;
+        let works = 1 + directs.len();
+        if self.sending.staged.len() + works > STAGED_MAX {
             self.post()?;
         }
-        let Some(cursor) = self.reserve(works, payload + HEADER_BYTES)? else {
+        let Some(cursor) = self.reserve(works as u64, payload + HEADER_BYTES)? else {
             return Ok(None);
         };
         let counts = &self.channel.counts;
         counts.frames_sent.add(1);
         counts.bytes_sent.add(payload);
-        if let Some(direct) = direct {
+        for direct in directs {
             counts.directs_sent.add(1);
             counts.direct_bytes_sent.add(direct.bytes);
         }
         let bytes = payload + HEADER_BYTES;
-        self.sending.stage_frame(cursor, parts, bytes, direct);
+        self.sending.stage_frame(cursor, parts, bytes, directs);
         Ok(Some(self.sending.frames))
     }
 

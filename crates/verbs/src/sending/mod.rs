@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Works of one [`Batch`] before they are posted.
-const STAGED_MAX: usize = 64;
+pub(crate) const STAGED_MAX: usize = 64;
 /// Notices that may join them.
 const NOTICES_MAX: usize = 3;
 /// A work is signalled when this part of the send queue, or of half the ring, has gone unsignalled.
@@ -297,13 +297,7 @@ impl Sending {
         self.staged.push(work);
     }
 
-    fn stage_frame(
-        &mut self,
-        cursor: u64,
-        parts: &[IoSlice<'_>],
-        bytes: u64,
-        direct: Option<&Direct>,
-    ) {
+    fn stage_frame(&mut self, cursor: u64, parts: &[IoSlice<'_>], bytes: u64, directs: &[Direct]) {
         let at = size(self.ring.ring().offset(cursor));
         let mut header = [0; HEADER_BYTES as usize];
         let length = u32::try_from(bytes - HEADER_BYTES).expect("frames are smaller than rings");
@@ -318,9 +312,7 @@ impl Sending {
             next += part.len();
         }
         self.frames += 1;
-        if let Some(direct) = direct {
-            self.stage_direct(direct);
-        }
+        directs.iter().for_each(|direct| self.stage_direct(direct));
         let inline = bytes <= u64::from(self.depths.inline_bytes);
         self.unsignalled_bytes += bytes;
         let work = Work {
@@ -334,7 +326,7 @@ impl Sending {
             signalled: false,
             inline,
         };
-        self.stage(work, direct.is_some());
+        self.stage(work, !directs.is_empty());
     }
 
     /// Writes this side's credit words into the peer's.

@@ -71,6 +71,21 @@ struct Sending {
     in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
 }
 
+/// How a payload goes directly, which is kept until it has.
+enum Way {
+    One([Direct; 1], Arc<dyn Payload>),
+    Two([Direct; 2], Arc<dyn Payload>),
+}
+
+impl Way {
+    fn parts(&self) -> (&[Direct], Arc<dyn Payload>) {
+        match self {
+            Self::One(direct, payload) => (direct, Arc::clone(payload)),
+            Self::Two(directs, payload) => (directs, Arc::clone(payload)),
+        }
+    }
+}
+
 /// How the lane's thread is told that there is something to write.
 struct Bell {
     rung: AtomicBool,
@@ -312,9 +327,10 @@ impl RdmaLane {
                     slices[0] = IoSlice::new(&[STREAM]);
                     (posts.push(&slices[..=count], None), bytes, None)
                 }
-                Piece::Direct(head, (direct, payload), bytes) => {
+                Piece::Direct(head, way, bytes) => {
                     let parts = [IoSlice::new(&[DIRECT]), IoSlice::new(head)];
-                    (posts.push(&parts, Some(&direct)), bytes, Some(payload))
+                    let (directs, payload) = way.parts();
+                    (posts.push_after(&parts, directs), bytes, Some(payload))
                 }
             };
             let Some(number) = pushed.map_err(|error| self.lost(error))? else {
@@ -334,28 +350,38 @@ impl RdmaLane {
         Ok(true)
     }
 
-    /// How a payload can go directly: it lies in memory that this end's rail knows, and goes where the peer's does.
-    fn way(
-        &self,
-        (payload, from, to): &Bytes,
-        remote: &Remote,
-        at: u64,
-    ) -> Option<(Direct, Arc<dyn Payload>)> {
-        let (address, key) = remote.at(at, self.agreed.their_rail)?;
+    /// How a payload can go directly: it lies in memory that this end's rail knows, in two regions at most, and goes where the
+    /// peer's does.
+    fn way(&self, (payload, from, to): &Bytes, remote: &Remote, at: u64) -> Option<Way> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
             Some(start) => start + *from as u64,
             None => payload.slice(*from, *to).as_ptr() as u64,
         };
-        let (region, offset) = self.table.local(start, bytes, self.agreed.our_rail)?;
-        let direct = Direct {
-            region,
-            offset,
-            bytes,
-            address,
-            key,
+        let part = |done: u64| {
+            let (address, key) = remote.at(at + done, self.agreed.their_rail)?;
+            let left = bytes - done;
+            let found = self.table.local(start + done, left, self.agreed.our_rail)?;
+            let (region, offset, bytes) = found;
+            Some(Direct {
+                region,
+                offset,
+                bytes,
+                address,
+                key,
+            })
         };
-        Some((direct, Arc::clone(payload)))
+        let first = part(0)?;
+        let done = first.bytes;
+        let payload = Arc::clone(payload);
+        if done == bytes {
+            return Some(Way::One([first], payload));
+        }
+        if self.channel().directs_max() < 2 {
+            return None;
+        }
+        let second = part(done).filter(|second| done + second.bytes == bytes)?;
+        Some(Way::Two([first, second], payload))
     }
 
     /// Lets go of payloads that the NIC has read, and tells the link.

@@ -1,0 +1,264 @@
+//! Messages from GPU to GPU that network cards read and write themselves (GPUDirect): two hosts' links in this process, over
+//! a network within it and a test driver whose GPU memory that network reaches. Nothing here is a network card.
+mod support;
+
+use rgaps::{Domain, Node, Publisher, RemoteRow, Subscriber};
+use rgaps_cuda::Driver;
+use rgaps_links::Coordinator;
+use rgaps_test_driver::TestDriver;
+use rgaps_transport::Rdma;
+use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::ChannelConfig;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use support::{bytes_of, content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+
+/// Empty, with its frame, and in chunks that cards write: some of a size that is copied at once, and in parts.
+const SIZES: [usize; 5] = [0, 1000, 300_001, 3_000_001, (9 << 20) + 5];
+const TOPIC: &str = "direct/frames";
+
+/// A driver for the whole process, so one test at a time.
+struct Gpu {
+    domain: Domain,
+    driver: TestDriver,
+    trace: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn gpu() -> Gpu {
+    static TURN: Mutex<()> = Mutex::new(());
+    static FOUND: OnceLock<(Domain, PathBuf)> = OnceLock::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let library = rgaps_test_driver::library();
+    let (domain, trace) = FOUND.get_or_init(|| {
+        let trace = std::env::temp_dir().join(format!("rgaps-direct-{}", std::process::id()));
+        std::env::set_var("RGAPS_CUDA_LIBRARY", &library);
+        std::env::set_var("RGAPS_TEST_DRIVER_DELAY_US", "500");
+        std::env::set_var("RGAPS_TEST_DRIVER_SEED", "3");
+        std::env::set_var("RGAPS_TEST_DRIVER_TRACE", &trace);
+        let devices = Driver::load().unwrap().devices().unwrap();
+        (Domain::Cuda(devices[0].uuid), trace)
+    });
+    Gpu {
+        domain: *domain,
+        driver: TestDriver::loaded(&library),
+        trace: trace.clone(),
+        _turn: turn,
+    }
+}
+
+impl Gpu {
+    /// Bytes that this process copied to or from the GPU, but for what tests read and write.
+    fn copied(&self) -> u64 {
+        let text = std::fs::read_to_string(&self.trace).unwrap_or_default();
+        let ours = format!("{} cuMemcpyAsync ", std::process::id());
+        let bytes = text.lines().filter_map(|line| line.strip_prefix(&ours));
+        bytes.filter_map(|bytes| bytes.parse::<u64>().ok()).sum()
+    }
+
+    fn flushes(&self) -> u64 {
+        self.driver.calls("cuFlushGPUDirectRDMAWrites")
+    }
+}
+
+/// Two hosts, with their links in this process.
+struct Hosts {
+    network: Network,
+    here: Node,
+    there: Node,
+    stop: Arc<AtomicBool>,
+    links: Vec<JoinHandle<()>>,
+    _hosts: Vec<Host>,
+}
+
+impl Hosts {
+    fn new(network: Network) -> Hosts {
+        let ports = ports(2);
+        let stop = Arc::<AtomicBool>::default();
+        let (mut hosts, mut links) = (Vec::new(), Vec::new());
+        for (at, name) in ["host-a", "host-b"].into_iter().enumerate() {
+            let text = format!(
+                "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+                 connect = [\"tcp/127.0.0.1:{}\"]\nlanes = 2\n\
+                 [[links.landing]]\nname = \"up\"\ntopics = [\"direct/**\"]\ndomain = \"cuda:0\"\n",
+                ports[at],
+                ports[1 - at]
+            );
+            let host = Host::start_whole(name, &text);
+            let rdma = Rdma {
+                rails: vec![network.device(&format!("nic-{name}")).unwrap()],
+                trusted_fabric: true,
+                channel: ChannelConfig::default(),
+            };
+            let (config, stopped) = (host.config(), stop.clone());
+            links.push(std::thread::spawn(move || {
+                let links = Coordinator::start_over(config, Ok(rdma)).unwrap();
+                links.run(&stopped).unwrap();
+            }));
+            hosts.push(host);
+        }
+        hosts.iter().for_each(|host| host.wait_for_peers(1));
+        Hosts {
+            here: hosts[0].node("here"),
+            there: hosts[1].node("there"),
+            network,
+            stop,
+            links,
+            _hosts: hosts,
+        }
+    }
+
+    /// A publisher here and a subscriber there, on the GPU.
+    fn join(&self, gpu: &Gpu) -> (Publisher, Subscriber) {
+        let subscriber = self.there.subscriber(TOPIC).domain(gpu.domain);
+        let subscriber = subscriber.reliable().create().unwrap();
+        let publisher = self.here.publisher(TOPIC).domain(gpu.domain);
+        let publisher = publisher.deadline(LIMIT).create().unwrap();
+        wait_for_subscribers(&publisher, 1);
+        (publisher, subscriber)
+    }
+
+    /// Waits until `topic info` of each host says this of the other.
+    fn wait_said(&self, sends: &str, lands: &str) {
+        for (node, other, what) in [
+            (&self.here, "host-b", sends),
+            (&self.there, "host-a", lands),
+        ] {
+            until(what, || {
+                let said = said(node, other);
+                said.is_some_and(|row| row.ready && row.path.contains(what))
+            });
+        }
+    }
+}
+
+fn said(node: &Node, host: &str) -> Option<RemoteRow> {
+    let info = node.topic(TOPIC).ok()?;
+    info.remote.into_iter().find(|row| row.host == host)
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for links in self.links.drain(..) {
+            let ended = links.join();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+fn publish(publisher: &Publisher, number: u64, bytes: usize) {
+    let mut loan = publisher.loan(bytes as u64).unwrap();
+    loan.write(0, &content(number, bytes)).unwrap();
+    loan.publish().unwrap();
+}
+
+fn expect(subscriber: &Subscriber, gpu: &Gpu, number: u64, bytes: usize) {
+    let sample = receive(subscriber);
+    let is = (sample.sequence(), sample.missed(), sample.domain());
+    assert_eq!(is, (number, 0, gpu.domain));
+    assert!(
+        bytes_of(&sample) == content(number, bytes),
+        "message {number}"
+    );
+}
+
+#[test]
+fn cards_read_and_write_gpus_and_nothing_of_large_messages_is_copied() {
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let (publisher, subscriber) = hosts.join(&gpu);
+    hosts.wait_said("GPUDirect)", "lands in cuda");
+    // The first one finds the memory.
+    publish(&publisher, 0, 300_001);
+    expect(&subscriber, &gpu, 0, 300_001);
+    hosts.wait_said(
+        "read on the GPU by the card (GPUDirect)",
+        "network cards write it there (GPUDirect)",
+    );
+    for (number, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
+        let (copied, flushes) = (gpu.copied(), gpu.flushes());
+        publish(&publisher, number, bytes);
+        expect(&subscriber, &gpu, number, bytes);
+        let is_direct = bytes >= 300_000;
+        let most = if is_direct { 0 } else { bytes as u64 };
+        assert_eq!(gpu.copied() - copied, most, "{bytes} bytes");
+        assert_eq!(
+            gpu.flushes() - flushes,
+            u64::from(is_direct),
+            "{bytes} bytes"
+        );
+    }
+}
+
+#[test]
+fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
+    let gpu = gpu();
+    let network = Network::new(Faults::default());
+    network.refuse("ibv_reg_dmabuf_mr", 95);
+    let hosts = Hosts::new(network);
+    let (publisher, subscriber) = hosts.join(&gpu);
+    let flushes = gpu.flushes();
+    for (number, bytes) in (0..).zip(SIZES) {
+        let copied = gpu.copied();
+        publish(&publisher, number, bytes);
+        expect(&subscriber, &gpu, number, bytes);
+        assert_eq!(
+            gpu.copied() - copied,
+            2 * bytes as u64,
+            "down and up, {bytes} bytes"
+        );
+    }
+    assert_eq!(gpu.flushes(), flushes);
+    let why = "no GPUDirect: nic-host-a cannot register memory";
+    hosts.wait_said(why, &why.replace("host-a", "host-b"));
+}
+
+#[test]
+fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults {
+        seed: 11,
+        delay_one_in: 3,
+        ..Faults::default()
+    }));
+    let (publisher, subscriber) = hosts.join(&gpu);
+    hosts.wait_said("GPUDirect)", "lands in cuda");
+    const MESSAGES: u64 = 40;
+    let bytes = |number: u64| SIZES[number as usize % SIZES.len()];
+    let reading = std::thread::spawn({
+        let domain = gpu.domain;
+        move || {
+            for number in 0..MESSAGES {
+                let sample = receive(&subscriber);
+                let is = (sample.sequence(), sample.missed(), sample.domain());
+                assert_eq!(is, (number, 0, domain));
+                let expected = content(number, bytes(number));
+                assert!(bytes_of(&sample) == expected, "message {number}");
+            }
+            subscriber
+        }
+    });
+    for number in 0..MESSAGES {
+        match number {
+            12 => hosts.network.set_link(false),
+            28 => hosts.network.set_link(true),
+            _ => {}
+        }
+        publish(&publisher, number, bytes(number));
+    }
+    let subscriber = reading.join().unwrap();
+    // It climbs back.
+    hosts.wait_said(
+        "read on the GPU by the card (GPUDirect)",
+        "network cards write it there (GPUDirect)",
+    );
+    let copied = gpu.copied();
+    publish(&publisher, MESSAGES, 3_000_001);
+    expect(&subscriber, &gpu, MESSAGES, 3_000_001);
+    assert_eq!(gpu.copied(), copied, "it is direct again");
+}
