@@ -173,7 +173,9 @@ fn a_host_that_is_gone_holds_nobody_back_for_ever() {
         publisher.put(&number.to_le_bytes()).unwrap();
     }
     until("the host to be given up", || publisher.subscribers() == 0);
-    assert_eq!(state_of(&here, "host-b"), Some(PeerState::Lost));
+    until("the host to be lost", || {
+        state_of(&here, "host-b") == Some(PeerState::Lost)
+    });
     hosts[1].start_links();
     wait_for_subscribers(&publisher, 1);
     publisher.put(b"again").unwrap();
