@@ -1,7 +1,7 @@
 //! GPU memory for network cards: dma-bufs of ranges of pools, and the order of what cards write.
 mod support;
 
-use rgaps_cuda::{CudaMapping, WritesOrder};
+use rgaps_cuda::{CudaMapping, CudaSource, Driver, WritesOrder};
 use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
 use std::os::fd::{AsFd, AsRawFd};
 use support::{Gpu, UNIT};
@@ -76,4 +76,40 @@ fn writes_are_flushed_where_the_machine_keeps_no_order() {
     let gpu = Gpu::new("fail=cuFlushGPUDirectRDMAWrites:1:CUDA_ERROR_NOT_SUPPORTED");
     let (mapping, _segment) = gpu.pool(Access::ReadWrite);
     assert!(mapping.context().order_direct_writes().is_err());
+}
+
+/// On a machine with a GPU, as its driver says: with `RGAPS_TEST_GPU=1`, and `--nocapture` to see what it says.
+#[test]
+fn memory_of_a_real_gpu_is_exported_where_its_driver_says_so() {
+    if std::env::var_os("RGAPS_TEST_GPU").is_none() {
+        return;
+    }
+    let driver = Driver::load().expect("the system has a CUDA driver");
+    let device = driver.devices().expect("it lists its GPUs").remove(0);
+    println!(
+        "{}: for NICs {}, dma-buf {}, order {:?}, flushes {}: {:?}",
+        device.name,
+        device.gpu_direct_rdma,
+        device.dma_buf,
+        device.writes_order,
+        device.flushes_writes,
+        device.require_direct()
+    );
+    let mut source = CudaSource::new(driver.clone(), device.uuid).unwrap();
+    let unit = source.granularity();
+    let segments = [(); 2].map(|()| source.create(unit).unwrap());
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        let mapping = CudaMapping::new(driver.clone(), device.uuid, 4 * unit, access).unwrap();
+        for segment in &segments {
+            mapping.extend(segment.fd.as_fd(), unit).unwrap();
+        }
+        for (offset, bytes) in [(0, unit), (unit, unit), (0, 2 * unit)] {
+            let exported = mapping.dmabuf(offset, bytes);
+            println!("{access:?}, {bytes} bytes at {offset}: {exported:?}");
+            assert_eq!(exported.is_ok(), device.require_direct().is_ok());
+        }
+        if device.require_direct().is_ok() {
+            mapping.context().order_direct_writes().unwrap();
+        }
+    }
 }

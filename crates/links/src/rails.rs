@@ -6,14 +6,36 @@ use rgaps_cuda::{CudaMapping, CudaSource, Driver};
 use rgaps_pool::{Access as Writable, Mapping, SegmentSource};
 use rgaps_transport::frame::RAILS_MAX;
 use rgaps_transport::{Rdma, RdmaError, Registered, Registrar};
-use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Port, Verbs};
+use rgaps_verbs::{Access, ChannelConfig, Device, Distance, Location, Memory, Port, Verbs};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The cards, or why there are none. `numa_node`: where memory of the host is, if that is configured.
-pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma, String>> {
+/// What the cards are to be near.
+#[derive(Clone, Debug, Default)]
+pub struct Near {
+    /// GPUs that messages land on, or else all there are.
+    pub gpus: Vec<Location>,
+    /// The GPUs come first.
+    pub lands_on_gpus: bool,
+    /// The NUMA node of the host's memory, if that is configured.
+    pub numa_node: Option<u32>,
+}
+
+impl Near {
+    /// How far a port is, for sorting.
+    fn distance(&self, port: &Port) -> (bool, Option<Distance>, bool) {
+        let distances = self.gpus.iter().map(|gpu| gpu.distance(&port.location));
+        let elsewhere = self.numa_node.is_some() && port.location.numa_node != self.numa_node;
+        // What is configured counts first: where messages land, or else where the host's memory is.
+        let first = elsewhere && !self.lands_on_gpus;
+        (first, distances.min(), elsewhere)
+    }
+}
+
+/// The cards, or why there are none.
+pub fn open(links: &Links, near: &Near) -> anyhow::Result<Result<Rdma, String>> {
     if links.rdma == Wanted::Off {
         return Ok(Err("links.rdma is \"off\"".to_owned()));
     }
@@ -22,7 +44,7 @@ pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma
             "links.trusted_fabric is false, and RDMA is not encrypted".to_owned(),
         ));
     }
-    match rails(links, numa_node) {
+    match rails(links, near) {
         Ok(rails) => Ok(Ok(Rdma {
             rails,
             trusted_fabric: true,
@@ -38,10 +60,10 @@ pub fn open(links: &Links, numa_node: Option<u32>) -> anyhow::Result<Result<Rdma
     }
 }
 
-fn rails(links: &Links, numa_node: Option<u32>) -> Result<Vec<Arc<Device>>, String> {
+fn rails(links: &Links, near: &Near) -> Result<Vec<Arc<Device>>, String> {
     let verbs = Verbs::load().map_err(|error| error.to_string())?;
     let ports = Verbs::ports();
-    let chosen = choose(&ports, &links.rdma_devices, numa_node)?;
+    let chosen = choose(&ports, &links.rdma_devices, near)?;
     let mut rails = Vec::new();
     for port in chosen {
         let device = verbs.open(port);
@@ -56,12 +78,8 @@ pub fn names(rdma: &Rdma) -> String {
     names.join(", ")
 }
 
-/// The ports that lanes use, the best first: those that are named, or those that are up, with those of this node before others.
-fn choose<'a>(
-    ports: &'a [Port],
-    named: &[String],
-    numa_node: Option<u32>,
-) -> Result<Vec<&'a Port>, String> {
+/// The ports that lanes use, the best first: those that are named, or those that are up, the nearest first.
+fn choose<'a>(ports: &'a [Port], named: &[String], near: &Near) -> Result<Vec<&'a Port>, String> {
     let is_ready = |port: &&Port| port.is_up && port.address.is_some();
     if !named.is_empty() {
         let find = |name: &String| {
@@ -83,7 +101,7 @@ fn choose<'a>(
             false => "no card with RDMA is up and has an address of RoCE v2 over IPv4".to_owned(),
         });
     }
-    ready.sort_by_key(|port| numa_node.is_some() && port.numa_node != numa_node);
+    ready.sort_by_key(|port| near.distance(port));
     ready.truncate(RAILS_MAX);
     Ok(ready)
 }
@@ -271,7 +289,7 @@ mod tests {
     use super::*;
     use rgaps_verbs::PortAddress;
 
-    fn port(device: &str, is_up: bool, numa_node: Option<u32>) -> Port {
+    fn port(device: &str, is_up: bool, numa_node: Option<u32>, pci: &str) -> Port {
         Port {
             device: device.to_owned(),
             number: 1,
@@ -282,57 +300,117 @@ mod tests {
                 gid: [0; 16],
                 interface: None,
             }),
+            location: location(numa_node, pci),
+        }
+    }
+
+    fn location(numa_node: Option<u32>, pci: &str) -> Location {
+        let path = format!("/sys/devices/{pci}");
+        Location {
             numa_node,
-            pci_path: None,
+            pci_path: (!pci.is_empty()).then(|| path.into()),
+        }
+    }
+
+    fn names(chosen: Vec<&Port>) -> Vec<String> {
+        chosen.iter().map(|port| port.device.clone()).collect()
+    }
+
+    fn of_node(numa_node: Option<u32>) -> Near {
+        Near {
+            numa_node,
+            ..Near::default()
         }
     }
 
     #[test]
     fn cards_that_are_up_and_near_come_first_and_named_ones_as_they_are_named() {
-        let mut bare = port("e", true, Some(1));
+        let mut bare = port("e", true, Some(1), "");
         bare.address = None;
         let ports = [
-            port("a", true, Some(0)),
-            port("b", false, Some(1)),
-            port("c", true, Some(1)),
-            port("d", true, None),
+            port("a", true, Some(0), ""),
+            port("b", false, Some(1), ""),
+            port("c", true, Some(1), ""),
+            port("d", true, None, ""),
             bare,
         ];
-        let names = |chosen: Vec<&Port>| -> Vec<String> {
-            chosen.iter().map(|port| port.device.clone()).collect()
-        };
-        assert_eq!(
-            names(choose(&ports, &[], Some(1)).unwrap()),
-            ["c", "a", "d"]
-        );
-        assert_eq!(names(choose(&ports, &[], None).unwrap()), ["a", "c", "d"]);
+        let chosen = |node| names(choose(&ports, &[], &of_node(node)).unwrap());
+        assert_eq!(chosen(Some(1)), ["c", "a", "d"]);
+        assert_eq!(chosen(None), ["a", "c", "d"]);
         let named = ["d".to_owned(), "a".to_owned()];
-        assert_eq!(names(choose(&ports, &named, Some(0)).unwrap()), ["d", "a"]);
+        let chosen = choose(&ports, &named, &of_node(Some(0))).unwrap();
+        assert_eq!(names(chosen), ["d", "a"]);
         for (named, said) in [("b", "'b' has no port that is up"), ("x", "no card 'x'")] {
-            let error = choose(&ports, &[named.to_owned()], None).unwrap_err();
+            let error = choose(&ports, &[named.to_owned()], &Near::default()).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
-        assert!(choose(&ports[1..2], &[], None)
-            .unwrap_err()
-            .contains("is up"));
-        assert!(choose(&[], &[], None)
-            .unwrap_err()
-            .contains("no card with RDMA"));
+        let none = choose(&ports[1..2], &[], &Near::default());
+        assert!(none.unwrap_err().contains("is up"));
+        let none = choose(&[], &[], &Near::default());
+        assert!(none.unwrap_err().contains("no card with RDMA"));
+    }
+
+    #[test]
+    fn cards_near_gpus_come_first_and_where_messages_land_counts_before_memory() {
+        let ports = [
+            port("far", true, Some(0), "pci0000:00/0000:00:01.0/0000:01:00.0"),
+            port(
+                "node",
+                true,
+                Some(1),
+                "pci0000:90/0000:90:01.0/0000:91:00.0",
+            ),
+            port(
+                "host",
+                true,
+                Some(1),
+                "pci0000:80/0000:80:03.0/0000:85:00.0",
+            ),
+            port(
+                "next",
+                true,
+                Some(1),
+                "pci0000:80/0000:80:01.0/0000:82:00.0",
+            ),
+            port("soft", true, None, ""),
+        ];
+        let gpu = location(Some(1), "pci0000:80/0000:80:01.0/0000:81:00.0");
+        let mut near = Near {
+            gpus: vec![gpu],
+            ..Near::default()
+        };
+        let chosen = |near: &Near| names(choose(&ports, &[], near).unwrap());
+        assert_eq!(chosen(&near), ["next", "host", "node", "far"]);
+        // Of several GPUs the nearest counts.
+        near.gpus
+            .push(location(Some(0), "pci0000:00/0000:00:01.0/0000:02:00.0"));
+        assert_eq!(chosen(&near), ["far", "next", "host", "node"]);
+        near.gpus.pop();
+        near.numa_node = Some(0);
+        assert_eq!(chosen(&near), ["far", "next", "host", "node"]);
+        near.lands_on_gpus = true;
+        assert_eq!(chosen(&near), ["next", "host", "node", "far"]);
+        // What is named is what is used.
+        let named = ["soft".to_owned(), "far".to_owned()];
+        assert_eq!(names(choose(&ports, &named, &near).unwrap()), named);
     }
 
     #[test]
     fn rdma_has_to_be_trusted() {
         let mut links = Links::default();
-        assert!(open(&links, None)
+        assert!(open(&links, &Near::default())
             .unwrap()
             .unwrap_err()
             .contains("trusted_fabric"));
         links.rdma = Wanted::Off;
-        assert!(open(&links, None).unwrap().unwrap_err().contains("off"));
+        assert!(open(&links, &Near::default())
+            .unwrap()
+            .unwrap_err()
+            .contains("off"));
         links.rdma = Wanted::Only;
         links.trusted_fabric = true;
         links.rdma_devices = vec!["no_such_card".to_owned()];
-        let error = open(&links, None).unwrap_err().to_string();
+        let error = open(&links, &Near::default()).unwrap_err().to_string();
         assert!(error.contains("only"), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! RDMA devices as the kernel shows them in sysfs: what a port is reached by, and near what it is.
 
+use crate::location::Location;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where devices are shown.
 pub(crate) const SYSFS: &str = "/sys/class/infiniband";
@@ -19,10 +20,8 @@ pub struct Port {
     pub state: String,
     /// Its RoCE v2 address over IPv4, if it has one.
     pub address: Option<PortAddress>,
-    /// The NUMA node that it is near, if the machine says.
-    pub numa_node: Option<u32>,
-    /// Its place on the PCI bus, from the root down: devices with a longer common beginning are nearer.
-    pub pci_path: Option<PathBuf>,
+    /// Where its device is.
+    pub location: Location,
 }
 
 /// A RoCE v2 address over IPv4.
@@ -44,11 +43,11 @@ impl PortAddress {
     }
 }
 
-fn word(path: &Path) -> Option<String> {
+pub(crate) fn word(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -98,8 +97,10 @@ pub(crate) fn read(root: &Path) -> Vec<Port> {
     for device in names(root) {
         let folder = root.join(&device);
         // -1 where there is one node only, or none is known; emulated devices have no bus.
-        let node = word(&folder.join("device/numa_node")).and_then(|node| node.parse().ok());
-        let pci_path = fs::canonicalize(folder.join("device")).ok();
+        let location = Location {
+            numa_node: word(&folder.join("device/numa_node")).and_then(|node| node.parse().ok()),
+            pci_path: fs::canonicalize(folder.join("device")).ok(),
+        };
         for port in names(&folder.join("ports")) {
             let Ok(number) = port.parse() else {
                 continue;
@@ -113,8 +114,7 @@ pub(crate) fn read(root: &Path) -> Vec<Port> {
                 // The number before it says the same.
                 state: state.split(' ').next_back().unwrap_or_default().to_owned(),
                 address: address(&port),
-                numa_node: node,
-                pci_path: pci_path.clone(),
+                location: location.clone(),
             });
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         let ports = read(root);
         let first = &ports[0];
         assert_eq!(
-            (first.number, first.is_up, first.numa_node),
+            (first.number, first.is_up, first.location.numa_node),
             (1, true, Some(1))
         );
         let address = first.address.as_ref().unwrap();
@@ -174,7 +174,7 @@ mod tests {
         );
         assert_eq!((&first.state[..], &ports[1].state[..]), ("ACTIVE", "DOWN"));
         assert_eq!(
-            (ports[2].device.as_str(), ports[2].numa_node),
+            (ports[2].device.as_str(), ports[2].location.numa_node),
             ("rxe0", None)
         );
         assert_eq!(read(Path::new("/nowhere")), []);

@@ -9,6 +9,7 @@ use rgaps_cuda::{
 };
 use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
 use rgaps_session::CudaUse;
+use rgaps_verbs::Location;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ const PROBE: [u8; 16] = *b"rgaps doctor was";
 /// A GPU that messages can live on.
 pub struct Gpu {
     pub uuid: GpuUuid,
+    /// Where it is in the machine.
+    pub location: Option<Location>,
     /// Its memory, as network cards take it; or why it cannot be had so.
     pub exported: Result<Exported, String>,
 }
@@ -82,6 +85,10 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<Gpu>) {
                     checks.push(dmabuf(&device, &exported));
                     gpus.push(Gpu {
                         uuid: device.uuid,
+                        location: driver
+                            .pci_bus_id(&device)
+                            .ok()
+                            .map(|address| Location::of_pci(&address)),
                         exported: exported.map_err(|error| error.to_string()),
                     });
                 }

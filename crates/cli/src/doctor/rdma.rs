@@ -26,8 +26,16 @@ pub struct Card {
     mtu_bytes: Option<u32>,
     numa_node: Option<u32>,
     pci_path: Option<String>,
+    /// How far the GPUs are.
+    distances: Vec<Far>,
     /// None: it was not tried.
     registers: Option<Registers>,
+}
+
+#[derive(Serialize)]
+struct Far {
+    gpu: String,
+    distance: String,
 }
 
 /// What came of registering memory: none, or why not.
@@ -107,8 +115,10 @@ fn port_checks(
         gid_index: port.address.as_ref().map(|address| address.index),
         interface: port.address.as_ref().and_then(|of| of.interface.clone()),
         mtu_bytes: None,
-        numa_node: port.numa_node,
+        numa_node: port.location.numa_node,
+        distances: distances(port, gpus),
         pci_path: port
+            .location
             .pci_path
             .as_ref()
             .map(|path| path.display().to_string()),
@@ -190,7 +200,21 @@ fn place(card: &Card) -> String {
         Some(node) => format!("NUMA node {node}"),
         None => "no NUMA node known".to_owned(),
     });
+    for Far { gpu, distance } in &card.distances {
+        parts.push(format!("{gpu} is {distance}"));
+    }
     parts.join(", ")
+}
+
+fn distances(port: &Port, gpus: &[Gpu]) -> Vec<Far> {
+    let located = gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu, gpu.location.as_ref()?)));
+    let far = located.map(|(gpu, location)| Far {
+        gpu: gpu.uuid.to_string(),
+        distance: location.distance(&port.location).to_string(),
+    });
+    far.collect()
 }
 
 fn errno(error: &VerbsError) -> Option<Errno> {
@@ -245,7 +269,7 @@ mod tests {
     use super::*;
     use rgaps::GpuUuid;
     use rgaps_verbs::in_process::{Faults, Network};
-    use rgaps_verbs::PortAddress;
+    use rgaps_verbs::{Location, PortAddress};
 
     fn port(is_up: bool) -> Port {
         Port {
@@ -258,8 +282,10 @@ mod tests {
                 gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1],
                 interface: Some("eth0".to_owned()),
             }),
-            numa_node: Some(1),
-            pci_path: None,
+            location: Location {
+                numa_node: Some(1),
+                pci_path: None,
+            },
         }
     }
 
@@ -267,6 +293,10 @@ mod tests {
         let dmabuf = rustix::fs::memfd_create("gpu", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         Gpu {
             uuid: GpuUuid([7; 16]),
+            location: Some(Location {
+                numa_node: Some(0),
+                pci_path: None,
+            }),
             exported: Ok(Exported {
                 dmabuf,
                 address: 1 << 40,
@@ -292,6 +322,7 @@ mod tests {
             "GID 3 ::ffff:10.9.0.1 of eth0",
             "MTU 4096",
             "node 1",
+            "is near another NUMA node",
             "registers",
         ] {
             assert!(checks[0].found.contains(part), "{}", checks[0].found);

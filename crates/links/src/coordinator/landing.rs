@@ -2,9 +2,10 @@
 
 use super::Coordinator;
 use crate::peer::Incoming;
-use rgaps::links::{InterestRow, LandIn, LandingRule};
+use rgaps::links::{InterestRow, LandIn, LandingRule, Links};
 use rgaps::Domain;
 use rgaps_cuda::Driver;
+use rgaps_verbs::Location;
 use std::sync::OnceLock;
 
 impl Coordinator {
@@ -70,6 +71,25 @@ fn of_readers(row: Option<&InterestRow>) -> Domain {
         Some([domain]) => *domain,
         _ => Domain::Host,
     }
+}
+
+/// Where the GPUs are that messages land on by rules, as far as they are there.
+pub(super) fn gpus(links: &Links) -> Vec<Location> {
+    let named = links.landing.iter().filter_map(|rule| match rule.domain {
+        LandIn::Uuid(uuid) => Some(Domain::Cuda(uuid)),
+        LandIn::Gpu(number) => gpu(number).ok(),
+        LandIn::Host | LandIn::Readers => None,
+    });
+    let named: Vec<Domain> = named.collect();
+    let places = named.into_iter().filter_map(|domain| {
+        let Domain::Cuda(uuid) = domain else {
+            return None;
+        };
+        let driver = Driver::load().ok()?;
+        let address = driver.pci_bus_id(&driver.device(uuid).ok()?).ok()?;
+        Some(Location::of_pci(&address))
+    });
+    places.collect()
 }
 
 /// A GPU by its number. The driver is asked once, and only where GPUs have numbers.

@@ -23,14 +23,15 @@ use crate::peer::Peer;
 use crate::plane::{random_u64, Plane, Tell};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
-use crate::rails::{self, names, Known};
+use crate::rails::{self, names, Known, Near};
 use crate::relay::Ours;
 use crate::traces::Tracer;
 use anyhow::Context;
 use rgaps::links::{InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
-use rgaps_session::NumaPlace;
+use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_transport::{Endpoint, EndpointConfig, Rdma, Security};
+use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,18 +95,26 @@ pub struct Coordinator {
     reconcile_at: Instant,
 }
 
-/// The NUMA node that the host's pool is on, if that is configured.
-fn node_of_memory(config: &Config) -> Option<u32> {
-    match config.pool.host.numa_node {
-        Some(NumaPlace::Node(node)) => Some(node),
-        _ => None,
+/// What network cards are to be near: GPUs that messages land on by rules, or else all that there are.
+fn near(config: &Config) -> Near {
+    let lands_on = landing::gpus(&config.links);
+    Near {
+        lands_on_gpus: !lands_on.is_empty(),
+        gpus: match lands_on.is_empty() && config.pool.cuda.enabled != CudaUse::Off {
+            true => Location::gpus(),
+            false => lands_on,
+        },
+        numa_node: match config.pool.host.numa_node {
+            Some(NumaPlace::Node(node)) => Some(node),
+            _ => None,
+        },
     }
 }
 
 impl Coordinator {
     /// Joins the daemon and the realm's other hosts.
     pub fn start(config: Config) -> anyhow::Result<Coordinator> {
-        let rdma = rails::open(&config.links, node_of_memory(&config))?;
+        let rdma = rails::open(&config.links, &near(&config))?;
         Coordinator::start_over(config, rdma)
     }
 
