@@ -26,13 +26,18 @@ impl Channel {
         self.queue.arm().map_err(|error| self.fail(error.into()))
     }
 
-    /// Takes back what made a descriptor readable.
-    pub fn woken(&self) -> Result<(), ChannelError> {
-        self.device.look();
-        self.signals.heard();
-        self.queue
-            .woken()
-            .map_err(|error| self.fail(error.into()))?;
+    /// Takes back what made descriptors readable: which of [`Channel::fds`] are. Each is a system call.
+    pub fn woken(&self, [completions, events, bell]: [bool; 3]) -> Result<(), ChannelError> {
+        if events {
+            self.device.look();
+        }
+        if bell {
+            self.signals.heard();
+        }
+        if completions {
+            let woken = self.queue.woken();
+            woken.map_err(|error| self.fail(error.into()))?;
+        }
         self.check()
     }
 
@@ -76,7 +81,7 @@ impl Channel {
         let limit = Timespec::try_from(limit).ok();
         match poll(&mut fds, limit.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => self.check(),
-            Ok(_) => self.woken(),
+            Ok(_) => self.woken(fds.map(|fd| !fd.revents().is_empty())),
             Err(errno) => Err(self.fail(ChannelError::Verbs(VerbsError::Call {
                 call: "poll",
                 errno: errno.raw_os_error(),

@@ -121,7 +121,7 @@ fn a_link_that_goes_ends_both_and_a_new_channel_stands_when_it_is_back() {
         .for_each(|_| pair.send(0, b"frame").map(drop).unwrap());
     assert_eq!(status(pair.end_of(0)), Status::RetryExceeded);
     // Who only receives hears of it from its device.
-    pair.ends[1].woken().unwrap_err();
+    pair.ends[1].woken([false, true, false]).unwrap_err();
     assert_eq!(pair.end_of(1), ChannelError::Event(DeviceEvent::PortDown));
     pair.network.set_link(true);
     let again = [0, 1].map(|end| Channel::new(&pair.devices[end], small(4096, 8, 8)).unwrap());

@@ -241,9 +241,12 @@ impl RdmaLane {
             self.progress(reading, link)?;
             return Err(self.last_heard(link));
         }
-        // Nothing to read is fine.
-        let _ = rustix::io::read(&self.bell.fd, &mut [0; 8]);
-        self.channel().woken().map_err(|error| self.lost(error))
+        let [_, bell, readable @ ..] = fds.map(|fd| !fd.revents().is_empty());
+        if bell {
+            let _ = rustix::io::read(&self.bell.fd, &mut [0; 8]);
+        }
+        let woken = self.channel().woken(readable);
+        woken.map_err(|error| self.lost(error))
     }
 
     /// The connection is at its end, or brings the reason of it.
