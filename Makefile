@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench bench-rdma plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -118,8 +118,8 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 vm-programs:
 	@tools/setup.sh base rust vm
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
-	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
 	cargo build --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-test-driver
+	cargo build --locked --quiet -p rgaps-links --example crossing
 	@tests/vm/programs.sh rgaps-transport rdma
 
 test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
@@ -128,8 +128,7 @@ test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual mach
 test-rdma-lossy: vm-programs ## The same with a wire that loses packets
 	@tests/vm/run.py --wire multicast
 
-test-rdma-kills: vm-programs ## Topics over RDMA, sizes from nothing to 64 MiB, while links are killed and the cable is out; some minutes
-	cargo build --locked --quiet -p rgaps-links --example crossing
+test-rdma-kills: vm-programs ## 10,000 messages over RDMA, from nothing to 64 MiB, while daemons, links, processes are killed and the cable is out
 	@tests/vm/run.py tests/vm/kills.sh
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
@@ -152,6 +151,10 @@ fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each tar
 
 bench: build ## The figures, as one JSON file under bench/results
 	@bench/run.sh
+
+bench-rdma: vm-programs ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count
+	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
+	@tests/vm/run.py tests/vm/figures.sh
 
 plots: ## docs/plots and docs/results.md from bench/results/*.json
 	@tools/setup.sh python

@@ -1,10 +1,11 @@
 # For scripts that run in a guest, of which there are two: ROLE is a or b. A suite is run in both, by bash with
 # `set -eu -o pipefail`, in the repository's folder; it passes where both end with 0. Files are the host's, read-only;
 # /tmp, /run, /var/tmp and /dev/shm are memory. What a suite leaves in RESULTS is kept in
-# target/vm/NAME/shared/results, and .jsonl files are also printed.
-. /run/vm/machine # REPOSITORY, GUESTS, TERMINAL
-SYNC=/run/vm/sync
-RESULTS=/run/vm/results
+# target/vm/.../shared/SUITE/results, and .jsonl files are also printed. What it leaves running is killed.
+. /run/vm/machine # REPOSITORY, TERMINAL, SUITES
+. /run/vm/"$SUITE"/about # GUESTS, LIMIT_S
+SYNC=/run/vm/$SUITE/sync
+RESULTS=/run/vm/$SUITE/results
 DEVICE=rxe0
 MTU=4200 # so that RDMA's is 4096
 if [ "$ROLE" = a ]; then PEER=b ADDRESS=10.9.0.1 PEER_ADDRESS=10.9.0.2; else PEER=a ADDRESS=10.9.0.2 PEER_ADDRESS=10.9.0.1; fi
@@ -35,13 +36,13 @@ barrier() {
 
 reached_or_ended() { [ -e "$SYNC/$1.$PEER" ] || [ -e "$SYNC/ended.$PEER" ]; }
 
-# eth0 is the wire to the peer; DEVICE is Soft-RoCE on it.
+# eth0 is the wire to the peer; DEVICE is Soft-RoCE on it. Also after a suite that left them otherwise.
 connect_guest() {
   ip link set lo up
   ip link set eth0 mtu $MTU
-  ip addr add $ADDRESS/24 dev eth0
+  ip addr replace $ADDRESS/24 dev eth0
   ip link set eth0 up
-  rdma link add $DEVICE type rxe netdev eth0
+  [ -e /sys/class/infiniband/$DEVICE ] || rdma link add $DEVICE type rxe netdev eth0
   until_true "port of $DEVICE" grep -q ACTIVE /sys/class/infiniband/$DEVICE/ports/1/state
 }
 

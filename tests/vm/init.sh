@@ -9,6 +9,7 @@ mount -t sysfs sys $root/sys
 mount -t devtmpfs dev $root/dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts $root/dev/pts
+ln -s /proc/self/fd $root/dev/fd # for bash's `<(...)`
 for folder in run tmp var/tmp dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $root/$folder; done
 # A clone below one of these would be hidden.
 if [ ! -e "$root$REPOSITORY/tests/vm" ]; then

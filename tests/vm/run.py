@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Boots two virtual machines joined by a wire and runs suites in them, one pair of machines after the other.
+"""Boots two virtual machines joined by a wire and runs suites in them, one after the other.
 
-The guests see this machine's files read-only. Each suite's logs, and what the guests hand back, are in
-target/vm/NAME. Without KVM, so that it runs wherever QEMU does.
+The guests see this machine's files read-only. Their logs are in target/vm/NAME, and what a suite hands back below it in
+shared/SUITE/results. Without KVM, so that it runs wherever QEMU does.
 """
 
 import argparse
@@ -22,8 +22,10 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 QEMU = "qemu-system-x86_64"
-# A guest that failed or ended leaves its peer this long.
+# A guest that ended leaves its peer this long, and a suite that is over its limit, in which a guest ends it by itself, the guest.
 GRACE_S = 20
+# From the start until the first suite may begin to count.
+BOOT_S = 60
 # How much of a log is shown when a suite fails.
 LINES_SHOWN = 40
 
@@ -31,9 +33,9 @@ LINES_SHOWN = 40
 class Suite:
     """A script for both guests. A line `# vm: guests=1 cpus=2 memory_mib=2048 limit_s=300` in it replaces these."""
 
-    def __init__(self, path, name=None):
+    def __init__(self, path):
         self.path = path.resolve()
-        self.name = name or path.stem
+        self.name = path.stem
         self.guests, self.cpus, self.memory_mib, self.limit_s = 2, 1, 768, 240
         for line in self.path.read_text().splitlines():
             if line.startswith("# vm:"):
@@ -42,6 +44,34 @@ class Suite:
 
     def roles(self):
         return "ab"[: self.guests]
+
+
+class Plan:
+    """Suites that run in the same machines, which have what any of them wants, and the folder of it all."""
+
+    def __init__(self, suites, wire):
+        self.suites, self.wire = suites, wire
+        self.roles = "ab"[: max(suite.guests for suite in suites)]
+        self.cpus = max(suite.cpus for suite in suites)
+        self.memory_mib = max(suite.memory_mib for suite in suites)
+        name = suites[0].name if len(suites) == 1 else "suites"
+        self.folder = REPOSITORY / "target" / "vm" / (name if wire == "pair" else f"{name}-{wire}")
+
+    def shared(self, suite):
+        return self.folder / "shared" / suite.name
+
+    def log(self, role):
+        return self.folder / f"{role}.log"
+
+    def status(self, suite, role):
+        """What a guest says that a suite ended with, or None if it did not get so far."""
+        try:
+            return int((self.shared(suite) / "sync" / f"ended.{role}").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def statuses(self, suite):
+        return {role: self.status(suite, role) for role in suite.roles()}
 
 
 def why_not():
@@ -66,11 +96,11 @@ def wire_ends(wire, stack):
     return {role: (f"socket,id=wire,fd={end.fileno()}", (end.fileno(),)) for role, end in zip("ab", pair)}
 
 
-def qemu_command(image, suite, role, wire, folder):
+def qemu_command(image, plan, role, wire):
     return [
         # Ends with us, however we end.
         *("setpriv", "--pdeathsig", "KILL", "--"),
-        *(QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(suite.cpus), "-m", str(suite.memory_mib)),
+        *(QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(plan.cpus), "-m", str(plan.memory_mib)),
         *("-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"),
         # Ctrl-C is the guest's.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
@@ -78,37 +108,42 @@ def qemu_command(image, suite, role, wire, folder):
         # On a busy machine the emulated timer is late, and the kernel would give it up.
         *("-append", f"console=ttyS0 panic=-1 quiet no_timer_check ROLE={role}"),
         *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
-        *("-virtfs", f"local,path={folder / 'shared'},mount_tag=shared,security_model=none"),
+        *("-virtfs", f"local,path={plan.folder / 'shared'},mount_tag=shared,security_model=none"),
         *("-netdev", wire),
         *("-device", f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:0{'ab'.index(role) + 1},host_mtu=4200,romfile="),
     ]
 
 
-def prepare(suite, folder):
+def write_variables(path, **variables):
+    path.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in variables.items()))
+
+
+def prepare(plan):
     """An empty folder for logs and results, with what the guests have to know."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in ("sync", "results"):
-        (folder / "shared" / name).mkdir(parents=True)
-    # Wherever it is, here the guests see it.
-    shutil.copy(suite.path, folder / "shared" / "suite.sh")
-    known = {
-        "REPOSITORY": REPOSITORY,
-        "GUESTS": suite.guests,
-        "TERMINAL": os.environ.get("TERM", "dumb"),
-    }
-    lines = [f"{name}={shlex.quote(str(value))}\n" for name, value in known.items()]
-    (folder / "shared" / "machine").write_text("".join(lines))
+    shutil.rmtree(plan.folder, ignore_errors=True)
+    for suite in plan.suites:
+        for name in ("sync", "results"):
+            (plan.shared(suite) / name).mkdir(parents=True)
+        # Wherever it is, here the guests see it.
+        shutil.copy(suite.path, plan.shared(suite) / "suite.sh")
+        write_variables(plan.shared(suite) / "about", GUESTS=suite.guests, LIMIT_S=suite.limit_s)
+    write_variables(
+        plan.folder / "shared" / "machine",
+        REPOSITORY=REPOSITORY,
+        TERMINAL=os.environ.get("TERM", "dumb"),
+        SUITES=" ".join(suite.name for suite in plan.suites),
+    )
 
 
-def boot(image, suite, wire, folder, terminal, stack):
+def boot(image, plan, terminal, stack):
     """The running machines by role. `terminal` is the role that has our terminal, if one has."""
-    ends = wire_ends(wire, stack)
+    ends = wire_ends(plan.wire, stack)
     machines = {}
-    for role in suite.roles():
+    for role in plan.roles:
         end, descriptors = ends[role]
-        log = None if role == terminal else stack.enter_context(open(folder / f"{role}.log", "wb"))
+        log = None if role == terminal else stack.enter_context(open(plan.log(role), "wb"))
         machine = subprocess.Popen(
-            qemu_command(image, suite, role, end, folder),
+            qemu_command(image, plan, role, end),
             stdin=None if role == terminal else subprocess.DEVNULL,
             stdout=log,
             stderr=None if role == terminal else subprocess.STDOUT,
@@ -120,38 +155,36 @@ def boot(image, suite, wire, folder, terminal, stack):
     return machines
 
 
-def wait(machines, limit_s):
-    """Until all have ended, or the time is over; a machine that ends takes the others with it a little later."""
-    deadline = time.monotonic() + limit_s
+def wait(machines, plan, tell):
+    """Until all suites have ended, which are told of one by one, or one cannot any more; then why."""
+    begun = time.monotonic()
+    waiting_for = list(plan.suites)
+    deadline = begun + BOOT_S + waiting_for[0].limit_s + GRACE_S
     first_end = None
-    while True:
-        running = [machine for machine in machines.values() if machine.poll() is None]
-        if not running:
-            return None
-        if len(running) < len(machines) and first_end is None:
-            first_end = time.monotonic()
-        if first_end is not None and time.monotonic() > first_end + GRACE_S:
-            return f"still running {GRACE_S} s after its peer ended"
-        if time.monotonic() > deadline:
-            return f"not done after {limit_s} s"
+    while waiting_for:
         time.sleep(0.1)
+        # Looked at before the files: who ended has written them.
+        ended = [machine for machine in machines.values() if machine.poll() is not None]
+        now = time.monotonic()
+        suite = waiting_for[0]
+        if None not in plan.statuses(suite).values():
+            tell(waiting_for.pop(0), now - begun, None)
+            begun = now
+            deadline = now + (waiting_for[0].limit_s if waiting_for else 0) + GRACE_S
+            continue
+        if len(ended) == len(machines):
+            return "ended without a status"
+        if ended and first_end is None:
+            first_end = now
+        if first_end is not None and now > first_end + GRACE_S:
+            return f"is still running {GRACE_S} s after its peer ended"
+        if now > deadline:
+            return f"is not done after {suite.limit_s} s"
+    return None
 
 
-def status_of(log, role):
-    """What the guest says that its suite ended with, or None if it did not get so far. Also tidies the log."""
-    text = log.read_bytes().replace(b"\r\n", b"\n").decode(errors="replace")
-    log.write_text(text)
-    said = re.findall(rf"^vm-status {role} (\d+)$", text, re.MULTILINE)
-    return int(said[-1]) if said else None
-
-
-def run_suite(image, suite, wire, folder):
-    """Why it failed, or None."""
-    prepare(suite, folder)
-    with contextlib.ExitStack() as stack:
-        ended = wait(boot(image, suite, wire, folder, None, stack), suite.limit_s)
-    statuses = {role: status_of(folder / f"{role}.log", role) for role in suite.roles()}
-    # The one that failed first; its peer may only have waited for it.
+def why_it_failed(statuses, ended):
+    """None: it did not. The guest that failed first; its peer may only have waited for it."""
     for role, status in sorted(statuses.items(), key=lambda item: not item[1]):
         if status is None:
             return f"guest {role} {ended or 'ended without a status'}"
@@ -160,40 +193,50 @@ def run_suite(image, suite, wire, folder):
     return None
 
 
-def show_failure(suite, folder):
+def show_failure(plan, suite):
     for role in suite.roles():
-        log = folder / f"{role}.log"
-        print(f"---- the end of {log}")
-        print("\n".join(log.read_text().splitlines()[-LINES_SHOWN:]))
+        text = plan.log(role).read_bytes().replace(b"\r\n", b"\n").decode(errors="replace")
+        # What was printed in this suite.
+        of_suite = text.split(f"\nvm-suite {suite.name}\n")[-1].split("\nvm-suite ")[0]
+        print(f"---- the end of '{suite.name}' in {plan.log(role)}")
+        print("\n".join(of_suite.splitlines()[-LINES_SHOWN:]))
     print("----")
 
 
-def run_suites(suites, wire):
+def run_suites(plan):
     image = make_image()
+    prepare(plan)
     failed = []
-    for suite in suites:
-        suffix = "" if wire == "pair" else f"-{wire}"
-        folder = REPOSITORY / "target" / "vm" / (suite.name + suffix)
-        begun = time.monotonic()
-        why = run_suite(image, suite, wire, folder)
-        seconds = time.monotonic() - begun
-        print(f"vm: {suite.name}: {why or 'passed'} ({seconds:.0f} s), logs in {folder}", flush=True)
+    told = set()
+
+    def tell(suite, seconds, ended):
+        told.add(suite.name)
+        why = why_it_failed(plan.statuses(suite), ended)
+        print(f"vm: {suite.name}: {why or 'passed'} ({seconds:.0f} s)", flush=True)
         if why:
             failed.append(suite.name)
-            show_failure(suite, folder)
-        for result in sorted((folder / "shared" / "results").glob("*.jsonl")):
+            show_failure(plan, suite)
+        for result in sorted((plan.shared(suite) / "results").glob("*.jsonl")):
             print(f"vm: {suite.name}: {result.stem}:", *result.read_text().splitlines(), sep="\n  ", flush=True)
+
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        machines = boot(image, plan, None, stack)
+        ended = wait(machines, plan, tell)
+    for suite in plan.suites:
+        if suite.name not in told:
+            tell(suite, 0, ended)
+    print(f"vm: all: {time.monotonic() - begun:.0f} s, logs in {plan.folder}", flush=True)
     if failed:
         sys.exit(f"vm: FAILED: {', '.join(failed)}")
 
 
 def run_shell():
     """A shell in guest a, on our terminal, until it ends."""
-    suite = Suite(HERE / "shell.sh")
-    folder = REPOSITORY / "target" / "vm" / "shell"
-    prepare(suite, folder)
+    plan = Plan([Suite(HERE / "shell.sh")], "pair")
+    prepare(plan)
     with contextlib.ExitStack() as stack:
-        boot(make_image(), suite, "pair", folder, "a", stack)["a"].wait()
+        boot(make_image(), plan, "a", stack)["a"].wait()
 
 
 def main():
@@ -212,7 +255,7 @@ def main():
         run_shell()
     else:
         paths = arguments.suites or sorted((HERE / "suites").glob("*.sh"))
-        run_suites([Suite(path) for path in paths], arguments.wire)
+        run_suites(Plan([Suite(path) for path in paths], arguments.wire))
 
 
 main()

@@ -1,4 +1,5 @@
 # `make vm-shell`: a shell in guest a, on the terminal; guest b does what `b COMMAND` there says, until a is left.
+# vm: limit_s=0
 serve_peer() {
   local number=0
   until [ -e "$SYNC/ended.$PEER" ]; do

@@ -1,105 +1,258 @@
 //! Messages that cross between machines, each byte of each checked: what tests/vm runs in its guests.
 //!
-//! `crossing publish TOPIC MESSAGES SUBSCRIBERS` waits for so many subscribers and publishes;
-//! `crossing subscribe TOPIC MESSAGES` fails where a message is missed, comes twice, is out of order or wrong, and says on
-//! standard output what came.
+//! `crossing publish TOPIC FROM TO OPTION...` waits for four subscribers and publishes the messages with these numbers:
+//! `kept=N` keeps so many, `transient` keeps them for subscribers that come late; `until=FILE` stays until that is there.
+//!
+//! `crossing subscribe TOPIC FROM TO OPTION...` fails where one of these is missed, is out of order, or wrong, or comes twice:
+//! `twice=N` lets so many come twice, `cut=N` has those below N be of a publisher that is killed: of them the first ones, as
+//! many as there are; `late` asks for what is kept; `hold` never lets go of the large one.
+//!
+//! Both are told of the large one, `at=N mib=N`, and say where they are: `near` before it, `large` after it, and what there was
+//! at the end.
 #![forbid(unsafe_code)]
 
 use anyhow::{bail, ensure, Context};
-use rgaps::Node;
+use rgaps::{Late, Node, Sample};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Nothing takes longer.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Messages that a late machine may be behind.
-const KEPT: u32 = 32;
+/// For what is not to come.
+const QUIET: Duration = Duration::from_secs(1);
+const SUBSCRIBERS: u32 = 4;
+const SEED: u64 = 20_261_122;
+/// Messages consist of pieces of the same bytes, so that a debug build makes and compares them fast.
+const PIECE: usize = 16 << 10;
+const BYTES: usize = 1 << 20;
 
-/// Sizes from nothing to 64 MiB, most of them small.
-fn bytes_of(number: u64) -> usize {
-    const SMALL: [usize; 7] = [0, 1, 64, 300, 1000, 4000, 9000];
-    match number {
-        _ if number % 4000 == 1500 => 64 << 20,
-        _ if number % 400 == 77 => (1 << 20) + 1,
-        _ if number % 100 == 33 => 300_000,
-        _ if number % 50 == 9 => (64 << 10) + 3,
-        _ => SMALL[(number % 7) as usize],
+/// As of splitmix64.
+fn mixed(number: u64) -> u64 {
+    let mut word = (number ^ SEED).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+struct Messages {
+    numbers: Range<u64>,
+    /// The large one, and its bytes.
+    large: (u64, usize),
+    bytes: Vec<u8>,
+}
+
+impl Messages {
+    fn new(numbers: Range<u64>, large: u64, mib: u64) -> Self {
+        let words = (0..(BYTES + PIECE) as u64 / 8).flat_map(|at| mixed(at).to_le_bytes());
+        Messages {
+            numbers,
+            large: (large, (mib << 20) as usize),
+            bytes: words.collect(),
+        }
+    }
+
+    /// Sizes from nothing to a little more than 1 MiB, most of them small; and the large one's.
+    fn size(&self, number: u64) -> usize {
+        const SMALL: [usize; 8] = [0, 1, 8, 64, 300, 1000, 4000, 9000];
+        let random = mixed(!number) as usize;
+        match random % 500 {
+            _ if number == self.large.0 => self.large.1,
+            0 => (1 << 20) + 1,
+            1..=4 => 300_000 + random % 1000,
+            5..=14 => (64 << 10) + 3,
+            _ => SMALL[random / 500 % SMALL.len()],
+        }
+    }
+
+    /// The pieces of a message, with where they are in it.
+    fn pieces(&self, number: u64) -> impl Iterator<Item = (usize, &[u8])> {
+        let size = self.size(number);
+        (0..size).step_by(PIECE).map(move |at| {
+            let from = mixed(number << 24 ^ at as u64) as usize % BYTES;
+            (at, &self.bytes[from..from + PIECE.min(size - at)])
+        })
+    }
+
+    fn is(&self, number: u64, bytes: &[u8]) -> bool {
+        bytes.len() == self.size(number)
+            && self
+                .pieces(number)
+                .all(|(at, piece)| bytes[at..at + piece.len()] == *piece)
+    }
+
+    /// For whoever ends something there.
+    fn say_where(&self, number: u64) {
+        if Some(number) == self.large.0.checked_sub(1) {
+            println!("near");
+        } else if number == self.large.0 {
+            println!("large");
+        }
     }
 }
 
-fn content(number: u64, bytes: usize) -> Vec<u8> {
-    let words = (0..bytes.div_ceil(8) as u64).map(|at| {
-        let mixed = (number << 32 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed ^ mixed >> 29).to_le_bytes()
-    });
-    let mut content: Vec<u8> = words.flatten().collect();
-    content.truncate(bytes);
-    content
+/// What is asked for after the numbers.
+struct Options<'a>(&'a [&'a str]);
+
+impl<'a> Options<'a> {
+    fn has(&self, name: &str) -> bool {
+        self.0.contains(&name)
+    }
+
+    fn text(&self, name: &str) -> Option<&'a str> {
+        let mut pairs = self.0.iter().filter_map(|option| option.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    fn number(&self, name: &str, otherwise: u64) -> anyhow::Result<u64> {
+        let text = self.text(name);
+        text.map_or(Ok(otherwise), |text| text.parse().context("a number"))
+    }
 }
 
-fn publish(node: &Node, topic: &str, messages: u64, subscribers: u32) -> anyhow::Result<()> {
-    let publisher = node.publisher(topic).keep_last(KEPT).deadline(LIMIT);
+fn publish(topic: &str, messages: &Messages, options: &Options) -> anyhow::Result<()> {
+    let node = Node::new("crossing-publish")?;
+    let kept = options.number("kept", 32)?;
+    let mut publisher = node.publisher(topic).keep_last(kept as u32).deadline(LIMIT);
+    if options.has("transient") {
+        publisher = publisher.transient_local();
+    }
     let publisher = publisher.create()?;
-    publisher.wait_for_subscribers(subscribers, LIMIT)?;
+    ensure!(
+        publisher.wait_for_subscribers(SUBSCRIBERS, LIMIT)?,
+        "there are {} of {SUBSCRIBERS} subscribers",
+        publisher.subscribers()
+    );
     let begun = Instant::now();
     let mut sum = 0;
-    for number in 0..messages {
-        let bytes = bytes_of(number);
-        let mut loan = publisher.loan(bytes as u64)?;
-        loan.write(0, &content(number, bytes))?;
+    for number in messages.numbers.clone() {
+        let size = messages.size(number);
+        let mut loan = publisher.loan(size as u64)?;
+        for (at, piece) in messages.pieces(number) {
+            loan.write(at as u64, piece)?;
+        }
         loan.set_tag(number);
         if let Err(unpublished) = loan.publish() {
             bail!("message {number}: {}", unpublished.error);
         }
-        sum += bytes;
+        messages.say_where(number);
+        sum += size;
     }
-    // Reliable subscribers have all when nothing of ours is kept for them.
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{{\"published\": {messages}, \"bytes\": {sum}, \"seconds\": {seconds:.3}}}");
+    let count = messages.numbers.end - messages.numbers.start;
+    println!("{{\"topic\": \"{topic}\", \"published\": {count}, \"bytes\": {sum}, \"seconds\": {seconds:.3}}}");
+    // Links that are started again take what is kept as long as its publisher is there.
+    options.text("until").map_or(Ok(()), wait)
+}
+
+fn wait(file: impl AsRef<Path>) -> anyhow::Result<()> {
+    let file: PathBuf = file.as_ref().into();
+    let begun = Instant::now();
+    while !file.exists() {
+        ensure!(begun.elapsed() < LIMIT, "no {}", file.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     Ok(())
 }
 
-fn subscribe(node: &Node, topic: &str, messages: u64) -> anyhow::Result<()> {
-    let subscriber = node.subscriber(topic).reliable().create()?;
-    let mut sum = 0;
-    for number in 0..messages {
-        let sample = subscriber
-            .recv_timeout(LIMIT)
-            .with_context(|| format!("message {number}"))?;
-        let (tag, missed) = (sample.tag(), sample.missed());
+/// What a subscriber has taken.
+#[derive(Default)]
+struct Taken {
+    numbers: BTreeSet<u64>,
+    /// The last of each publisher here: links that are started again are another one. Order is promised for each.
+    last: BTreeMap<u64, u64>,
+    twice: u64,
+    bytes: u64,
+}
+
+impl Taken {
+    fn take(&mut self, messages: &Messages, sample: &Sample) -> anyhow::Result<u64> {
+        let (number, missed) = (sample.tag(), sample.missed());
         ensure!(
-            (tag, missed) == (number, 0),
-            "message {tag} with {missed} missed instead of {number}"
+            messages.numbers.contains(&number) && missed == 0,
+            "message {number} with {missed} missed"
         );
-        let bytes = bytes_of(number);
+        let bytes = sample.as_slice()?;
         ensure!(
-            sample.as_slice()? == content(number, bytes),
-            "message {number} of {bytes} bytes is wrong"
+            messages.is(number, bytes),
+            "message {number} of {} bytes is wrong; it has {}",
+            messages.size(number),
+            bytes.len()
         );
-        sum += bytes;
+        let last = self.last.insert(sample.publisher_id(), number);
+        ensure!(
+            last.is_none_or(|last| last < number),
+            "message {number} came after {last:?}"
+        );
+        self.bytes += bytes.len() as u64;
+        self.twice += u64::from(!self.numbers.insert(number));
+        Ok(number)
     }
-    if let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(300)) {
-        bail!("message {} came beyond the last", sample.tag());
+
+    /// How many there are of the publisher that is killed.
+    fn of_first(&self, cut: u64) -> u64 {
+        self.numbers.range(..cut).count() as u64
     }
-    println!("{{\"received\": {messages}, \"bytes\": {sum}}}");
+
+    /// All of the last publisher.
+    fn is_complete(&self, numbers: &Range<u64>, cut: u64) -> bool {
+        self.numbers.range(cut..).count() as u64 == numbers.end - cut
+    }
+}
+
+fn subscribe(topic: &str, messages: &Messages, options: &Options) -> anyhow::Result<()> {
+    let node = Node::new("crossing-subscribe")?;
+    let mut subscriber = node.subscriber(topic).reliable();
+    if options.has("late") {
+        subscriber = subscriber.late(Late::AllKept);
+    }
+    let subscriber = subscriber.create()?;
+    let numbers = &messages.numbers;
+    let cut = options.number("cut", numbers.start)?;
+    let mut taken = Taken::default();
+    while !taken.is_complete(numbers, cut) {
+        let next = || format!("message {} and on", taken.numbers.len());
+        let sample = subscriber.recv_timeout(LIMIT).with_context(next)?;
+        let number = taken.take(messages, &sample)?;
+        messages.say_where(number);
+        if options.has("hold") && number == messages.large.0 {
+            println!("holds");
+            std::thread::sleep(LIMIT);
+            bail!("it was to be killed");
+        }
+    }
+    while let Ok(sample) = subscriber.recv_timeout(QUIET) {
+        taken.take(messages, &sample)?;
+    }
+    let first = taken.of_first(cut);
+    // All of these, or none: the numbers are different and increase.
+    let highest = taken.numbers.range(..cut).next_back();
+    ensure!(
+        highest.is_none_or(|highest| highest + 1 == numbers.start + first),
+        "{first} messages of the first publisher up to {highest:?}"
+    );
+    let may = options.number("twice", 0)?;
+    ensure!(taken.twice <= may, "{} came twice", taken.twice);
+    let (received, bytes, twice) = (taken.numbers.len(), taken.bytes, taken.twice);
+    println!(
+        "{{\"topic\": \"{topic}\", \"received\": {received}, \"bytes\": {bytes}, \"twice\": {twice}, \"of_first\": {first}}}"
+    );
     Ok(())
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
-        ["publish", topic, messages, subscribers] => {
-            let node = Node::new("crossing-publish")?;
-            publish(&node, topic, messages.parse()?, subscribers.parse()?)?;
-            // The links take what is kept as long as its publisher is there.
-            std::thread::sleep(Duration::from_secs(2));
-            Ok(())
-        }
-        ["subscribe", topic, messages] => {
-            subscribe(&Node::new("crossing-subscribe")?, topic, messages.parse()?)
-        }
-        _ => bail!(
-            "crossing publish TOPIC MESSAGES SUBSCRIBERS, or crossing subscribe TOPIC MESSAGES"
-        ),
+    let [what, topic, from, to, ref options @ ..] = arguments[..] else {
+        bail!("crossing publish|subscribe TOPIC FROM TO OPTION...");
+    };
+    let options = Options(options);
+    let large = (options.number("at", u64::MAX)?, options.number("mib", 0)?);
+    let messages = Messages::new(from.parse()?..to.parse()?, large.0, large.1);
+    match what {
+        "publish" => publish(topic, &messages, &options),
+        "subscribe" => subscribe(topic, &messages, &options),
+        other => bail!("it can publish and subscribe, not {other}"),
     }
 }
