@@ -111,31 +111,31 @@ impl Hosts {
     }
 
     /// A publisher here and a subscriber there, on the GPU.
-    fn join(&self, gpu: &Gpu) -> (Publisher, Subscriber) {
-        let subscriber = self.there.subscriber(TOPIC).domain(gpu.domain);
+    fn join(&self, topic: &str, gpu: &Gpu) -> (Publisher, Subscriber) {
+        let subscriber = self.there.subscriber(topic).domain(gpu.domain);
         let subscriber = subscriber.reliable().create().unwrap();
-        let publisher = self.here.publisher(TOPIC).domain(gpu.domain);
+        let publisher = self.here.publisher(topic).domain(gpu.domain);
         let publisher = publisher.deadline(LIMIT).create().unwrap();
         wait_for_subscribers(&publisher, 1);
         (publisher, subscriber)
     }
 
     /// Waits until `topic info` of each host says this of the other.
-    fn wait_said(&self, sends: &str, lands: &str) {
+    fn wait_said(&self, topic: &str, sends: &str, lands: &str) {
         for (node, other, what) in [
             (&self.here, "host-b", sends),
             (&self.there, "host-a", lands),
         ] {
             until(what, || {
-                let said = said(node, other);
+                let said = said(node, topic, other);
                 said.is_some_and(|row| row.ready && row.path.contains(what))
             });
         }
     }
 }
 
-fn said(node: &Node, host: &str) -> Option<RemoteRow> {
-    let info = node.topic(TOPIC).ok()?;
+fn said(node: &Node, topic: &str, host: &str) -> Option<RemoteRow> {
+    let info = node.topic(topic).ok()?;
     info.remote.into_iter().find(|row| row.host == host)
 }
 
@@ -171,12 +171,13 @@ fn expect(subscriber: &Subscriber, gpu: &Gpu, number: u64, bytes: usize) {
 fn cards_read_and_write_gpus_and_nothing_of_large_messages_is_copied() {
     let gpu = gpu();
     let hosts = Hosts::new(Network::new(Faults::default()));
-    let (publisher, subscriber) = hosts.join(&gpu);
-    hosts.wait_said("GPUDirect)", "lands in cuda");
+    let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
+    hosts.wait_said(TOPIC, "GPUDirect)", "lands in cuda");
     // The first one finds the memory.
     publish(&publisher, 0, 300_001);
     expect(&subscriber, &gpu, 0, 300_001);
     hosts.wait_said(
+        TOPIC,
         "read on the GPU by the card (GPUDirect)",
         "network cards write it there (GPUDirect)",
     );
@@ -201,7 +202,7 @@ fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
     let network = Network::new(Faults::default());
     network.refuse("ibv_reg_dmabuf_mr", 95);
     let hosts = Hosts::new(network);
-    let (publisher, subscriber) = hosts.join(&gpu);
+    let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
     let flushes = gpu.flushes();
     for (number, bytes) in (0..).zip(SIZES) {
         let copied = gpu.copied();
@@ -215,7 +216,7 @@ fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
     }
     assert_eq!(gpu.flushes(), flushes);
     let why = "no GPUDirect: nic-host-a cannot register memory";
-    hosts.wait_said(why, &why.replace("host-a", "host-b"));
+    hosts.wait_said(TOPIC, why, &why.replace("host-a", "host-b"));
 }
 
 #[test]
@@ -226,8 +227,8 @@ fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
         delay_one_in: 3,
         ..Faults::default()
     }));
-    let (publisher, subscriber) = hosts.join(&gpu);
-    hosts.wait_said("GPUDirect)", "lands in cuda");
+    let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
+    hosts.wait_said(TOPIC, "GPUDirect)", "lands in cuda");
     const MESSAGES: u64 = 40;
     let bytes = |number: u64| SIZES[number as usize % SIZES.len()];
     let reading = std::thread::spawn({
@@ -254,6 +255,7 @@ fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
     let subscriber = reading.join().unwrap();
     // It climbs back.
     hosts.wait_said(
+        TOPIC,
         "read on the GPU by the card (GPUDirect)",
         "network cards write it there (GPUDirect)",
     );
@@ -261,4 +263,23 @@ fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
     publish(&publisher, MESSAGES, 3_000_001);
     expect(&subscriber, &gpu, MESSAGES, 3_000_001);
     assert_eq!(gpu.copied(), copied, "it is direct again");
+}
+
+/// Without a rule what comes lands where the topic lives.
+#[test]
+fn a_topic_that_lives_on_a_gpu_is_written_there() {
+    const LIVES: &str = "lives";
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let local = hosts.there.publisher(LIVES).domain(gpu.domain);
+    let local = local.create().unwrap();
+    let (publisher, subscriber) = hosts.join(LIVES, &gpu);
+    publish(&publisher, 0, 300_001);
+    expect(&subscriber, &gpu, 0, 300_001);
+    hosts.wait_said(
+        LIVES,
+        "read on the GPU by the card (GPUDirect)",
+        "network cards write it there (GPUDirect)",
+    );
+    drop(local);
 }

@@ -29,21 +29,26 @@ impl Coordinator {
             .map_err(|why| format!("links.landing '{}': {why}", rule.name))
     }
 
-    /// Where a topic lands, if a rule says so; none where it does not land.
+    /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
     pub(super) fn landing_row(&self, incoming: &Incoming) -> Option<String> {
         let topic = &incoming.stream.topic;
-        let rule = self.config.links.landing(topic)?;
-        let landing = incoming.landings.values().next()?;
-        let domain = landing.domain();
-        let way = match (&self.known, domain) {
-            (Some(known), Domain::Cuda(gpu)) => match known.gpu(gpu) {
-                Some(Ok(())) => "; network cards write it there (GPUDirect)".to_owned(),
-                Some(Err(why)) => format!("; through pinned memory (no GPUDirect: {why})"),
-                None => String::new(),
-            },
-            _ => String::new(),
+        let domain = incoming.landings.values().next()?.domain();
+        let written = self.written(domain);
+        match self.config.links.landing(topic) {
+            Some(rule) => Some(describe(rule, domain) + &written.unwrap_or_default()),
+            None => Some(format!("comes from there; lands in {domain}{}", written?)),
+        }
+    }
+
+    /// How what lands on a GPU comes there, once a network card was to know some of it.
+    fn written(&self, domain: Domain) -> Option<String> {
+        let Domain::Cuda(gpu) = domain else {
+            return None;
         };
-        Some(describe(rule, domain) + &way)
+        Some(match self.known.as_ref()?.gpu(gpu)? {
+            Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),
+            Err(why) => format!("; through pinned memory (no GPUDirect: {why})"),
+        })
     }
 }
 
