@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "7",
-        0x3ab7_1b6b_ef44_da0d,
+        "8",
+        0xe672_97ef_975a_d884,
     ),
     (
         "crates/layout/src",
