@@ -133,6 +133,7 @@ def tests(env, _folder):
     """Test programs over real GPU memory. Those that need the test driver are left out by name."""
     programs = {
         "cuda-conformance": ["--exact", "gpu_memory_conforms"],
+        "cuda-direct": ["--exact", "memory_of_a_real_gpu_is_exported_where_its_driver_says_so"],
         "rgaps-cuda": [],
         "rgaps-several": [],
         "rgaps-streams": [],
@@ -151,8 +152,8 @@ def tests(env, _folder):
         out = run(name, [program, "--test-threads=2", "--show-output", *arguments], 240, env) or ""
         # Tests that are processes of their own say results of theirs before the whole's.
         results = [l for l in out.split("\n") if l.startswith("test result")]
-        # How soon others go on when somebody was killed.
-        said = [l for l in out.split("\n") if l.startswith(("went on ", "the block was back "))]
+        # How soon others go on when somebody was killed; what of its memory a GPU gives to network cards.
+        said = [l for l in out.split("\n") if l.startswith(("went on ", "the block was back ", "GPUDirect: "))]
         yield name, {"result": results[-1] if results else "failed"} | ({"said": said} if said else {})
 
 

@@ -87,7 +87,7 @@ fn memory_of_a_real_gpu_is_exported_where_its_driver_says_so() {
     let driver = Driver::load().expect("the system has a CUDA driver");
     let device = driver.devices().expect("it lists its GPUs").remove(0);
     println!(
-        "{}: for NICs {}, dma-buf {}, order {:?}, flushes {}: {:?}",
+        "GPUDirect: {}: for NICs {}, dma-buf {}, order {:?}, flushes {}: {:?}",
         device.name,
         device.gpu_direct_rdma,
         device.dma_buf,
@@ -105,7 +105,7 @@ fn memory_of_a_real_gpu_is_exported_where_its_driver_says_so() {
         }
         for (offset, bytes) in [(0, unit), (unit, unit), (0, 2 * unit)] {
             let exported = mapping.dmabuf(offset, bytes);
-            println!("{access:?}, {bytes} bytes at {offset}: {exported:?}");
+            println!("GPUDirect: {access:?}, {bytes} bytes at {offset}: {exported:?}");
             assert_eq!(exported.is_ok(), device.require_direct().is_ok());
         }
         if device.require_direct().is_ok() {
