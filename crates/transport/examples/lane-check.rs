@@ -1,8 +1,9 @@
 //! `lane-check ROLE ADDRESS`: one RDMA lane between two machines, measured: role `b` listens on its ADDRESS, `a` dials it.
-//! Prints lines of JSON. Messages are in registered memory, as those of a host's pool are.
+//! `lane-check local`: both in this process, over the network within it. Prints lines of JSON. Messages are in registered memory, as those of a host's pool are.
 
 use rgaps_transport::*;
-use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
+use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory, Verbs};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,7 +17,7 @@ const ROUNDS: u64 = 1000;
 const STREAM_BYTES: usize = 64 << 10;
 const STREAM_MESSAGES: u64 = 400;
 /// Messages that have memory at one time.
-const SLOTS: usize = 64;
+const SLOTS: usize = 512;
 
 const SMALL: u64 = 1;
 const LARGE: u64 = 2;
@@ -144,7 +145,10 @@ fn until(what: &str, is: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
 fn voluntary_switches() -> Result<u64, Box<dyn Error>> {
     let mut all = 0;
     for task in std::fs::read_dir("/proc/self/task")? {
-        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        // A thread may have ended.
+        let Ok(status) = std::fs::read_to_string(task?.path().join("status")) else {
+            continue;
+        };
         let line = status
             .lines()
             .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -195,23 +199,18 @@ fn measure(here: &Arc<Here>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [role, address] = &arguments[..] else {
-        return Err("lane-check a|b ADDRESS".into());
-    };
-    let is_a = role == "a";
-    let address = SocketAddr::new(address.parse()?, PORT);
-    let verbs = Verbs::load()?;
-    let ports = Verbs::ports();
-    let port = ports
-        .iter()
-        .find(|port| port.is_up && port.address.is_some());
-    let device = verbs.open(port.ok_or("no port can be used")?)?;
+/// One end, with its link: a dials, b listens.
+fn end(
+    is_a: bool,
+    device: Arc<Device>,
+    listen: Option<SocketAddr>,
+    dial: Option<SocketAddr>,
+) -> Result<(Arc<Here>, Endpoint, Registered), Box<dyn Error>> {
+    let incarnation = if is_a { 1 } else { 2 };
     let endpoint = Endpoint::new(EndpointConfig {
-        incarnation: if is_a { 1 } else { 2 },
+        incarnation,
         realm: 1,
-        listen: (!is_a).then_some(address),
+        listen,
         security: Security::Insecure,
         rdma: Some(Rdma {
             rails: vec![device],
@@ -221,7 +220,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     let memory = Allocation::new(2 * SLOTS * STREAM_BYTES);
     let known: Arc<dyn Memory> = memory.clone();
-    let _known = endpoint.register(&known, Access::RemoteWrite)?;
+    let registered = endpoint.register(&known, Access::RemoteWrite)?;
     let here = Arc::new_cyclic(|me| Here {
         is_a,
         memory,
@@ -240,21 +239,60 @@ fn main() -> Result<(), Box<dyn Error>> {
     let peer = Peer {
         incarnation: 0,
         key: LaneKey([7; 32]),
-        dial: if is_a { vec![address] } else { vec![] },
+        dial: dial.into_iter().collect(),
     };
     let link = endpoint.link("peer", config, peer, Arc::new(Ears(here.clone())))?;
     let link = here.link.get_or_init(|| link);
-    until("a lane", || !link.status().lanes.is_empty())?;
-    let incarnation = if is_a { 1 } else { 2 };
     link.open(flow(SMALL, incarnation), 0, true);
+    link.open(flow(LARGE, incarnation), 0, true);
+    Ok((here, endpoint, registered))
+}
+
+fn lanes(here: &Here) -> usize {
+    here.link.get().map_or(0, |link| link.status().lanes.len())
+}
+
+fn local() -> Result<(), Box<dyn Error>> {
+    let network = Network::new(Faults::default());
+    let listen = Some("127.0.0.1:0".parse()?);
+    let b = end(false, network.device("b")?, listen, None)?;
+    let a = end(true, network.device("a")?, None, b.1.local_addr())?;
+    until("a lane", || lanes(&a.0) > 0 && lanes(&b.0) > 0)?;
+    measure(&a.0)
+}
+
+fn between_machines(role: &str, address: &str) -> Result<(), Box<dyn Error>> {
+    let is_a = role == "a";
+    let address = SocketAddr::new(address.parse()?, PORT);
+    let verbs = Verbs::load()?;
+    let ports = Verbs::ports();
+    let port = ports
+        .iter()
+        .find(|port| port.is_up && port.address.is_some());
+    let device = verbs.open(port.ok_or("no port can be used")?)?;
+    let (listen, dial) = (
+        Some(address).filter(|_| !is_a),
+        Some(address).filter(|_| is_a),
+    );
+    let (here, _endpoint, _registered) = end(is_a, device, listen, dial)?;
+    until("a lane", || lanes(&here) > 0)?;
     if is_a {
-        link.open(flow(LARGE, incarnation), 0, true);
-        measure(&here)?;
-    } else {
-        until("all messages", || {
-            here.came.load(SeqCst) == ROUNDS + STREAM_MESSAGES
-        })?;
-        until("their end", || link.status().lanes.is_empty())?;
+        return measure(&here);
     }
+    until("all messages", || {
+        here.came.load(SeqCst) == ROUNDS + STREAM_MESSAGES
+    })?;
+    until("their end", || lanes(&here) == 0)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["local"] => local()?,
+        [role @ ("a" | "b"), address] => between_machines(role, address)?,
+        _ => return Err("lane-check a|b ADDRESS, or lane-check local".into()),
+    }
+    // Not in the order in which things end otherwise: what was measured is said.
     std::process::exit(0);
 }

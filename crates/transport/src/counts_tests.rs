@@ -1,8 +1,8 @@
-//! What is counted of messages that go and come more than once.
+//! What is counted of messages that go and come more than once, and how many places are asked for.
 
 use crate::cursors::Ring;
 use crate::frame::{Flow, Frame, Meta};
-use crate::link::Span;
+use crate::link::{Action, Span};
 use crate::receiver::{Places, Receiver, ReceiverConfig};
 use crate::sender::{Offered, Sender, SenderConfig};
 
@@ -81,4 +81,36 @@ fn a_message_that_comes_again_counts_as_a_duplicate() {
         receiver.landed(lane).unwrap();
         assert_eq!(receiver.duplicates, duplicates, "lane {lane}");
     }
+}
+
+/// Places that are asked for at once of 40 messages of this size.
+fn asked_for(bytes: u64) -> usize {
+    let mut sender = Sender::new(SenderConfig::default(), 0);
+    sender.open(FLOW, 0, true);
+    assert!(sender.lane_opened(1, ring()));
+    let opened = Frame::Ack {
+        flow: FLOW,
+        next: 0,
+        limit: 1 << 20,
+    };
+    sender.frame(1, &opened).unwrap();
+    for sequence in 0..40 {
+        let span = Span {
+            offset: sequence * bytes,
+            bytes,
+        };
+        let offered = sender.offer(FLOW, sequence, span, Meta::new(&[]).unwrap());
+        assert_eq!(offered, Offered::Taken);
+    }
+    let actions = std::iter::from_fn(|| sender.action());
+    let is_request = |action: &Action| matches!(action, Action::Write(write) if matches!(write.frame, Frame::Request { .. }));
+    actions.filter(is_request).count()
+}
+
+#[test]
+fn many_places_are_asked_for_where_they_are_small() {
+    assert_eq!(asked_for(20 << 10), 32);
+    assert_eq!(asked_for(64 << 10), 16);
+    assert_eq!(asked_for(300 << 10), 4);
+    assert_eq!(asked_for(5 << 20), 4);
 }

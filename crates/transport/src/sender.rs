@@ -13,8 +13,11 @@ use crate::frame::{
 use crate::link::{lie, Action, PeerLie, Span, Target, Write};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Landing places that a flow asks for at a time.
+/// Landing places that a flow asks for at a time, however large they are,
 const ASKS_MAX: usize = 4;
+/// and as long as they have no more bytes than this together: or small ones would wait for the way to the peer and back.
+const ASKS_SMALL_MAX: usize = 32;
+const ASKED_BYTES_MAX: u64 = 1 << 20;
 /// Entries of a flow that are looked at for something to send.
 const LOOK_AHEAD: usize = 64;
 /// Closed lanes that are remembered; a peer names older ones only if it is that far behind.
@@ -113,6 +116,14 @@ impl Entry {
             state: State::Waiting,
             abandoned: 0,
             ready: u64::MAX,
+        }
+    }
+
+    /// Of a message.
+    fn bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Message { span, .. } => span.bytes,
+            Kind::Gap | Kind::Close => 0,
         }
     }
 }
@@ -728,12 +739,17 @@ impl Sender {
         let eager_max = self.config.eager_bytes_max.min(frame_max);
         let asked =
             |entry: &Entry| matches!(entry.state, State::Asked { .. } | State::Granted { .. });
-        let asks = sending
+        let asked = sending
             .entries
             .iter()
             .take(LOOK_AHEAD)
-            .filter(|entry| asked(entry))
-            .count();
+            .filter(|entry| asked(entry));
+        let (asks, asked_bytes) = asked.fold((0, 0), |(asks, bytes), entry| {
+            (asks + 1, bytes + entry.bytes())
+        });
+        let may_ask = |bytes| {
+            asks < ASKS_MAX || (asks < ASKS_SMALL_MAX && asked_bytes + bytes <= ASKED_BYTES_MAX)
+        };
         for at in 0..sending.entries.len().min(LOOK_AHEAD) {
             let sending = self.flows.get_mut(&flow).expect("looked up above");
             let entry = &mut sending.entries[at];
@@ -782,7 +798,7 @@ impl Sender {
                         return true;
                     }
                 }
-                (State::Waiting, Kind::Message { span, meta, .. }, None) if asks < ASKS_MAX => {
+                (State::Waiting, Kind::Message { span, meta, .. }, None) if may_ask(span.bytes) => {
                     entry.state = State::Asked { lane };
                     let bytes = span.bytes;
                     let sequence = first;
