@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench bench-rdma plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench bench-rdma plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -69,6 +69,12 @@ demo: wheel ## A camera and three Python subscribers, without a copy; results un
 demo-hosts: wheel links ## The same on two hosts (network namespaces), with the cable pulled for 2 s
 	@tools/setup.sh hosts
 	@tools/demo-hosts.sh
+
+demo-rdma: wheel links ## The same on two virtual machines, over RDMA on Soft-RoCE
+	@tools/setup.sh vm
+	@mkdir -p target/demo # the machines put a folder of their own there
+	@tests/vm/run.py tests/vm/demo.sh
+	@cat target/vm/demo/shared/demo/results/demo.txt
 
 check: ## rustfmt, clippy without warnings, cargo-deny
 	@tools/setup.sh base rust deny

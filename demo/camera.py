@@ -78,17 +78,19 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=300)
     parser.add_argument("--subscribers", type=int, default=3)
     parser.add_argument("--photos", type=Path, help="folder of scikit-image's photographs")
+    parser.add_argument("--patience", type=float, default=1.0, help="times longer that others may take")
     arguments = parser.parse_args()
     memory = memory_of(arguments.domain)
     photos = photographs(arguments.photos or shipped_photographs())
     places = []
     # Reliable, so that a slow subscriber slows the camera down, but not for ever.
     # The history is short, so that no frame is old when it is read.
+    deadline = 10.0 * arguments.patience
     publisher = rgaps.publisher(
-        TOPIC, type="rgb8", domain=arguments.domain, history=4, deadline=10.0
+        TOPIC, type="rgb8", domain=arguments.domain, history=4, deadline=deadline
     )
     with publisher as pub:
-        if not pub.wait_for_subscribers(arguments.subscribers, 20):
+        if not pub.wait_for_subscribers(arguments.subscribers, 2 * deadline):
             raise SystemExit(f"only {pub.subscribers} of {arguments.subscribers} subscribers came")
         begun = due = time.monotonic()
         for number in range(arguments.frames):

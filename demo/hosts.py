@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from frames import FPS, HEIGHT, WIDTH
 from run import OUT, SUBSCRIBERS, Part, end, follow, table, unfinished
@@ -108,23 +108,31 @@ class Host:
         subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=20)
 
 
-class Interruption:
-    """Pulls the cable in the middle, and plugs it in again."""
+class Cable(Protocol):
+    """What can be pulled."""
 
-    def __init__(self, host: Host, camera: Part, frames: int) -> None:
-        self.host, self.camera, self.frames = host, camera, frames
+    def pull(self) -> None: ...
+
+    def plug_in(self) -> None: ...
+
+
+class Interruption:
+    """Pulls the cable when a part has had a third of the frames, and plugs it in again."""
+
+    def __init__(self, cable: Cable, part: Part, frames: int) -> None:
+        self.cable, self.part, self.frames = cable, part, frames
         self.pulled_at: float | None = None
         self.is_over = False
 
     def look(self) -> None:
         now = time.monotonic()
         if self.pulled_at is None:
-            if self.camera.last["frames"] >= self.frames // 3:
-                self.host.pull()
+            if self.part.last["frames"] >= self.frames // 3:
+                self.cable.pull()
                 self.pulled_at = now
                 print("\n         the cable is pulled", flush=True)
         elif not self.is_over and now - self.pulled_at >= PULLED_SECONDS:
-            self.host.plug_in()
+            self.cable.plug_in()
             self.is_over = True
             print("\n         the cable is plugged in again", flush=True)
 

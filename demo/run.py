@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,14 @@ class Host(Protocol):
     enter: list[str]
     #: Environment of all processes there.
     env: dict[str, str]
+
+
+class Finished(Protocol):
+    """A process that ran here, or on a machine elsewhere."""
+
+    name: str
+    #: What it last reported.
+    last: dict[str, Any]
 
 
 class Part:
@@ -84,7 +92,12 @@ def progress(parts: list[Part], frames: int, begun: float) -> str:
     return f"{time.monotonic() - begun:5.1f} s   " + "   ".join(counts)
 
 
-def follow(parts: list[Part], frames: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+def follow(
+    parts: list[Part],
+    frames: int,
+    meanwhile: Callable[[], None] = lambda: None,
+    seconds_max: float = SECONDS_MAX,
+) -> None:
     """Shows the progress until all parts have ended, or one ends too early; calls `meanwhile` often."""
     terminal = sys.stdout.isatty()
     begun = shown = time.monotonic()
@@ -99,8 +112,8 @@ def follow(parts: list[Part], frames: int, meanwhile: Callable[[], None] = lambd
                     return
         meanwhile()
         now = time.monotonic()
-        if now - begun > SECONDS_MAX:
-            print(f"\ngiven up after {SECONDS_MAX:.0f} s")
+        if now - begun > seconds_max:
+            print(f"\ngiven up after {seconds_max:.0f} s")
             return
         if now - shown >= (0.1 if terminal else 1.0):
             shown = now
@@ -109,7 +122,7 @@ def follow(parts: list[Part], frames: int, meanwhile: Callable[[], None] = lambd
     print(("\r" if terminal else "") + progress(parts, frames, begun), flush=True)
 
 
-def table(subscribers: list[Part]) -> str:
+def table(subscribers: Sequence[Finished]) -> str:
     """What each subscriber found."""
     rows = [["subscriber", "frames", "missed", "corrupt", "bytes copied", "p50 us", "p99 us"]]
     for part in subscribers:
@@ -137,7 +150,7 @@ def faults(camera: Part, subscribers: list[Part], frames: int) -> list[str]:
     return found
 
 
-def unfinished(parts: list[Part], frames: int) -> list[str]:
+def unfinished(parts: Sequence[Finished], frames: int) -> list[str]:
     """Frames that are not there, or not as they were sent."""
     found = []
     for part in parts:

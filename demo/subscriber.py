@@ -28,12 +28,13 @@ def run(description: str, look: Look, picture: Callable[[], Image]) -> None:
     parser.add_argument("--domain", default="host")
     parser.add_argument("--frames", type=int, default=300)
     parser.add_argument("--picture", required=True)
+    parser.add_argument("--patience", type=float, default=1.0, help="times longer that others may take")
     arguments = parser.parse_args()
     memory = memory_of(arguments.domain)
     found = Findings()
     with rgaps.subscriber(TOPIC, type="rgb8", reliable=True) as sub:
         # The first frame may be long in coming, the others not.
-        timeout = 30.0
+        timeout = 30.0 * arguments.patience
         while found.next < arguments.frames:
             with sub.recv(timeout) as sample:
                 found.received(sample, time.monotonic_ns())
@@ -41,7 +42,7 @@ def run(description: str, look: Look, picture: Callable[[], Image]) -> None:
                 found.check(memory, sample, array)
                 look(memory, array, sample.sequence, arguments.frames)
                 del array
-            timeout = 10.0
+            timeout = 10.0 * arguments.patience
             if found.frames % 10 == 0:
                 print(json.dumps({"frames": found.frames}), flush=True)
     Pillow.fromarray(picture()).save(arguments.picture)
