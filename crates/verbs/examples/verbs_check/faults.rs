@@ -9,6 +9,9 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Instant;
 
+/// How long one waits for news at once.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 fn report(fault: &str, role: Role, error: &str, since: Instant) {
     let ms = since.elapsed().as_millis() as u64;
     say_json(
@@ -147,13 +150,12 @@ fn giving_up() -> ChannelConfig {
 
 /// Sends until that ends the channel. Without credit, and nothing in flight, only a probe finds out.
 fn until_error(channel: &Channel) -> Result<ChannelError> {
-    let pause = std::time::Duration::from_millis(50);
     let start = Instant::now();
     while start.elapsed() < LIMIT {
         let sent = channel.send(&[std::io::IoSlice::new(&[1; 512])], None);
         let tried = match sent {
             Ok(Some(_)) => channel.progress(&mut |_| Ok(())).map(drop),
-            Ok(None) => channel.serve(&mut |_| Ok(()), pause).and_then(|progress| {
+            Ok(None) => channel.serve(&mut |_| Ok(()), PAUSE).and_then(|progress| {
                 if progress.any {
                     Ok(())
                 } else {
@@ -212,6 +214,41 @@ fn ip_link(up: bool) -> Result<()> {
     Ok(())
 }
 
+fn link_is_back() -> Result<()> {
+    within(|| {
+        Verbs::ports()
+            .iter()
+            .any(|port| port.is_up && port.address.is_some())
+            .then_some(())
+    })
+    .context("the link does not come back")
+}
+
+/// a pulls its cable while nothing is sent: its device tells of that by itself, and b's channel, which has nothing to
+/// wait for, stays.
+pub fn event(end: &mut End) -> Result<()> {
+    let channel = end.channel(ChannelConfig::default())?;
+    if end.role == Role::A {
+        let start = Instant::now();
+        ip_link(false)?;
+        let error = loop {
+            ensure!(start.elapsed() < LIMIT, "the device tells nothing");
+            if let Err(error) = channel.serve(&mut |_| Ok(()), PAUSE) {
+                break error.to_string();
+            }
+        };
+        ensure!(error.contains("IBV_EVENT_PORT_ERR"), "{error}");
+        report("port down, idle", end.role, &error, start);
+        drained(&channel)?;
+        ip_link(true)?;
+        link_is_back()?;
+        return end.barrier();
+    }
+    end.barrier()?;
+    ensure!(!channel.progress(&mut |_| Ok(()))?.any, "something came");
+    Ok(())
+}
+
 /// a pulls its cable, and puts it back when both have noticed.
 pub fn link(end: &mut End) -> Result<()> {
     let channel = end.channel(giving_up())?;
@@ -228,13 +265,7 @@ pub fn link(end: &mut End) -> Result<()> {
         std::thread::sleep(std::time::Duration::from_secs(2));
         ip_link(true)?;
     }
-    within(|| {
-        Verbs::ports()
-            .iter()
-            .any(|port| port.is_up && port.address.is_some())
-            .then_some(())
-    })
-    .context("the link does not come back")?;
+    link_is_back()?;
     end.barrier()?;
     let again = end.channel(ChannelConfig::default())?;
     let number = send(&again, b"back", None, &mut |_| Ok(()))?;

@@ -26,6 +26,7 @@ fn run(end: &mut End, test: &str) -> Result<()> {
         "faults" => faults::all(end),
         "liars" => liars::all(end),
         "killed" => faults::killed(end),
+        "event" => faults::event(end),
         "link" => faults::link(end),
         "victim" => faults::victim(end),
         other => bail!("there is no test {other}"),
