@@ -11,7 +11,7 @@ for SUITE in $SUITES; do
   sync=/run/vm/$SUITE/sync
   # The peer may be in the suite before, as long as tests/vm/run.py lets it.
   : >"$sync/begun.$ROLE"
-  until [ "$GUESTS" = 1 ] || [ -e "$sync/begun.a" ] && [ -e "$sync/begun.b" ]; do sleep 0.1; done
+  until [ "$GUESTS" = 1 ] || { [ -e "$sync/begun.a" ] && [ -e "$sync/begun.b" ]; }; do sleep 0.1; done
   printf '\nvm-suite %s\n' "$SUITE"
   timeout --kill-after 10 "$LIMIT_S" bash -eu -o pipefail tests/vm/suite.sh
   status=$?

@@ -7,8 +7,8 @@
 //! `twice=N` lets so many come twice, `cut=N` has those below N be of a publisher that is killed: of them the first ones, as
 //! many as there are; `late` asks for what is kept; `hold` never lets go of the large one.
 //!
-//! Both are told of the large one, `at=N mib=N`, and say where they are: `near` before it, `large` after it, and what there was
-//! at the end.
+//! Both are told of the large one, `at=N mib=N`, and say where they are: `near` some before it, since it is on its way while
+//! these are taken, `large` after it, and what there was at the end.
 #![forbid(unsafe_code)]
 
 use anyhow::{bail, ensure, Context};
@@ -84,7 +84,7 @@ impl Messages {
 
     /// For whoever ends something there.
     fn say_where(&self, number: u64) {
-        if Some(number) == self.large.0.checked_sub(1) {
+        if Some(number) == self.large.0.checked_sub(16) {
             println!("near");
         } else if number == self.large.0 {
             println!("large");
