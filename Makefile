@@ -161,6 +161,8 @@ bench: build ## The figures, as one JSON file under bench/results
 bench-rdma: vm-programs ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count
 	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
 	@tests/vm/run.py tests/vm/figures.sh
+	cargo build --release --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli
+	@tests/vm/run.py tests/vm/bench.sh
 
 plots: ## docs/plots and docs/results.md from bench/results/*.json
 	@tools/setup.sh python
