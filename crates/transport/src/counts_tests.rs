@@ -24,8 +24,8 @@ impl Places for NoPlaces {
     fn give(&mut self, _: Flow, _: Span) {}
 }
 
-#[test]
-fn a_message_whose_lane_is_lost_counts_as_redelivered_once() {
+/// A sender with a lane, whose flow the peer has taken.
+fn opened() -> Sender {
     let mut sender = Sender::new(SenderConfig::default(), 0);
     sender.open(FLOW, 0, true);
     assert!(sender.lane_opened(1, ring()));
@@ -35,6 +35,12 @@ fn a_message_whose_lane_is_lost_counts_as_redelivered_once() {
         limit: 1 << 20,
     };
     sender.frame(1, &opened).unwrap();
+    sender
+}
+
+#[test]
+fn a_message_whose_lane_is_lost_counts_as_redelivered_once() {
+    let mut sender = opened();
     for sequence in 0..2 {
         let span = Span {
             offset: sequence * 100,
@@ -85,15 +91,7 @@ fn a_message_that_comes_again_counts_as_a_duplicate() {
 
 /// Places that are asked for at once of 40 messages of this size.
 fn asked_for(bytes: u64) -> usize {
-    let mut sender = Sender::new(SenderConfig::default(), 0);
-    sender.open(FLOW, 0, true);
-    assert!(sender.lane_opened(1, ring()));
-    let opened = Frame::Ack {
-        flow: FLOW,
-        next: 0,
-        limit: 1 << 20,
-    };
-    sender.frame(1, &opened).unwrap();
+    let mut sender = opened();
     for sequence in 0..40 {
         let span = Span {
             offset: sequence * bytes,
