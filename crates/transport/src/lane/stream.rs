@@ -227,7 +227,7 @@ impl Stream {
                         }
                     }
                     if chunk.part.take().is_some() {
-                        link.landed_part(&chunk, payload as u64);
+                        link.landed_part(&chunk, payload as u64, false);
                     }
                     at_once = READ_BEHIND_CHUNK;
                 }

@@ -451,20 +451,13 @@ impl Running {
         result.map_err(|lie| self.cut_off(lane, &lie))
     }
 
-    pub(crate) fn landed_part(&self, chunk: &Chunk, bytes: u64) {
+    /// Bytes of a chunk have landed; directly: the peer wrote them into their place itself.
+    pub(crate) fn landed_part(&self, chunk: &Chunk, bytes: u64, directly: bool) {
         match &chunk.hears {
-            Some(hears) => hears.landed(chunk.from, bytes, false),
+            Some(hears) => hears.landed(chunk.from, bytes, directly && chunk.is_on_card),
             None => self
                 .owner
                 .landed(chunk.flow, chunk.sequence, chunk.from, bytes),
-        }
-    }
-
-    /// The same of a chunk that the peer wrote itself.
-    pub(crate) fn written_part(&self, chunk: &Chunk, bytes: u64) {
-        match &chunk.hears {
-            Some(hears) => hears.landed(chunk.from, bytes, chunk.is_on_card),
-            None => self.landed_part(chunk, bytes),
         }
     }
 

@@ -49,7 +49,7 @@ impl Reading {
             return Err(self.lie("nobody told it where that place is", link));
         }
         if chunk.part.take().is_some() {
-            link.written_part(&chunk, frame.payload_bytes());
+            link.landed_part(&chunk, frame.payload_bytes(), true);
         }
         link.landed(self.lane, &[])?;
         Ok(frame.payload_bytes())
@@ -92,7 +92,7 @@ impl Reading {
             }
             if let Some(Destination::Chunk(mut chunk)) = destination {
                 if chunk.part.take().is_some() {
-                    link.landed_part(&chunk, all as u64);
+                    link.landed_part(&chunk, all as u64, false);
                 }
             }
             let small = if now.len() == all { now } else { &self.small };
