@@ -120,6 +120,17 @@ impl Hosts {
         (publisher, subscriber)
     }
 
+    /// Publishes and reads the first message, and waits until cards read and write what follows.
+    fn wait_direct(&self, topic: &str, gpu: &Gpu, publisher: &Publisher, subscriber: &Subscriber) {
+        publish(publisher, 0, 300_001);
+        expect(subscriber, gpu, 0, 300_001);
+        self.wait_said(
+            topic,
+            "read on the GPU by the card (GPUDirect)",
+            "network cards write it there (GPUDirect)",
+        );
+    }
+
     /// Waits until `topic info` of each host says this of the other.
     fn wait_said(&self, topic: &str, sends: &str, lands: &str) {
         for (node, other, what) in [
@@ -174,13 +185,7 @@ fn cards_read_and_write_gpus_and_nothing_of_large_messages_is_copied() {
     let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
     hosts.wait_said(TOPIC, "GPUDirect)", "lands in cuda");
     // The first one finds the memory.
-    publish(&publisher, 0, 300_001);
-    expect(&subscriber, &gpu, 0, 300_001);
-    hosts.wait_said(
-        TOPIC,
-        "read on the GPU by the card (GPUDirect)",
-        "network cards write it there (GPUDirect)",
-    );
+    hosts.wait_direct(TOPIC, &gpu, &publisher, &subscriber);
     for (number, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
         let (copied, flushes) = (gpu.copied(), gpu.flushes());
         publish(&publisher, number, bytes);
@@ -274,12 +279,6 @@ fn a_topic_that_lives_on_a_gpu_is_written_there() {
     let local = hosts.there.publisher(LIVES).domain(gpu.domain);
     let local = local.create().unwrap();
     let (publisher, subscriber) = hosts.join(LIVES, &gpu);
-    publish(&publisher, 0, 300_001);
-    expect(&subscriber, &gpu, 0, 300_001);
-    hosts.wait_said(
-        LIVES,
-        "read on the GPU by the card (GPUDirect)",
-        "network cards write it there (GPUDirect)",
-    );
+    hosts.wait_direct(LIVES, &gpu, &publisher, &subscriber);
     drop(local);
 }
