@@ -9,7 +9,7 @@ static void arguments(const char *name)
     rgaps_publisher_options_t wrong_type = {.size = sizeof wrong_type, .type_name = "\xff"};
     rgaps_subscriber_options_t wrong_late = {.size = sizeof wrong_late, .late = 9};
     rgaps_subscriber_options_t wrong_held = {.size = sizeof wrong_held, .max_held = 100000};
-    rgaps_subscriber_options_t wrong_path = {.size = sizeof wrong_path, .require = 6};
+    rgaps_subscriber_options_t wrong_path = {.size = sizeof wrong_path, .require = 7};
     rgaps_publisher_options_t wrong_reserved = {.size = sizeof wrong_reserved, .reserved = 1};
     rgaps_node_options_t wrong_file = {.size = sizeof wrong_file, .config_file = "/no/such/file"};
     rgaps_node_options_t wrong_realm = {.size = sizeof wrong_realm, .realm = "a realm"};

@@ -66,6 +66,8 @@ def test_a_path_that_is_required(node):
         with rgaps.subscriber("t", require="tcp") as sub:
             pub.put(b"x")
             assert sub.recv(5).tobytes() == b"x"
+        for slower in ("rdma", "gpudirect", "pinned", "peer"):
+            rgaps.subscriber("t", require=slower).close()
     for join in (node.publisher, node.subscriber):
         with pytest.raises(rgaps.InvalidArgument, match="'warp' is no path.*zero_copy"):
             join("t", require="warp")

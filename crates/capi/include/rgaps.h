@@ -220,11 +220,13 @@ rgaps_status_t rgaps_tensor_contiguous(rgaps_dtype_t dtype, uint32_t ndim, const
  * rgaps_error_message() says which path it is, and why it is no better. What is required of other hosts
  * is seen to by the links between them: 'rgaps topic info' says which hosts are not served, and why. */
 
-/* From the slowest to the fastest. */
+/* From the slowest to the fastest; numbers stay as they are, so they do not have that order. */
 enum rgaps_path {
     RGAPS_PATH_ANY = 0,      /* nothing is required */
     RGAPS_PATH_TCP = 1,      /* to another host, through its TCP stack */
-    RGAPS_PATH_RDMA = 2,     /* to another host's memory; there are no such links yet */
+    RGAPS_PATH_RDMA = 2,     /* to another host's memory, through the memory of the hosts */
+    /* From a GPU's memory to that of another host's, which network cards read and write themselves. */
+    RGAPS_PATH_GPUDIRECT = 6,
     RGAPS_PATH_PINNED = 3,   /* between a GPU and the host, or two GPUs that are no peers */
     RGAPS_PATH_PEER = 4,     /* between two GPUs, over their connection */
     RGAPS_PATH_ZERO_COPY = 5 /* in the same memory */

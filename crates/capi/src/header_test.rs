@@ -252,8 +252,9 @@ fn constants_are_the_same_on_both_sides() {
         assert_eq!(constants.remove(name), Some(i64::from(value)), "{name}");
     }
     assert_eq!(constants.remove("RGAPS_PATH_ANY"), Some(0));
-    for (name, value, _) in PATHS {
-        assert_eq!(constants.remove(name), Some(i64::from(value)), "{name}");
+    for (name, path) in PATHS {
+        let value = i64::from(path.number());
+        assert_eq!(constants.remove(name), Some(value), "{name}");
     }
     let dtypes = [
         ("INT", "int8"),

@@ -229,7 +229,7 @@ pub struct ReadIn {
     /// Where to read: host, cuda (the first GPU) or cuda:GPU-<uuid>. Default: where the messages are.
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,
-    /// Refuse slower paths than this one: tcp, rdma, pinned, peer or zero_copy.
+    /// Refuse slower paths than this one: tcp, rdma, gpudirect, pinned, peer or zero_copy.
     #[arg(long, value_name = "PATH")]
     pub require: Option<rgaps::PathKind>,
 }
@@ -259,7 +259,7 @@ pub struct Publish {
     /// the topic's do.
     #[arg(long)]
     pub domain: Option<String>,
-    /// Refuse slower paths than this one: tcp, rdma, pinned, peer or zero_copy.
+    /// Refuse slower paths than this one: tcp, rdma, gpudirect, pinned, peer or zero_copy.
     #[arg(long, value_name = "PATH")]
     pub require: Option<rgaps::PathKind>,
     /// Keep the last N messages.

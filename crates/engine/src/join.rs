@@ -14,7 +14,7 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
 };
 use rgaps_session::{
-    Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
+    CameOver, Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
     LINKS_CLIENT,
 };
 use rgaps_sync::atomic::Ordering;
@@ -31,8 +31,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) domain: Option<Domain>,
     pub(crate) role: Role,
     pub(crate) require: Option<PathKind>,
-    /// The path of what comes from other hosts, and why it is no better.
-    pub(crate) landed: (PathKind, String),
+    /// Of a publisher of the links: how its messages come to this host.
+    pub(crate) came_over: Option<CameOver>,
 }
 
 /// What it got.
@@ -51,15 +51,15 @@ pub(crate) struct Seat {
 /// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
 /// two GPUs are peers only their processes know.
 ///
-/// `landed`: the messages come from another host, over this path, and why it is no better.
+/// `came_over`: the messages come from another host.
 fn path(
     home: Domain,
     reads: Option<Domain>,
-    landed: Option<(PathKind, String)>,
+    came_over: Option<(PathKind, String)>,
 ) -> (PathKind, String) {
     let reads = reads.unwrap_or(home);
-    match (landed, home, reads) {
-        (Some(landed), ..) => landed,
+    match (came_over, home, reads) {
+        (Some(path), ..) => path,
         (None, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
             let why = format!("the messages live on {home}, and are read on {reads}");
             (PathKind::Peer, why)
@@ -69,6 +69,17 @@ fn path(
             let why = format!("the messages live in {home}, and are read in {reads}");
             (PathKind::Pinned, why)
         }
+    }
+}
+
+/// The path of what the links publish, and why it is no better.
+fn from_elsewhere(came_over: Option<&CameOver>) -> (PathKind, String) {
+    let unsaid = (PathKind::Tcp, "it is not known yet over what");
+    let (path, why) = came_over.map_or(unsaid, |over| (over.path, &over.why));
+    let from = "the messages come from another host";
+    match why {
+        "" => (path, from.to_owned()),
+        why => (path, format!("{from}: {why}")),
     }
 }
 
@@ -134,7 +145,7 @@ impl Zone {
                     (_, Some(pool)) => pool,
                     (domain, None) => self.pool_for(domain.unwrap_or(Domain::Host), sources)?,
                 };
-                let added = self.add_publisher(client, index, offer, pool, wish.require)?;
+                let added = self.add_publisher(client, index, offer, pool, wish)?;
                 self.settle_pool(index, pool);
                 added
             }
@@ -336,8 +347,8 @@ impl Zone {
                     if self.is_links_client(subscriber.client) {
                         return None;
                     }
-                    let landed = own.then(|| wish.landed.clone());
-                    let path = path(home, subscriber.pool.map(domain_of), landed);
+                    let came_over = own.then(|| from_elsewhere(wish.came_over.as_ref()));
+                    let path = path(home, subscriber.pool.map(domain_of), came_over);
                     let why = too_slow(wish.require, subscriber.require, &path)?;
                     let who = self.describe_client(subscriber.client);
                     Some(format!("subscriber {who}: {why}"))
@@ -345,9 +356,9 @@ impl Zone {
             }
             Role::Subscriber(_) if own => None,
             Role::Subscriber(_) => topic.publishers.iter().find_map(|publisher| {
-                let landed = publisher.client_name == LINKS_CLIENT;
-                let landed = landed.then(|| wish.landed.clone());
-                let path = path(domain_of(publisher.pool), wish.domain, landed);
+                let from_elsewhere = || from_elsewhere(publisher.came_over.as_ref());
+                let came_over = (publisher.client_name == LINKS_CLIENT).then(from_elsewhere);
+                let path = path(domain_of(publisher.pool), wish.domain, came_over);
                 let why = too_slow(publisher.require, wish.require, &path)?;
                 Some(format!(
                     "publisher '{}' (process {}): {why}",
@@ -370,7 +381,7 @@ impl Zone {
         index: u32,
         offer: Offer,
         pool: u32,
-        require: Option<PathKind>,
+        wish: &Wish<'_>,
     ) -> Result<(Side, u32, u64), Refusal> {
         let (slot, start) = self.publisher_slot(index)?;
         let geometry = PublisherRegion::for_history(offer.history.depth(), offer.loans);
@@ -401,7 +412,8 @@ impl Zone {
             },
             doorbell,
             pool,
-            require,
+            require: wish.require,
+            came_over: wish.came_over.clone(),
         };
         if let Err(error) = self
             .registry

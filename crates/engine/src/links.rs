@@ -4,14 +4,14 @@
 use crate::engine::{Engine, SessionId};
 use crate::membership::announce;
 use crate::refuse::{bad, refuse};
+use crate::requests::{bad_path, is_path};
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    Answer, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PathKind, PeerState,
-    PeersInfo, Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT,
-    MAX_DEPARTED, MAX_HOST_NAME, MAX_PATH_BYTES, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS,
-    MAX_TROUBLES,
+    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PeersInfo,
+    Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
+    MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,6 +138,26 @@ impl Engine {
         Ok(Answer::Done)
     }
 
+    pub(crate) fn comes_over(
+        &mut self,
+        session: SessionId,
+        member: &Member,
+        over: CameOver,
+    ) -> Result<Answer, Refusal> {
+        self.require_links(session)?;
+        if member.side != Side::Publisher || !is_path(&over.why) {
+            return Err(bad_path());
+        }
+        let (zone, client) = self.zone_of(session, member.zone)?;
+        zone.check_member(member, client)?;
+        let topic = zone.topics.get_mut(&member.topic);
+        let publisher = topic.and_then(|topic| topic.publisher_mut(member.slot));
+        if let Some(publisher) = publisher {
+            publisher.came_over = Some(over);
+        }
+        Ok(Answer::Done)
+    }
+
     pub(crate) fn set_unserved(
         &mut self,
         session: SessionId,
@@ -232,20 +252,6 @@ impl Engine {
             .map(|(_, figures)| figures)
     }
 
-    /// The path of what comes from other hosts: the slowest of those that are linked.
-    pub(crate) fn landed_path(&self) -> (PathKind, String) {
-        let rows = self.told_peers().into_iter().flat_map(|told| &told.peers);
-        let linked = rows
-            .filter(|row| row.state == PeerState::Linked)
-            .min_by_key(|row| row.path);
-        let (path, why_not) = linked.map_or((PathKind::Tcp, ""), |row| (row.path, &row.why_not));
-        let why = match why_not {
-            "" => "the messages come from another host".to_owned(),
-            why_not => format!("the messages come from another host: {why_not}"),
-        };
-        (path, why)
-    }
-
     /// What the links said of other hosts, as long as they are there.
     fn told_peers(&self) -> Option<&PeersInfo> {
         let told = self.peers.as_ref();
@@ -259,9 +265,7 @@ impl Engine {
 }
 
 fn row_fits(row: &RemoteRow) -> bool {
-    row.host.len() <= MAX_HOST_NAME
-        && row.path.len() <= MAX_PATH_BYTES
-        && !row.path.chars().any(char::is_control)
+    row.host.len() <= MAX_HOST_NAME && is_path(&row.path)
 }
 
 /// Order matters: a change that undoes another still counts.

@@ -172,6 +172,7 @@ impl Zone {
             doorbell: if known { record.doorbell } else { 0 },
             pool: record.pool,
             require: require_of(record.qos_flags),
+            came_over: None,
         })
     }
 

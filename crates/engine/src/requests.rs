@@ -85,15 +85,19 @@ impl Engine {
                 domain,
                 role,
                 require,
+                came_over,
             } => {
                 self.note_process(session);
+                if came_over.as_ref().is_some_and(|over| !is_path(&over.why)) {
+                    return Err(bad_path());
+                }
                 let wish = Wish {
                     topic: &topic,
                     type_name: &type_name,
                     domain,
                     role,
                     require,
-                    landed: self.landed_path(),
+                    came_over: came_over.filter(|_| self.is_links(session)),
                 };
                 self.join(session, &wish, out)
             }
@@ -177,6 +181,7 @@ impl Engine {
             Request::Stop => self.stop_for(session),
             Request::Interest { known, from } => self.interest(session, known, from),
             Request::Unserved { topic, hosts } => self.set_unserved(session, topic, hosts),
+            Request::ComesOver { member, over } => self.comes_over(session, &member, over),
             Request::StandsFor { member, hosts } => self.stands_for(session, &member, hosts),
             Request::SetPeers(peers) => self.set_peers(session, peers),
             Request::Peers => Ok(Answer::Peers(self.list_peers())),
@@ -537,10 +542,8 @@ impl Zone {
         if member.side != Side::Subscriber {
             return Err(bad("a path is a subscriber's; publishers have none"));
         }
-        if path.len() > MAX_PATH_BYTES || path.chars().any(char::is_control) {
-            return Err(bad(format!(
-                "a path has at most {MAX_PATH_BYTES} bytes and no control characters"
-            )));
+        if !is_path(&path) {
+            return Err(bad_path());
         }
         self.check_member(member, client)?;
         let topic = self.topics.get_mut(&member.topic);
@@ -550,4 +553,15 @@ impl Zone {
         }
         Ok(())
     }
+}
+
+/// Whether a path, or why it is no better, can be shown.
+pub(crate) fn is_path(text: &str) -> bool {
+    text.len() <= MAX_PATH_BYTES && !text.chars().any(char::is_control)
+}
+
+pub(crate) fn bad_path() -> Refusal {
+    bad(format!(
+        "a path has at most {MAX_PATH_BYTES} bytes and no control characters"
+    ))
 }

@@ -4,7 +4,7 @@ use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
     MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
-use rgaps_session::{Demand, History, Offer, PathKind, RemoteRow, Ring};
+use rgaps_session::{CameOver, Demand, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub(crate) const NO_POOL: u32 = u32::MAX;
 const RELIABLE: u32 = 1;
 const TRANSIENT_LOCAL: u32 = 2;
 const KEEP_ALL: u32 = 4;
-/// Where `qos_flags` has the path that is required: its number, plus 1.
+/// Where `qos_flags` has the number of the path that is required.
 const REQUIRE_SHIFT: u32 = 4;
 const REQUIRE_MASK: u32 = 7;
 /// Bits of `qos_flags` below the number in it: a publisher's loans, a subscriber's depth.
@@ -59,6 +59,8 @@ pub(crate) struct Publisher {
     pub(crate) pool: u32,
     /// The slowest path that will do.
     pub(crate) require: Option<PathKind>,
+    /// Of one of the links': how its messages come to this host, as they say.
+    pub(crate) came_over: Option<CameOver>,
 }
 
 impl Publisher {
@@ -172,13 +174,12 @@ impl Subscriber {
 }
 
 fn require_bits(require: Option<PathKind>) -> u32 {
-    require.map_or(0, |kind| kind as u32 + 1) << REQUIRE_SHIFT
+    require.map_or(0, PathKind::number) << REQUIRE_SHIFT
 }
 
 /// What a member requires, as its record says.
 pub(crate) fn require_of(qos_flags: u32) -> Option<PathKind> {
-    let number = (qos_flags >> REQUIRE_SHIFT & REQUIRE_MASK).checked_sub(1)?;
-    PathKind::ALL.get(number as usize).copied()
+    PathKind::of_number(qos_flags >> REQUIRE_SHIFT & REQUIRE_MASK)
 }
 
 fn flags(reliable: bool, transient_local: bool) -> u32 {

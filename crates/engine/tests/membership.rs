@@ -99,6 +99,7 @@ fn the_first_type_and_the_first_publishers_domain_stick() {
         domain,
         role: best_effort(),
         require: None,
+        came_over: None,
     };
     assert_eq!(
         world.try_join(&mut a, join("", None)).unwrap().type_name,

@@ -32,6 +32,8 @@ pub struct Incoming {
     pub former: Option<Instant>,
     /// Something of it had no place, which is tried again.
     pub again: bool,
+    /// What was said of whether cards write it where it lands.
+    pub written: Option<Result<(), String>>,
 }
 
 /// Another host.
@@ -64,6 +66,8 @@ pub struct Peer {
     pub wanted: BTreeMap<String, (Want, Instant)>,
     /// What it said of streams that go there.
     pub ready: HashMap<u64, Result<(), String>>,
+    /// What it said of whether cards write there what they read here.
+    pub written: HashMap<u64, Result<(), String>>,
     /// What it was told of streams that go there.
     pub announced: HashMap<u64, Stream>,
     /// Streams that come from there.
@@ -107,14 +111,6 @@ pub struct Over {
 }
 
 impl Over {
-    /// The path, and why it is no better.
-    pub fn reason(&self) -> String {
-        match self.path {
-            PathKind::Rdma => "rdma: it leads to another host".to_owned(),
-            path => format!("{path}: {}", self.why_not),
-        }
-    }
-
     /// `no_rdma`: why this host has none.
     fn of(lanes: &[LaneStatus], no_rdma: &str) -> Over {
         let mut kinds = BTreeSet::new();
@@ -133,7 +129,10 @@ impl Over {
         let rdma = !lanes.is_empty() && lanes.iter().all(|lane| lane.kind == LaneKind::Rdma);
         let why_not = match (rdma, no_rdma) {
             (true, _) => String::new(),
-            (false, "") => why_not.unwrap_or_else(|| "the other host has no RDMA".to_owned()),
+            (false, "") => why_not.unwrap_or_else(|| match lanes {
+                [] => "it has no lanes now".to_owned(),
+                _ => "the other host has no RDMA".to_owned(),
+            }),
             (false, no_rdma) => no_rdma.to_owned(),
         };
         Over {
@@ -172,6 +171,7 @@ impl Peer {
             wants: BTreeMap::new(),
             wanted: BTreeMap::new(),
             ready: HashMap::new(),
+            written: HashMap::new(),
             announced: HashMap::new(),
             incoming: HashMap::new(),
             given_up: false,
@@ -260,6 +260,7 @@ impl Peer {
     pub fn forget_said(&mut self) {
         self.announced.clear();
         self.ready.clear();
+        self.written.clear();
         self.through.forget_said();
     }
 
@@ -283,6 +284,7 @@ impl Peer {
         }
         self.announced.remove(&number);
         self.ready.remove(&number);
+        self.written.remove(&number);
         self.through
             .reached
             .retain(|(stream, _), _| *stream != number);

@@ -114,9 +114,11 @@ pub struct Known {
     segments: Mutex<Vec<Registered>>,
     /// What came of the last memory of each GPU.
     gpus: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
-    /// What came of a trial with a little memory of each.
-    trials: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
+    /// What came of a trial with a little memory of each, to read from and to write to.
+    trials: Mutex<[Trials; 2]>,
 }
+
+type Trials = BTreeMap<GpuUuid, Result<(), String>>;
 
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,22 +139,33 @@ impl Known {
 
     /// Whether the cards read messages on a GPU, as far as a trial says, which is made once.
     pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
-        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
-        let trial = trials.entry(gpu);
-        let outcome = trial
-            .or_insert_with(|| try_gpu(&self.registrar, gpu).map_err(|error| error.to_string()));
-        outcome.clone()
+        self.tried(gpu, Access::LocalRead)
     }
 
     /// Messages on a GPU are not to be read there, for this reason.
     pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
-        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
-        trials.insert(gpu, Err(why.to_owned()));
+        let [reads, _] = &mut *self.trials();
+        reads.insert(gpu, Err(why.to_owned()));
     }
 
-    /// Whether the cards know memory of a GPU. None: there was none that they were to know.
-    pub fn gpu(&self, gpu: GpuUuid) -> Option<Result<(), String>> {
-        self.gpus().get(&gpu).cloned()
+    /// Whether the cards write messages that land on a GPU, as the last memory there says, or else a trial.
+    pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
+        let last = self.gpus().get(&gpu).cloned();
+        last.unwrap_or_else(|| self.tried(gpu, Access::RemoteWrite))
+    }
+
+    fn tried(&self, gpu: GpuUuid, access: Access) -> Result<(), String> {
+        let [reads, writes] = &mut *self.trials();
+        let trials = match access {
+            Access::LocalRead => reads,
+            Access::RemoteWrite => writes,
+        };
+        let made = || try_gpu(&self.registrar, gpu, access).map_err(|error| error.to_string());
+        trials.entry(gpu).or_insert_with(made).clone()
+    }
+
+    fn trials(&self) -> MutexGuard<'_, [Trials; 2]> {
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gpus(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, Result<(), String>>> {
@@ -228,7 +241,7 @@ fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Optio
 }
 
 /// Has the cards know a little memory of a GPU, and gives it back.
-fn try_gpu(registrar: &Registrar, gpu: GpuUuid) -> anyhow::Result<()> {
+fn try_gpu(registrar: &Registrar, gpu: GpuUuid, access: Access) -> anyhow::Result<()> {
     let driver = Driver::load()?;
     let mut source = CudaSource::new(driver.clone(), gpu)?;
     let segment = source.create(source.granularity())?;
@@ -236,7 +249,7 @@ fn try_gpu(registrar: &Registrar, gpu: GpuUuid) -> anyhow::Result<()> {
     mapping.extend(segment.fd.as_fd(), segment.bytes)?;
     let dmabuf = mapping.dmabuf(0, segment.bytes)?;
     let memory: Arc<dyn Memory> = Arc::new(Trial(mapping));
-    registrar.register_dmabuf(dmabuf.as_fd(), 0, &memory, Access::LocalRead)?;
+    registrar.register_dmabuf(dmabuf.as_fd(), 0, &memory, access)?;
     Ok(())
 }
 

@@ -125,6 +125,9 @@ pub enum Said {
     /// Nothing new comes in flows of this number. What still does and has no place here is nobody's to wait for: it goes
     /// in another stream, or is not wanted any more.
     Over(u64),
+    /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
+    /// other host's, or why it is not.
+    Written(u64, Result<(), String>),
 }
 
 /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
@@ -164,6 +167,8 @@ pub struct Stream {
     pub publishers: Vec<Source>,
     /// The topic went there before, until the host was given up: what was published meanwhile never comes.
     pub resumed: bool,
+    /// Network cards read the messages on the GPU that they live on, or why they do not.
+    pub read: Result<(), String>,
 }
 
 /// A publisher whose messages come in a stream.
@@ -226,17 +231,20 @@ impl Said {
                     || stream.type_name.len() > MAX_TEXT
                     || stream.publishers.len() > MAX_PUBLISHERS
                     || !stream.publishers.iter().all(Source::check)
+                    || !fits(&stream.read)
                 {
                     bail!("it announces a topic that cannot be");
                 }
             }
-            Said::Ready(_, Err(why)) | Said::Reached(_, _, Err(why)) if why.len() > MAX_TEXT => {
+            Said::Ready(_, outcome) | Said::Written(_, outcome) | Said::Reached(_, _, outcome)
+                if !fits(outcome) =>
+            {
                 bail!("it has too much to say")
             }
             Said::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Ready(..) | Said::Reached(..) | Said::Over(_) => {}
+            Said::Ready(..) | Said::Reached(..) | Said::Written(..) | Said::Over(_) => {}
             Said::Ways(ways) => {
                 let fits =
                     |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));
@@ -255,6 +263,11 @@ impl Said {
         }
         Ok(said)
     }
+}
+
+/// Whether a reason fits.
+fn fits(outcome: &Result<(), String>) -> bool {
+    !matches!(outcome, Err(why) if why.len() > MAX_TEXT)
 }
 
 /// A reason that fits.
@@ -368,6 +381,7 @@ mod tests {
                 })
                 .collect(),
             resumed: number % 2 == 1,
+            read: Err("a reason".to_owned()),
         })
     }
 
@@ -411,6 +425,8 @@ mod tests {
             Said::Reached(3, "c".to_owned(), Ok(())),
             Said::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
             Said::Passed(vec![PASSED; MAX_PASSED_SAID]),
+            Said::Written(3, Ok(())),
+            Said::Written(3, Err(clip(&"ä".repeat(500)))),
         ] {
             let bytes = said.encode().unwrap();
             assert_eq!(Said::decode(&bytes).unwrap(), said);
@@ -424,6 +440,7 @@ mod tests {
             stream("a", 0, 1),
             stream("a", 1, 17),
             Said::Ready(3, Err("x".repeat(301))),
+            Said::Written(3, Err("x".repeat(301))),
             Said::Reached(3, "c".to_owned(), Err("x".repeat(301))),
             Said::Reached(3, "c/d".to_owned(), Ok(())),
             Said::Ways(vec![names(&["b", "c d"])]),

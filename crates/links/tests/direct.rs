@@ -2,7 +2,7 @@
 //! a network within it and a test driver whose GPU memory that network reaches. Nothing here is a network card.
 mod support;
 
-use rgaps::{Domain, Node, Publisher, RemoteRow, Subscriber};
+use rgaps::{Domain, Node, PathKind, Publisher, RemoteRow, Subscriber};
 use rgaps_cuda::Driver;
 use rgaps_links::Coordinator;
 use rgaps_test_driver::TestDriver;
@@ -129,6 +129,15 @@ impl Hosts {
             "read on the GPU by the card (GPUDirect)",
             "network cards write it there (GPUDirect)",
         );
+    }
+
+    /// Waits until `topic info` of the publisher's host says that the topic does not go to the other, for this reason.
+    fn wait_refused(&self, topic: &str, words: &[&str]) {
+        until(words[0], || {
+            let row = said(&self.here, topic, "host-b");
+            let is_so = |path: &str| words.iter().all(|word| path.contains(word));
+            row.is_some_and(|row| !row.ready && is_so(&row.path))
+        });
     }
 
     /// Waits until `topic info` of each host says this of the other.
@@ -281,4 +290,119 @@ fn a_topic_that_lives_on_a_gpu_is_written_there() {
     let (publisher, subscriber) = hosts.join(LIVES, &gpu);
     hosts.wait_direct(LIVES, &gpu, &publisher, &subscriber);
     drop(local);
+}
+
+#[test]
+fn gpudirect_is_met_where_cards_read_and_write_gpus() {
+    const REQUIRED: &str = "direct/required";
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let subscriber = hosts.there.subscriber(REQUIRED).domain(gpu.domain);
+    let subscriber = subscriber.reliable().require(PathKind::GpuDirect);
+    let subscriber = subscriber.create().unwrap();
+    let publisher = hosts.here.publisher(REQUIRED).domain(gpu.domain);
+    let publisher = publisher.deadline(LIMIT).require(PathKind::GpuDirect);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    hosts.wait_direct(REQUIRED, &gpu, &publisher, &subscriber);
+    let copied = gpu.copied();
+    publish(&publisher, 1, 3_000_001);
+    expect(&subscriber, &gpu, 1, 3_000_001);
+    assert_eq!(gpu.copied(), copied);
+    // Whoever comes later is not refused either, but for what no other host can give.
+    let late = || hosts.there.subscriber(REQUIRED).domain(gpu.domain);
+    late().require(PathKind::GpuDirect).create().unwrap();
+    let refused = late().require(PathKind::Pinned).create().unwrap_err();
+    assert!(
+        refused.to_string().contains("this one is gpudirect"),
+        "{refused}"
+    );
+}
+
+/// Whoever is refused is told the path that there is, and what the card said.
+#[test]
+fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
+    let gpu = gpu();
+    let network = Network::new(Faults::default());
+    network.refuse("ibv_reg_dmabuf_mr", 95);
+    let hosts = Hosts::new(network);
+    let reader = |topic| hosts.there.subscriber(topic).domain(gpu.domain).reliable();
+    let writer = |topic| hosts.here.publisher(topic).domain(gpu.domain);
+    // A subscriber that comes where messages come already.
+    let (publisher, _subscriber) = hosts.join("direct/any", &gpu);
+    publish(&publisher, 0, 1000);
+    let late = reader("direct/any").require(PathKind::GpuDirect).create();
+    let late = late.unwrap_err().to_string();
+    let words = [
+        "the subscriber requires a path of gpudirect or better, and this one is rdma",
+        "nic-host-a cannot register memory",
+    ];
+    assert!(words.iter().all(|word| late.contains(word)), "{late}");
+    // A subscriber that was there before: the publisher here is not served.
+    let first = reader("direct/first").require(PathKind::GpuDirect);
+    let _first = first.create().unwrap();
+    let unserved = writer("direct/first").create().unwrap();
+    hosts.wait_refused("direct/first", &words);
+    // A publisher.
+    let _strict = reader("direct/strict").create().unwrap();
+    let strict = writer("direct/strict").require(PathKind::GpuDirect);
+    let strict = strict.create().unwrap();
+    hosts.wait_refused(
+        "direct/strict",
+        &[
+            "the publisher requires a path of gpudirect or better",
+            words[1],
+        ],
+    );
+    assert_eq!((unserved.subscribers(), strict.subscribers()), (0, 0));
+}
+
+#[test]
+fn gpudirect_is_refused_where_messages_live_or_land_in_the_memory_of_a_host() {
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let strict = |topic, domain| {
+        let publisher = hosts.here.publisher(topic).domain(domain);
+        publisher.require(PathKind::GpuDirect).create().unwrap()
+    };
+    let _there = hosts.there.subscriber("direct/host").create().unwrap();
+    let _lives = strict("direct/host", Domain::Host);
+    hosts.wait_refused(
+        "direct/host",
+        &["this one is rdma: the messages live in the host's memory"],
+    );
+    // No rule says that it lands on a GPU.
+    let _there = hosts.there.subscriber("lands").create().unwrap();
+    let _lands = strict("lands", gpu.domain);
+    hosts.wait_refused(
+        "lands",
+        &["this one is rdma: on host-b: they land in the host's memory"],
+    );
+}
+
+/// A lane that is lost makes the path TCP; what is published meanwhile is left out.
+#[test]
+fn a_publisher_that_requires_gpudirect_is_not_served_over_tcp() {
+    const LOST: &str = "direct/lost";
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let subscriber = hosts.there.subscriber(LOST).domain(gpu.domain);
+    let subscriber = subscriber.reliable().create().unwrap();
+    let publisher = hosts.here.publisher(LOST).domain(gpu.domain);
+    let publisher = publisher.deadline(LIMIT).require(PathKind::GpuDirect);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    publish(&publisher, 0, 300_001);
+    expect(&subscriber, &gpu, 0, 300_001);
+    hosts.network.set_link(false);
+    hosts.wait_refused(
+        LOST,
+        &["the publisher requires a path of gpudirect or better, and this one is tcp"],
+    );
+    publish(&publisher, 1, 300_001);
+    hosts.network.set_link(true);
+    wait_for_subscribers(&publisher, 1);
+    publish(&publisher, 2, 300_001);
+    let sample = receive(&subscriber);
+    assert!(bytes_of(&sample) == content(2, 300_001));
 }

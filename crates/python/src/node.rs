@@ -232,7 +232,7 @@ impl Node {
     /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the topic's
     /// messages, which then is a text like ``float16[3,*,*]``; ``type`` is any other name.
     /// ``require`` names the slowest path to subscribers that will do, from ``"tcp"`` over
-    /// ``"rdma"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
+    /// ``"rdma"``, ``"gpudirect"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
     /// with `PathTooSlow`. Hosts that are reached by a slower one get nothing.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
         reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64,

@@ -70,8 +70,8 @@ pub mod links {
     pub use crate::node::Interest;
     pub use crate::publisher::EarlyCopies;
     pub use rgaps_session::{
-        Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links, LinksTls,
-        LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT,
-        MAX_REMOTE_HOSTS,
+        CameOver, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
+        LinksTls, LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS,
+        LINKS_CLIENT, MAX_REMOTE_HOSTS,
     };
 }

@@ -2,10 +2,11 @@
 
 use crate::client::{Conductor, HostMemory};
 use crate::{
-    ClientError, ClientRow, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow, PublisherBuilder,
-    RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow, WaitSet,
+    ClientError, ClientRow, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow, Publisher,
+    PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow,
+    WaitSet,
 };
-use rgaps_session::{Config, InterestRow};
+use rgaps_session::{CameOver, Config, InterestRow};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -173,6 +174,11 @@ impl Node {
         hosts: Vec<RemoteRow>,
     ) -> Result<(), ClientError> {
         self.conductor.stands_for(subscriber.core.member(), hosts)
+    }
+
+    /// Says how messages of a publisher that stands for one elsewhere come to this host now.
+    pub fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError> {
+        self.conductor.comes_over(publisher.member(), over)
     }
 
     /// Tells the daemon between which hosts and this one a topic does not cross, and why.

@@ -133,6 +133,7 @@ impl SubscriberBuilder {
             self.domain,
             role,
             self.require,
+            None,
         )?;
         let member = joined.member;
         let home = joined.pool;

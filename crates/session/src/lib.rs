@@ -35,6 +35,6 @@ pub use mps::{
     MpsControl, MpsError, MpsServer, MPS_CLIENTS_MAX, MPS_CONTROL_PROGRAM,
     MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_PATH_MAX, MPS_PIPE_VARIABLE,
 };
-pub use path::{PathKind, PathKindError};
+pub use path::{CameOver, PathKind, PathKindError};
 pub use ready::Ready;
 pub use socket::{Channel, Credentials, Listener, SocketError};

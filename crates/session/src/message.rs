@@ -4,20 +4,20 @@
 //! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
-use crate::path::PathKind;
+use crate::path::{CameOver, PathKind};
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
 pub const MAX_PACKET_FDS: usize = 32;
 /// Ranges that one lease or return names at most.
 pub const MAX_RANGES: usize = 256;
-/// Longest path of a subscriber's messages, in bytes of UTF-8.
-pub const MAX_PATH_BYTES: usize = 200;
+/// Longest path of messages, with why it is no better, in bytes of UTF-8. A listing has at most 64 subscribers and 64 hosts.
+pub const MAX_PATH_BYTES: usize = 300;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
 /// Rows of one page of what links want to know, whose rows are longer.
@@ -226,6 +226,8 @@ pub enum Request {
         role: Role,
         /// The slowest path that will do, to each subscriber or from each publisher; none: any.
         require: Option<PathKind>,
+        /// Of a publisher of the links, which stands for one elsewhere: how its messages come here.
+        came_over: Option<CameOver>,
     },
     /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
@@ -405,6 +407,14 @@ pub enum Request {
         member: Member,
         /// At most [`MAX_REMOTE_HOSTS`].
         hosts: Vec<RemoteRow>,
+    },
+    /// Links: how messages of a publisher of theirs come to this host now. Not kept when the daemon dies. Answer:
+    /// [`Answer::Done`].
+    ComesOver {
+        /// The publisher.
+        member: Member,
+        /// As with [`Request::Join`].
+        over: CameOver,
     },
     /// Links: the other hosts, as they are. Kept as long as the session. Answer: [`Answer::Done`].
     SetPeers(PeersInfo),

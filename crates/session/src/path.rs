@@ -13,8 +13,11 @@ pub enum PathKind {
     /// To another host, through its TCP stack.
     #[default]
     Tcp,
-    /// To another host's memory.
+    /// To another host's memory, through the memory of the hosts.
     Rdma,
+    /// From a GPU's memory to that of another host's, which network cards read and write themselves.
+    #[serde(rename = "gpudirect")]
+    GpuDirect,
     /// Between a GPU and the host, or two GPUs that are no peers: through pinned host memory.
     Pinned,
     /// Between two GPUs, over their connection.
@@ -25,9 +28,10 @@ pub enum PathKind {
 
 impl PathKind {
     /// All of them, the slowest first.
-    pub const ALL: [PathKind; 5] = [
+    pub const ALL: [PathKind; 6] = [
         PathKind::Tcp,
         PathKind::Rdma,
+        PathKind::GpuDirect,
         PathKind::Pinned,
         PathKind::Peer,
         PathKind::ZeroCopy,
@@ -38,10 +42,29 @@ impl PathKind {
         match self {
             PathKind::Tcp => "tcp",
             PathKind::Rdma => "rdma",
+            PathKind::GpuDirect => "gpudirect",
             PathKind::Pinned => "pinned",
             PathKind::Peer => "peer",
             PathKind::ZeroCopy => "zero_copy",
         }
+    }
+
+    /// As C and the daemon's records write it; 0 is none. Numbers stay as they are, so they do not have the order of speed.
+    pub fn number(self) -> u32 {
+        match self {
+            PathKind::Tcp => 1,
+            PathKind::Rdma => 2,
+            PathKind::Pinned => 3,
+            PathKind::Peer => 4,
+            PathKind::ZeroCopy => 5,
+            PathKind::GpuDirect => 6,
+        }
+    }
+
+    /// The path with this number.
+    pub fn of_number(number: u32) -> Option<PathKind> {
+        let mut all = PathKind::ALL.into_iter();
+        all.find(|kind| kind.number() == number)
     }
 }
 
@@ -53,7 +76,7 @@ impl fmt::Display for PathKind {
 
 /// The text names no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no path: write tcp, rdma, pinned, peer or zero_copy")]
+#[error("'{0}' is no path: write tcp, rdma, gpudirect, pinned, peer or zero_copy")]
 pub struct PathKindError(pub String);
 
 impl FromStr for PathKind {
@@ -65,6 +88,15 @@ impl FromStr for PathKind {
     }
 }
 
+/// How messages of another host came to this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CameOver {
+    /// The path.
+    pub path: PathKind,
+    /// Why it is no better; at most [`crate::MAX_PATH_BYTES`].
+    pub why: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +106,7 @@ mod tests {
         assert!(PathKind::ALL.windows(2).all(|two| two[0] < two[1]));
         for kind in PathKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(PathKind::of_number(kind.number()), Some(kind));
         }
         let error = "warp".parse::<PathKind>().unwrap_err().to_string();
         assert!(

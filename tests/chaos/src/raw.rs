@@ -104,6 +104,7 @@ impl Raw {
             domain: None,
             role: Role::Subscriber(demand),
             require: None,
+            came_over: None,
         })?;
         let Answer::Joined { member, .. } = answer else {
             bail!("a join: {answer:?}");

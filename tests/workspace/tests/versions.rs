@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "8",
-        0xe672_97ef_975a_d884,
+        "9",
+        0xfed6_5e22_7f08_61ed,
     ),
     (
         "crates/layout/src",

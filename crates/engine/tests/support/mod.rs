@@ -181,6 +181,7 @@ pub fn wish_in(topic: &str, role: Role, domain: impl Into<Option<Domain>>) -> Re
         domain: domain.into(),
         role,
         require: None,
+        came_over: None,
     }
 }
 

@@ -37,6 +37,11 @@ impl Coordinator {
                         peer.ready.insert(stream, outcome);
                     }
                 }
+                Ok(Said::Written(stream, outcome)) => {
+                    if peer.announced.contains_key(&stream) {
+                        peer.written.insert(stream, outcome);
+                    }
+                }
                 Ok(Said::Ways(ways)) => self.learn_ways(host, ways),
                 Ok(Said::Ask(hosts)) => peer.through.asks = hosts.into_iter().collect(),
                 Ok(Said::Wants(wants)) => peer.through.hear(wants),
@@ -76,6 +81,8 @@ impl Coordinator {
                     // Once more, all of it: what of it was heard does no harm twice.
                     peer.announced.clear();
                     peer.through.forget_told();
+                    let all = peer.incoming.values_mut();
+                    all.for_each(|incoming| incoming.written = None);
                     let here = peer.incoming.iter();
                     let answers: Vec<Said> = here
                         .filter(|(_, incoming)| incoming.former.is_none())
@@ -166,6 +173,7 @@ impl Coordinator {
     pub(super) fn announced(&mut self, host: &str, stream: Stream, again: bool) {
         let links = &self.config.links;
         let lands_in = self.lands_in(&stream.topic);
+        let mut come_over = self.come_over(host, &stream);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
@@ -213,6 +221,9 @@ impl Coordinator {
                     if let Ok(Some(domain)) = lands_in {
                         builder = builder.domain(domain);
                     }
+                    if let Some(over) = come_over.remove(publisher) {
+                        builder = builder.came_over(over);
+                    }
                     let reserved = quota.map_or(Ok(None), |quota| {
                         self.quotas.reserve(quota, Kind::Landing, *publisher, offer)
                     });
@@ -250,6 +261,7 @@ impl Coordinator {
                         outcome: Ok(()),
                         former: None,
                         again: false,
+                        written: None,
                     });
                     incoming.landings.insert(*publisher, landing);
                 }
@@ -288,6 +300,7 @@ impl Coordinator {
             outcome: Ok(()),
             former: None,
             again: false,
+            written: None,
         });
         let known = incoming.outcome == outcome;
         (incoming.stream, incoming.outcome) = (stream, outcome.clone());

@@ -1,9 +1,9 @@
 //! In which domain messages of other hosts land here, as it is configured.
 
 use super::Coordinator;
-use crate::peer::Incoming;
+use crate::peer::{Incoming, Peer};
 use rgaps::links::{InterestRow, LandIn, LandingRule, Links};
-use rgaps::Domain;
+use rgaps::{Domain, PathKind};
 use rgaps_cuda::Driver;
 use rgaps_verbs::Location;
 use std::sync::OnceLock;
@@ -30,22 +30,22 @@ impl Coordinator {
     }
 
     /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
-    pub(super) fn landing_row(&self, incoming: &Incoming) -> Option<String> {
+    pub(super) fn landing_row(&self, peer: &Peer, incoming: &Incoming) -> Option<String> {
         let topic = &incoming.stream.topic;
         let domain = incoming.landings.values().next()?.domain();
-        let written = self.written(domain);
+        let written = self.written_row(peer, topic, domain);
         match self.config.links.landing(topic) {
             Some(rule) => Some(describe(rule, domain) + &written.unwrap_or_default()),
             None => Some(format!("comes from there; lands in {domain}{}", written?)),
         }
     }
 
-    /// How what lands on a GPU comes there, once a network card was to know some of it.
-    fn written(&self, domain: Domain) -> Option<String> {
-        let Domain::Cuda(gpu) = domain else {
+    /// How what lands on a GPU from a host comes there, where lanes go over network cards.
+    fn written_row(&self, peer: &Peer, topic: &str, domain: Domain) -> Option<String> {
+        if domain == Domain::Host || peer.over.path != PathKind::Rdma {
             return None;
-        };
-        Some(match self.known.as_ref()?.gpu(gpu)? {
+        }
+        Some(match self.written(topic) {
             Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),
             Err(why) => format!("; through pinned memory (no GPUDirect: {why})"),
         })

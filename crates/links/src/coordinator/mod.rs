@@ -2,6 +2,7 @@
 //! Zenoh's threads, the links' and the one here that looks at the daemon send it what happened; a few times a
 //! second it makes what is so what should be so.
 
+mod direct;
 mod hosts;
 mod incoming;
 mod landing;
@@ -27,7 +28,7 @@ use crate::rails::{self, names, Known, Near};
 use crate::relay::Ours;
 use crate::traces::Tracer;
 use anyhow::Context;
-use rgaps::links::{InterestRow, LINKS_CLIENT};
+use rgaps::links::{CameOver, InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
 use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_transport::{Endpoint, EndpointConfig, Rdma, Security};
@@ -90,6 +91,8 @@ pub struct Coordinator {
     tracer: Option<Arc<Tracer>>,
     /// What the daemon was told of topics that do not come across.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
+    /// What the daemon was told of how messages come, by the publishers here.
+    came_over: BTreeMap<u64, CameOver>,
     /// Something has changed since the topics were looked at.
     dirty: bool,
     reconcile_at: Instant,
@@ -205,6 +208,7 @@ impl Coordinator {
             figures: Teller::default(),
             tracer,
             unserved: BTreeMap::new(),
+            came_over: BTreeMap::new(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -299,6 +303,7 @@ impl Coordinator {
             // It knows nothing of what the last one was told.
             self.told = None;
             self.unserved.clear();
+            self.came_over.clear();
             self.dirty = true;
             self.topics.values_mut().for_each(|topic| topic.told = None);
         }

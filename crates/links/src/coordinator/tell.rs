@@ -4,7 +4,7 @@ use super::Coordinator;
 use crate::peer::{Over, Peer};
 use crate::wire::clip_to;
 use rgaps::links::MAX_REMOTE_HOSTS;
-use rgaps::{Domain, PeersInfo, RemoteRow};
+use rgaps::{Domain, PathKind, PeersInfo, RemoteRow};
 use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,11 +40,11 @@ impl Coordinator {
                             true => String::new(),
                             false => format!(" (no RDMA: {why_not})"),
                         };
-                        let read = match (&topic.has, &topic.no_direct) {
-                            (Some((_, Domain::Cuda(_), _)), _) => {
-                                ", read on the GPU by the card (GPUDirect)".to_owned()
-                            }
-                            (_, Some(why)) => {
+                        let on_gpu = self.rows.get(name).and_then(|row| row.domain);
+                        let on_gpu = matches!(on_gpu, Some(Domain::Cuda(_)));
+                        let read = match (topic.is_read(), peer.over.path) {
+                            (Ok(()), _) => ", read on the GPU by the card (GPUDirect)".to_owned(),
+                            (Err(why), PathKind::Rdma) if on_gpu => {
                                 format!(", through pinned memory (no GPUDirect: {why})")
                             }
                             _ => String::new(),
@@ -115,7 +115,7 @@ impl Coordinator {
         for (host, peer) in &self.peers {
             for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
                 let topic = &incoming.stream.topic;
-                match (&incoming.outcome, self.landing_row(incoming)) {
+                match (&incoming.outcome, self.landing_row(peer, incoming)) {
                     (Err(why), _) => push(topic, host, 0, Err(why)),
                     (Ok(()), Some(where_it_lands)) => push(topic, host, 0, Ok(where_it_lands)),
                     (Ok(()), None) => {}

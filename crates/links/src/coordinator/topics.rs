@@ -1,5 +1,6 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
+use super::direct::reads_in;
 use super::routes::{self, Onward};
 use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
 use crate::forward::{Limits, Order, Route};
@@ -7,10 +8,9 @@ use crate::keys::Want;
 use crate::peer::Peer;
 use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
-use crate::rails::Known;
 use crate::wire::{clip, Said, Source, Stream, MAX_PUBLISHERS};
 use rgaps::links::{Demand, Direction, InterestPublisher, InterestRow, Links};
-use rgaps::{Domain, Late, PathKind, RemoteRow, Subscriber, SubscriberQos};
+use rgaps::{Domain, Late, RemoteRow, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ use std::time::Instant;
 pub(super) struct Outward {
     /// What its subscriber asks for, once there is one.
     pub(super) has: Option<(Demand, Domain, Subscriber)>,
-    /// Why network cards do not read it on its GPU, if they could.
-    pub(super) no_direct: Option<String>,
+    /// Why network cards do not read it on its GPU.
+    pub(super) not_read: Option<String>,
     /// The streams of the hosts that it goes to, and what is wanted there and behind them.
     pub(super) streams: BTreeMap<String, (u64, Want)>,
     /// The hosts that each of these leads to, itself included, and what each wants.
@@ -147,14 +147,14 @@ impl Outward {
                 ..Limits::default()
             };
             let mut why = None;
+            let (path, no_better) = self.path_to(host, peer);
             for publisher in publishers {
-                let Some(require) = publisher.require.filter(|path| *path > peer.over.path) else {
+                let Some(require) = publisher.require.filter(|require| *require > path) else {
                     continue;
                 };
                 limits.barred.insert(publisher.incarnation);
                 let slow = format!(
-                    "the publisher requires a path of {require} or better, and this one is {}",
-                    peer.over.reason()
+                    "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
                 );
                 peer.landings.notes.refused(name, 0, &slow);
                 why = Some(slow);
@@ -214,26 +214,6 @@ fn may_go(links: &Links, quotas: &mut Quotas, host: &str, topic: &str) -> Result
         quotas.rate(links, quota, host, topic)?;
     }
     Ok(())
-}
-
-/// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
-/// cards. Else it reads on the host, for that reason, if there is a GPU and cards.
-fn reads_in(
-    row: Option<&InterestRow>,
-    known: Option<&Known>,
-    topic: &Outward,
-    peers: &BTreeMap<String, Peer>,
-) -> Result<Domain, Option<String>> {
-    let domain = row.and_then(|row| row.domain).ok_or(None)?;
-    let (Domain::Cuda(gpu), Some(known)) = (domain, known) else {
-        return Err(None);
-    };
-    let mut linked = topic.streams.keys().filter_map(|host| peers.get(host));
-    // Why they are not is said of each.
-    if !linked.all(|peer| peer.over.path == PathKind::Rdma) {
-        return Err(None);
-    }
-    known.reads(gpu).map(|()| domain).map_err(Some)
 }
 
 impl Coordinator {
@@ -306,6 +286,7 @@ impl Coordinator {
         self.routes.restarted.clear();
         self.serve(&onward);
         self.tell_reached();
+        self.tell_landings();
         self.ask_again();
         self.tell_unserved();
         let outward = self.topics.values();
@@ -500,7 +481,7 @@ impl Coordinator {
         let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
         let direct = reads_in(row, self.known.as_deref(), topic, &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
-        topic.no_direct = direct.err().flatten();
+        topic.not_read = direct.err();
         topic.set_limits(
             name,
             &self.config.links,
@@ -586,6 +567,7 @@ impl Coordinator {
                 type_name: row.map(|row| row.type_name.clone()).unwrap_or_default(),
                 publishers: topic.sources(host, row, onward),
                 resumed: peer.broken.contains(name),
+                read: topic.is_read(),
             };
             if peer.announced.get(number) != Some(&stream) {
                 peer.announced.insert(*number, stream.clone());

@@ -96,6 +96,11 @@ impl Landing {
         })
     }
 
+    /// Publishes here what lands.
+    pub fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
     /// The domain that messages land in.
     pub fn domain(&self) -> Domain {
         self.publisher.domain()

@@ -35,7 +35,7 @@ def publisher(
     deadline: float | None = 1.0,
     loan_timeout: float | None = 0.0,
     max_loans: int = 64,
-    require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
+    require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Publisher:
     """A publisher of ``topic`` on the default node. See `Node.publisher`."""
     return default_node().publisher(
@@ -66,7 +66,7 @@ def subscriber(
     depth: int = 0,
     max_held: int = 64,
     spin: float = 20e-6,
-    require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
+    require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Subscriber:
     """A subscriber of ``topic`` on the default node. See `Node.subscriber`."""
     return default_node().subscriber(

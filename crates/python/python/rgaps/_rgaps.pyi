@@ -43,7 +43,7 @@ class Node:
         deadline: float | None = 1.0,
         loan_timeout: float | None = 0.0,
         max_loans: int = 64,
-        require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
+        require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
     ) -> Publisher: ...
     def subscriber(
         self,
@@ -58,7 +58,7 @@ class Node:
         depth: int = 0,
         max_held: int = 64,
         spin: float = 20e-6,
-        require: Literal["tcp", "rdma", "pinned", "peer", "zero_copy"] | None = None,
+        require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
     ) -> Subscriber: ...
     def status(self) -> dict[str, Any]: ...
     def topics(self) -> list[dict[str, Any]]: ...

@@ -9,8 +9,9 @@ use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, ClientRow, Config, InterestRow, LinkFigures, Member, MpsInfo, PathKind, PeersInfo,
-    PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
+    Answer, CameOver, ClientRow, Config, InterestRow, LinkFigures, Member, MpsInfo, PathKind,
+    PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role, Status, TopicInfo,
+    TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -134,6 +135,7 @@ impl Conductor {
         domain: Option<Domain>,
         role: Role,
         require: Option<PathKind>,
+        came_over: Option<CameOver>,
     ) -> Result<Joined, ClientError> {
         let request = Request::Join {
             topic: topic.to_owned(),
@@ -141,6 +143,7 @@ impl Conductor {
             domain,
             role,
             require,
+            came_over,
         };
         self.run(move |worker| worker.join(&request))
     }
@@ -349,6 +352,11 @@ impl Conductor {
         hosts: Vec<RemoteRow>,
     ) -> Result<(), ClientError> {
         self.tell(Request::StandsFor { member, hosts })
+    }
+
+    /// Says how messages of a publisher come here.
+    pub(crate) fn comes_over(&self, member: Member, over: CameOver) -> Result<(), ClientError> {
+        self.tell(Request::ComesOver { member, over })
     }
 
     /// Says between which hosts and this one a topic does not cross.

@@ -57,11 +57,11 @@ impl Place {
 }
 
 pub(super) fn publisher(node: &Conductor) -> Joined {
-    node.join("t", "", None, PUBLISHER, None).unwrap()
+    node.join("t", "", None, PUBLISHER, None, None).unwrap()
 }
 
 pub(super) fn subscriber(node: &Conductor) -> Joined {
-    node.join("t", "", None, SUBSCRIBER, None).unwrap()
+    node.join("t", "", None, SUBSCRIBER, None, None).unwrap()
 }
 
 pub(super) fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -327,7 +327,7 @@ fn a_request_that_the_daemon_died_over_is_asked_again() {
         daemon.state().die_at = Some((death, Box::new(is_join)));
         let joining = {
             let node = node.clone();
-            std::thread::spawn(move || node.join("t", "", None, PUBLISHER, None))
+            std::thread::spawn(move || node.join("t", "", None, PUBLISHER, None, None))
         };
         eventually("its death", || !place.socket().exists());
         drop(daemon);
@@ -439,14 +439,16 @@ fn a_daemon_that_was_stopped_is_not_waited_for() {
     let reader = subscriber(&node);
     daemon.kill(true);
     let started = Instant::now();
-    let error = node.join("u", "", None, SUBSCRIBER, None).unwrap_err();
+    let error = node
+        .join("u", "", None, SUBSCRIBER, None, None)
+        .unwrap_err();
     assert!(matches!(error, ClientError::Stopped), "{error}");
     assert!(started.elapsed() < Duration::from_secs(5));
     node.leave(reader.member).unwrap();
     // Another that somebody starts is found.
     let daemon = place.daemon();
     eventually("found", || {
-        node.join("u", "", None, SUBSCRIBER, None).is_ok()
+        node.join("u", "", None, SUBSCRIBER, None, None).is_ok()
     });
 
     let error = node.stop_daemon();

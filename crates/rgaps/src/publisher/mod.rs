@@ -25,7 +25,7 @@ use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{History, Member, Offer, PathKind, RemoteRow, Role};
+use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{Copied, Message, Point, RegionView, Shared, Sleeper, TopicView, With, Writer};
@@ -41,6 +41,7 @@ pub struct PublisherBuilder {
     type_name: String,
     domain: Option<Domain>,
     require: Option<PathKind>,
+    came_over: Option<CameOver>,
     qos: PublisherQos,
 }
 
@@ -52,6 +53,7 @@ impl PublisherBuilder {
             type_name: String::new(),
             domain: None,
             require: None,
+            came_over: None,
             qos: PublisherQos::default(),
         }
     }
@@ -72,6 +74,13 @@ impl PublisherBuilder {
     /// whoever comes later, and other hosts are not served. Default: any.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
+        self
+    }
+
+    /// Of a publisher that stands for one elsewhere: how its messages come to this host. For the process with the links.
+    #[doc(hidden)]
+    pub fn came_over(mut self, over: CameOver) -> Self {
+        self.came_over = Some(over);
         self
     }
 
@@ -140,6 +149,7 @@ impl PublisherBuilder {
             self.domain,
             role,
             self.require,
+            self.came_over,
         )?;
         let member = joined.member;
         match PublisherCore::new(conductor.clone(), joined, self.topic, qos) {
@@ -257,6 +267,10 @@ impl Publisher {
     /// A random number that is this publisher's own, as in [`Sample::publisher_id`](crate::Sample::publisher_id).
     pub fn id(&self) -> u64 {
         self.core.member.incarnation
+    }
+
+    pub(crate) fn member(&self) -> Member {
+        self.core.member
     }
 
     /// Bytes that are leased to this publisher: of its pool, and of those that it copies to.

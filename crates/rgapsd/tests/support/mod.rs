@@ -212,6 +212,7 @@ pub fn join(topic: &str, role: Role) -> Request {
         domain: None,
         role,
         require: None,
+        came_over: None,
     }
 }
 

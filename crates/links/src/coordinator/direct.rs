@@ -1,0 +1,179 @@
+//! Whether network cards read a topic's messages on the GPU where they live, and write them on the one where they land:
+//! each host finds out its own part and says it to the other. Both together are the path.
+
+use super::topics::Outward;
+use super::Coordinator;
+use crate::peer::Peer;
+use crate::rails::Known;
+use crate::wire::{clip, clip_to, Said, Source, Stream};
+use rgaps::links::{CameOver, InterestRow};
+use rgaps::{Domain, PathKind};
+use rgaps_session::MAX_PATH_BYTES;
+use std::collections::btree_map::Entry;
+use std::collections::BTreeMap;
+
+/// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
+/// cards. Else it reads on the host, for that reason.
+pub(super) fn reads_in(
+    row: Option<&InterestRow>,
+    known: Option<&Known>,
+    topic: &Outward,
+    peers: &BTreeMap<String, Peer>,
+) -> Result<Domain, String> {
+    let domain = row.and_then(|row| row.domain);
+    let Some(domain @ Domain::Cuda(gpu)) = domain else {
+        return Err("the messages live in the host's memory, and not on a GPU".to_owned());
+    };
+    let hosts = topic.streams.keys();
+    let mut linked = hosts.filter_map(|host| Some((host, peers.get(host)?)));
+    if let Some((host, peer)) = linked.find(|(_, peer)| peer.over.path != PathKind::Rdma) {
+        let why_not = &peer.over.why_not;
+        return Err(format!("{host}, where they go too, has no RDMA: {why_not}"));
+    }
+    match known {
+        Some(known) => known.reads(gpu).map(|()| domain),
+        None => Err("this host has no RDMA".to_owned()),
+    }
+}
+
+impl Outward {
+    /// Whether its subscriber reads on the GPU, or why not.
+    pub(super) fn is_read(&self) -> Result<(), String> {
+        let domain = self.has.as_ref().map(|(_, domain, _)| *domain);
+        match (&self.not_read, domain) {
+            (Some(why), _) => Err(clip(why)),
+            (None, Some(Domain::Cuda(_))) => Ok(()),
+            (None, _) => Err("the cards do not read it yet".to_owned()),
+        }
+    }
+
+    /// The path to a host that it goes to, and why it is no better.
+    pub(super) fn path_to(&self, host: &str, peer: &Peer) -> (PathKind, String) {
+        if peer.over.path != PathKind::Rdma {
+            return (peer.over.path, peer.over.why_not.clone());
+        }
+        let stream = self.streams.get(host);
+        let written = stream.and_then(|(stream, _)| peer.written.get(stream));
+        let mut ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
+        let onward = ends.find(|end| *end != host);
+        let why = match (onward, &self.not_read, written) {
+            (Some(end), ..) => {
+                format!("they go on to {end}, and so land in the memory of {host}")
+            }
+            (None, Some(why), _) => why.clone(),
+            (None, None, None) => format!("{host} has not said yet how they land"),
+            (None, None, Some(Err(why))) => format!("on {host}: {why}"),
+            (None, None, Some(Ok(()))) => {
+                return (PathKind::GpuDirect, "it leads to another host".to_owned())
+            }
+        };
+        (PathKind::Rdma, why)
+    }
+}
+
+/// How a publisher's messages come from a host. `written`: as [`Coordinator::written`] says.
+fn came_over(
+    peer: &Peer,
+    stream: &Stream,
+    source: &Source,
+    (written, relays): (&Result<(), String>, bool),
+) -> CameOver {
+    let host = &peer.node.host;
+    let (path, why) = match (peer.over.path, &stream.read, written) {
+        (PathKind::Rdma, ..) if !source.way.is_empty() => {
+            let why = format!("{host} passes them on, out of its memory");
+            (PathKind::Rdma, why)
+        }
+        (PathKind::Rdma, ..) if relays && !source.carry.is_empty() => {
+            let why = "they go on to other hosts, and so land in this one's memory";
+            (PathKind::Rdma, why.to_owned())
+        }
+        (PathKind::Rdma, Err(why), _) => (PathKind::Rdma, format!("on {host}: {why}")),
+        (PathKind::Rdma, Ok(()), Err(why)) => (PathKind::Rdma, why.clone()),
+        (PathKind::Rdma, Ok(()), Ok(())) => (PathKind::GpuDirect, String::new()),
+        (path, ..) => (path, peer.over.why_not.clone()),
+    };
+    CameOver {
+        path,
+        why: clip_to(&why, MAX_PATH_BYTES),
+    }
+}
+
+impl Coordinator {
+    /// Whether network cards write what comes of a topic on the GPU where it lands, or why not.
+    pub(super) fn written(&self, topic: &str) -> Result<(), String> {
+        let lives_in = || self.rows.get(topic).and_then(|row| row.domain);
+        let domain = self.lands_in(topic)?.or_else(lives_in);
+        match (domain, &self.known) {
+            (Some(Domain::Cuda(gpu)), Some(known)) => known.writes(gpu).map_err(|why| clip(&why)),
+            (Some(Domain::Cuda(_)), None) => Err(clip(&self.no_rdma)),
+            _ => Err("they land in the host's memory, and not on a GPU".to_owned()),
+        }
+    }
+
+    /// How messages come of each publisher of a stream.
+    pub(super) fn come_over(&self, host: &str, stream: &Stream) -> BTreeMap<u64, CameOver> {
+        let Some(peer) = self.peers.get(host) else {
+            return BTreeMap::new();
+        };
+        let (written, relays) = (self.written(&stream.topic), self.config.links.relay);
+        let over = |source: &Source| came_over(peer, stream, source, (&written, relays));
+        let sources = stream.publishers.iter();
+        sources
+            .map(|source| (source.publisher, over(source)))
+            .collect()
+    }
+
+    /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
+    pub(super) fn tell_landings(&mut self) {
+        let relays = self.config.links.relay;
+        let mut ways = BTreeMap::new();
+        let mut news = Vec::new();
+        for (host, peer) in &self.peers {
+            let here = peer.incoming.iter();
+            for (number, incoming) in here.filter(|(_, incoming)| incoming.former.is_none()) {
+                let written = self.written(&incoming.stream.topic);
+                for source in &incoming.stream.publishers {
+                    let Some(landing) = incoming.landings.get(&source.publisher) else {
+                        continue;
+                    };
+                    let over = came_over(peer, &incoming.stream, source, (&written, relays));
+                    match ways.entry(landing.publisher().id()) {
+                        Entry::Vacant(entry) => {
+                            entry.insert((landing.clone(), over));
+                        }
+                        // In two streams at once: the slower one counts.
+                        Entry::Occupied(mut entry) if over.path < entry.get().1.path => {
+                            entry.insert((landing.clone(), over));
+                        }
+                        Entry::Occupied(_) => {}
+                    }
+                }
+                if incoming.written.as_ref() != Some(&written) {
+                    news.push((host.clone(), *number, written));
+                }
+            }
+        }
+        for (host, number, written) in news {
+            let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.up) else {
+                continue;
+            };
+            if let Some(incoming) = peer.incoming.get_mut(&number) {
+                incoming.written = Some(written.clone());
+            }
+            peer.say(self.own.incarnation, &Said::Written(number, written));
+        }
+        self.came_over.retain(|id, _| ways.contains_key(id));
+        for (id, (landing, over)) in ways {
+            if self.came_over.get(&id) == Some(&over) {
+                continue;
+            }
+            match self.node.comes_over(landing.publisher(), over.clone()) {
+                Ok(()) => {
+                    self.came_over.insert(id, over);
+                }
+                Err(error) => tracing::debug!(%error, "the daemon does not know of a path"),
+            }
+        }
+    }
+}
