@@ -15,7 +15,10 @@ NEXT=0
 
 # Bytes of the host's pool that publishers have.
 leased() { rgaps pool --json | { grep -o '"leased_bytes":[0-9]*' || true; } | awk -F : '{ sum += $2 } END { print sum + 0 }'; }
-pool_is_free() { [ "$(leased)" = 0 ]; }
+pool_is_free() {
+  local pools
+  pools=$(rgaps pool --json) && [[ $pools = *'"leased_bytes":'* && $pools != *'"leased_bytes":'[1-9]* ]]
+}
 
 # begin TOPIC MESSAGES MIB: the next so many numbers, with a large one among them.
 begin() {
@@ -47,8 +50,8 @@ subscribe() {
 in_transfer() {
   local file=/tmp/$TOPIC.1 line=near
   if [ "$ROLE" = a ]; then file=/tmp/$TOPIC.publisher line=large; fi
-  WAIT_S=150 until_true "'$line' of '$TOPIC'" grep -qs "^$line" "$file"
-  [ "$ROLE" = a ] || ! grep -qs '^large' "$file" || say "$TOPIC: the large one has come already"
+  WAIT_S=150 until_true "'$line' of '$TOPIC'" has_line "$file" "$line"
+  [ "$ROLE" = a ] || ! has_line "$file" large || say "$TOPIC: the large one has come already"
 }
 
 finish() {
@@ -125,7 +128,7 @@ subscriber() {
   subscribe 3
   publish $FROM $TO
   if [ "$ROLE" = b ]; then
-    WAIT_S=150 until_true "a message in the victim's hands" grep -qs '^holds' /tmp/victim
+    WAIT_S=150 until_true "a message in the victim's hands" has_line /tmp/victim holds
     kill -KILL $victim
   fi
   finish

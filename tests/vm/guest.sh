@@ -2,7 +2,7 @@
 # `set -eu -o pipefail`, in the repository's folder; it passes where both end with 0. Files are the host's, read-only;
 # /tmp, /run, /var/tmp and /dev/shm are memory. What a suite leaves in RESULTS is kept in
 # target/vm/.../shared/SUITE/results, and .jsonl files are also printed. What it leaves running is killed.
-. /run/vm/machine # REPOSITORY, TERMINAL, SUITES
+. /run/vm/machine # REPOSITORY, TERMINAL, TERMINAL_COLUMNS, TERMINAL_ROWS, SUITES
 . /run/vm/"$SUITE"/about # GUESTS, LIMIT_S
 SYNC=/run/vm/$SUITE/sync
 RESULTS=/run/vm/$SUITE/results
@@ -15,14 +15,26 @@ WAIT_S=${WAIT_S:-60}
 say() { printf '%s: %s\n' "$ROLE" "$*"; }
 fail() { say "FAILED: $*" >&2; return 1; }
 
+# Starting a program takes an emulated machine 30 ms and more of what is waited for, so what waits starts none.
+exec {NEVER}<> <(:)
+pause() { read -rt "$1" -u "$NEVER" || true; }
+
 # until_true WHAT COMMAND...: runs the command again and again until it succeeds.
 until_true() {
   local what=$1 deadline=$((SECONDS + WAIT_S))
   shift
   until "$@"; do
     [ $SECONDS -lt $deadline ] || { fail "waited $WAIT_S s for $what"; return 1; }
-    sleep 0.05
+    pause 0.1
   done
+}
+
+# has_line FILE BEGINNING: a line of the file, if that is there, begins so.
+has_line() {
+  local line
+  [ -e "$1" ] || return 1
+  while read -r line; do [[ $line != "$2"* ]] || return 0; done <"$1"
+  return 1
 }
 
 # Both guests get here before either goes on. Through files of the host's, so it works whatever becomes of the wire.

@@ -38,7 +38,10 @@ start_daemon() {
 }
 
 # All lanes of the link, which `path` says; the word alone is also elsewhere in the answer.
-linked_over_rdma() { rgaps peers --json 2>/dev/null | grep -q '"state":"linked".*"path":"rdma"'; }
+linked_over_rdma() {
+  local peers
+  peers=$(rgaps peers --json 2>/dev/null) && [[ $peers = *'"state":"linked"'*'"path":"rdma"'* ]] || { pause 0.5; return 1; }
+}
 wait_for_rdma() { WAIT_S=150 until_true "lanes over RDMA" linked_over_rdma; }
 
 # Daemons on both guests, and the link between them.
@@ -50,5 +53,9 @@ start_hosts() {
   barrier linked
 }
 
-# figure NAME: of the link with the other host.
-figure() { rgaps peers --json | grep -o "\"$1\":[0-9]*" | head -n 1 | cut -d : -f 2; }
+# figures NAME...: of the link with the other host.
+figures() {
+  local peers name
+  peers=$(rgaps peers --json)
+  for name; do [[ $peers =~ \"$name\":([0-9]+) ]] && echo "$name ${BASH_REMATCH[1]}"; done
+}

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -105,8 +106,8 @@ def qemu_command(image, plan, role, wire):
         # Ctrl-C is the guest's.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
         *("-kernel", image / "vmlinuz", "-initrd", image / "initramfs.gz"),
-        # On a busy machine the emulated timer is late, and the kernel would give it up.
-        *("-append", f"console=ttyS0 panic=-1 quiet no_timer_check ROLE={role}"),
+        # On a busy machine the emulated timer is late, and the kernel would give it up. Nobody attacks it.
+        *("-append", f"console=ttyS0 panic=-1 quiet no_timer_check mitigations=off ROLE={role}"),
         *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
         *("-virtfs", f"local,path={plan.folder / 'shared'},mount_tag=shared,security_model=none"),
         *("-netdev", wire),
@@ -127,10 +128,13 @@ def prepare(plan):
         # Wherever it is, here the guests see it.
         shutil.copy(suite.path, plan.shared(suite) / "suite.sh")
         write_variables(plan.shared(suite) / "about", GUESTS=suite.guests, LIMIT_S=suite.limit_s)
+    terminal = shutil.get_terminal_size()
     write_variables(
         plan.folder / "shared" / "machine",
         REPOSITORY=REPOSITORY,
         TERMINAL=os.environ.get("TERM", "dumb"),
+        TERMINAL_COLUMNS=terminal.columns,
+        TERMINAL_ROWS=terminal.lines,
         SUITES=" ".join(suite.name for suite in plan.suites),
     )
 
@@ -233,10 +237,15 @@ def run_suites(plan):
 
 def run_shell():
     """A shell in guest a, on our terminal, until it ends."""
+    if not sys.stdin.isatty():
+        sys.exit("vm: a shell wants a terminal")
+    image = make_image()
     plan = Plan([Suite(HERE / "shell.sh")], "pair")
     prepare(plan)
     with contextlib.ExitStack() as stack:
-        boot(make_image(), plan, "a", stack)["a"].wait()
+        # A machine that is killed leaves the terminal as it had it.
+        stack.callback(termios.tcsetattr, sys.stdin, termios.TCSADRAIN, termios.tcgetattr(sys.stdin))
+        boot(image, plan, "a", stack)["a"].wait()
 
 
 def main():

@@ -8,7 +8,7 @@ serve_peer() {
       : >"$SYNC/done.$number"
       number=$((number + 1))
     fi
-    sleep 0.1
+    pause 0.1
   done
 }
 
@@ -18,10 +18,11 @@ shell() {
 number=0
 b() {
   echo "\$*" >$SYNC/command.new && mv $SYNC/command.new $SYNC/command.\$number
-  until [ -e $SYNC/done.\$number ]; do sleep 0.1; done
+  until [ -e $SYNC/done.\$number ]; do pause 0.1; done
   cat $SYNC/output.\$number
   number=\$((number + 1))
 }
+stty rows $TERMINAL_ROWS cols $TERMINAL_COLUMNS
 PS1='vm-a:\w# '
 END
   say "a shell in guest a, $ADDRESS, with $DEVICE; 'b COMMAND' runs a command in guest b, $PEER_ADDRESS; leave with 'exit'"

@@ -26,7 +26,7 @@ const SUBSCRIBERS: u32 = 4;
 const SEED: u64 = 20_261_122;
 /// Messages consist of pieces of the same bytes, so that a debug build makes and compares them fast.
 const PIECE: usize = 16 << 10;
-const BYTES: usize = 1 << 20;
+const BYTES: usize = 128 << 10;
 
 /// As of splitmix64.
 fn mixed(number: u64) -> u64 {
@@ -45,11 +45,14 @@ struct Messages {
 
 impl Messages {
     fn new(numbers: Range<u64>, large: u64, mib: u64) -> Self {
-        let words = (0..(BYTES + PIECE) as u64 / 8).flat_map(|at| mixed(at).to_le_bytes());
+        let mut bytes = vec![0; BYTES + PIECE];
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&mixed(at as u64).to_le_bytes());
+        }
         Messages {
             numbers,
             large: (large, (mib << 20) as usize),
-            bytes: words.collect(),
+            bytes,
         }
     }
 

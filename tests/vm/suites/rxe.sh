@@ -6,5 +6,5 @@ grep -q 'active_mtu:.*4096' /tmp/devinfo
 [ "$(gid_index)" -ge 0 ]
 ibv_devinfo -d $DEVICE >"$RESULTS/device-$ROLE.txt"
 # Packets of the whole MTU, undivided.
-busybox ping -c 3 -W 5 -s $((MTU - 28)) $PEER_ADDRESS
+busybox ping -c 3 -i 0.2 -W 5 -s $((MTU - 28)) $PEER_ADDRESS
 barrier done

@@ -46,7 +46,7 @@ carry() {
 # all, where the machine is so busy that lanes break.)
 check_direct() {
   grep -q "cards do not know memory" /tmp/daemon.log && fail "memory that no card knows"
-  say "directly out: $(figure direct_bytes_out), in: $(figure direct_bytes_in); through rings: $(figure ring_bytes_out), $(figure ring_bytes_in)"
+  say "of the link:" $(figures direct_bytes_out direct_bytes_in ring_bytes_out ring_bytes_in)
   rgaps peers --json >"$RESULTS/photos-peers-$ROLE.json"
 }
 
