@@ -158,7 +158,9 @@ fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each tar
 bench: build ## The figures, as one JSON file under bench/results
 	@bench/run.sh
 
-bench-rdma: vm-programs ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count
+bench-rdma: ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count
+	@tools/setup.sh base rust vm
+	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
 	@tests/vm/run.py tests/vm/figures.sh
 	cargo build --release --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli

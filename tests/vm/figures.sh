@@ -1,6 +1,8 @@
 # Channels of the crate `verbs` beside what rdma-core's perftest makes of these machines: same machines, same run, in turns.
 # vm: limit_s=400
-rounds=${FIGURES_ROUNDS:-2}
+rounds=5
+# None begins later than this, in seconds: on a busy host one takes minutes.
+LAST_BEGINS_S=120
 check=target/release/examples/verbs-check
 
 # perftest_run PROGRAM OPTIONS...: guest b serves, a asks; a's table is left in /tmp/PROGRAM.
@@ -31,18 +33,20 @@ verbs_run() {
   barrier "$1-$round"
   timeout 120 "${@:2}" >/tmp/lines || fail "$1"
   cat /tmp/lines
-  sed "s/^{/{\"run\": \"$1\", /" /tmp/lines >>/tmp/channels
+  sed "s/^{/{\"run\": \"$1\", \"round\": \"$round\", /" /tmp/lines >>/tmp/channels
 }
 
 for round in $(seq "$rounds"); do
+  # One decides for both.
+  [ "$ROLE" = b ] || [ "$round" = 1 ] || [ $SECONDS -lt $LAST_BEGINS_S ] || : >"$SYNC/enough"
+  barrier "round-$round"
+  [ ! -e "$SYNC/enough" ] || break
   # One way, half of the round trip; then what is sent while the other end takes it.
   perftest_run ib_write_lat -s 8 -n 1000
   verbs_run latency $check "$ROLE" 10.9.0.2 latency
-  perftest_run ib_write_bw -s 65536 -n 400
-  {
-    printf '{"ib_write_lat_8_b_us": {"p50": %s, "p99": %s}}\n' "$(column ib_write_lat 5)" "$(column ib_write_lat 8)"
-    printf '{"ib_write_bw_64_kib_mib_s": %s}\n' "$(column ib_write_bw 4)"
-  } >>/tmp/channels
+  perftest_run ib_write_bw -s 65536 -n 1000
+  printf '{"run": "perftest", "round": "%s", "ib_write_lat_8_b_us": %s, "ib_write_lat_8_b_p99_us": %s, "ib_write_bw_64_kib_mib_s": %s}\n' \
+    "$round" "$(column ib_write_lat 5)" "$(column ib_write_lat 8)" "$(column ib_write_bw 4)" >>/tmp/channels
   verbs_run rate $check "$ROLE" 10.9.0.2 rate
   verbs_run lane target/release/examples/lane-check "$ROLE" 10.9.0.2
   verbs_run rate-vector-copies env $vector_copies $check "$ROLE" 10.9.0.2 rate
@@ -67,6 +71,9 @@ join -a 1 -a 2 -e 0 -o 0,1.2,2.2 /tmp/called-2000 /tmp/called-4000 |
     BEGIN { printf "{\"system_calls_of_2000_frames\": \"%s\"", role }
     $3 != $2 { printf ", \"%s\": %d", $1, $3 - $2 }
     END { print "}" }' | tee -a /tmp/channels
-[ "$ROLE" = b ] || device_counters >>/tmp/channels
 cp /tmp/channels "$RESULTS/figures-$ROLE.jsonl"
+if [ "$ROLE" = a ]; then
+  device_counters >"$RESULTS/counters.jsonl"
+  python3 tests/vm/ratios.py channels /tmp/channels >"$RESULTS/ratios.jsonl"
+fi
 barrier done

@@ -1,36 +1,63 @@
-"""Medians of what tests/vm/bench.sh measured, as ratios: `rgaps bench link` over RDMA to TCP, and to perftest."""
+"""Ratios of what tests/vm/figures.sh (`channels`) and tests/vm/bench.sh (`links`) measured, each of one round: what else the
+host does changes from minute to minute. Prints the median, least and most of all rounds."""
 
+import collections
 import json
 import statistics
 import sys
 
+MIB = 1 << 20
+
+
+def of_channels(lines):
+    """Channels and lanes of perftest."""
+    floor = {key: value for line in lines if line["run"] == "perftest" for key, value in line.items()}
+    latency, rate = floor["ib_write_lat_8_b_us"], floor["ib_write_bw_64_kib_mib_s"]
+    for line in lines:
+        run = line["run"]
+        if "latency_8_b_us" in line:
+            yield f"channel_p50_{line['waiting']}", line["latency_8_b_us"]["p50"] / latency
+        if "lane_latency_8_b_us" in line:
+            yield "lane_p50", line["lane_latency_8_b_us"]["p50"] / latency
+        if "stream_64_kib_mib_s" in line:
+            way = "direct" if line["direct"] else "ring"
+            yield f"channel_{way}_{run.replace('-', '_')}", line["stream_64_kib_mib_s"] / rate
+        for key in ("lane_first_64_kib_mib_s", "lane_stream_64_kib_mib_s"):
+            if key in line:
+                yield key.removesuffix("_64_kib_mib_s") + "_rate", line[key] / rate
+
+
+def of_links(lines):
+    """`rgaps bench link` over RDMA of the same over TCP, and of perftest."""
+    floor = lines[0]
+    links = {(line["transport"], line["size"]): line for line in lines[1:]}
+    for (transport, size), line in links.items():
+        if transport == "rdma":
+            over_tcp = links["tcp", size]
+            yield f"rdma_p50_of_tcp_{size}", line["p50_us"] / over_tcp["p50_us"]
+            yield f"rdma_rate_of_tcp_{size}", line["messages_per_s"] / over_tcp["messages_per_s"]
+        if size == 8:
+            yield f"{transport}_p50_of_ib_write_lat_8", line["p50_us"] / floor["ib_write_lat_8_b_us"]
+        else:
+            rate = line["messages_per_s"] * size / MIB
+            yield f"{transport}_rate_of_ib_write_bw_{size}", rate / floor[f"ib_write_bw_{size}_mib_s"]
+
 
 def main():
-    with open(sys.argv[1]) as file:
-        lines = [json.loads(line) for line in file]
-    perftest = [line for line in lines if "perftest" in line]
-    links = [line for line in lines if "transport" in line]
-
-    def of_link(transport, size, key):
-        return statistics.median(line[key] for line in links if (line["transport"], line["size"]) == (transport, size))
-
-    for size in sorted({line["size"] for line in links}):
-        rdma, tcp = ({key: of_link(t, size, key) for key in ("p50_us", "messages_per_s")} for t in ("rdma", "tcp"))
-        ratios = {
-            "bytes": size,
-            "rdma_p50_of_tcp": rdma["p50_us"] / tcp["p50_us"],
-            "rdma_rate_of_tcp": rdma["messages_per_s"] / tcp["messages_per_s"],
-        }
-        if size == 8:
-            floor = statistics.median(line["ib_write_lat_8_b_us"] for line in perftest)
-            ratios |= {f"{name}_p50_of_ib_write_lat": of["p50_us"] / floor for name, of in (("rdma", rdma), ("tcp", tcp))}
-        if size == 65536:
-            floor = statistics.median(line["ib_write_bw_64_kib_mib_s"] for line in perftest)
-            ratios |= {
-                f"{name}_rate_of_ib_write_bw": of["messages_per_s"] * size / (1 << 20) / floor
-                for name, of in (("rdma", rdma), ("tcp", tcp))
-            }
-        print(json.dumps({key: round(value, 3) for key, value in ratios.items()}))
+    of, path = {"channels": of_channels, "links": of_links}[sys.argv[1]], sys.argv[2]
+    rounds = collections.defaultdict(list)
+    with open(path) as file:
+        for line in map(json.loads, file):
+            rounds[line.get("round", "all")].append(line)
+    rounds.pop("all", None)  # What is measured once.
+    ratios = collections.defaultdict(list)
+    for lines in rounds.values():
+        for name, ratio in of(lines):
+            ratios[name].append(ratio)
+    for name, values in ratios.items():
+        summary = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+        summary = {key: round(value, 2) for key, value in summary.items()}
+        print(json.dumps({"ratio": name, **summary, "rounds": len(values)}))
 
 
 main()

@@ -10,6 +10,7 @@ use rgaps_session::{find_daemon, links_command, ByteSize, Rdma};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, TcpListener};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use tempfile::TempDir;
 const SOON: Duration = Duration::from_secs(30);
 /// Where the control plane listens in a namespace of its own.
 const CONTROL_PORT: u16 = 7447;
+/// Where it may listen elsewhere.
+const PORTS: Range<u16> = 20_000..30_000;
 const MIB: u64 = 1 << 20;
 
 /// Whether the two hosts are namespaces.
@@ -338,12 +341,16 @@ fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Ports that are free, and stay so until the hosts' processes bind them: not of those that the kernel gives to
+/// whoever asks for any.
 fn free_ports(addresses: [IpAddr; 2]) -> anyhow::Result<[u16; 2]> {
-    let held = [
-        TcpListener::bind((addresses[0], 0))?,
-        TcpListener::bind((addresses[1], 0))?,
-    ];
-    Ok([held[0].local_addr()?.port(), held[1].local_addr()?.port()])
+    let first = std::process::id() as usize * 2;
+    let mut ports = PORTS.cycle().skip(first % PORTS.len()).take(PORTS.len());
+    let mut free = |address| {
+        let found = ports.find(|port| TcpListener::bind((address, *port)).is_ok());
+        found.context("no port is free")
+    };
+    Ok([free(addresses[0])?, free(addresses[1])?])
 }
 
 fn certificates(folder: &Path, addresses: [IpAddr; 2]) -> anyhow::Result<[Certificates; 2]> {
