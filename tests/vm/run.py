@@ -200,10 +200,14 @@ def why_it_failed(statuses, ended):
 def show_failure(plan, suite):
     for role in suite.roles():
         text = plan.log(role).read_bytes().replace(b"\r\n", b"\n").decode(errors="replace")
-        # What was printed in this suite.
-        of_suite = text.split(f"\nvm-suite {suite.name}\n")[-1].split("\nvm-suite ")[0]
+        _, begun, of_suite = text.partition(f"\nvm-suite {suite.name}\n")
+        if not begun and suite is not plan.suites[0]:
+            print(f"---- '{suite.name}' did not begin in guest {role}")
+            continue
+        # What was printed in this suite, or before the first.
+        shown = of_suite.split("\nvm-suite ")[0] if begun else text
         print(f"---- the end of '{suite.name}' in {plan.log(role)}")
-        print("\n".join(of_suite.splitlines()[-LINES_SHOWN:]))
+        print("\n".join(shown.splitlines()[-LINES_SHOWN:]))
     print("----")
 
 

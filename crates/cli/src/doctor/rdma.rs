@@ -184,7 +184,7 @@ fn port_checks(
     (checks, card)
 }
 
-/// `0000:0000:0000:0000:0000:ffff:0a09:0001`.
+/// `::ffff:10.9.0.1`.
 fn shown(gid: &[u8; 16]) -> String {
     std::net::Ipv6Addr::from(*gid).to_string()
 }
