@@ -54,7 +54,7 @@ start_hosts
 # Not with --require rdma: on a busy machine a lane can break, and what is sent until the next one would be left out.
 make_messages 300 65536 1000003
 carry photos
-all_sizes 400 16
+all_sizes 200 16
 check_direct
 daemon_there 120 8
 publisher 120 8
