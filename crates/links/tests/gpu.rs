@@ -49,15 +49,19 @@ fn calls(process: u32, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_message_is_copied_down_once_and_up_once_for_three_subscribers_elsewhere() {
+fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers_of_each() {
     let (gpu, _) = gpu();
     // The larger messages lie over several segments of 8 MiB, each of which the driver knows for itself.
-    let hosts = hosts(2, "");
-    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
-    let subscribers: Vec<_> = (0..3)
-        .map(|_| {
-            let subscriber = there.subscriber("frames").domain(gpu);
-            subscriber.reliable().create().unwrap()
+    let hosts = hosts(3, "");
+    let here = hosts[0].node("publisher");
+    let subscribers: Vec<_> = hosts[1..]
+        .iter()
+        .map(|host| {
+            let there = host.node("subscribers");
+            [0; 3].map(|_| {
+                let subscriber = there.subscriber("frames").domain(gpu);
+                subscriber.reliable().create().unwrap()
+            })
         })
         .collect();
     let publisher = here
@@ -66,36 +70,47 @@ fn a_message_is_copied_down_once_and_up_once_for_three_subscribers_elsewhere() {
         .deadline(LIMIT)
         .create()
         .unwrap();
-    wait_for_subscribers(&publisher, 3);
+    wait_for_subscribers(&publisher, 6);
     let copied = |process| calls(process, "cuMemcpyAsync").iter().sum::<u64>();
-    let links = hosts[1].links.as_ref().unwrap().id();
+    let links: Vec<u32> = hosts[1..]
+        .iter()
+        .map(|host| host.links.as_ref().unwrap().id())
+        .collect();
+    let all_copied = || {
+        let up: Vec<u64> = links.iter().map(|links| copied(*links)).collect();
+        (copied(std::process::id()), up)
+    };
     for (number, bytes) in SIZES.into_iter().enumerate() {
         let number = number as u64;
         let expected = content(number, bytes);
         let mut loan = publisher.loan(bytes as u64).unwrap();
         loan.write(0, &expected).unwrap();
-        let before = (copied(std::process::id()), copied(links));
+        let before = all_copied();
         loan.publish().unwrap();
-        let samples: Vec<_> = subscribers.iter().map(receive).collect();
-        for sample in &samples {
-            assert_eq!((sample.sequence(), sample.missed()), (number, 0));
-            assert_eq!((sample.domain(), sample.len()), (gpu, bytes as u64));
-            assert!(bytes_of(sample) == expected, "message {number}");
-            assert_eq!(sample.address(), samples[0].address());
+        for subscribers in &subscribers {
+            let samples = subscribers.each_ref().map(receive);
+            for sample in &samples {
+                assert_eq!((sample.sequence(), sample.missed()), (number, 0));
+                assert_eq!((sample.domain(), sample.len()), (gpu, bytes as u64));
+                assert!(bytes_of(sample) == expected, "message {number}");
+                assert_eq!(sample.address(), samples[0].address());
+            }
         }
-        let after = (copied(std::process::id()), copied(links));
+        let after = all_copied();
         assert_eq!(after.0 - before.0, bytes as u64, "down, message {number}");
-        assert_eq!(after.1 - before.1, bytes as u64, "up, message {number}");
+        for (after, before) in after.1.iter().zip(&before.1) {
+            assert_eq!(after - before, bytes as u64, "up, message {number}");
+        }
     }
     // The host's pools are pinned where they are copied from and to.
-    for process in [std::process::id(), links] {
+    for process in links.iter().copied().chain([std::process::id()]) {
         let registered = calls(process, "cuMemHostRegister");
         assert!(
             registered.iter().any(|bytes| *bytes >= 2 << 20),
             "process {process} registered {registered:?}"
         );
     }
-    for process in [std::process::id(), links] {
+    for process in links.iter().copied().chain([std::process::id()]) {
         assert_eq!(
             calls(process, "copyOverRegistrations"),
             [],
@@ -108,7 +123,9 @@ fn a_message_is_copied_down_once_and_up_once_for_three_subscribers_elsewhere() {
         down.iter().all(|bytes| *bytes <= 4 << 20) && down.len() > 8,
         "{down:?}"
     );
-    assert!(calls(links, "cuMemcpyAsync").len() > SIZES.len());
+    for links in links {
+        assert!(calls(links, "cuMemcpyAsync").len() > SIZES.len());
+    }
 }
 
 #[test]

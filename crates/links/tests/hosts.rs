@@ -167,6 +167,13 @@ fn who_comes_late_gets_the_history_also_on_another_host() {
     for number in 8..12 {
         assert!(receive(&third).as_slice().unwrap() == content(number, 300_000));
     }
+    // The latest value, and what comes after it.
+    let node = hosts[2].node("latest");
+    let latest = node.subscriber("map").reliable().late(Late::Latest);
+    let latest = latest.create().unwrap();
+    assert!(receive(&latest).as_slice().unwrap() == content(11, 300_000));
+    publisher.put(&content(12, 300_000)).unwrap();
+    assert!(receive(&latest).as_slice().unwrap() == content(12, 300_000));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Hosts on one machine: a daemon and links for each, with sockets of their own.
 #![allow(dead_code)]
 
+pub mod cable;
 pub mod stream;
 
 use rgaps::{Config, Node, PeerState, PeerTopic, Publisher, Sample, Subscriber};
