@@ -26,6 +26,6 @@ mod relay;
 mod through;
 mod traces;
 mod ways;
-mod wire;
+pub mod wire;
 
 pub use coordinator::Coordinator;

@@ -266,7 +266,15 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address
         .flatten()
         .context("it did not answer")?;
     let sample = reply.result().map_err(|error| anyhow!("{error}"))?;
-    match decode(&sample.payload().to_bytes())? {
+    read_reply(&sample.payload().to_bytes())
+}
+
+/// What a host answered that was asked for its lanes.
+///
+/// # Errors
+/// It refuses, or said what is no answer.
+pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
+    match decode(bytes)? {
         Reply::Address(address) => {
             if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
                 bail!("it named {} addresses", address.lanes.len());
@@ -327,6 +335,17 @@ fn answer(
     lanes: &[SocketAddr],
     secrets: &Secrets,
 ) -> anyhow::Result<(Node, Address)> {
+    let node = read_question(asked)?;
+    let secret = secrets.of(&node)?;
+    let lanes = lanes.to_vec();
+    Ok((node, Address { lanes, secret }))
+}
+
+/// Who asks for this host's lanes.
+///
+/// # Errors
+/// It speaks another version, cannot be, or asked nothing.
+pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
     let question: Question = decode(asked)?;
     if question.protocol != PLANE_VERSION {
         bail!("{}", versions(&question.host, question.protocol));
@@ -340,9 +359,7 @@ fn answer(
     if Token::parse("r", &key).is_none() {
         bail!("a host of that name there cannot be");
     }
-    let secret = secrets.of(&node)?;
-    let lanes = lanes.to_vec();
-    Ok((node, Address { lanes, secret }))
+    Ok(node)
 }
 
 /// Why two hosts cannot be linked.

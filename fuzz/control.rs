@@ -1,0 +1,47 @@
+//! What is fuzzed of that which hosts say to each other beside messages: bytes in, and nothing but panics if something is
+//! wrong. Used by `fuzz/` (libFuzzer) and by `crates/links/tests/fuzz.rs` (seeded, everywhere).
+use rgaps_links::keys::Token;
+use rgaps_links::plane::{read_question, read_reply};
+use rgaps_links::wire::{Meta, Said};
+
+/// The first byte chooses what the others are: the key of a token, a question for lanes, its answer, what is said over a
+/// link, or a message's description. What is taken for one says the same when it is said again; returns whether it was.
+pub fn control(data: &[u8]) -> bool {
+    let Some((kind, bytes)) = data.split_first() else {
+        return false;
+    };
+    match kind % 5 {
+        0 => token(&String::from_utf8_lossy(bytes)),
+        1 => read_question(bytes).is_ok_and(|node| token(&Token::Node(node, 1).key("lab"))),
+        2 => read_reply(bytes).is_ok_and(|address| !address.lanes.is_empty()),
+        3 => said(bytes),
+        _ => description(bytes),
+    }
+}
+
+fn token(key: &str) -> bool {
+    let Some(token) = Token::parse("lab", key) else {
+        return false;
+    };
+    let again = token.key("lab");
+    assert_eq!(Token::parse("lab", &again), Some(token));
+    assert!(!again.contains(['$', '#', '?', '*', ' ']), "{again}");
+    true
+}
+
+fn said(bytes: &[u8]) -> bool {
+    let Ok(said) = Said::decode(bytes) else {
+        return false;
+    };
+    let again = said.encode().unwrap();
+    assert_eq!(Said::decode(&again).unwrap(), said);
+    true
+}
+
+fn description(bytes: &[u8]) -> bool {
+    let Some(meta) = Meta::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(meta.encode(), bytes, "two ways to write {meta:?}");
+    true
+}
