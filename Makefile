@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell bench bench-rdma plots miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17

@@ -37,6 +37,26 @@ pub struct Want {
     pub demand: Demand,
 }
 
+impl Want {
+    fn text(&self) -> String {
+        let Want {
+            subscribers,
+            demand,
+        } = self;
+        format!(
+            "{subscribers}.{}.{}.{}",
+            u32::from(demand.reliable),
+            u32::from(demand.transient_local),
+            demand.depth
+        )
+    }
+
+    /// What this adds to the sum of all that a host wants, by which two hosts find out whether they know the same.
+    pub fn summand(&self, topic: &str) -> u64 {
+        number_of(&format!("{topic}/{}", self.text()))
+    }
+}
+
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
@@ -52,17 +72,8 @@ impl Token {
         match self {
             Token::Node(node, protocol) => format!("{}/{protocol}", node.key(realm, "node")),
             Token::Want(node, topic, want) => {
-                let (base, topic) = (node.key(realm, "want"), escape(topic));
-                let Want {
-                    subscribers,
-                    demand,
-                } = want;
-                format!(
-                    "{base}/{topic}/{subscribers}.{}.{}.{}",
-                    u32::from(demand.reliable),
-                    u32::from(demand.transient_local),
-                    demand.depth
-                )
+                let base = node.key(realm, "want");
+                format!("{base}/{}/{}", escape(topic), want.text())
             }
         }
     }
@@ -122,6 +133,13 @@ fn parse_want(text: &str) -> Option<Want> {
 pub(crate) fn is_host(host: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     !host.is_empty() && host.len() <= MAX_HOST_NAME && host.chars().all(plain)
+}
+
+/// A number that all derive from a name (FNV-1a).
+pub(crate) fn number_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// A topic's name as one part of a key: what Zenoh has other uses for is written in hexadecimal.

@@ -9,6 +9,7 @@
 //! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
 #![deny(unsafe_code)]
 
+mod agreement;
 mod committed;
 mod coordinator;
 mod fetch;

@@ -1,5 +1,6 @@
 //! Another host as the coordinator knows it.
 
+use crate::agreement::Agreement;
 use crate::forward::Departed;
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
@@ -64,6 +65,8 @@ pub struct Peer {
     pub wants: BTreeMap<String, Want>,
     /// What it wanted until then, unless it is only gone.
     pub wanted: BTreeMap<String, (Want, Instant)>,
+    /// Whether that is what it says itself.
+    pub agreement: Agreement,
     /// What it said of streams that go there.
     pub ready: HashMap<u64, Result<(), String>>,
     /// What it said of whether cards write there what they read here.
@@ -170,6 +173,7 @@ impl Peer {
             meet_at: None,
             wants: BTreeMap::new(),
             wanted: BTreeMap::new(),
+            agreement: Agreement::default(),
             ready: HashMap::new(),
             written: HashMap::new(),
             announced: HashMap::new(),
@@ -262,6 +266,7 @@ impl Peer {
         self.ready.clear();
         self.written.clear();
         self.through.forget_said();
+        self.agreement = Agreement::default();
     }
 
     /// A stream of a topic goes there.

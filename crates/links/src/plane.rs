@@ -122,6 +122,8 @@ pub struct Plane {
     realm: String,
     own: Node,
     wants: BTreeMap<String, (Want, LivelinessToken)>,
+    // Of the wants' summands.
+    sum: u64,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
     news: Tell,
@@ -162,6 +164,7 @@ impl Plane {
             realm: realm.to_owned(),
             own,
             wants: BTreeMap::new(),
+            sum: 0,
             node: None,
             news,
         })
@@ -191,7 +194,9 @@ impl Plane {
             return Ok(());
         }
         let Some(want) = want else {
-            self.wants.remove(topic);
+            if let Some((known, _)) = self.wants.remove(topic) {
+                self.sum = self.sum.wrapping_sub(known.summand(topic));
+            }
             return Ok(());
         };
         let token = Token::Want(self.own.clone(), topic.to_owned(), want);
@@ -201,8 +206,11 @@ impl Plane {
             .declare_token(token.key(&self.realm))
             .wait()
             .map_err(|error| anyhow!("topic '{topic}' cannot be announced: {error}"))?;
+        self.sum = self.sum.wrapping_add(want.summand(topic));
         // The new one is there before the old one goes, so that nobody sees none.
-        self.wants.insert(topic.to_owned(), (want, token));
+        if let Some((known, _)) = self.wants.insert(topic.to_owned(), (want, token)) {
+            self.sum = self.sum.wrapping_sub(known.summand(topic));
+        }
         Ok(())
     }
 
@@ -214,6 +222,19 @@ impl Plane {
     /// Topics that this host wants.
     pub fn wanted(&self) -> Vec<String> {
         self.wants.keys().cloned().collect()
+    }
+
+    /// What this host wants.
+    pub fn wants(&self) -> BTreeMap<String, Want> {
+        let wants = self.wants.iter();
+        wants
+            .map(|(topic, (want, _))| (topic.clone(), *want))
+            .collect()
+    }
+
+    /// The sum of all that this host wants ([`Want::summand`]).
+    pub fn sum(&self) -> u64 {
+        self.sum
     }
 
     /// Asks another host how to reach it; the answer comes as [`News::Meeting`].

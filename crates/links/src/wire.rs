@@ -128,6 +128,8 @@ pub enum Said {
     /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
     /// other host's, or why it is not.
     Written(u64, Result<(), String>),
+    /// The sum of all that this host wants: who knows something else asks for it.
+    Wanting(u64),
 }
 
 /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
@@ -244,7 +246,11 @@ impl Said {
             Said::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Ready(..) | Said::Reached(..) | Said::Written(..) | Said::Over(_) => {}
+            Said::Ready(..)
+            | Said::Reached(..)
+            | Said::Written(..)
+            | Said::Over(_)
+            | Said::Wanting(_) => {}
             Said::Ways(ways) => {
                 let fits =
                     |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));

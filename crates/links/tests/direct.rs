@@ -94,7 +94,7 @@ impl Hosts {
             };
             let (config, stopped) = (host.config(), stop.clone());
             links.push(std::thread::spawn(move || {
-                let links = Coordinator::start_over(config, Ok(rdma)).unwrap();
+                let links = Coordinator::start_over(config, Ok(rdma), |_| true).unwrap();
                 links.run(&stopped).unwrap();
             }));
             hosts.push(host);

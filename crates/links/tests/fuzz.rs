@@ -67,6 +67,7 @@ fn seeds() -> Vec<Vec<u8>> {
             next: 7,
         }]),
         Said::Over(9),
+        Said::Wanting(9),
         Said::Written(9, Err("no network card".to_owned())),
     ];
     let meta = Meta {

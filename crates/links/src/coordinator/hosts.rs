@@ -7,12 +7,11 @@ use crate::keys::{Node as Host, Want, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
 use crate::plane::{versions, Address, LaneSecret, News};
-use crate::through::MAX_WANTS;
+use crate::through::{Wanted, MAX_WANTS};
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps::links::MAX_REMOTE_HOSTS;
 use rgaps_transport::{LaneKey, Peer as LanePeer};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,8 @@ use std::time::{Duration, Instant};
 const WANT_STAYS: Duration = Duration::from_secs(1);
 /// Pause before a host is asked again how to reach it.
 pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
+/// How long a host that is to open the lanes has for it, before it is told that this one is there.
+const MEET_ANYWAY: Duration = Duration::from_secs(2);
 /// Hosts that are linked with.
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
@@ -30,7 +31,22 @@ pub(super) struct Life {
     node: Host,
     /// Once its token was seen.
     protocol: Option<u32>,
-    wants: BTreeMap<String, Want>,
+    wants: Wanted,
+    /// Of the wants' summands.
+    sum: u64,
+}
+
+impl Life {
+    fn set(&mut self, topic: &str, want: Option<Want>) {
+        let known = match want {
+            Some(_) if self.wants.len() >= MAX_WANTS && !self.wants.contains_key(topic) => return,
+            Some(want) => self.wants.insert(topic.to_owned(), want),
+            None => self.wants.remove(topic),
+        };
+        let summand = |want: Option<Want>| want.map_or(0, |want| want.summand(topic));
+        let sum = self.sum.wrapping_add(summand(want));
+        self.sum = sum.wrapping_sub(summand(known));
+    }
 }
 
 impl Coordinator {
@@ -46,9 +62,7 @@ impl Coordinator {
             News::Went(node) => self.went(&node),
             News::Wants(node, topic, want) => {
                 if let Some(life) = self.life(&node) {
-                    if life.wants.len() < MAX_WANTS {
-                        life.wants.insert(topic.clone(), want);
-                    }
+                    life.set(&topic, Some(want));
                 }
                 if let Some(peer) = self.known(&node) {
                     peer.wanted.remove(&topic);
@@ -61,7 +75,7 @@ impl Coordinator {
                 // Another want of the same topic came before this one went.
                 let life = self.lives.iter_mut().find(|life| life.node == node);
                 if let Some(life) = life.filter(|life| life.wants.get(&topic) == Some(&want)) {
-                    life.wants.remove(&topic);
+                    life.set(&topic, None);
                 }
                 if let Some(peer) = self.known(&node) {
                     if peer.wants.get(&topic) == Some(&want) {
@@ -84,7 +98,8 @@ impl Coordinator {
                 self.lives.push(Life {
                     node: node.clone(),
                     protocol: None,
-                    wants: BTreeMap::new(),
+                    wants: Wanted::new(),
+                    sum: 0,
                 });
                 self.lives.len() - 1
             }
@@ -175,11 +190,45 @@ impl Coordinator {
         peer.meet_at = Some(Instant::now());
     }
 
+    /// What a host says over the link that it wants counts, whatever its tokens said.
+    pub(super) fn believe(&mut self, host: &str) {
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        let Some(lead) = peer.through.leads.get(host).filter(|lead| lead.is_whole) else {
+            return;
+        };
+        if let Some(life) = self.lives.iter_mut().find(|life| life.node == peer.node) {
+            let gone = life
+                .wants
+                .keys()
+                .filter(|topic| !lead.wants.contains_key(*topic));
+            for topic in gone.cloned().collect::<Vec<_>>() {
+                life.set(&topic, None);
+            }
+            for (topic, want) in &lead.wants {
+                life.set(topic, Some(*want));
+            }
+        }
+        for (topic, want) in &peer.wants {
+            if !lead.wants.contains_key(topic) && !peer.wanted.contains_key(topic) {
+                peer.wanted.insert(topic.clone(), (*want, Instant::now()));
+            }
+        }
+        for (topic, want) in &lead.wants {
+            peer.wanted.remove(topic);
+            peer.wants.insert(topic.clone(), *want);
+        }
+    }
+
     /// We asked a host how to reach it.
     pub(super) fn met(&mut self, node: &Host, outcome: Result<Address, String>) {
+        let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
         match outcome {
-            Ok(address) => self.join(node, address.secret, address.lanes),
+            Ok(address) if opens => self.join(node, address.secret, address.lanes),
+            // It knows of this host now, if it did not.
+            Ok(_) => peer.meet_at = Some(Instant::now()),
             Err(why) => {
                 tracing::debug!(host = node.host, why, "a host cannot be met");
                 peer.detail = clip(&why);
@@ -190,7 +239,7 @@ impl Coordinator {
 
     /// A host has asked us: it will come with this secret.
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
-        // It was heard of before, or its token is on its way.
+        // It was heard of before, or its token is on its way, or was lost.
         if self
             .peers
             .get(&node.host)
@@ -198,7 +247,14 @@ impl Coordinator {
         {
             self.came(node.clone(), PLANE_VERSION);
         }
-        self.join(node, secret, Vec::new());
+        if !self.opens(&node.host) {
+            self.join(node, secret, Vec::new());
+        }
+    }
+
+    /// Whether this host opens the lanes with another: one of the two does.
+    fn opens(&self, host: &str) -> bool {
+        *self.own.host < *host
     }
 
     /// Makes the link with a host, or has it go on with another life of it.
@@ -247,7 +303,22 @@ impl Coordinator {
         let now = Instant::now();
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let own = self.own.clone();
+        let own_sum = self.own_sum.settled(self.plane.sum(), now);
         for (host, peer) in &mut self.peers {
+            if let Some(said) = own_sum
+                .filter(|_| peer.up)
+                .and_then(|sum| peer.agreement.tell(sum))
+            {
+                peer.say(own.incarnation, &said);
+            }
+            let life = self.lives.iter().find(|life| life.node == peer.node);
+            if life.is_some_and(|life| peer.agreement.look(life.sum, now)) {
+                tracing::warn!(
+                    host,
+                    "what a host wants did not all come over the control plane: it is asked over the link"
+                );
+                self.dirty = true;
+            }
             // It is not gone as long as there are lanes, whatever the control plane says.
             let gone = peer.lost.zip(peer.away).map(|(lost, away)| lost.max(away));
             if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
@@ -282,13 +353,16 @@ impl Coordinator {
                     self.dirty = true;
                 }
             }
-            // One of the two opens the lanes.
+            // One of the two opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
             let opens = own.host < *host;
             let linked = peer.link.as_ref().map(|(life, _)| *life);
-            let meets = opens
-                && peer.refused.is_none()
+            let pause = match opens {
+                true => Duration::ZERO,
+                false => MEET_ANYWAY,
+            };
+            let meets = peer.refused.is_none()
                 && peer.lost.is_none()
-                && peer.meet_at.is_some_and(|at| now >= at)
+                && peer.meet_at.is_some_and(|at| now >= at + pause)
                 && (linked != Some(peer.node.incarnation) || !peer.up);
             if meets {
                 peer.meet_at = None;

@@ -44,7 +44,14 @@ impl Coordinator {
                 }
                 Ok(Said::Ways(ways)) => self.learn_ways(host, ways),
                 Ok(Said::Ask(hosts)) => peer.through.asks = hosts.into_iter().collect(),
-                Ok(Said::Wants(wants)) => peer.through.hear(wants),
+                Ok(Said::Wants(wants)) => {
+                    let of_itself = wants.host == host;
+                    peer.through.hear(wants);
+                    if of_itself {
+                        self.believe(host);
+                    }
+                }
+                Ok(Said::Wanting(sum)) => peer.agreement.hear(sum),
                 Ok(Said::Reached(stream, end, outcome)) => {
                     if peer.announced.contains_key(&stream) {
                         peer.through.reached.insert((stream, end), outcome);
@@ -81,6 +88,7 @@ impl Coordinator {
                     // Once more, all of it: what of it was heard does no harm twice.
                     peer.announced.clear();
                     peer.through.forget_told();
+                    peer.agreement.forget_told();
                     let all = peer.incoming.values_mut();
                     all.for_each(|incoming| incoming.written = None);
                     let here = peer.incoming.iter();

@@ -14,14 +14,15 @@ mod topics;
 use self::hosts::Life;
 use self::routes::Routes;
 use self::topics::Outward;
+use crate::agreement::OwnSum;
 use crate::committed::Committed;
 use crate::fetch::{self, Wanted};
 use crate::figures::Teller;
 use crate::forward::Forwarder;
-use crate::keys::Node as Host;
+use crate::keys::{number_of, Node as Host};
 use crate::land::Heard;
 use crate::peer::Peer;
-use crate::plane::{random_u64, Plane, Tell};
+use crate::plane::{random_u64, News, Plane, Tell};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
 use crate::rails::{self, names, Known, Near};
@@ -94,6 +95,7 @@ pub struct Coordinator {
     /// What the daemon was told of how messages come, by the publishers here.
     came_over: BTreeMap<u64, CameOver>,
     /// Something has changed since the topics were looked at.
+    own_sum: OwnSum,
     dirty: bool,
     reconcile_at: Instant,
 }
@@ -118,12 +120,17 @@ impl Coordinator {
     /// Joins the daemon and the realm's other hosts.
     pub fn start(config: Config) -> anyhow::Result<Coordinator> {
         let rdma = rails::open(&config.links, &near(&config))?;
-        Coordinator::start_over(config, rdma)
+        Coordinator::start_over(config, rdma, |_| true)
     }
 
-    /// The same with these network cards; or why there are none.
+    /// The same with these network cards, or why there are none; and of what the control plane tells only what `hears`
+    /// lets through.
     #[doc(hidden)]
-    pub fn start_over(config: Config, rdma: Result<Rdma, String>) -> anyhow::Result<Coordinator> {
+    pub fn start_over(
+        config: Config,
+        rdma: Result<Rdma, String>,
+        hears: impl Fn(&News) -> bool + Send + Sync + 'static,
+    ) -> anyhow::Result<Coordinator> {
         let links = &config.links;
         let host = links.host_name().map_err(anyhow::Error::msg)?;
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
@@ -171,7 +178,9 @@ impl Coordinator {
         let (hear, heard) = channel();
         let to = hear.clone();
         let told: Tell = Arc::new(move |news| {
-            let _ = to.send((String::new(), Heard::News(news)));
+            if hears(&news) {
+                let _ = to.send((String::new(), Heard::News(news)));
+            }
         });
         let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
         let probe = Probe::start(plane.session(), &links.connect, tls)?;
@@ -209,6 +218,7 @@ impl Coordinator {
             tracer,
             unserved: BTreeMap::new(),
             came_over: BTreeMap::new(),
+            own_sum: OwnSum::new(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -345,11 +355,4 @@ fn wait_for_former(node: &Node) -> anyhow::Result<()> {
 
 fn forwarder<'a>(forwarders: &'a [Forwarder], topic: &str) -> &'a Forwarder {
     &forwarders[(number_of(topic) % forwarders.len() as u64) as usize]
-}
-
-/// A number that all derive from a name (FNV-1a).
-fn number_of(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -241,19 +241,26 @@ impl Coordinator {
                 let was = hop.before.as_ref() == Some(host) && hop.since.elapsed() < WANTS_OVERLAP;
                 *end != host && (hop.next == *host || was)
             });
-            let hosts = led.map(|(end, _)| end.clone()).collect();
+            let mut hosts: BTreeSet<String> = led.map(|(end, _)| end.clone()).collect();
+            if peer.agreement.asks {
+                hosts.insert(host.clone());
+            }
             if let Some(said) = peer.through.ask(hosts) {
                 peer.say(self.own.incarnation, &said);
             }
         }
     }
 
-    /// Tells those who ask what hosts want that this one leads to.
+    /// Tells those who ask what hosts want that this one leads to, and what it wants itself.
     fn tell_wants(&mut self) {
         let mut all = Vec::new();
         let links = &self.config.links;
         for (asker, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
             for end in &peer.through.asks {
+                if *end == self.own.host {
+                    all.push((asker.clone(), end.clone(), Some(self.plane.wants())));
+                    continue;
+                }
                 let hop = self.routes.hops.get(end).filter(|_| links.relay);
                 let between = self.routes.between(end);
                 let leads = hop.is_some_and(|hop| self.is_led_to(end, hop))
