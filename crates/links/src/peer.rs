@@ -33,8 +33,28 @@ pub struct Incoming {
     pub former: Option<Instant>,
     /// Something of it had no place, which is tried again.
     pub again: bool,
+    /// Since when all of it waits for others to leave the topic; until it is given up nothing is answered.
+    pub waits: Option<Instant>,
+    /// It was answered.
+    pub said: bool,
     /// What was said of whether cards write it where it lands.
     pub written: Option<Result<(), String>>,
+}
+
+impl Incoming {
+    /// Nothing of it has a place yet.
+    pub fn new(stream: Stream) -> Incoming {
+        Incoming {
+            stream,
+            landings: HashMap::new(),
+            outcome: Ok(()),
+            former: None,
+            again: false,
+            waits: None,
+            said: false,
+            written: None,
+        }
+    }
 }
 
 /// Another host.

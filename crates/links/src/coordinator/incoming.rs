@@ -4,20 +4,43 @@ use super::hosts::MEET_AGAIN;
 use super::routes::WAY_PATIENCE;
 use super::{forwarder, Coordinator};
 use crate::forward::Order;
-use crate::land::{Heard, Landing, LandingLimits};
+use crate::land::{Heard, Landing, LandingLimits, PLACE_LIMIT};
 use crate::peer::Incoming;
 use crate::quotas::Kind;
 use crate::relay::{Carry, Relay};
 use crate::wire::{clip, Passed, Said, Source, Stream, SAID};
 use rgaps::links::Direction;
-use rgaps::PublisherQos;
+use rgaps::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_transport::{Event, Flow, LaneEnd};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
 const LANDING_LOANS: u32 = 256;
+
+/// How a publisher of another host has no place here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    /// As long as a rule, a quota or a domain stays as it is.
+    Lasts,
+    /// There may be some in a moment.
+    MayPass,
+    /// Others will leave the topic in a moment, so messages of reliable publishers wait.
+    Crowded,
+}
+
+impl Short {
+    fn of(error: &OpenError) -> Short {
+        match error {
+            OpenError::Client(ClientError::Refused(refusal))
+                if refusal.code == RefusalCode::LimitReached =>
+            {
+                Short::Crowded
+            }
+            _ => Short::MayPass,
+        }
+    }
+}
 
 impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
@@ -93,7 +116,7 @@ impl Coordinator {
                     all.for_each(|incoming| incoming.written = None);
                     let here = peer.incoming.iter();
                     let answers: Vec<Said> = here
-                        .filter(|(_, incoming)| incoming.former.is_none())
+                        .filter(|(_, incoming)| incoming.former.is_none() && incoming.said)
                         .map(|(stream, incoming)| Said::Ready(*stream, incoming.outcome.clone()))
                         .collect();
                     for answer in answers {
@@ -188,7 +211,7 @@ impl Coordinator {
         let (number, topic) = (stream.number, stream.topic.clone());
         let rule = links.may_cross(Direction::Receive, host, &topic).err();
         let quota = links.quota(host, &topic);
-        let (mut short, mut crowded) = (None, false);
+        let (mut short, mut crowded, mut all_wait) = (None, false, true);
         // A host that was started again does not know whom it reaches, and those that it did may be away too.
         let outage = Duration::from_millis(links.outage_ms);
         let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
@@ -214,7 +237,7 @@ impl Coordinator {
             let known = peer.landings.landing(flow);
             let known = known.or_else(|| self.routes.landing(&topic, *publisher));
             let landing = match (barred, known) {
-                (Some(why), _) => Err((why, false)),
+                (Some(why), _) => Err((why, Short::Lasts)),
                 (None, Some(landing)) => Ok(landing),
                 (None, None) => {
                     let qos = PublisherQos {
@@ -235,11 +258,13 @@ impl Coordinator {
                     let reserved = quota.map_or(Ok(None), |quota| {
                         self.quotas.reserve(quota, Kind::Landing, *publisher, offer)
                     });
-                    let placed = lands_in.clone().and(reserved).map_err(|why| (why, false));
+                    let placed = lands_in.clone().and(reserved);
+                    let placed = placed.map_err(|why| (why, Short::Lasts));
                     placed.and_then(|reserved| {
                         // The topic may have room for it in a moment.
                         let created = builder.qos(qos).create();
-                        let created = created.map_err(|error| (error.to_string(), true))?;
+                        let created =
+                            created.map_err(|error| (error.to_string(), Short::of(&error)))?;
                         let mark = self.committed.mark(*publisher);
                         let limits = LandingLimits {
                             landing_max: links.landing_max.0,
@@ -263,21 +288,16 @@ impl Coordinator {
                         landing.relay.expect(carry, until);
                     }
                     peer.landings.insert(flow, landing.clone(), carry);
-                    let incoming = peer.incoming.entry(number).or_insert_with(|| Incoming {
-                        stream: stream.clone(),
-                        landings: HashMap::new(),
-                        outcome: Ok(()),
-                        former: None,
-                        again: false,
-                        written: None,
-                    });
+                    let incoming = peer.incoming.entry(number);
+                    let incoming = incoming.or_insert_with(|| Incoming::new(stream.clone()));
                     incoming.landings.insert(*publisher, landing);
                 }
-                Err((why, may_come)) => {
-                    crowded |= may_come;
-                    if !(may_come && offer.reliable) {
+                Err((why, is_short)) => {
+                    crowded |= is_short != Short::Lasts;
+                    if is_short == Short::Lasts || !offer.reliable {
                         peer.landings.refuse_flow(flow, &topic);
                     }
+                    all_wait &= is_short == Short::Crowded && offer.reliable;
                     short = Some(clip(&why));
                 }
             }
@@ -285,6 +305,7 @@ impl Coordinator {
         let again_short = short.is_some();
         let lands = peer.incoming.get(&number);
         let lands = lands.is_some_and(|incoming| !incoming.landings.is_empty());
+        let waits = rule.is_none() && short.is_some() && all_wait && !lands;
         let why = rule.map(|why| clip(&why)).or(short);
         match &why {
             Some(why) => {
@@ -300,23 +321,24 @@ impl Coordinator {
         }
         // Some of its publishers may have a place.
         let outcome = why.filter(|_| !lands).map_or(Ok(()), Err);
-        let refused = outcome.as_ref().err().map(String::as_str);
-        peer.landings.refuse(number, &topic, refused);
-        let incoming = peer.incoming.entry(number).or_insert_with(|| Incoming {
-            stream: stream.clone(),
-            landings: HashMap::new(),
-            outcome: Ok(()),
-            former: None,
-            again: false,
-            written: None,
-        });
-        let known = incoming.outcome == outcome;
+        let incoming = peer.incoming.entry(number);
+        let incoming = incoming.or_insert_with(|| Incoming::new(stream.clone()));
+        let known = incoming.said && incoming.outcome == outcome;
         (incoming.stream, incoming.outcome) = (stream, outcome.clone());
         incoming.again = again_short;
+        // Messages wait as long as this; a host that hears that there is no place would send none at all.
+        incoming.waits = waits.then(|| incoming.waits.unwrap_or_else(Instant::now));
+        let is_silent = incoming
+            .waits
+            .is_some_and(|since| since.elapsed() < PLACE_LIMIT);
+        incoming.said |= !is_silent;
+        let refused = outcome.as_ref().err().filter(|_| !is_silent);
+        peer.landings
+            .refuse(number, &topic, refused.map(String::as_str));
         if let Some(link) = peer.linked() {
             link.retry();
         }
-        if !again || !known {
+        if !(is_silent || again && known) {
             peer.say(self.own.incarnation, &Said::Ready(number, outcome));
         }
         if crowded {

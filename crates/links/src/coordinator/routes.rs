@@ -403,8 +403,12 @@ impl Coordinator {
                         topic: *stream,
                         incarnation: source.publisher,
                     };
-                    // What has no place here is nobody's to wait for.
-                    let passed = peer.landings.passed(flow).unwrap_or(u64::MAX);
+                    // What is refused here is nobody's to wait for. What waits for a place here, is.
+                    let passed = peer.landings.passed(flow);
+                    let passed = passed.unwrap_or_else(|| match peer.landings.is_refused(flow) {
+                        true => u64::MAX,
+                        false => 0,
+                    });
                     let landing = incoming.landings.get(&source.publisher);
                     passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
                     all.insert((*stream, source.publisher), passed);

@@ -21,8 +21,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long messages of flows that were not announced wait for that.
-const ANNOUNCE_LIMIT: Duration = Duration::from_secs(20);
+/// How long messages wait for a place where there is none yet.
+pub const PLACE_LIMIT: Duration = Duration::from_secs(20);
 /// Flows that were not announced, whose time is taken.
 const MAX_STRANGERS: usize = 1024;
 
@@ -161,6 +161,16 @@ impl Landings {
         Some(bound.landing.relay.floor().min(came))
     }
 
+    /// Whether messages of a flow are refused that has no place here. If not, they wait for one.
+    pub fn is_refused(&self, flow: Flow) -> bool {
+        let flows = self.flows();
+        let waits = |since: &Instant| since.elapsed() < PLACE_LIMIT;
+        flows.refused.contains_key(&flow)
+            || flows.refused_streams.contains_key(&flow.topic)
+            || flows.over.contains(&flow.topic)
+            || !flows.strangers.get(&flow).is_none_or(waits)
+    }
+
     /// A stream of this topic has no place here, for this reason, or has again.
     pub fn refuse(&self, stream: u64, topic: &str, why: Option<&str>) {
         let mut flows = self.flows();
@@ -262,7 +272,7 @@ impl Owner for Landings {
                         return Room::Refused;
                     }
                     let since = *flows.strangers.entry(flow).or_insert_with(Instant::now);
-                    return match since.elapsed() < ANNOUNCE_LIMIT {
+                    return match since.elapsed() < PLACE_LIMIT {
                         true => Room::Full,
                         false => Room::Refused,
                     };
