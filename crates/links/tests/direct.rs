@@ -329,8 +329,9 @@ fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
     let reader = |topic| hosts.there.subscriber(topic).domain(gpu.domain).reliable();
     let writer = |topic| hosts.here.publisher(topic).domain(gpu.domain);
     // A subscriber that comes where messages come already.
-    let (publisher, _subscriber) = hosts.join("direct/any", &gpu);
+    let (publisher, subscriber) = hosts.join("direct/any", &gpu);
     publish(&publisher, 0, 1000);
+    expect(&subscriber, &gpu, 0, 1000);
     let late = reader("direct/any").require(PathKind::GpuDirect).create();
     let late = late.unwrap_err().to_string();
     let words = [

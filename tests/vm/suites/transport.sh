@@ -7,6 +7,6 @@ mapfile -t tests < <(sed -n 's/^pub fn \([a-z_]*\)(over: .*/\1/p' crates/transpo
 # So many there are at least.
 [ ${#tests[@]} -ge 7 ]
 if [ "$ROLE" = a ]; then tests=("${tests[0]}"); else tests=("${tests[@]:1}"); fi
-target/vm/programs/rdma --exact "${tests[@]}" --test-threads 3 --color never | tee /tmp/tests
+target/vm/programs/rdma --exact "${tests[@]}" --test-threads 2 --color never | tee /tmp/tests
 # All of these, and not others that have their names no more.
 grep -q "test result: ok. ${#tests[@]} passed" /tmp/tests
