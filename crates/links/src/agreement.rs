@@ -64,6 +64,11 @@ impl Agreement {
         self.asks
     }
 
+    /// `known`: the sum of what its tokens say. Whether that is all it wants, as far as can be known.
+    pub fn is_whole(&self, known: u64) -> bool {
+        self.asks || self.said == Some(known)
+    }
+
     /// Says this host's sum, if that is something new.
     pub fn tell(&mut self, sum: u64) -> Option<Said> {
         let is_new = self.told != Some(sum);
@@ -85,8 +90,9 @@ mod tests {
     fn a_host_is_asked_when_its_tokens_say_something_else_for_long() {
         let mut agreement = Agreement::default();
         let begun = Instant::now();
-        assert!(!agreement.look(7, begun));
+        assert!(!agreement.look(7, begun) && !agreement.is_whole(7));
         agreement.hear(8);
+        assert!(agreement.is_whole(8) && !agreement.is_whole(7));
         assert!(!agreement.look(7, begun));
         assert!(!agreement.look(7, begun + DIFFERS / 2));
         // The token was only late.

@@ -127,6 +127,11 @@ impl Through {
         is_new.then(|| Said::Ask(hosts.into_iter().collect()))
     }
 
+    /// Whether it was told what a host wants.
+    pub fn tells(&self, host: &str) -> bool {
+        self.told_wants.contains_key(host)
+    }
+
     /// Says what a host wants, as far as that is new; none: nothing of it is said any more.
     pub fn tell_wants(&mut self, host: &str, wants: Option<Wanted>) -> Vec<Said> {
         let Some(wants) = wants else {

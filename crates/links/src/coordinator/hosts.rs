@@ -28,12 +28,12 @@ const MAX_LIVES: usize = 4 * MAX_PEERS;
 
 /// What is known of a life of another host's links. A dead one may be heard of for a while beside the next.
 pub(super) struct Life {
-    node: Host,
+    pub(super) node: Host,
     /// Once its token was seen.
     protocol: Option<u32>,
     wants: Wanted,
     /// Of the wants' summands.
-    sum: u64,
+    pub(super) sum: u64,
 }
 
 impl Life {

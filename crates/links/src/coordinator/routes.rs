@@ -235,10 +235,15 @@ impl Coordinator {
     }
 
     fn ask(&mut self) {
+        // Of these, what was said the way before is all there is.
+        let hops = self.routes.hops.iter();
+        let unsaid = hops.filter(|(end, hop)| !self.said_wants(end, &hop.next).1);
+        let unsaid: BTreeSet<String> = unsaid.map(|(end, _)| end.clone()).collect();
         for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
             let hops = self.routes.hops.iter();
             let led = hops.filter(|(end, hop)| {
-                let was = hop.before.as_ref() == Some(host) && hop.since.elapsed() < WANTS_OVERLAP;
+                let stays = hop.since.elapsed() < WANTS_OVERLAP || unsaid.contains(*end);
+                let was = hop.before.as_ref() == Some(host) && stays;
                 *end != host && (hop.next == *host || was)
             });
             let mut hosts: BTreeSet<String> = led.map(|(end, _)| end.clone()).collect();
@@ -263,8 +268,12 @@ impl Coordinator {
                 }
                 let hop = self.routes.hops.get(end).filter(|_| links.relay);
                 let between = self.routes.between(end);
-                let leads = hop.is_some_and(|hop| self.is_led_to(end, hop))
-                    && end != asker
+                // A host that was started again says nothing of another before it knows all that that one wants: for
+                // who asks, what is not said then is not wanted.
+                let leads = hop.is_some_and(|hop| {
+                    self.is_led_to(end, hop)
+                        && (peer.through.tells(end) || self.knows_wants(end, &hop.next))
+                }) && end != asker
                     && !between.contains(asker);
                 let may = |topic: &String| {
                     let mut on = between.iter().chain([end]);
@@ -285,6 +294,25 @@ impl Coordinator {
             for said in peer.through.tell_wants(&end, wants) {
                 peer.say(self.own.incarnation, &said);
             }
+        }
+    }
+
+    /// Whether all is known that a host wants.
+    fn knows_wants(&self, end: &str, next: &str) -> bool {
+        let Some(peer) = self.peers.get(next) else {
+            return false;
+        };
+        match next == end {
+            true => {
+                let mut lives = self.lives.iter();
+                let life = lives.find(|life| life.node == peer.node);
+                life.is_some_and(|life| peer.agreement.is_whole(life.sum))
+            }
+            false => peer
+                .through
+                .leads
+                .get(end)
+                .is_some_and(|lead| lead.is_whole),
         }
     }
 
