@@ -317,6 +317,34 @@ impl Peer {
         self.say(own, &Said::Over(number));
     }
 
+    /// Nothing lands any more of those publishers of a stream of which nothing did: their flows do not end, as none began.
+    pub fn end_unused(&mut self, stream: u64) {
+        let Some(incoming) = self.incoming.get_mut(&stream) else {
+            return;
+        };
+        let flow = |incarnation| Flow {
+            topic: stream,
+            incarnation,
+        };
+        let unused = |publisher: &u64| self.landings.is_unused(flow(*publisher));
+        let all = incoming.stream.publishers.iter();
+        let unused: Vec<u64> = all.map(|source| source.publisher).filter(unused).collect();
+        let ended = unused
+            .iter()
+            .map(|publisher| incoming.landings.remove(publisher));
+        let ended: Vec<_> = ended.collect();
+        let publishers = &mut incoming.stream.publishers;
+        publishers.retain(|source| !unused.contains(&source.publisher));
+        if incoming.landings.is_empty() && publishers.is_empty() {
+            self.incoming.remove(&stream);
+        }
+        for publisher in unused {
+            self.landings.remove(flow(publisher));
+        }
+        // Publishers leave when they are dropped.
+        drop(ended);
+    }
+
     /// Nothing lands of a stream any more.
     pub fn end_incoming(&mut self, stream: u64) {
         let incoming = self.incoming.remove(&stream);

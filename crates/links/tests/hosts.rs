@@ -177,6 +177,38 @@ fn who_comes_late_gets_the_history_also_on_another_host() {
 }
 
 #[test]
+fn publishers_that_publish_nothing_leave_no_place_taken() {
+    let hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscriber"));
+    let stays = here.publisher("often").deadline(LIMIT).create().unwrap();
+    let mut subscriber = there.subscriber("often").reliable().create().unwrap();
+    wait_for_subscribers(&stays, 1);
+    let landed = |count: usize| {
+        until("places", || {
+            there
+                .topic("often")
+                .is_ok_and(|topic| topic.publishers.len() == count)
+        });
+    };
+    // More than a topic may have on a host; the last round of them is there when the topic is not wanted any more.
+    for round in 0..6 {
+        let publishers = [0; 5].map(|_| here.publisher("often").create().unwrap());
+        landed(6);
+        if round == 5 {
+            drop(subscriber);
+            until("no path", || stays.subscribers() == 0);
+            subscriber = there.subscriber("often").reliable().create().unwrap();
+            wait_for_subscribers(&stays, 1);
+            landed(6);
+        }
+        drop(publishers);
+        landed(1);
+    }
+    stays.put(&content(1, 1000)).unwrap();
+    assert!(receive(&subscriber).as_slice().unwrap() == content(1, 1000));
+}
+
+#[test]
 fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     let hosts = hosts(
         2,

@@ -90,6 +90,7 @@ impl Coordinator {
                     self.dirty = was_dirty;
                 }
                 Ok(Said::Over(stream)) => {
+                    peer.end_unused(stream);
                     peer.landings.end_stream(stream);
                     if let Some(link) = peer.linked() {
                         link.retry();

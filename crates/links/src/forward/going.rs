@@ -233,9 +233,13 @@ impl Going {
 
     /// A publisher is gone, and all that was taken of its messages is sent.
     pub fn close(&mut self, publisher: u64) {
-        if self.next.remove(&publisher).is_some() {
-            self.route.link.close_flow(self.flow(publisher));
+        let flow = self.flow(publisher);
+        let Route { link, reliable, .. } = &self.route;
+        // One that sent nothing has a place there, too, until its flow ends.
+        if self.next.remove(&publisher).is_none() {
+            link.open(flow, 0, *reliable);
         }
+        link.close_flow(flow);
     }
 
     /// The topic does not go there any more.

@@ -161,6 +161,13 @@ impl Landings {
         Some(bound.landing.relay.floor().min(came))
     }
 
+    /// Whether no message has come in a flow.
+    pub fn is_unused(&self, flow: Flow) -> bool {
+        let flows = self.flows();
+        let known = flows.known.get(&flow);
+        known.is_none_or(|bound| bound.came.0.load(Ordering::Acquire) == 0)
+    }
+
     /// Whether messages of a flow are refused that has no place here. If not, they wait for one.
     pub fn is_refused(&self, flow: Flow) -> bool {
         let flows = self.flows();
