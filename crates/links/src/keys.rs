@@ -51,9 +51,20 @@ impl Want {
         )
     }
 
-    /// What this adds to the sum of all that a host wants, by which two hosts find out whether they know the same.
-    pub fn summand(&self, topic: &str) -> u64 {
+    fn summand(&self, topic: &str) -> u64 {
         number_of(&format!("{topic}/{}", self.text()))
+    }
+}
+
+/// The sum of all that a host wants, by which two hosts find out whether they know the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(pub u64);
+
+impl Sum {
+    /// Of a topic something else is wanted than before.
+    pub fn change(&mut self, topic: &str, before: Option<Want>, now: Option<Want>) {
+        let of = |want: Option<Want>| want.map_or(0, |want| want.summand(topic));
+        self.0 = self.0.wrapping_add(of(now)).wrapping_sub(of(before));
     }
 }
 

@@ -317,32 +317,37 @@ impl Peer {
         self.say(own, &Said::Over(number));
     }
 
+    /// A publisher's flow has ended: where its messages landed.
+    pub fn end_flow(&mut self, flow: Flow) -> Option<Arc<Landing>> {
+        let mut landing = None;
+        if let Some(incoming) = self.incoming.get_mut(&flow.topic) {
+            landing = incoming.landings.remove(&flow.incarnation);
+            let publishers = &mut incoming.stream.publishers;
+            publishers.retain(|source| source.publisher != flow.incarnation);
+            if incoming.landings.is_empty() && publishers.is_empty() {
+                self.incoming.remove(&flow.topic);
+            }
+        }
+        self.landings.remove(flow);
+        landing
+    }
+
     /// Nothing lands any more of those publishers of a stream of which nothing did: their flows do not end, as none began.
     pub fn end_unused(&mut self, stream: u64) {
-        let Some(incoming) = self.incoming.get_mut(&stream) else {
-            return;
-        };
-        let flow = |incarnation| Flow {
-            topic: stream,
-            incarnation,
-        };
-        let unused = |publisher: &u64| self.landings.is_unused(flow(*publisher));
-        let all = incoming.stream.publishers.iter();
-        let unused: Vec<u64> = all.map(|source| source.publisher).filter(unused).collect();
-        let ended = unused
-            .iter()
-            .map(|publisher| incoming.landings.remove(publisher));
-        let ended: Vec<_> = ended.collect();
-        let publishers = &mut incoming.stream.publishers;
-        publishers.retain(|source| !unused.contains(&source.publisher));
-        if incoming.landings.is_empty() && publishers.is_empty() {
-            self.incoming.remove(&stream);
+        let incoming = self.incoming.get(&stream).into_iter();
+        let flows = incoming
+            .flat_map(|i| &i.stream.publishers)
+            .map(|source| Flow {
+                topic: stream,
+                incarnation: source.publisher,
+            });
+        let unused: Vec<Flow> = flows
+            .filter(|flow| self.landings.is_unused(*flow))
+            .collect();
+        for flow in unused {
+            // A publisher leaves when it is dropped.
+            drop(self.end_flow(flow));
         }
-        for publisher in unused {
-            self.landings.remove(flow(publisher));
-        }
-        // Publishers leave when they are dropped.
-        drop(ended);
     }
 
     /// Nothing lands of a stream any more.

@@ -3,7 +3,7 @@
 //! Nothing here waits for another host but [`Plane::meet`], which runs on a thread of its own and tells
 //! what came of it as news.
 
-use crate::keys::{Node, Token, Want, PLANE_VERSION};
+use crate::keys::{Node, Sum, Token, Want, PLANE_VERSION};
 use anyhow::{anyhow, bail, Context};
 use rgaps::links::Links;
 use serde::{Deserialize, Serialize};
@@ -122,8 +122,7 @@ pub struct Plane {
     realm: String,
     own: Node,
     wants: BTreeMap<String, (Want, LivelinessToken)>,
-    // Of the wants' summands.
-    sum: u64,
+    sum: Sum,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
     news: Tell,
@@ -164,7 +163,7 @@ impl Plane {
             realm: realm.to_owned(),
             own,
             wants: BTreeMap::new(),
-            sum: 0,
+            sum: Sum::default(),
             node: None,
             news,
         })
@@ -194,9 +193,8 @@ impl Plane {
             return Ok(());
         }
         let Some(want) = want else {
-            if let Some((known, _)) = self.wants.remove(topic) {
-                self.sum = self.sum.wrapping_sub(known.summand(topic));
-            }
+            self.wants.remove(topic);
+            self.sum.change(topic, known, None);
             return Ok(());
         };
         let token = Token::Want(self.own.clone(), topic.to_owned(), want);
@@ -206,11 +204,9 @@ impl Plane {
             .declare_token(token.key(&self.realm))
             .wait()
             .map_err(|error| anyhow!("topic '{topic}' cannot be announced: {error}"))?;
-        self.sum = self.sum.wrapping_add(want.summand(topic));
         // The new one is there before the old one goes, so that nobody sees none.
-        if let Some((known, _)) = self.wants.insert(topic.to_owned(), (want, token)) {
-            self.sum = self.sum.wrapping_sub(known.summand(topic));
-        }
+        self.wants.insert(topic.to_owned(), (want, token));
+        self.sum.change(topic, known, Some(want));
         Ok(())
     }
 
@@ -232,9 +228,9 @@ impl Plane {
             .collect()
     }
 
-    /// The sum of all that this host wants ([`Want::summand`]).
+    /// The sum of all that this host wants.
     pub fn sum(&self) -> u64 {
-        self.sum
+        self.sum.0
     }
 
     /// Asks another host how to reach it; the answer comes as [`News::Meeting`].

@@ -18,16 +18,6 @@ fn follows(what: &str, is_so: impl FnMut() -> bool) {
     );
 }
 
-fn cable() -> Option<Cable> {
-    match Cable::lay() {
-        Ok(cable) => Some(cable),
-        Err(why) => {
-            println!("left out: network namespaces are not to be had here: {why}");
-            None
-        }
-    }
-}
-
 fn publisher(node: &Node) -> Publisher {
     let publisher = node.publisher("photos").keep_last(256).deadline(LIMIT);
     publisher.create().unwrap()
@@ -52,7 +42,7 @@ fn is_linked(node: &Node) -> bool {
 
 #[test]
 fn interest_and_links_follow_what_comes_goes_and_is_cut_off() {
-    let Some(cable) = cable() else { return };
+    let Some(cable) = Cable::lay() else { return };
     let start = |at| cable.host(at, &format!("outage_ms = 30000\n{}", cable.connect(at)));
     let here = start(0);
     let member = here.node("publisher");
@@ -111,7 +101,7 @@ fn interest_and_links_follow_what_comes_goes_and_is_cut_off() {
 
 #[test]
 fn hosts_that_name_nobody_find_each_other_by_multicast_where_it_is_asked_for() {
-    let Some(cable) = cable() else { return };
+    let Some(cable) = Cable::lay() else { return };
     let hosts = [0, 1].map(|at| cable.host(at, "scouting = true"));
     let [here, there] = hosts.each_ref().map(|host| host.node("member"));
     follows("a host that nobody named is linked", || is_linked(&here));

@@ -3,7 +3,7 @@
 use super::lanes::link_config;
 use super::{Coordinator, TRY_AGAIN};
 use crate::forward::Departed;
-use crate::keys::{Node as Host, Want, PLANE_VERSION};
+use crate::keys::{Node as Host, Sum, Want, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
 use crate::plane::{versions, Address, LaneSecret, News};
@@ -32,8 +32,7 @@ pub(super) struct Life {
     /// Once its token was seen.
     protocol: Option<u32>,
     wants: Wanted,
-    /// Of the wants' summands.
-    pub(super) sum: u64,
+    pub(super) sum: Sum,
 }
 
 impl Life {
@@ -43,9 +42,7 @@ impl Life {
             Some(want) => self.wants.insert(topic.to_owned(), want),
             None => self.wants.remove(topic),
         };
-        let summand = |want: Option<Want>| want.map_or(0, |want| want.summand(topic));
-        let sum = self.sum.wrapping_add(summand(want));
-        self.sum = sum.wrapping_sub(summand(known));
+        self.sum.change(topic, known, want);
     }
 }
 
@@ -99,7 +96,7 @@ impl Coordinator {
                     node: node.clone(),
                     protocol: None,
                     wants: Wanted::new(),
-                    sum: 0,
+                    sum: Sum::default(),
                 });
                 self.lives.len() - 1
             }
@@ -312,7 +309,7 @@ impl Coordinator {
                 peer.say(own.incarnation, &said);
             }
             let life = self.lives.iter().find(|life| life.node == peer.node);
-            if life.is_some_and(|life| peer.agreement.look(life.sum, now)) {
+            if life.is_some_and(|life| peer.agreement.look(life.sum.0, now)) {
                 tracing::warn!(
                     host,
                     "what a host wants did not all come over the control plane: it is asked over the link"

@@ -154,17 +154,9 @@ impl Coordinator {
                 peer.meet_at = Some(Instant::now() + MEET_AGAIN);
             }
             Heard::Event(Event::Closed { flow }) => {
-                if let Some(incoming) = peer.incoming.get_mut(&flow.topic) {
-                    if let Some(landing) = incoming.landings.remove(&flow.incarnation) {
-                        self.routes.leave(host, flow, landing);
-                    }
-                    let publishers = &mut incoming.stream.publishers;
-                    publishers.retain(|source| source.publisher != flow.incarnation);
-                    if incoming.landings.is_empty() && incoming.stream.publishers.is_empty() {
-                        peer.incoming.remove(&flow.topic);
-                    }
+                if let Some(landing) = peer.end_flow(flow) {
+                    self.routes.leave(host, flow, landing);
                 }
-                peer.landings.remove(flow);
             }
             Heard::Event(Event::GaveUp { flow, .. }) if flow.topic == SAID => {
                 peer.said_lost = true;

@@ -306,7 +306,7 @@ impl Coordinator {
             true => {
                 let mut lives = self.lives.iter();
                 let life = lives.find(|life| life.node == peer.node);
-                life.is_some_and(|life| peer.agreement.is_whole(life.sum))
+                life.is_some_and(|life| peer.agreement.is_whole(life.sum.0))
             }
             false => peer
                 .through
