@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const SETTLED: Duration = Duration::from_millis(500);
 /// Another host is asked when its tokens have not said for so long what it says.
 const DIFFERS: Duration = Duration::from_secs(1);
+/// The same when it says nothing: what it wants changes all the time.
+const SAYS_NOTHING: Duration = Duration::from_secs(5);
 
 /// This host's own sum.
 pub struct OwnSum {
@@ -43,6 +45,8 @@ pub struct Agreement {
     differs: Option<Instant>,
     /// It is asked what it wants itself.
     pub asks: bool,
+    /// Its tokens have said all that it wants; what changes since comes as it changes.
+    pub is_whole: bool,
     /// What it was told.
     told: Option<u64>,
 }
@@ -55,18 +59,19 @@ impl Agreement {
 
     /// `known`: the sum of what its tokens say. Whether it is to be asked from now on.
     pub fn look(&mut self, known: u64, now: Instant) -> bool {
-        if self.asks || self.said.is_none_or(|said| said == known) {
+        let agrees = self.said == Some(known);
+        self.is_whole |= agrees;
+        if self.asks || agrees {
             self.differs = None;
             return false;
         }
         let since = *self.differs.get_or_insert(now);
-        self.asks = now - since >= DIFFERS;
+        let patience = match self.said {
+            Some(_) => DIFFERS,
+            None => SAYS_NOTHING,
+        };
+        self.asks = now - since >= patience;
         self.asks
-    }
-
-    /// `known`: the sum of what its tokens say. Whether that is all it wants, as far as can be known.
-    pub fn is_whole(&self, known: u64) -> bool {
-        self.asks || self.said == Some(known)
     }
 
     /// Says this host's sum, if that is something new.
@@ -90,18 +95,24 @@ mod tests {
     fn a_host_is_asked_when_its_tokens_say_something_else_for_long() {
         let mut agreement = Agreement::default();
         let begun = Instant::now();
-        assert!(!agreement.look(7, begun) && !agreement.is_whole(7));
+        assert!(!agreement.look(7, begun) && !agreement.look(7, begun + DIFFERS));
         agreement.hear(8);
-        assert!(agreement.is_whole(8) && !agreement.is_whole(7));
-        assert!(!agreement.look(7, begun));
-        assert!(!agreement.look(7, begun + DIFFERS / 2));
+        assert!(!agreement.look(7, begun + DIFFERS / 2) && !agreement.is_whole);
         // The token was only late.
-        assert!(!agreement.look(8, begun + DIFFERS));
+        assert!(!agreement.look(8, begun + DIFFERS) && agreement.is_whole);
         assert!(!agreement.look(7, begun + DIFFERS));
-        assert!(!agreement.asks);
+        assert!(!agreement.asks && agreement.is_whole);
         assert!(agreement.look(7, begun + 2 * DIFFERS));
         // Once.
         assert!(agreement.asks && !agreement.look(7, begun + 4 * DIFFERS));
+    }
+
+    #[test]
+    fn a_host_that_says_no_sum_is_asked() {
+        let mut agreement = Agreement::default();
+        let begun = Instant::now();
+        assert!(!agreement.look(7, begun) && !agreement.look(8, begun + DIFFERS));
+        assert!(agreement.look(7, begun + SAYS_NOTHING) && !agreement.is_whole);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod agreement;
 mod committed;
 mod coordinator;
+mod ended;
 mod fetch;
 mod figures;
 mod forward;

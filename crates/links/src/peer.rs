@@ -1,6 +1,7 @@
 //! Another host as the coordinator knows it.
 
 use crate::agreement::Agreement;
+use crate::ended::Early;
 use crate::forward::Departed;
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
@@ -103,6 +104,10 @@ pub struct Peer {
     pub names: BTreeMap<u64, String>,
     /// Streams of which what is not acknowledged went another way.
     pub moved: BTreeSet<u64>,
+    /// Streams that ended just now, of which the thread that forwards them is to hear.
+    pub ended: Vec<u64>,
+    /// Flows from there that ended before it was heard of them.
+    pub early_ends: Early,
     /// Something that was said was given up.
     pub said_lost: bool,
     said: u64,
@@ -202,6 +207,8 @@ impl Peer {
             broken: BTreeSet::new(),
             names: BTreeMap::new(),
             moved: BTreeSet::new(),
+            ended: Vec::new(),
+            early_ends: Early::default(),
             said_lost: false,
             said: 0,
             said_open: false,
@@ -299,8 +306,8 @@ impl Peer {
         self.names.insert(number, topic.to_owned());
     }
 
-    /// A topic does not go there any more, or goes there in another stream. `own` is this life of ours.
-    pub fn end_stream(&mut self, own: u64, number: u64, topic: &str, moved: bool) {
+    /// A topic does not go there any more, or goes there in another stream.
+    pub fn end_stream(&mut self, number: u64, topic: &str, moved: bool) {
         if !self.given_up {
             self.broken.remove(topic);
         }
@@ -313,20 +320,24 @@ impl Peer {
         self.through
             .reached
             .retain(|(stream, _), _| *stream != number);
-        // Another life of that host knows nothing of the stream, and is not told of it any more.
-        self.say(own, &Said::Over(number));
+        self.ended.push(number);
     }
 
     /// A publisher's flow has ended: where its messages landed.
     pub fn end_flow(&mut self, flow: Flow) -> Option<Arc<Landing>> {
-        let mut landing = None;
+        let (mut landing, mut is_known) = (None, false);
         if let Some(incoming) = self.incoming.get_mut(&flow.topic) {
             landing = incoming.landings.remove(&flow.incarnation);
             let publishers = &mut incoming.stream.publishers;
+            let count = publishers.len();
             publishers.retain(|source| source.publisher != flow.incarnation);
+            is_known = landing.is_some() || publishers.len() < count;
             if incoming.landings.is_empty() && publishers.is_empty() {
                 self.incoming.remove(&flow.topic);
             }
+        }
+        if !is_known {
+            self.early_ends.add(flow);
         }
         self.landings.remove(flow);
         landing
@@ -334,13 +345,16 @@ impl Peer {
 
     /// Nothing lands any more of those publishers of a stream of which nothing did: their flows do not end, as none began.
     pub fn end_unused(&mut self, stream: u64) {
-        let incoming = self.incoming.get(&stream).into_iter();
-        let flows = incoming
-            .flat_map(|i| &i.stream.publishers)
-            .map(|source| Flow {
-                topic: stream,
-                incarnation: source.publisher,
-            });
+        let Some(incoming) = self.incoming.get(&stream) else {
+            return;
+        };
+        let named = incoming.stream.publishers.iter();
+        let named = named.map(|source| source.publisher);
+        let publishers: BTreeSet<u64> = named.chain(incoming.landings.keys().copied()).collect();
+        let flows = publishers.into_iter().map(|incarnation| Flow {
+            topic: stream,
+            incarnation,
+        });
         let unused: Vec<Flow> = flows
             .filter(|flow| self.landings.is_unused(*flow))
             .collect();

@@ -1,19 +1,19 @@
 //! Messages from GPU to GPU that network cards read and write themselves (GPUDirect): two hosts' links in this process, over
 //! a network within it and a test driver whose GPU memory that network reaches. Nothing here is a network card.
 mod support;
+#[path = "support/within.rs"]
+mod within;
 
 use rgaps::{Domain, Node, PathKind, Publisher, RemoteRow, Subscriber};
 use rgaps_cuda::Driver;
-use rgaps_links::Coordinator;
 use rgaps_test_driver::TestDriver;
 use rgaps_transport::Rdma;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::ChannelConfig;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
-use support::{bytes_of, content, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use support::{bytes_of, content, receive, until, wait_for_subscribers, Host, LIMIT};
+use within::{hosts_without_links, Links};
 
 /// Empty, with its frame, and in chunks that cards write: some of a size that is copied at once, and in parts.
 const SIZES: [usize; 5] = [0, 1000, 300_001, 3_000_001, (9 << 20) + 5];
@@ -68,44 +68,29 @@ struct Hosts {
     network: Network,
     here: Node,
     there: Node,
-    stop: Arc<AtomicBool>,
-    links: Vec<JoinHandle<()>>,
-    _hosts: Vec<Host>,
+    _links: [Links; 2],
+    _hosts: [Host; 2],
 }
 
 impl Hosts {
     fn new(network: Network) -> Hosts {
-        let ports = ports(2);
-        let stop = Arc::<AtomicBool>::default();
-        let (mut hosts, mut links) = (Vec::new(), Vec::new());
-        for (at, name) in ["host-a", "host-b"].into_iter().enumerate() {
-            let text = format!(
-                "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
-                 connect = [\"tcp/127.0.0.1:{}\"]\nlanes = 2\n\
-                 [[links.landing]]\nname = \"up\"\ntopics = [\"direct/**\"]\ndomain = \"cuda:0\"\n",
-                ports[at],
-                ports[1 - at]
-            );
-            let host = Host::start_whole(name, &text);
+        let hosts = hosts_without_links(
+            "lanes = 2\n[[links.landing]]\nname = \"up\"\ntopics = [\"direct/**\"]\ndomain = \"cuda:0\"\n",
+        );
+        let links = hosts.each_ref().map(|host| {
             let rdma = Rdma {
-                rails: vec![network.device(&format!("nic-{name}")).unwrap()],
+                rails: vec![network.device(&format!("nic-{}", host.name)).unwrap()],
                 trusted_fabric: true,
                 channel: ChannelConfig::default(),
             };
-            let (config, stopped) = (host.config(), stop.clone());
-            links.push(std::thread::spawn(move || {
-                let links = Coordinator::start_over(config, Ok(rdma), |_| true).unwrap();
-                links.run(&stopped).unwrap();
-            }));
-            hosts.push(host);
-        }
+            Links::start(host, Some(rdma), |_| true)
+        });
         hosts.iter().for_each(|host| host.wait_for_peers(1));
         Hosts {
             here: hosts[0].node("here"),
             there: hosts[1].node("there"),
             network,
-            stop,
-            links,
+            _links: links,
             _hosts: hosts,
         }
     }
@@ -157,18 +142,6 @@ impl Hosts {
 fn said(node: &Node, topic: &str, host: &str) -> Option<RemoteRow> {
     let info = node.topic(topic).ok()?;
     info.remote.into_iter().find(|row| row.host == host)
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for links in self.links.drain(..) {
-            let ended = links.join();
-            if !std::thread::panicking() {
-                ended.unwrap();
-            }
-        }
-    }
 }
 
 fn publish(publisher: &Publisher, number: u64, bytes: usize) {

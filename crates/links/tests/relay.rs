@@ -175,6 +175,36 @@ fn a_host_between_two_carries_messages_on_once_per_hop() {
 }
 
 #[test]
+fn publishers_that_have_sent_nothing_keep_their_places_while_more_hosts_want_the_topic() {
+    const PUBLISHERS: u64 = 12;
+    let hosts = row(4, "");
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let near = [1, 2].map(|host| reliable(&nodes[host], "photos"));
+    for round in 0..4 {
+        let publishers = [(); PUBLISHERS as usize].map(|()| publisher(&nodes[0], "photos"));
+        publishers.iter().for_each(|p| wait_for_subscribers(p, 2));
+        // The streams on the way there begin again.
+        let far = reliable(&nodes[3], "photos");
+        publishers.iter().for_each(|p| wait_for_subscribers(p, 3));
+        for (at, publisher) in publishers.iter().enumerate() {
+            publisher.put(&[round, at as u8]).unwrap();
+        }
+        for subscriber in near.iter().chain([&far]) {
+            let mut all: Vec<_> = (0..PUBLISHERS)
+                .map(|_| receive(subscriber).as_slice().unwrap().to_vec())
+                .collect();
+            all.sort();
+            let each = (0..PUBLISHERS).map(|at| vec![round, at as u8]);
+            assert!(all.into_iter().eq(each));
+        }
+        drop(far);
+        publishers.iter().for_each(|p| {
+            until("the last one to be gone", || p.subscribers() == 2);
+        });
+    }
+}
+
+#[test]
 fn four_hosts_in_a_row_all_talk_and_nothing_goes_round() {
     const COUNT: u64 = 30;
     let hosts = row(4, "");

@@ -32,7 +32,7 @@ pub(super) struct Life {
     /// Once its token was seen.
     protocol: Option<u32>,
     wants: Wanted,
-    pub(super) sum: Sum,
+    sum: Sum,
 }
 
 impl Life {
@@ -309,7 +309,9 @@ impl Coordinator {
                 peer.say(own.incarnation, &said);
             }
             let life = self.lives.iter().find(|life| life.node == peer.node);
-            if life.is_some_and(|life| peer.agreement.look(life.sum.0, now)) {
+            // Of a host that asked for its lanes before its token came, nothing was heard yet.
+            let known = life.map_or(0, |life| life.sum.0);
+            if peer.up && peer.agreement.look(known, now) {
                 tracing::warn!(
                     host,
                     "what a host wants did not all come over the control plane: it is asked over the link"

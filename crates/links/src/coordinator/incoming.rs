@@ -46,6 +46,12 @@ impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
         let heard = match heard {
             Heard::News(news) => return self.learn(news),
+            Heard::Over(stream) => {
+                if let Some(peer) = self.peers.get_mut(host) {
+                    peer.say(self.own.incarnation, &Said::Over(stream));
+                }
+                return;
+            }
             heard => heard,
         };
         let was_dirty = std::mem::replace(&mut self.dirty, true);
@@ -54,7 +60,10 @@ impl Coordinator {
         };
         match heard {
             Heard::Said(bytes) => match Said::decode(&bytes) {
-                Ok(Said::Stream(stream)) => self.announced(host, stream, false),
+                Ok(Said::Stream(mut stream)) => {
+                    peer.early_ends.leave_out(&mut stream);
+                    self.announced(host, stream, false);
+                }
                 Ok(Said::Ready(stream, outcome)) => {
                     if peer.announced.contains_key(&stream) {
                         peer.ready.insert(stream, outcome);
@@ -175,7 +184,7 @@ impl Coordinator {
                 }
                 peer.tell_given_up();
             }
-            Heard::Event(_) | Heard::News(_) => {}
+            Heard::Event(_) | Heard::News(_) | Heard::Over(_) => {}
         }
     }
 

@@ -171,11 +171,12 @@ impl Coordinator {
         let committed = Committed::open(beside.as_ref(), &departed)?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
         let ours = Ours::default();
-        let forwarders = (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone()));
+        let (hear, heard) = channel();
+        let forwarders =
+            (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone(), hear.clone()));
         let forwarders = forwarders
             .collect::<std::io::Result<_>>()
             .context("creating a thread")?;
-        let (hear, heard) = channel();
         let to = hear.clone();
         let told: Tell = Arc::new(move |news| {
             if hears(&news) {

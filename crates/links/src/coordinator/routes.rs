@@ -302,18 +302,9 @@ impl Coordinator {
         let Some(peer) = self.peers.get(next) else {
             return false;
         };
-        match next == end {
-            true => {
-                let mut lives = self.lives.iter();
-                let life = lives.find(|life| life.node == peer.node);
-                life.is_some_and(|life| peer.agreement.is_whole(life.sum.0))
-            }
-            false => peer
-                .through
-                .leads
-                .get(end)
-                .is_some_and(|lead| lead.is_whole),
-        }
+        let lead = peer.through.leads.get(end);
+        let is_told = lead.is_some_and(|lead| lead.is_whole);
+        is_told || next == end && peer.agreement.is_whole
     }
 
     /// What a host wants, as far as the host says that leads there.

@@ -3,6 +3,7 @@
 use super::direct::reads_in;
 use super::routes::{self, Onward};
 use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
+use crate::ended::Gone;
 use crate::forward::{Limits, Order, Route};
 use crate::keys::Want;
 use crate::peer::Peer;
@@ -33,6 +34,8 @@ pub(super) struct Outward {
     pub(super) told: Option<Vec<RemoteRow>>,
     /// Publishers that were seen.
     publishers: BTreeSet<u64>,
+    /// Publishers that were gone.
+    gone: Gone,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
     /// What its publishers have of quotas, or why not.
@@ -249,10 +252,21 @@ impl Coordinator {
                     .map(|p| p.incarnation),
             );
             let gone: Vec<u64> = topic.publishers.difference(&publishers).copied().collect();
+            let back = publishers.difference(&topic.publishers);
+            let back: Vec<u64> = back
+                .filter(|back| topic.gone.has(**back))
+                .copied()
+                .collect();
             topic.publishers = publishers;
+            for (stream, _) in topic.streams.values() {
+                topic.gone.add(*stream, &gone);
+            }
+            let forwarder = forwarder(&self.forwarders, name);
             if !gone.is_empty() {
-                let order = Order::Gone(name.clone(), gone);
-                forwarder(&self.forwarders, name).order(order);
+                forwarder.order(Order::Gone(name.clone(), gone));
+            }
+            if !back.is_empty() {
+                forwarder.order(Order::Back(name.clone(), back));
             }
         }
     }
@@ -278,10 +292,12 @@ impl Coordinator {
             .collect();
         for name in over {
             self.end_topic(&name);
+            self.tell_over(&name);
         }
         for (name, wants) in wanted {
             let onward = onward.get(&name).map_or(&[][..], Vec::as_slice);
             self.reconcile_topic(&name, wants, onward);
+            self.tell_over(&name);
         }
         self.routes.restarted.clear();
         self.serve(&onward);
@@ -296,12 +312,22 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn end_topic(&mut self, name: &str) {
+    /// Hosts hear that streams of a topic are over when the thread that forwards it has closed them, and has taken again what
+    /// goes on in others: what comes after that word is thrown away there.
+    fn tell_over(&mut self, name: &str) {
+        for (host, peer) in &mut self.peers {
+            for stream in peer.ended.drain(..) {
+                forwarder(&self.forwarders, name).order(Order::Over(host.clone(), stream));
+            }
+        }
+    }
+
+    fn end_topic(&mut self, name: &str) {
         if let Some(topic) = self.topics.remove(name) {
             for (host, (stream, _)) in &topic.streams {
                 self.quotas.give(host, name);
                 if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(self.own.incarnation, *stream, name, false);
+                    peer.end_stream(*stream, name, false);
                 }
             }
             forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
@@ -370,7 +396,7 @@ impl Coordinator {
             self.quotas.give(&host, name);
             if let Some((stream, _)) = topic.streams.remove(&host) {
                 if let Some(peer) = self.peers.get_mut(&host) {
-                    peer.end_stream(self.own.incarnation, stream, name, moved);
+                    peer.end_stream(stream, name, moved);
                 }
             }
         }
@@ -403,7 +429,7 @@ impl Coordinator {
                 continue;
             };
             if let Some((former, _)) = topic.streams.insert(next.clone(), (number, want)) {
-                peer.end_stream(self.own.incarnation, former, name, true);
+                peer.end_stream(former, name, true);
             }
             peer.begin_stream(number, name);
             if takes_over {
@@ -419,34 +445,28 @@ impl Coordinator {
         wants_history
     }
 
-    /// Streams of which messages are now for more hosts than was said begin again under other numbers. What is said comes in
-    /// a flow of its own, so messages that are for the new hosts could come before it, and would not be carried on.
-    fn renew_grown(&mut self, name: &str, onward: &[Onward]) {
+    /// Streams begin again under other numbers where what is said of them could come too late ([`Gone::renews`]).
+    fn renew_streams(&mut self, name: &str, onward: &[Onward]) {
         let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
             return;
         };
-        let hosts: Vec<String> = topic.streams.keys().cloned().collect();
-        for host in hosts {
+        let streams = topic.streams.iter();
+        let streams: Vec<(String, u64)> = streams
+            .map(|(host, (number, _))| (host.clone(), *number))
+            .collect();
+        for (host, former) in streams {
             let Some(peer) = self.peers.get_mut(&host) else {
                 continue;
             };
-            let number = topic.streams.get(&host).map(|(number, _)| *number);
-            let Some(said) = number.and_then(|number| peer.announced.get(&number)) else {
-                continue;
-            };
-            let grows = |source: &Source| {
-                let mut known = said.publishers.iter();
-                let known = known.find(|known| known.publisher == source.publisher);
-                known.is_some_and(|known| !source.carry.iter().all(|on| known.carry.contains(on)))
-            };
-            if !topic.sources(&host, row, onward).iter().any(grows) {
+            let sources = topic.sources(&host, row, onward);
+            let said = peer.announced.get(&former);
+            if !topic.gone.renews(former, said, &sources) {
                 continue;
             }
-            if let (Ok(number), Some((former, want))) = (random_u64(), topic.streams.remove(&host))
-            {
+            if let (Ok(number), Some((_, want))) = (random_u64(), topic.streams.remove(&host)) {
                 topic.streams.insert(host, (number, want));
                 topic.takes_over.insert(number);
-                peer.end_stream(self.own.incarnation, former, name, true);
+                peer.end_stream(former, name, true);
                 peer.begin_stream(number, name);
             }
         }
@@ -462,7 +482,7 @@ impl Coordinator {
         };
         let (before, limited) = (topic.routes(), topic.limits.clone());
         let wants_history = self.set_streams(name, hosts);
-        self.renew_grown(name, onward);
+        self.renew_streams(name, onward);
         let row = self.rows.get(name);
         let mut publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
         publishers.extend(onward.iter().map(Onward::publisher));

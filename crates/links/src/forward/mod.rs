@@ -12,6 +12,7 @@ pub use self::held::Held;
 
 use self::topic::Topic;
 use crate::figures::TimesOut;
+use crate::land::Heard;
 use crate::notes::Notes;
 use crate::relay::{Ours, Relay};
 use crate::traces::LinkTraces;
@@ -106,12 +107,16 @@ pub enum Order {
     Topic(String, Option<Subscriber>, Vec<Route>),
     /// Publishers of a topic that are gone.
     Gone(String, Vec<u64>),
+    /// Publishers of a topic that were gone, and are there again.
+    Back(String, Vec<u64>),
     /// How far messages of a topic are at hosts that others lead to.
     Passed(String, Passed),
     /// A topic goes nowhere any more.
     End(String),
     /// Messages that come through here go to these hosts, as was ordered before.
     Serve(Arc<Relay>, BTreeSet<String>),
+    /// A stream to this host is over. That is told back, for the host is to hear of it when what was ordered before is done.
+    Over(String, u64),
 }
 
 /// A thread that forwards topics.
@@ -121,8 +126,12 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Starts it. It ends when it is dropped.
-    pub fn start(node: &Node, ours: Ours) -> std::io::Result<Forwarder> {
+    /// Starts it. It ends when it is dropped. What it has to say goes to `tell`.
+    pub fn start(
+        node: &Node,
+        ours: Ours,
+        tell: Sender<(String, Heard)>,
+    ) -> std::io::Result<Forwarder> {
         let (orders, received) = std::sync::mpsc::channel();
         let set = node.wait_set();
         let thread = std::thread::Builder::new()
@@ -134,6 +143,7 @@ impl Forwarder {
                     names: HashMap::new(),
                     due: BTreeSet::new(),
                     ours,
+                    tell,
                 };
                 thread.run(&received);
             })?;
@@ -168,6 +178,7 @@ struct Thread {
     /// Topics that are to be looked at.
     due: BTreeSet<String>,
     ours: Ours,
+    tell: Sender<(String, Heard)>,
 }
 
 /// What there is to do after topics were looked at.
@@ -296,7 +307,15 @@ impl Thread {
                     self.take_leave(topic);
                 }
             }
+            Order::Back(name, publishers) => {
+                if let Some(topic) = self.topics.get_mut(&name) {
+                    topic.take_back(&publishers);
+                }
+            }
             Order::Serve(relay, hosts) => relay.serve(hosts),
+            Order::Over(host, stream) => {
+                let _ = self.tell.send((host, Heard::Over(stream)));
+            }
         }
     }
 

@@ -129,6 +129,12 @@ impl Topic {
         self.close_gone();
     }
 
+    /// They are there again.
+    pub fn take_back(&mut self, publishers: &[u64]) {
+        self.gone.retain(|gone| !publishers.contains(gone));
+        self.past.retain(|past| !publishers.contains(past));
+    }
+
     /// Whether there are messages that are not whole yet.
     pub fn is_growing(&self) -> bool {
         !self.growing.is_empty() || self.unfinished.is_some()
@@ -145,12 +151,10 @@ impl Topic {
             if waits == Some(*publisher) || unfinished == Some(*publisher) {
                 return true;
             }
-            let mut waits = false;
-            for going in &mut self.going {
-                match going.waits(*publisher) {
-                    true => waits = true,
-                    false => going.close(*publisher),
-                }
+            let waits = self.going.iter().any(|going| going.waits(*publisher));
+            if !waits {
+                let all = self.going.iter_mut();
+                all.for_each(|going| going.close(*publisher));
             }
             waits
         });

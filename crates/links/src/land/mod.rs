@@ -40,6 +40,8 @@ pub enum Heard {
     Room,
     /// Something happened to another host; it is said for no host.
     News(News),
+    /// All is done of a stream that goes to the host no more.
+    Over(u64),
 }
 
 /// Counts of what came.
@@ -83,7 +85,7 @@ impl Came {
 #[derive(Default)]
 struct Flows {
     known: HashMap<Flow, Bound>,
-    /// Flows that have no place here, and why.
+    /// Flows that have no place here, and their topics.
     refused: HashMap<Flow, String>,
     /// Topics that have none, by their streams, and why.
     refused_streams: HashMap<u64, (String, String)>,
@@ -91,6 +93,48 @@ struct Flows {
     over: HashSet<u64>,
     /// Since when others were waited for.
     strangers: HashMap<Flow, Instant>,
+}
+
+/// Why messages of a flow are refused.
+enum Refusal {
+    /// Its publisher has no place in this topic, which was said.
+    Flow(String),
+    /// The topic has none, and why.
+    Stream(String, String),
+    /// The stream is over.
+    Over,
+    /// It was not heard of.
+    Unheard,
+}
+
+impl Flows {
+    /// Why messages of a flow are refused that has no place here; none: they wait for one.
+    fn refusal(&self, flow: Flow) -> Option<Refusal> {
+        if let Some(topic) = self.refused.get(&flow) {
+            return Some(Refusal::Flow(topic.clone()));
+        }
+        if let Some((topic, why)) = self.refused_streams.get(&flow.topic) {
+            return Some(Refusal::Stream(topic.clone(), why.clone()));
+        }
+        if self.over.contains(&flow.topic) {
+            return Some(Refusal::Over);
+        }
+        let since = self.strangers.get(&flow);
+        let is_late = since.is_some_and(|since| since.elapsed() >= PLACE_LIMIT);
+        is_late.then_some(Refusal::Unheard)
+    }
+
+    /// What a flow belongs to was said before, or is being said again. Refused, if too many wait.
+    fn wait(&mut self, flow: Flow) -> Option<Refusal> {
+        if self.strangers.contains_key(&flow) {
+            return None;
+        }
+        if self.strangers.len() >= MAX_STRANGERS {
+            return Some(Refusal::Unheard);
+        }
+        self.strangers.insert(flow, Instant::now());
+        None
+    }
 }
 
 /// Owns the link with a host.
@@ -170,12 +214,21 @@ impl Landings {
 
     /// Whether messages of a flow are refused that has no place here. If not, they wait for one.
     pub fn is_refused(&self, flow: Flow) -> bool {
-        let flows = self.flows();
-        let waits = |since: &Instant| since.elapsed() < PLACE_LIMIT;
-        flows.refused.contains_key(&flow)
-            || flows.refused_streams.contains_key(&flow.topic)
-            || flows.over.contains(&flow.topic)
-            || !flows.strangers.get(&flow).is_none_or(waits)
+        self.flows().refusal(flow).is_some()
+    }
+
+    /// A message was refused.
+    fn note(&self, refusal: Refusal) {
+        match refusal {
+            Refusal::Flow(topic) => self.notes.refused_again(&topic),
+            Refusal::Stream(topic, why) => {
+                if self.notes.refused(&topic, 1, &why) {
+                    let host = &self.host;
+                    tracing::warn!(host, topic, "messages are refused: {why}");
+                }
+            }
+            Refusal::Over | Refusal::Unheard => {}
+        }
     }
 
     /// A stream of this topic has no place here, for this reason, or has again.
@@ -250,42 +303,25 @@ impl Owner for Landings {
                 host: self.host.clone(),
             }));
         }
-        let Bound {
+        let mut flows = self.flows();
+        let known = flows.known.get(&flow).cloned();
+        let Some(Bound {
             landing,
             carry,
             came,
-        } = {
-            let mut flows = self.flows();
-            match flows.known.get(&flow) {
-                Some(bound) => bound.clone(),
-                None if flows.refused.contains_key(&flow) => {
-                    let topic = flows.refused[&flow].clone();
-                    drop(flows);
-                    self.notes.refused_again(&topic);
-                    return Room::Refused;
+        }) = known
+        else {
+            let refusal = flows.refusal(flow).or_else(|| flows.wait(flow));
+            drop(flows);
+            return match refusal {
+                None => Room::Full,
+                Some(refusal) => {
+                    self.note(refusal);
+                    Room::Refused
                 }
-                None if flows.refused_streams.contains_key(&flow.topic) => {
-                    let (topic, why) = flows.refused_streams[&flow.topic].clone();
-                    drop(flows);
-                    if self.notes.refused(&topic, 1, &why) {
-                        tracing::warn!(host = self.host, topic, "messages are refused: {why}");
-                    }
-                    return Room::Refused;
-                }
-                None if flows.over.contains(&flow.topic) => return Room::Refused,
-                None => {
-                    // What it belongs to was said before, or is being said again.
-                    if flows.strangers.len() >= MAX_STRANGERS {
-                        return Room::Refused;
-                    }
-                    let since = *flows.strangers.entry(flow).or_insert_with(Instant::now);
-                    return match since.elapsed() < PLACE_LIMIT {
-                        true => Room::Full,
-                        false => Room::Refused,
-                    };
-                }
-            }
+            };
         };
+        drop(flows);
         let room = landing.begin(sequence, bytes, carry, came, self);
         if matches!(room, Room::Place(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,61 @@
+//! Links within the test's process.
+
+use crate::support::{ports, Host};
+use rgaps_links::plane::News;
+use rgaps_links::Coordinator;
+use rgaps_transport::Rdma;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Run until they are dropped.
+pub struct Links {
+    stop: Arc<AtomicBool>,
+    runs: Option<JoinHandle<()>>,
+}
+
+impl Links {
+    /// A host's, with these network cards; of what the control plane tells they hear what `hears` lets through.
+    pub fn start(
+        host: &Host,
+        rdma: Option<Rdma>,
+        hears: impl Fn(&News) -> bool + Send + Sync + 'static,
+    ) -> Links {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (config, stopped) = (host.config(), stop.clone());
+        let runs = std::thread::spawn(move || {
+            let rdma = rdma.ok_or_else(String::new);
+            let links = Coordinator::start_over(config, rdma, hears).unwrap();
+            links.run(&stopped).unwrap();
+        });
+        Links {
+            stop,
+            runs: Some(runs),
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.runs.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+/// Two hosts without links, that know of each other; the first one opens the lanes.
+pub fn hosts_without_links(more: &str) -> [Host; 2] {
+    let ports = ports(2);
+    [0, 1].map(|at| {
+        let name = ["host-a", "host-b"][at];
+        let links = format!(
+            "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+             connect = [\"tcp/127.0.0.1:{}\"]\n{more}",
+            ports[at],
+            ports[1 - at]
+        );
+        Host::start_whole(name, &links)
+    })
+}
