@@ -45,7 +45,7 @@ for round in $(seq "$rounds"); do
   perftest_run ib_write_lat -s 8 -n 1000
   verbs_run latency $check "$ROLE" 10.9.0.2 latency
   perftest_run ib_write_bw -s 65536 -n 1000
-  printf '{"run": "perftest", "round": "%s", "ib_write_lat_8_b_us": %s, "ib_write_lat_8_b_p99_us": %s, "ib_write_bw_64_kib_mib_s": %s}\n' \
+  printf '{"run": "perftest", "round": "%s", "ib_write_lat_8_b_us": %s, "ib_write_lat_8_b_p99_us": %s, "ib_write_bw_65536_mib_s": %s}\n' \
     "$round" "$(column ib_write_lat 5)" "$(column ib_write_lat 8)" "$(column ib_write_bw 4)" >>/tmp/channels
   verbs_run rate $check "$ROLE" 10.9.0.2 rate
   verbs_run lane target/release/examples/lane-check "$ROLE" 10.9.0.2

@@ -9,28 +9,35 @@ import sys
 MIB = 1 << 20
 
 
-def of_channels(lines):
-    """Channels and lanes of perftest."""
-    floor = {key: value for line in lines if line["run"] == "perftest" for key, value in line.items()}
-    latency, rate = floor["ib_write_lat_8_b_us"], floor["ib_write_bw_64_kib_mib_s"]
+def of_lane(lines, latency, rate):
+    """What lane-check says, of perftest."""
     for line in lines:
-        run = line["run"]
-        if "latency_8_b_us" in line:
-            yield f"channel_p50_{line['waiting']}", line["latency_8_b_us"]["p50"] / latency
         if "lane_latency_8_b_us" in line:
             yield "lane_p50", line["lane_latency_8_b_us"]["p50"] / latency
-        if "stream_64_kib_mib_s" in line:
-            way = "direct" if line["direct"] else "ring"
-            yield f"channel_{way}_{run.replace('-', '_')}", line["stream_64_kib_mib_s"] / rate
         for key in ("lane_first_64_kib_mib_s", "lane_stream_64_kib_mib_s"):
             if key in line:
                 yield key.removesuffix("_64_kib_mib_s") + "_rate", line[key] / rate
 
 
+def of_channels(lines):
+    """Channels and lanes of perftest."""
+    floor = {key: value for line in lines if line["run"] == "perftest" for key, value in line.items()}
+    latency, rate = floor["ib_write_lat_8_b_us"], floor["ib_write_bw_65536_mib_s"]
+    yield from of_lane(lines, latency, rate)
+    for line in lines:
+        run = line["run"]
+        if "latency_8_b_us" in line:
+            yield f"channel_p50_{line['waiting']}", line["latency_8_b_us"]["p50"] / latency
+        if "stream_64_kib_mib_s" in line:
+            way = "direct" if line["direct"] else "ring"
+            yield f"channel_{way}_{run.replace('-', '_')}", line["stream_64_kib_mib_s"] / rate
+
+
 def of_links(lines):
     """`rgaps bench link` over RDMA of the same over TCP, and of perftest."""
     floor = lines[0]
-    links = {(line["transport"], line["size"]): line for line in lines[1:]}
+    yield from of_lane(lines, floor["ib_write_lat_8_b_us"], floor["ib_write_bw_65536_mib_s"])
+    links = {(line["transport"], line["size"]): line for line in lines if "transport" in line}
     for (transport, size), line in links.items():
         if transport == "rdma":
             over_tcp = links["tcp", size]

@@ -21,6 +21,7 @@ pub use subscribe::{subscribe, Subscribe};
 use crate::exchange::Wait;
 use rgaps::Domain;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Lanes of a link at most.
 pub const LANES_MAX: usize = 8;
@@ -102,9 +103,11 @@ pub struct Plan {
 const BYTES_MAX: u64 = 2 << 30;
 /// Of bare TCP, which uses its memory again.
 const REGION_BYTES: u64 = 256 << 20;
-/// Most messages of a round, one at a time and in the burst.
+/// Most messages of a round that go one at a time.
 const SINGLE_MAX: u64 = 32;
-const BURST_MAX: u64 = 64;
+/// A burst is long enough to forget its beginning: so many bytes, but no fewer and no more messages than these.
+const BURST_BYTES: u64 = 32 << 20;
+const BURST: RangeInclusive<u64> = 64..=512;
 const THESIS_MAX: u64 = 8;
 
 /// How a message goes without rgaps.
@@ -127,7 +130,8 @@ impl Plan {
             .messages
             .clamp(1, SINGLE_MAX)
             .min((budget / 2).max(1));
-        let burst = (budget / 2 / options.topics as u64).clamp(1, BURST_MAX);
+        let burst = (BURST_BYTES / size).clamp(*BURST.start(), *BURST.end());
+        let burst = burst.min(budget / 2 / options.topics as u64).max(1);
         Plan {
             domain: options.domain,
             to: options.to,
