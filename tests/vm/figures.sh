@@ -24,10 +24,6 @@ perftest_run() {
 # column PROGRAM N: of the line of figures, the only one that begins with a number.
 column() { awk -v n="$2" '$1 ~ /^[0-9]+$/ { print $n }' /tmp/"$1"; }
 
-# The emulator carries out `rep movsb`, with which glibc copies much, byte by byte, and everything else in larger pieces;
-# no processor does. So rings, which copy, are also measured without it.
-vector_copies=GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000
-
 # verbs_run NAME COMMAND...: leaves its lines in /tmp/channels.
 verbs_run() {
   barrier "$1-$round"
@@ -49,11 +45,9 @@ for round in $(seq "$rounds"); do
     "$round" "$(column ib_write_lat 5)" "$(column ib_write_lat 8)" "$(column ib_write_bw 4)" >>/tmp/channels
   verbs_run rate $check "$ROLE" 10.9.0.2 rate
   verbs_run lane target/release/examples/lane-check "$ROLE" 10.9.0.2
-  verbs_run rate-vector-copies env $vector_copies $check "$ROLE" 10.9.0.2 rate
 done
 round=all
 verbs_run copying $check copying
-verbs_run copying-vector-copies env $vector_copies $check copying
 verbs_run switches $check "$ROLE" 10.9.0.2 switches
 
 # System calls of 4000 frames in batches less those of 2000: of 2000, without beginning and end. On Soft-RoCE a doorbell is one.
