@@ -1,5 +1,5 @@
 //! Flows that have ended, which do not begin again. What is said of a stream comes in a flow of its own, before or after that
-//! its publishers' flows end; so each side remembers for a while which have ended.
+//! its publishers' flows end; so a publisher that is back has its streams begin again, and an end that comes first is remembered.
 
 use crate::wire::{Source, Stream};
 use rgaps_transport::Flow;
@@ -16,37 +16,37 @@ fn flow(stream: u64, publisher: u64) -> Flow {
     }
 }
 
-/// The sending side's: publishers that were gone from a topic, and the streams that they were in.
+/// The sending side's: publishers that were gone from a topic, the last ones.
 #[derive(Default)]
-pub struct Gone(VecDeque<Flow>);
+pub struct Gone(VecDeque<u64>);
 
 impl Gone {
-    /// Publishers are gone from a stream.
-    pub fn add(&mut self, stream: u64, publishers: &[u64]) {
-        self.0
-            .extend(publishers.iter().map(|gone| flow(stream, *gone)));
+    /// Publishers are gone.
+    pub fn add(&mut self, publishers: &[u64]) {
+        self.0.extend(publishers);
         let forgotten = self.0.len().saturating_sub(MAX_GONE);
         self.0.drain(..forgotten);
     }
 
-    /// Whether a publisher was gone from any.
-    pub fn has(&self, publisher: u64) -> bool {
-        self.0.iter().any(|gone| gone.incarnation == publisher)
+    /// Which of these are there again.
+    pub fn take_back<'a>(&mut self, publishers: impl Iterator<Item = &'a u64>) -> Vec<u64> {
+        let back: Vec<u64> = publishers
+            .filter(|publisher| self.0.contains(publisher))
+            .copied()
+            .collect();
+        self.0.retain(|gone| !back.contains(gone));
+        back
     }
+}
 
-    /// Whether a stream is to begin again under another number: by its flow alone the other side cannot tell a publisher that is back
-    /// from one whose end is still on its way, nor what is for more hosts than was said from what came before that word.
-    pub fn renews(&self, stream: u64, said: Option<&Stream>, sources: &[Source]) -> bool {
-        let grows = |source: &Source| {
-            let mut known = said.into_iter().flat_map(|said| &said.publishers);
-            let known = known.find(|known| known.publisher == source.publisher);
-            known.is_some_and(|known| !source.carry.iter().all(|on| known.carry.contains(on)))
-        };
-        let is_back = |source: &Source| self.0.contains(&flow(stream, source.publisher));
-        sources
-            .iter()
-            .any(|source| grows(source) || is_back(source))
-    }
+/// Whether a stream is to begin again under another number: messages are for more hosts than was said. That comes in a flow of its own,
+/// so they could come before it, and would not be carried on.
+pub fn grows(said: &Stream, sources: &[Source]) -> bool {
+    sources.iter().any(|source| {
+        let mut known = said.publishers.iter();
+        let known = known.find(|known| known.publisher == source.publisher);
+        known.is_some_and(|known| !source.carry.iter().all(|on| known.carry.contains(on)))
+    })
 }
 
 /// The landing side's: flows whose end was there before it was said that they are in their streams.
@@ -108,29 +108,27 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_that_is_back_has_its_stream_begin_again() {
+    fn publishers_that_were_gone_are_known_when_they_are_back() {
         let mut gone = Gone::default();
-        let said = stream(1, &[7, 8]);
-        let all = [source(7, &["c"]), source(8, &["c"])];
-        assert!(!gone.renews(1, Some(&said), &all));
-        gone.add(1, &[7]);
-        assert!(gone.has(7) && !gone.has(8));
-        // Nothing was said of it since perhaps.
-        assert!(gone.renews(1, Some(&said), &all) && gone.renews(1, None, &all));
-        assert!(!gone.renews(1, Some(&said), &all[1..]) && !gone.renews(2, Some(&said), &all));
+        gone.add(&[7, 8]);
+        assert_eq!(gone.take_back([6, 7].iter()), [7]);
+        // Once each time.
+        assert!(gone.take_back([7].iter()).is_empty());
+        gone.add(&[7]);
+        assert_eq!(gone.take_back([7, 8].iter()), [7, 8]);
         // Long ago.
-        gone.add(1, &[9; MAX_GONE]);
-        assert!(!gone.renews(1, Some(&said), &all));
+        gone.add(&[7]);
+        gone.add(&[9; MAX_GONE]);
+        assert!(gone.take_back([7].iter()).is_empty());
     }
 
     #[test]
     fn messages_for_more_hosts_have_their_stream_begin_again() {
-        let (gone, said) = (Gone::default(), stream(1, &[7]));
-        assert!(gone.renews(1, Some(&said), &[source(7, &["c", "d"])]));
-        // Fewer do not, nor do those of which nothing was said, or which are new.
-        assert!(!gone.renews(1, Some(&said), &[source(7, &[])]));
-        assert!(!gone.renews(1, Some(&said), &[source(8, &["d"])]));
-        assert!(!gone.renews(1, None, &[source(7, &["c", "d"])]));
+        let said = stream(1, &[7]);
+        assert!(grows(&said, &[source(7, &["c", "d"])]));
+        // Fewer do not, nor do those that are new.
+        assert!(!grows(&said, &[source(7, &[])]) && !grows(&said, &[source(7, &["c"])]));
+        assert!(!grows(&said, &[source(8, &["d"])]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::direct::reads_in;
 use super::routes::{self, Onward};
 use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
-use crate::ended::Gone;
+use crate::ended::{self, Gone};
 use crate::forward::{Limits, Order, Route};
 use crate::keys::Want;
 use crate::peer::Peer;
@@ -36,6 +36,8 @@ pub(super) struct Outward {
     publishers: BTreeSet<u64>,
     /// Publishers that were gone.
     gone: Gone,
+    /// One of them is back: its flows have ended in all streams that there are.
+    renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
     /// What its publishers have of quotas, or why not.
@@ -252,15 +254,11 @@ impl Coordinator {
                     .map(|p| p.incarnation),
             );
             let gone: Vec<u64> = topic.publishers.difference(&publishers).copied().collect();
-            let back = publishers.difference(&topic.publishers);
-            let back: Vec<u64> = back
-                .filter(|back| topic.gone.has(**back))
-                .copied()
-                .collect();
+            let come = publishers.difference(&topic.publishers);
+            let back = topic.gone.take_back(come);
             topic.publishers = publishers;
-            for (stream, _) in topic.streams.values() {
-                topic.gone.add(*stream, &gone);
-            }
+            topic.gone.add(&gone);
+            topic.renews |= !back.is_empty();
             let forwarder = forwarder(&self.forwarders, name);
             if !gone.is_empty() {
                 forwarder.order(Order::Gone(name.clone(), gone));
@@ -445,7 +443,7 @@ impl Coordinator {
         wants_history
     }
 
-    /// Streams begin again under other numbers where what is said of them could come too late ([`Gone::renews`]).
+    /// Streams begin again under other numbers where what is said of them could come too late.
     fn renew_streams(&mut self, name: &str, onward: &[Onward]) {
         let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
             return;
@@ -454,13 +452,14 @@ impl Coordinator {
         let streams: Vec<(String, u64)> = streams
             .map(|(host, (number, _))| (host.clone(), *number))
             .collect();
+        let renews = std::mem::take(&mut topic.renews);
         for (host, former) in streams {
             let Some(peer) = self.peers.get_mut(&host) else {
                 continue;
             };
             let sources = topic.sources(&host, row, onward);
             let said = peer.announced.get(&former);
-            if !topic.gone.renews(former, said, &sources) {
+            if !(renews || said.is_some_and(|said| ended::grows(said, &sources))) {
                 continue;
             }
             if let (Ok(number), Some((_, want))) = (random_u64(), topic.streams.remove(&host)) {
