@@ -156,8 +156,14 @@ fn mapped_by(name: &str) -> Vec<Option<String>> {
     loan.write(0, &[1; 9]).unwrap();
     loan.publish().unwrap();
     let sample = subscriber.recv_timeout(SOON).unwrap();
-    for (from, _) in known.mapped.lock().unwrap().iter() {
-        assert_eq!(rights(*from), "r--s", "a reader cannot write");
+    let mapped: Vec<usize> = known.mapped.lock().unwrap().iter().map(|of| of.0).collect();
+    for from in mapped {
+        // A segment may be told of just now, by another thread.
+        let begun = Instant::now();
+        while rights(from) != "r--s" {
+            assert!(begun.elapsed() < SOON, "a reader cannot write");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     assert!(contain(&known.mapped, sample.address(), 9));
     let said = std::mem::take(&mut *known.writable.lock().unwrap());
