@@ -156,15 +156,21 @@ fn mapped_by(name: &str) -> Vec<Option<String>> {
     loan.write(0, &[1; 9]).unwrap();
     loan.publish().unwrap();
     let sample = subscriber.recv_timeout(SOON).unwrap();
-    let mapped: Vec<usize> = known.mapped.lock().unwrap().iter().map(|of| of.0).collect();
-    for from in mapped {
-        // A segment may be told of just now, by another thread.
-        let begun = Instant::now();
-        while rights(from) != "r--s" {
-            assert!(begun.elapsed() < SOON, "a reader cannot write");
-            std::thread::sleep(Duration::from_millis(1));
+    // Another thread maps segments unasked: all that it tells of has been told.
+    let begun = Instant::now();
+    let mapped = loop {
+        let mapped = known.mapped.lock().unwrap();
+        if known.writable.lock().unwrap().len() == mapped.len() {
+            break mapped;
         }
+        drop(mapped);
+        assert!(begun.elapsed() < SOON, "what is mapped is told of");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    for (from, _) in mapped.iter() {
+        assert_eq!(rights(*from), "r--s", "a reader cannot write");
     }
+    drop(mapped);
     assert!(contain(&known.mapped, sample.address(), 9));
     let said = std::mem::take(&mut *known.writable.lock().unwrap());
     assert!(!said.is_empty());
