@@ -44,7 +44,7 @@ for round in 1 2 3; do
   large=$(column 1048576 4 ib_write_bw)
   printf '{"round": "%s", "ib_write_lat_8_b_us": %s, "ib_write_bw_65536_mib_s": %s, "ib_write_bw_1048576_mib_s": %s}\n' \
     $round "$latency" "$small" "$large" | tee -a "$RESULTS/link.jsonl"
-  # Two processors, so that lanes poll as perftest does.
+  # A lane by itself, both of its ends here as well.
   timeout $WAIT_S target/release/examples/lane-check b $ADDRESS >/dev/null &
   server=$!
   until_true "lane-check to listen" listens 7481

@@ -25,12 +25,11 @@ def of_channels(lines):
     latency, rate = floor["ib_write_lat_8_b_us"], floor["ib_write_bw_65536_mib_s"]
     yield from of_lane(lines, latency, rate)
     for line in lines:
-        run = line["run"]
         if "latency_8_b_us" in line:
             yield f"channel_p50_{line['waiting']}", line["latency_8_b_us"]["p50"] / latency
         if "stream_64_kib_mib_s" in line:
             way = "direct" if line["direct"] else "ring"
-            yield f"channel_{way}_{run.replace('-', '_')}", line["stream_64_kib_mib_s"] / rate
+            yield f"channel_{way}_rate", line["stream_64_kib_mib_s"] / rate
 
 
 def of_links(lines):

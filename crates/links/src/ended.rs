@@ -5,7 +5,7 @@ use crate::wire::{Source, Stream};
 use rgaps_transport::Flow;
 use std::collections::VecDeque;
 
-/// Flows that are remembered on either side.
+/// Publishers that the sending side remembers, of a topic, and flows that the landing side does, of a link.
 const MAX_GONE: usize = 1024;
 const MAX_EARLY: usize = 256;
 

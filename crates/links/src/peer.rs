@@ -104,8 +104,8 @@ pub struct Peer {
     pub names: BTreeMap<u64, String>,
     /// Streams of which what is not acknowledged went another way.
     pub moved: BTreeSet<u64>,
-    /// Streams that ended just now, of which the thread that forwards them is to hear.
-    pub ended: Vec<u64>,
+    /// Streams that ended just now, and their topics: whoever forwards these is to hear of it.
+    pub ended: Vec<(u64, String)>,
     /// Flows from there that ended before it was heard of them.
     pub early_ends: Early,
     /// Something that was said was given up.
@@ -320,7 +320,7 @@ impl Peer {
         self.through
             .reached
             .retain(|(stream, _), _| *stream != number);
-        self.ended.push(number);
+        self.ended.push((number, topic.to_owned()));
     }
 
     /// A publisher's flow has ended: where its messages landed.

@@ -46,12 +46,6 @@ impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
         let heard = match heard {
             Heard::News(news) => return self.learn(news),
-            Heard::Over(stream) => {
-                if let Some(peer) = self.peers.get_mut(host) {
-                    peer.say(self.own.incarnation, &Said::Over(stream));
-                }
-                return;
-            }
             heard => heard,
         };
         let was_dirty = std::mem::replace(&mut self.dirty, true);
@@ -109,6 +103,11 @@ impl Coordinator {
                     tracing::error!(host, "a host says what it may not: {error:#}");
                 }
             },
+            Heard::Over(stream) => {
+                peer.say(self.own.incarnation, &Said::Over(stream));
+                // It changes nothing here.
+                self.dirty = was_dirty;
+            }
             Heard::Room => {
                 if let Some(link) = peer.linked() {
                     link.retry();
@@ -184,7 +183,7 @@ impl Coordinator {
                 }
                 peer.tell_given_up();
             }
-            Heard::Event(_) | Heard::News(_) | Heard::Over(_) => {}
+            Heard::Event(_) | Heard::News(_) => {}
         }
     }
 

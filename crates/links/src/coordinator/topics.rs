@@ -290,13 +290,12 @@ impl Coordinator {
             .collect();
         for name in over {
             self.end_topic(&name);
-            self.tell_over(&name);
         }
         for (name, wants) in wanted {
             let onward = onward.get(&name).map_or(&[][..], Vec::as_slice);
             self.reconcile_topic(&name, wants, onward);
-            self.tell_over(&name);
         }
+        self.order_over();
         self.routes.restarted.clear();
         self.serve(&onward);
         self.tell_reached();
@@ -310,12 +309,12 @@ impl Coordinator {
         }
     }
 
-    /// Hosts hear that streams of a topic are over when the thread that forwards it has closed them, and has taken again what
+    /// Hosts hear that streams are over when the threads that forward their topics have closed them, and have taken again what
     /// goes on in others: what comes after that word is thrown away there.
-    fn tell_over(&mut self, name: &str) {
+    fn order_over(&mut self) {
         for (host, peer) in &mut self.peers {
-            for stream in peer.ended.drain(..) {
-                forwarder(&self.forwarders, name).order(Order::Over(host.clone(), stream));
+            for (stream, topic) in peer.ended.drain(..) {
+                forwarder(&self.forwarders, &topic).order(Order::Over(host.clone(), stream));
             }
         }
     }
@@ -457,9 +456,9 @@ impl Coordinator {
             let Some(peer) = self.peers.get_mut(&host) else {
                 continue;
             };
-            let sources = topic.sources(&host, row, onward);
             let said = peer.announced.get(&former);
-            if !(renews || said.is_some_and(|said| ended::grows(said, &sources))) {
+            let grows = |said| ended::grows(said, &topic.sources(&host, row, onward));
+            if !(renews || said.is_some_and(grows)) {
                 continue;
             }
             if let (Ok(number), Some((_, want))) = (random_u64(), topic.streams.remove(&host)) {

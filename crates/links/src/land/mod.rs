@@ -29,7 +29,7 @@ const MAX_STRANGERS: usize = 1024;
 /// Flows and streams that have no place, and are known by it.
 const MAX_REFUSED: usize = 8192;
 
-/// What a link tells the coordinator.
+/// What links, and the threads that forward to them, tell the coordinator.
 #[derive(Debug)]
 pub enum Heard {
     /// Something happened.

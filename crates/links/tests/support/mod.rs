@@ -152,6 +152,11 @@ pub fn ports(count: usize) -> Vec<u16> {
 
 /// So many hosts that know of each other; `more` goes into each `[links]`.
 pub fn hosts(count: usize, more: &str) -> Vec<Host> {
+    hosts_started(count, more, Host::start)
+}
+
+/// The same, each started so: with its name and `[links]`.
+pub fn hosts_started(count: usize, more: &str, start: fn(&str, &str) -> Host) -> Vec<Host> {
     let ports = ports(count);
     (0..count)
         .map(|at| {
@@ -166,7 +171,7 @@ pub fn hosts(count: usize, more: &str) -> Vec<Host> {
                 ports[at],
                 others.join(", ")
             );
-            Host::start(&name, &links)
+            start(&name, &links)
         })
         .collect()
 }

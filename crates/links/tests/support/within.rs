@@ -1,6 +1,6 @@
 //! Links within the test's process.
 
-use crate::support::{ports, Host};
+use crate::support::{hosts_started, Host};
 use rgaps_links::plane::News;
 use rgaps_links::Coordinator;
 use rgaps_transport::Rdma;
@@ -47,15 +47,6 @@ impl Drop for Links {
 
 /// Two hosts without links, that know of each other; the first one opens the lanes.
 pub fn hosts_without_links(more: &str) -> [Host; 2] {
-    let ports = ports(2);
-    [0, 1].map(|at| {
-        let name = ["host-a", "host-b"][at];
-        let links = format!(
-            "host = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
-             connect = [\"tcp/127.0.0.1:{}\"]\n{more}",
-            ports[at],
-            ports[1 - at]
-        );
-        Host::start_whole(name, &links)
-    })
+    let hosts = hosts_started(2, more, Host::start_whole).try_into();
+    hosts.ok().expect("there are two")
 }
