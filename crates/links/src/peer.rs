@@ -9,7 +9,7 @@ use crate::through::Through;
 use crate::wire::{clip_to, Said, Stream, SAID};
 use rgaps::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, LinkStatus, Sent};
+use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, LinkStatus, Meta, Sent};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -267,7 +267,7 @@ impl Peer {
             self.said_open = true;
         }
         while let Some(bytes) = self.unsaid.front() {
-            match link.send(flow, self.said, Arc::new(bytes.clone()), &[]) {
+            match link.send(flow, self.said, Arc::new(bytes.clone()), Meta::default()) {
                 Sent::Full => return,
                 Sent::Taken => {}
                 Sent::Never => {

@@ -1,5 +1,7 @@
-//! `lane-check ROLE ADDRESS`: one RDMA lane between two machines, measured: role `b` listens on its ADDRESS, `a` dials it.
-//! `lane-check local`: both in this process, over the network within it. Prints lines of JSON. Messages are in registered memory, as those of a host's pool are.
+//! `lane-check ROLE ADDRESS [POLL_US]`: one RDMA lane between two machines, measured: role `b` listens on its ADDRESS, `a` dials
+//! it. `lane-check local`: both in this process, over the network within it. Prints lines of JSON: of small messages to and
+//! fro, whose lanes poll for so long, or sleep; where they sleep, of streams of large ones, too. Messages are in registered
+//! memory, as those of a host's pool are.
 
 use rgaps_transport::*;
 use rgaps_verbs::in_process::{Faults, Network};
@@ -9,6 +11,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7481;
@@ -63,6 +66,42 @@ impl Place for Slot {
     }
 }
 
+/// What somebody may wait for; who counts wakes who waits, once.
+struct Count {
+    so_far: AtomicU64,
+    wanted: AtomicU64,
+    waits: Thread,
+}
+
+impl Count {
+    /// For this thread.
+    fn new() -> Self {
+        Self {
+            so_far: AtomicU64::new(0),
+            wanted: AtomicU64::new(u64::MAX),
+            waits: std::thread::current(),
+        }
+    }
+
+    fn add(&self) {
+        if self.so_far.fetch_add(1, SeqCst) + 1 == self.wanted.load(SeqCst) {
+            self.waits.unpark();
+        }
+    }
+
+    fn until(&self, what: &str, wanted: u64) -> Result<(), Box<dyn Error>> {
+        self.wanted.store(wanted, SeqCst);
+        let start = Instant::now();
+        while self.so_far.load(SeqCst) < wanted {
+            if start.elapsed() > LIMIT {
+                return Err(format!("waited {LIMIT:?} for {what}").into());
+            }
+            std::thread::park_timeout(LIMIT);
+        }
+        Ok(())
+    }
+}
+
 /// One of the two.
 struct Here {
     is_a: bool,
@@ -70,8 +109,8 @@ struct Here {
     memory: Arc<Allocation>,
     next: AtomicU64,
     link: OnceLock<Link>,
-    came: AtomicU64,
-    acknowledged: AtomicU64,
+    came: Count,
+    acknowledged: Count,
     times: Mutex<(Instant, Vec<f64>)>,
     me: std::sync::Weak<Here>,
 }
@@ -93,27 +132,27 @@ impl Here {
         let incarnation = if self.is_a { 1 } else { 2 };
         let payload = Arc::new(self.slot(true, topic, bytes));
         let link = self.link.get().expect("it was made");
-        link.send(flow(topic, incarnation), sequence, payload, &[])
+        link.send(flow(topic, incarnation), sequence, payload, Meta::default())
     }
 
     /// Small messages go to and fro, from within the lane's own thread.
     fn came(&self, topic: u64, sequence: u64) {
-        self.came.fetch_add(1, SeqCst);
         if topic != SMALL {
-            return;
+            return self.came.add();
         }
         if self.is_a {
             let mut times = self.times.lock().expect("nobody panics");
             let us = times.0.elapsed().as_secs_f64() * 1e6 / 2.0;
             times.1.push(us);
             times.0 = Instant::now();
-            if sequence + 1 == ROUNDS {
-                return;
+            drop(times);
+            if sequence + 1 < ROUNDS {
+                self.send(SMALL, sequence + 1, 8);
             }
-            self.send(SMALL, sequence + 1, 8);
         } else {
             self.send(SMALL, sequence, 8);
         }
+        self.came.add();
     }
 }
 
@@ -126,9 +165,9 @@ impl Owner for Ears {
 
     fn event(&self, event: Event) {
         if let Event::Acknowledged { flow, .. } = event {
-            self.0
-                .acknowledged
-                .fetch_add(u64::from(flow.topic == LARGE), SeqCst);
+            if flow.topic == LARGE {
+                self.0.acknowledged.add();
+            }
         }
     }
 }
@@ -160,24 +199,28 @@ fn voluntary_switches() -> Result<u64, Box<dyn Error>> {
     Ok(all)
 }
 
-fn measure(here: &Arc<Here>) -> Result<(), Box<dyn Error>> {
-    latency(here)?;
+fn measure(here: &Arc<Here>, polls: Duration) -> Result<(), Box<dyn Error>> {
+    latency(here, polls)?;
+    if !polls.is_zero() {
+        return Ok(());
+    }
     stream(here, 0..STREAM_FIRST, "lane_first_64_kib_mib_s")?;
     let counted = STREAM_FIRST..STREAM_FIRST + STREAM_MESSAGES;
     stream(here, counted, "lane_stream_64_kib_mib_s")
 }
 
-fn latency(here: &Arc<Here>) -> Result<(), Box<dyn Error>> {
+fn latency(here: &Arc<Here>, polls: Duration) -> Result<(), Box<dyn Error>> {
     let switches = voluntary_switches()?;
     here.times.lock().expect("nobody panics").0 = Instant::now();
     here.send(SMALL, 0, 8);
-    until("the small ones", || here.came.load(SeqCst) == ROUNDS)?;
+    here.came.until("the small ones", ROUNDS)?;
     let switches = voluntary_switches()? - switches;
     let mut times = here.times.lock().expect("nobody panics").1.clone();
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[(times.len() as f64 * part) as usize];
     println!(
-        "{{\"lane_latency_8_b_us\": {{\"p50\": {}, \"p99\": {}}}, \"voluntary_switches_per_1000\": {}}}",
+        "{{\"waiting\": \"{}\", \"lane_latency_8_b_us\": {{\"p50\": {}, \"p99\": {}}}, \"voluntary_switches_per_1000\": {}}}",
+        if polls.is_zero() { "slept" } else { "polled" },
         at(0.5),
         at(0.99),
         switches * 1000 / ROUNDS
@@ -191,15 +234,17 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
     let start = Instant::now();
     for sequence in messages.clone() {
         // No more than have memory.
-        until("places", || {
-            sequence - here.acknowledged.load(SeqCst) < SLOTS as u64 / 2
-        })?;
+        let acknowledged = here.acknowledged.so_far.load(SeqCst);
+        if sequence - acknowledged >= SLOTS as u64 / 2 {
+            let wanted = sequence - SLOTS as u64 / 4;
+            here.acknowledged.until("places", wanted)?;
+        }
         if here.send(LARGE, sequence, STREAM_BYTES) != Sent::Taken {
             return Err("the link is full".into());
         }
     }
-    let acknowledged = || here.acknowledged.load(SeqCst) == messages.end;
-    until("the large ones", acknowledged)?;
+    let all = messages.end;
+    here.acknowledged.until("the large ones", all)?;
     let mib = ((messages.end - messages.start) as usize * STREAM_BYTES) as f64 / f64::from(1 << 20);
     let mib_s = mib / start.elapsed().as_secs_f64();
     let counts = link.status().counts.rdma;
@@ -219,6 +264,7 @@ fn end(
     device: Arc<Device>,
     listen: Option<SocketAddr>,
     dial: Option<SocketAddr>,
+    polls: Duration,
 ) -> Result<(Arc<Here>, Endpoint, Registered), Box<dyn Error>> {
     let incarnation = if is_a { 1 } else { 2 };
     let endpoint = Endpoint::new(EndpointConfig {
@@ -229,7 +275,10 @@ fn end(
         rdma: Some(Rdma {
             rails: vec![device],
             trusted_fabric: true,
-            channel: ChannelConfig::default(),
+            channel: ChannelConfig {
+                spin: polls,
+                ..ChannelConfig::default()
+            },
         }),
     })?;
     let memory = Allocation::new(2 * SLOTS * STREAM_BYTES);
@@ -240,8 +289,8 @@ fn end(
         memory,
         next: AtomicU64::new(0),
         link: OnceLock::new(),
-        came: AtomicU64::new(0),
-        acknowledged: AtomicU64::new(0),
+        came: Count::new(),
+        acknowledged: Count::new(),
         times: Mutex::new((Instant::now(), Vec::new())),
         me: me.clone(),
     });
@@ -269,13 +318,14 @@ fn lanes(here: &Here) -> usize {
 fn local() -> Result<(), Box<dyn Error>> {
     let network = Network::new(Faults::default());
     let listen = Some("127.0.0.1:0".parse()?);
-    let b = end(false, network.device("b")?, listen, None)?;
-    let a = end(true, network.device("a")?, None, b.1.local_addr())?;
+    let polls = Duration::ZERO;
+    let b = end(false, network.device("b")?, listen, None, polls)?;
+    let a = end(true, network.device("a")?, None, b.1.local_addr(), polls)?;
     until("a lane", || lanes(&a.0) > 0 && lanes(&b.0) > 0)?;
-    measure(&a.0)
+    measure(&a.0, polls)
 }
 
-fn between_machines(role: &str, address: &str) -> Result<(), Box<dyn Error>> {
+fn between_machines(role: &str, address: &str, polls: Duration) -> Result<(), Box<dyn Error>> {
     let is_a = role == "a";
     let address = SocketAddr::new(address.parse()?, PORT);
     let verbs = Verbs::load()?;
@@ -288,14 +338,17 @@ fn between_machines(role: &str, address: &str) -> Result<(), Box<dyn Error>> {
         Some(address).filter(|_| !is_a),
         Some(address).filter(|_| is_a),
     );
-    let (here, _endpoint, _registered) = end(is_a, device, listen, dial)?;
+    let (here, _endpoint, _registered) = end(is_a, device, listen, dial, polls)?;
     until("a lane", || lanes(&here) > 0)?;
     if is_a {
-        return measure(&here);
+        return measure(&here, polls);
     }
-    until("all messages", || {
-        here.came.load(SeqCst) == ROUNDS + STREAM_FIRST + STREAM_MESSAGES
-    })?;
+    let streams = if polls.is_zero() {
+        STREAM_FIRST + STREAM_MESSAGES
+    } else {
+        0
+    };
+    here.came.until("all messages", ROUNDS + streams)?;
     until("their end", || lanes(&here) == 0)
 }
 
@@ -304,8 +357,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["local"] => local()?,
-        [role @ ("a" | "b"), address] => between_machines(role, address)?,
-        _ => return Err("lane-check a|b ADDRESS, or lane-check local".into()),
+        [role @ ("a" | "b"), address] => between_machines(role, address, Duration::ZERO)?,
+        [role @ ("a" | "b"), address, us] => {
+            between_machines(role, address, Duration::from_micros(us.parse()?))?
+        }
+        _ => return Err("lane-check a|b ADDRESS [POLL_US], or lane-check local".into()),
     }
     // Not in the order in which things end otherwise: what was measured is said.
     std::process::exit(0);

@@ -3,8 +3,8 @@
 //! line of JSON. Up to 4096 bytes go to and fro, one at a time; larger ones go one way, as many as there is memory for
 //! at once. `SPIN_US` is how long lanes poll.
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, LaneKind, Link, LinkConfig, Owner, Payload,
-    Peer, Place, Rdma, Registered, Room, Security, Sent, Wish,
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, LaneKind, Link, LinkConfig, Meta, Owner,
+    Payload, Peer, Place, Rdma, Registered, Room, Security, Sent, Wish,
 };
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ struct Ends {
 impl Ends {
     fn send(&self, sequence: u64) {
         let link = self.link.get().expect("set at the start");
-        let sent = link.send(FLOW, sequence, Arc::clone(&self.payload), &[]);
+        let sent = link.send(FLOW, sequence, Arc::clone(&self.payload), Meta::default());
         assert_eq!(sent, Sent::Taken);
     }
 

@@ -5,8 +5,8 @@
 //! Small: 64 bytes to and fro, answered by whoever gets them; bare TCP's floor is the same with `read` and `write`.
 #![forbid(unsafe_code)]
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Owner, Payload, Peer, Place,
-    Room, Security, Sent,
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Meta, Owner, Payload, Peer,
+    Place, Room, Security, Sent,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -119,7 +119,7 @@ impl Memory {
     fn send(&self, sequence: u64) {
         let link = self.link.get().unwrap();
         assert_eq!(
-            link.send(FLOW, sequence, self.answer.clone(), &[]),
+            link.send(FLOW, sequence, self.answer.clone(), Meta::default()),
             Sent::Taken
         );
     }
@@ -239,7 +239,9 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
     let payload: Arc<dyn Payload> = Arc::new(vec![1u8; size]);
     let wait = |on: &Receiver<u64>| on.recv_timeout(LIMIT).expect("a message within the limit");
     let send = |sequence| {
-        let sent = a.link.send(FLOW, sequence, payload.clone(), &[]);
+        let sent = a
+            .link
+            .send(FLOW, sequence, payload.clone(), Meta::default());
         assert_eq!(sent, Sent::Taken);
     };
     // Lanes are open, and memory was touched.

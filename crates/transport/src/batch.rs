@@ -9,6 +9,8 @@ use std::sync::Arc;
 const BATCH_FRAMES: usize = 32;
 /// Their heads and payloads.
 pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
+/// Frames of a short one.
+pub(crate) const FEW_FRAMES: usize = 4;
 /// A batch ends after so many bytes of payloads.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -51,6 +53,10 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) fn is_empty(&self) -> bool {
         self.done == self.bytes
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.items.len() <= FEW_FRAMES
     }
 
     pub(crate) fn has_room(&self) -> bool {

@@ -89,10 +89,10 @@ fn a_message_that_comes_again_counts_as_a_duplicate() {
     }
 }
 
-/// Places that are asked for at once of 40 messages of this size.
-fn asked_for(bytes: u64) -> usize {
+/// Places that are asked for at once of so many messages of this size.
+fn asked_for(messages: u64, bytes: u64) -> usize {
     let mut sender = opened();
-    for sequence in 0..40 {
+    for sequence in 0..messages {
         let span = Span {
             offset: sequence * bytes,
             bytes,
@@ -107,8 +107,8 @@ fn asked_for(bytes: u64) -> usize {
 
 #[test]
 fn many_places_are_asked_for_where_they_are_small() {
-    assert_eq!(asked_for(20 << 10), 32);
-    assert_eq!(asked_for(64 << 10), 16);
-    assert_eq!(asked_for(300 << 10), 4);
-    assert_eq!(asked_for(5 << 20), 4);
+    assert_eq!(asked_for(100, 20 << 10), 64);
+    assert_eq!(asked_for(100, 128 << 10), 32);
+    assert_eq!(asked_for(40, 300 << 10), 13);
+    assert_eq!(asked_for(40, 5 << 20), 4);
 }

@@ -11,7 +11,7 @@ use crate::owner::{Event, Owner, Payload, Place, Room};
 use crate::places::Landings;
 use crate::receiver::{Receiver, ReceiverConfig};
 use crate::sender::{Offered, Sender, SenderConfig};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Frames without payload that wait for a lane; a peer that does not read while it asks for more is cut off.
@@ -211,8 +211,15 @@ fn arrive(owner: &dyn Owner, flow: Flow, arrival: Arrival) -> Result<u32, Arriva
                 return Ok(window);
             }
             memory.copy_from_slice(message);
-            let meta = Meta::new(meta).expect("the frame's check bounds it");
-            return commit(sequence, place, meta, window);
+            return match place.commit(sequence, meta) {
+                Ok(()) => Ok(window),
+                Err(place) => Err(Arrival::Placed {
+                    sequence,
+                    place,
+                    meta: Meta::new(meta).expect("the frame's check bounds it"),
+                    window,
+                }),
+            };
         }
         Arrival::Placed {
             sequence,
@@ -220,22 +227,18 @@ fn arrive(owner: &dyn Owner, flow: Flow, arrival: Arrival) -> Result<u32, Arriva
             meta,
             window,
         } => {
-            return commit(sequence, place, meta, window);
+            return match place.commit(sequence, meta.as_slice()) {
+                Ok(()) => Ok(window),
+                Err(place) => Err(Arrival::Placed {
+                    sequence,
+                    place,
+                    meta,
+                    window,
+                }),
+            };
         }
     }
     Ok(0)
-}
-
-fn commit(sequence: u64, place: Box<dyn Place>, meta: Meta, window: u32) -> Result<u32, Arrival> {
-    match place.commit(sequence, meta.as_slice()) {
-        Ok(()) => Ok(window),
-        Err(place) => Err(Arrival::Placed {
-            sequence,
-            place,
-            meta,
-            window,
-        }),
-    }
 }
 
 /// Both ends.
@@ -250,7 +253,7 @@ pub(crate) struct Driver {
     out: BTreeMap<u32, Out>,
     dirty: Vec<u32>,
     stuck: Option<u32>,
-    taken: HashMap<(Flow, u64), (Vec<u8>, usize)>,
+    taken: BTreeMap<(Flow, u64), (Vec<u8>, usize)>,
     /// What comes in its turn; a flow stays here until it is closed.
     arrivals: BTreeMap<Flow, Arrivals>,
     /// Flows whose owner could not take the first.
@@ -283,7 +286,7 @@ impl Driver {
             out: BTreeMap::new(),
             dirty: Vec::new(),
             stuck: None,
-            taken: HashMap::new(),
+            taken: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             ready: VecDeque::new(),
             deliveries: VecDeque::new(),
@@ -305,11 +308,9 @@ impl Driver {
         flow: Flow,
         sequence: u64,
         payload: Arc<dyn Payload>,
-        meta: &[u8],
+        meta: Meta,
     ) -> Sent {
-        let (bytes, Some(meta)) = (payload.bytes() as u64, Meta::new(meta)) else {
-            return Sent::Never;
-        };
+        let bytes = payload.bytes() as u64;
         let ready = payload.ready() as u64;
         let offset = self.next_base;
         let span = crate::link::Span { offset, bytes };

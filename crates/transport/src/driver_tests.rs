@@ -281,8 +281,8 @@ impl World {
             if sequence < count && self.random.one_in(8) {
                 let bytes = sizes[self.random.below(5) as usize];
                 let payload = Arc::new(content(flow, sequence, bytes));
-                let meta = sequence.to_le_bytes();
-                match self.ends[end].send(flow, sequence, payload, &meta) {
+                let meta = Meta::new(&sequence.to_le_bytes()).unwrap();
+                match self.ends[end].send(flow, sequence, payload, meta) {
                     Sent::Taken => sent[end][of] += 1,
                     Sent::Full => {}
                     Sent::Never => panic!("{sequence} was refused"),

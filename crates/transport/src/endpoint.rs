@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::cursors::Ring;
 use crate::driver::Driver;
-use crate::frame::{Flow, LaneKey, ResetReason, Wish};
+use crate::frame::{Flow, LaneKey, Meta, ResetReason, Wish};
 use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
 use crate::places::Landings;
@@ -473,9 +473,8 @@ impl Link {
         self.0 .0.open(flow, first, reliable, retained_max);
     }
 
-    /// A message; it does not block. Sequences go up, and what they leave out is missed at the peer. A
-    /// description has at most [`crate::frame::META_BYTES_MAX`] bytes.
-    pub fn send(&self, flow: Flow, sequence: u64, payload: Arc<dyn Payload>, meta: &[u8]) -> Sent {
+    /// A message; it does not block. Sequences go up, and what they leave out is missed at the peer.
+    pub fn send(&self, flow: Flow, sequence: u64, payload: Arc<dyn Payload>, meta: Meta) -> Sent {
         self.0 .0.send(flow, sequence, payload, meta)
     }
 

@@ -5,10 +5,11 @@
 //! 0      1        2         4            8
 //! | kind | version | 0 | body bytes | body ...
 //! ```
-//! The decoder copies fixed numbers, checks each, takes no memory and cannot panic. Whether what a
+//! The decoder copies fixed numbers and checks each, takes memory for a description only, and cannot panic. Whether what a
 //! frame says is true (a cursor, a grant, a place) only the link knows, and checks.
 
 use crate::wire::{Fields, Sink};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The version of all frames; peers name theirs in every header.
@@ -35,36 +36,20 @@ pub struct Flow {
     pub incarnation: u64,
 }
 
-/// A message's description, in place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Meta {
-    bytes: [u8; META_BYTES_MAX],
-    length: u16,
-}
+/// A message's description. Clones share its bytes.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Meta(Option<Arc<[u8]>>);
 
 impl Meta {
     /// A description; `None` if it is longer than [`META_BYTES_MAX`].
     pub fn new(from: &[u8]) -> Option<Self> {
-        let mut bytes = [0; META_BYTES_MAX];
-        bytes.get_mut(..from.len())?.copy_from_slice(from);
-        Some(Self {
-            bytes,
-            length: u16::try_from(from.len()).ok()?,
-        })
+        let is_short = from.len() <= META_BYTES_MAX;
+        is_short.then(|| Self((!from.is_empty()).then(|| from.into())))
     }
 
     /// Its bytes.
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-}
-
-impl Default for Meta {
-    fn default() -> Self {
-        Self {
-            bytes: [0; META_BYTES_MAX],
-            length: 0,
-        }
+        self.0.as_deref().unwrap_or_default()
     }
 }
 
@@ -201,7 +186,7 @@ impl ResetReason {
 }
 
 /// A frame without the message's bytes that may follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// The first on a lane, in both directions.
     Hello {
@@ -382,7 +367,7 @@ pub enum DecodeError {
 }
 
 /// What came of decoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A frame, and how many bytes it took.
     Frame(Frame, usize),
@@ -511,10 +496,10 @@ impl Frame {
                 sequence,
                 charge_end,
                 bytes,
-                meta,
+                ref meta,
             } => {
                 sink.flow(flow).u64(sequence).u64(charge_end).u64(bytes);
-                sink.meta(&meta);
+                sink.meta(meta);
             }
             Self::Grant {
                 flow,
@@ -569,14 +554,14 @@ impl Frame {
                 sink.u8(reason as u8).u64(ours);
             }
             Self::Goodbye => {}
-            Self::Channel { rail, address } => {
-                sink.u8(rail).meta(&address);
+            Self::Channel { rail, ref address } => {
+                sink.u8(rail).meta(address);
             }
             Self::Ready { step } => {
                 sink.u8(step);
             }
-            Self::NoChannel { why } => {
-                sink.meta(&why);
+            Self::NoChannel { ref why } => {
+                sink.meta(why);
             }
         }
         let written = sink.written();
@@ -742,7 +727,7 @@ fn decode_meta(from: &mut Fields<'_>) -> Option<Result<Meta, &'static str>> {
     let Some(meta) = all.get(..length).and_then(Meta::new) else {
         return Some(Err("meta_bytes"));
     };
-    let zero = all[length..].iter().all(|byte| *byte == 0);
+    let zero = all[length..] == [0; META_BYTES_MAX][length..];
     Some(zero.then_some(meta).ok_or("meta"))
 }
 

@@ -17,6 +17,7 @@ mod counts_tests;
 pub mod credits;
 mod driver;
 mod endpoint;
+mod entries;
 pub mod frame;
 mod hello;
 mod lane;

@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 /// What a lane has to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The lane.
     pub lane: u32,
@@ -42,7 +42,7 @@ pub struct Write {
 }
 
 /// What the owner has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Have a lane write this. If it has a payload, [`crate::Sender::written`] follows.
     Write(Write),

@@ -10,7 +10,7 @@ use crate::credits::ReceiveWindow;
 use crate::cursors::{Receiver as RingReceiver, Ring, Watermark};
 use crate::frame::{Flow, Frame, Lanes, Meta, LANES_MAX};
 use crate::link::{lie, Action, PeerLie, Span, Target, Write};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Flows of a link.
 pub const FLOWS_MAX: usize = 4096;
@@ -68,7 +68,7 @@ struct ReceiveFlow {
     tell: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     bytes: u64,
     charge_end: u64,
@@ -82,11 +82,34 @@ struct Grant {
     asked: Asked,
     place: Span,
     listed: Lanes,
-    lanes: BTreeSet<u32>,
-    /// Starts and ends of chunks that were admitted.
-    chunks: BTreeMap<u64, u64>,
+    /// Those of them that may still write there.
+    open: [bool; LANES_MAX],
+    /// Starts and ends of chunks that were admitted, in their order; those that touch are one.
+    chunks: Vec<(u64, u64)>,
     landed: u64,
     again: bool,
+}
+
+impl Grant {
+    fn position(&self, lane: u32) -> Option<usize> {
+        let numbers = self.listed.as_slice();
+        numbers.iter().position(|number| *number == lane)
+    }
+
+    fn may_write(&self, lane: u32) -> bool {
+        self.position(lane).is_some_and(|at| self.open[at])
+    }
+
+    /// Notes a chunk; false if it lies over another.
+    fn admit(&mut self, offset: u64, end: u64) -> bool {
+        let at = self.chunks.partition_point(|(start, _)| *start < end);
+        match at.checked_sub(1).map(|before| &mut self.chunks[before]) {
+            Some((_, before_end)) if *before_end > offset => return false,
+            Some((_, before_end)) if *before_end == offset => *before_end = end,
+            _ => self.chunks.insert(at, (offset, end)),
+        }
+        true
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +126,25 @@ struct Ended {
 struct ReceiveLane {
     ring: RingReceiver,
     heard_ms: u64,
-    admitted: VecDeque<(Frame, u64)>,
+    admitted: VecDeque<Admitted>,
+}
+
+/// A frame whose bytes are on their way.
+#[derive(Debug)]
+enum Admitted {
+    Eager {
+        flow: Flow,
+        sequence: u64,
+        charge_end: u64,
+        bytes: u32,
+        meta_bytes: u16,
+        /// Where in the ring.
+        offset: u64,
+    },
+    Chunk {
+        grant: u64,
+        bytes: u32,
+    },
 }
 
 /// The receiving end.
@@ -251,14 +292,23 @@ impl<P: Places> Receiver<P> {
             Frame::Open { flow, first } => self.opened(flow, first)?,
             Frame::Eager {
                 flow,
+                sequence,
+                charge_end,
                 cursor,
                 bytes,
-                ..
+                meta_bytes,
             } => {
                 self.open_flow(flow, "eager")?;
                 let from = self.lanes.get_mut(&lane).expect("found above");
                 let slot = from.ring.admit(cursor, u64::from(bytes))?;
-                from.admitted.push_back((*frame, slot.offset));
+                from.admitted.push_back(Admitted::Eager {
+                    flow,
+                    sequence,
+                    charge_end,
+                    bytes,
+                    meta_bytes,
+                    offset: slot.offset,
+                });
                 target = Some(Target::Ring(slot.offset));
             }
             Frame::Chunk {
@@ -268,7 +318,7 @@ impl<P: Places> Receiver<P> {
             } => {
                 let at = self.admit_chunk(lane, grant, offset, u64::from(bytes))?;
                 let from = self.lanes.get_mut(&lane).expect("found above");
-                from.admitted.push_back((*frame, at));
+                from.admitted.push_back(Admitted::Chunk { grant, bytes });
                 target = Some(Target::Region(at));
             }
             Frame::Request {
@@ -276,17 +326,14 @@ impl<P: Places> Receiver<P> {
                 sequence,
                 charge_end,
                 bytes,
-                meta,
+                ref meta,
             } => {
-                self.asked(
-                    flow,
-                    sequence,
-                    Asked {
-                        bytes,
-                        charge_end,
-                        meta,
-                    },
-                )?;
+                let asked = Asked {
+                    bytes,
+                    charge_end,
+                    meta: meta.clone(),
+                };
+                self.asked(flow, sequence, asked)?;
             }
             Frame::Abandon { grant } => {
                 if grant >= self.next_grant {
@@ -328,17 +375,14 @@ impl<P: Places> Receiver<P> {
             .get_mut(&lane)
             .and_then(|from| from.admitted.pop_front());
         match oldest {
-            Some((
-                Frame::Eager {
-                    flow,
-                    sequence,
-                    charge_end,
-                    bytes,
-                    meta_bytes,
-                    ..
-                },
+            Some(Admitted::Eager {
+                flow,
+                sequence,
+                charge_end,
+                bytes,
+                meta_bytes,
                 offset,
-            )) => {
+            }) => {
                 self.eager_landed(flow, sequence, charge_end, bytes, |actions| {
                     let take = Action::Take {
                         flow,
@@ -351,11 +395,8 @@ impl<P: Places> Receiver<P> {
                     actions.push_back(take);
                 })?;
                 let from = self.lanes.get_mut(&lane).expect("it had an oldest frame");
-                if from
-                    .admitted
-                    .iter()
-                    .all(|(frame, _)| !matches!(frame, Frame::Eager { .. }))
-                {
+                let is_large = |admitted: &Admitted| matches!(admitted, Admitted::Chunk { .. });
+                if from.admitted.iter().all(is_large) {
                     from.ring.consume();
                 }
                 if let Some(head) = from.ring.head_at_watermark() {
@@ -363,10 +404,8 @@ impl<P: Places> Receiver<P> {
                 }
                 self.advance(flow)?;
             }
-            Some((Frame::Chunk { grant, bytes, .. }, _)) => {
-                self.chunk_landed(grant, bytes.into())?
-            }
-            _ => {}
+            Some(Admitted::Chunk { grant, bytes }) => self.chunk_landed(grant, bytes.into())?,
+            None => {}
         }
         self.flush();
         Ok(())
@@ -591,14 +630,12 @@ impl<P: Places> Receiver<P> {
             .checked_add(bytes)
             .filter(|end| *end <= grant.place.bytes);
         let end = end.ok_or(lie("chunk", "it lies outside its message"))?;
-        if !grant.lanes.contains(&lane) {
+        if !grant.may_write(lane) {
             return Err(lie("chunk", "its lane is none of the grant's"));
         }
-        let before = grant.chunks.range(..end).next_back();
-        if before.is_some_and(|(_, before_end)| *before_end > offset) {
+        if !grant.admit(offset, end) {
             return Err(lie("chunk", "it lies over another"));
         }
-        grant.chunks.insert(offset, end);
         Ok(grant.place.offset + offset)
     }
 
@@ -675,8 +712,10 @@ impl<P: Places> Receiver<P> {
         let Some(grant) = self.grants.get_mut(&number) else {
             return;
         };
-        grant.lanes.remove(&lane);
-        if !grant.lanes.is_empty() {
+        if let Some(at) = grant.position(lane) {
+            grant.open[at] = false;
+        }
+        if grant.open.contains(&true) {
             return;
         }
         let ended = self.grants.remove(&number).expect("found above");
@@ -876,8 +915,7 @@ impl<P: Places> Receiver<P> {
                     remote: None,
                 }));
             }
-            while let Some((sequence, asked)) = state.pending.first_key_value() {
-                let (sequence, asked) = (*sequence, *asked);
+            while let Some((sequence, asked)) = state.pending.pop_first() {
                 let mut kept = state.kept.remove(&sequence);
                 if let Some(place) = kept.take_if(|place| place.bytes != asked.bytes) {
                     self.places.give(*flow, place);
@@ -891,10 +929,10 @@ impl<P: Places> Receiver<P> {
                     })
                 };
                 let Some(place) = kept.or_else(new) else {
+                    state.pending.insert(sequence, asked);
                     make_active(&mut self.active, *flow);
                     break;
                 };
-                state.pending.remove(&sequence);
                 let number = self.next_grant;
                 self.next_grant += 1;
                 self.grants.insert(
@@ -905,8 +943,8 @@ impl<P: Places> Receiver<P> {
                         asked,
                         place,
                         listed: lanes,
-                        lanes: numbers.iter().copied().collect(),
-                        chunks: BTreeMap::new(),
+                        open: std::array::from_fn(|at| at < numbers.len()),
+                        chunks: Vec::new(),
                         landed: 0,
                         again: false,
                     },

@@ -7,19 +7,15 @@
 
 use crate::credits::SendWindow;
 use crate::cursors::{Reserved, Ring, Sender as RingSender};
+use crate::entries::{Entries, Entry, Kind, State};
 use crate::frame::{
     Flow, Frame, Lanes, Meta, Remote, CHUNK_BYTES_MAX, LANES_MAX, MESSAGE_BYTES_MAX,
 };
 use crate::link::{lie, Action, PeerLie, Span, Target, Write};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Landing places that a flow asks for at a time, however large they are,
-const ASKS_MAX: usize = 4;
-/// and as long as they have no more bytes than this together: or small ones would wait for the way to the peer and back.
-const ASKS_SMALL_MAX: usize = 32;
-const ASKED_BYTES_MAX: u64 = 1 << 20;
-/// Entries of a flow that are looked at for something to send.
-const LOOK_AHEAD: usize = 64;
+/// Payloads that a lane has in hand if they are small.
+const WRITES_SMALL_MAX: usize = 32;
 /// Closed lanes that are remembered; a peer names older ones only if it is that far behind.
 const CLOSED_MAX: usize = 1024;
 
@@ -30,8 +26,10 @@ pub struct SenderConfig {
     pub eager_bytes_max: u64,
     /// Large messages are cut into chunks of this size.
     pub chunk_bytes: u32,
-    /// Payloads that a lane has in hand.
+    /// Payloads that a lane has in hand, however large they are,
     pub lane_writes_max: usize,
+    /// and as long as they have no more bytes than this together: or small ones would wait for each other's completion.
+    pub lane_bytes_max: u64,
     /// Bytes that a flow retains until they are acknowledged.
     pub retained_bytes_max: u64,
     /// Bytes that it retains while the peer has no lanes; then the oldest are given up.
@@ -46,6 +44,7 @@ impl Default for SenderConfig {
             eager_bytes_max: 16 << 10,
             chunk_bytes: 1 << 20,
             lane_writes_max: 4,
+            lane_bytes_max: 1 << 20,
             retained_bytes_max: 256 << 20,
             outage_bytes_max: 1 << 30,
             outage_ms: 10_000,
@@ -64,70 +63,6 @@ pub enum Offered {
     Never,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Waiting,
-    Sent {
-        lane: u32,
-    },
-    Asked {
-        lane: u32,
-    },
-    Granted {
-        grant: u64,
-        place: u64,
-        remote: Option<Remote>,
-        lanes: Lanes,
-        used: [bool; LANES_MAX],
-        sent: u64,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Message { span: Span, meta: Meta, busy: u32 },
-    Gap,
-    Close,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    first: u64,
-    next: u64,
-    kind: Kind,
-    charge_end: Option<u64>,
-    /// It was charged as nothing, so it cannot go eagerly.
-    large: bool,
-    state: State,
-    /// Grants up to this number were abandoned.
-    abandoned: u64,
-    /// Bytes of a message that are there, from the start on.
-    ready: u64,
-}
-
-impl Entry {
-    fn new(first: u64, next: u64, kind: Kind) -> Self {
-        Self {
-            first,
-            next,
-            kind,
-            charge_end: None,
-            large: false,
-            state: State::Waiting,
-            abandoned: 0,
-            ready: u64::MAX,
-        }
-    }
-
-    /// Of a message.
-    fn bytes(&self) -> u64 {
-        match self.kind {
-            Kind::Message { span, .. } => span.bytes,
-            Kind::Gap | Kind::Close => 0,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct SendFlow {
     reliable: bool,
@@ -136,7 +71,7 @@ struct SendFlow {
     next: u64,
     /// What the receiver had committed when the flow was opened, perhaps by a former life of this end.
     known: u64,
-    entries: VecDeque<Entry>,
+    entries: Entries,
     retained: u64,
     window: SendWindow,
     open_on: Option<u32>,
@@ -150,7 +85,37 @@ struct SendFlow {
 #[derive(Debug)]
 struct SendLane {
     ring: RingSender,
-    busy: VecDeque<(Flow, u64)>,
+    /// Payloads that it has in hand: of which messages, and their bytes.
+    busy: VecDeque<(Flow, u64, u64)>,
+    busy_bytes: u64,
+}
+
+impl SendLane {
+    fn new(ring: Ring) -> Self {
+        Self {
+            ring: RingSender::new(ring),
+            busy: VecDeque::new(),
+            busy_bytes: 0,
+        }
+    }
+
+    /// Whether it takes a payload of so many bytes now.
+    fn takes(&self, bytes: u64, config: &SenderConfig) -> bool {
+        let is_small = self.busy_bytes + bytes <= config.lane_bytes_max;
+        self.busy.len() < config.lane_writes_max || (is_small && self.busy.len() < WRITES_SMALL_MAX)
+    }
+
+    fn take(&mut self, flow: Flow, sequence: u64, bytes: u64) {
+        self.busy.push_back((flow, sequence, bytes));
+        self.busy_bytes += bytes;
+    }
+
+    /// The oldest is written.
+    fn written(&mut self) -> Option<(Flow, u64)> {
+        let (flow, sequence, bytes) = self.busy.pop_front()?;
+        self.busy_bytes -= bytes;
+        Some((flow, sequence))
+    }
 }
 
 /// The sending end.
@@ -222,7 +187,7 @@ impl Sender {
                 retained_max,
                 next: first,
                 known: 0,
-                entries: VecDeque::new(),
+                entries: Entries::default(),
                 retained: 0,
                 window: SendWindow::default(),
                 open_on: None,
@@ -240,9 +205,8 @@ impl Sender {
     pub fn close(&mut self, flow: Flow) {
         if let Some(sending) = self.flows.get_mut(&flow).filter(|sending| !sending.closing) {
             sending.closing = true;
-            sending
-                .entries
-                .push_back(Entry::new(sending.next, sending.next, Kind::Close));
+            let end = Entry::new(sending.next, sending.next, Kind::Close);
+            sending.entries.push(end);
             self.wake(flow);
             self.pump();
         }
@@ -304,7 +268,7 @@ impl Sender {
             meta,
             busy: 0,
         };
-        sending.entries.push_back(Entry {
+        sending.entries.push(Entry {
             ready,
             ..Entry::new(sequence, sequence + 1, message)
         });
@@ -317,11 +281,8 @@ impl Sender {
 
     /// So many bytes of a message are there now.
     pub fn more(&mut self, flow: Flow, sequence: u64, ready: u64) {
-        let entry = self.flows.get_mut(&flow).and_then(|sending| {
-            let mut entries = sending.entries.iter_mut();
-            entries.find(|entry| entry.first == sequence)
-        });
-        if let Some(entry) = entry {
+        let sending = self.flows.get_mut(&flow);
+        if let Some(entry) = sending.and_then(|sending| sending.entry(sequence)) {
             entry.ready = entry.ready.max(ready);
             self.wake(flow);
             self.pump();
@@ -333,13 +294,13 @@ impl Sender {
         let Some(sending) = self.flows.get_mut(&flow) else {
             return;
         };
-        let here = |entry: &Entry| entry.first == sequence && entry.is_growing();
-        let Some(at) = sending.entries.iter().position(here) else {
+        let at = sending.entries.position(sequence);
+        let Some(at) = at.filter(|at| sending.entries.at(*at).is_growing()) else {
             return;
         };
-        let state = sending.entries[at].state;
+        let state = sending.entries.at(at).state;
         if let State::Granted { grant, .. } = state {
-            let entry = &mut sending.entries[at];
+            let entry = sending.entries.at_mut(at);
             entry.abandoned = entry.abandoned.max(grant);
         }
         let draining = sending.give_up_at(at, flow, &mut self.actions);
@@ -358,13 +319,7 @@ impl Sender {
         if self.lanes.len() == LANES_MAX || self.lanes.contains_key(&lane) {
             return false;
         }
-        self.lanes.insert(
-            lane,
-            SendLane {
-                ring: RingSender::new(ring),
-                busy: VecDeque::new(),
-            },
-        );
+        self.lanes.insert(lane, SendLane::new(ring));
         self.out_since_ms = None;
         for grant in self.forget_owed(lane) {
             self.control(lane, Frame::Abandon { grant });
@@ -387,7 +342,7 @@ impl Sender {
         if self.lanes.is_empty() {
             self.out_since_ms = Some(now_ms);
         }
-        for (flow, sequence) in closed.busy {
+        for (flow, sequence, _) in closed.busy {
             self.not_busy(flow, sequence);
         }
         let mut abandoned = Vec::new();
@@ -396,7 +351,7 @@ impl Sender {
             if sending.open_on == Some(lane) && !sending.opened {
                 sending.open_on = None;
             }
-            for entry in &mut sending.entries {
+            sending.entries.change(|entry| {
                 match entry.state {
                     State::Sent { lane: on } | State::Asked { lane: on } if on == lane => {
                         self.redelivered += entry.went();
@@ -418,7 +373,7 @@ impl Sender {
                     }
                     _ => {}
                 }
-            }
+            });
         }
         for (grant, lanes) in abandoned {
             self.abandon(grant, lanes);
@@ -429,10 +384,8 @@ impl Sender {
 
     /// A lane has written the payload of the oldest write that it had in hand.
     pub fn written(&mut self, lane: u32) {
-        let oldest = self
-            .lanes
-            .get_mut(&lane)
-            .and_then(|lane| lane.busy.pop_front());
+        let lane = self.lanes.get_mut(&lane);
+        let oldest = lane.and_then(SendLane::written);
         if let Some((flow, sequence)) = oldest {
             self.not_busy(flow, sequence);
             self.wake_starved();
@@ -464,11 +417,11 @@ impl Sender {
         for sending in self.flows.values_mut() {
             (sending.opened, sending.open_on) = (false, None);
             (sending.window, sending.lane) = (SendWindow::default(), None);
-            for entry in &mut sending.entries {
+            sending.entries.change(|entry| {
                 self.redelivered += entry.went();
                 (entry.state, entry.charge_end, entry.abandoned) = (State::Waiting, None, 0);
                 entry.large = false;
-            }
+            });
         }
     }
 
@@ -520,12 +473,7 @@ impl Sender {
         sending.opened = true;
         sending.window.raise(limit);
         let mut done = std::mem::take(&mut self.done);
-        while let Some(entry) = sending.entries.front().copied() {
-            let closes = matches!(entry.kind, Kind::Close);
-            if entry.next + u64::from(closes) > next {
-                break;
-            }
-            sending.entries.pop_front();
+        while let Some(entry) = sending.entries.pop_below(next) {
             if let Kind::Message { span, .. } = entry.kind {
                 sending.retained -= span.bytes;
             }
@@ -575,30 +523,30 @@ impl Sender {
             .as_slice()
             .iter()
             .any(|number| self.lanes.contains_key(number));
-        let entries = self
-            .flows
-            .get_mut(&flow)
-            .map(|sending| &mut sending.entries);
-        let entry = entries.and_then(|all| all.iter_mut().find(|entry| entry.first == sequence));
-        if let Some(entry) = entry {
+        let entries = self.flows.get_mut(&flow).and_then(|sending| {
+            let at = sending.entries.position(sequence)?;
+            Some((&mut sending.entries, at))
+        });
+        if let Some((entries, at)) = entries {
+            let entry = entries.at_mut(at);
             match entry.state {
                 State::Granted { grant: current, .. } if current == grant => return,
                 State::Asked { .. } if grant > entry.abandoned && open => {
-                    let used = [false; LANES_MAX];
-                    entry.state = State::Granted {
+                    let state = State::Granted {
                         grant,
                         place,
                         remote,
                         lanes,
-                        used,
+                        used: [false; LANES_MAX],
                         sent: 0,
                     };
+                    entries.set(at, state);
                     return;
                 }
                 State::Asked { .. } if grant > entry.abandoned => {
                     // Its lanes are lost already: ask again.
                     entry.abandoned = grant;
-                    entry.state = State::Waiting;
+                    entries.set(at, State::Waiting);
                 }
                 _ => entry.abandoned = entry.abandoned.max(grant),
             }
@@ -658,11 +606,8 @@ impl Sender {
             }
             return;
         }
-        let entries = self
-            .flows
-            .get_mut(&flow)
-            .map(|sending| &mut sending.entries);
-        let entry = entries.and_then(|all| all.iter_mut().find(|entry| entry.first == sequence));
+        let sending = self.flows.get_mut(&flow);
+        let entry = sending.and_then(|sending| sending.entry(sequence));
         if let Some(Entry {
             kind: Kind::Message { busy, .. },
             ..
@@ -681,10 +626,15 @@ impl Sender {
             if let Some(sending) = self.flows.get_mut(&flow) {
                 sending.runnable = false;
             }
-            if self.step(flow) {
-                self.wake(flow);
-            } else if self.flows.get(&flow).is_some_and(SendFlow::has_work) {
-                self.starved.insert(flow);
+            let went = self.step(flow);
+            let sending = self.flows.get_mut(&flow);
+            let has_work = sending.is_some_and(|sending| sending.entries.has_work());
+            match (went, has_work) {
+                (true, true) => self.wake(flow),
+                (false, true) => {
+                    self.starved.insert(flow);
+                }
+                (_, false) => {}
             }
         }
     }
@@ -708,17 +658,14 @@ impl Sender {
         flows.into_iter().for_each(|flow| self.wake(flow));
     }
 
-    fn least_busy(&self, among: impl Fn(u32) -> bool) -> Option<u32> {
+    fn least_busy(&self, among: impl Fn(u32) -> bool, bytes: u64) -> Option<u32> {
         let lanes = self.lanes.iter().filter(|(number, _)| among(**number));
-        let (number, lane) = lanes.min_by_key(|(_, lane)| lane.busy.len())?;
-        (lane.busy.len() < self.config.lane_writes_max).then_some(*number)
+        let (number, lane) = lanes.min_by_key(|(_, lane)| lane.busy_bytes)?;
+        lane.takes(bytes, &self.config).then_some(*number)
     }
 
     /// One frame of a flow, if one can go.
     fn step(&mut self, flow: Flow) -> bool {
-        let any = *self.lanes.keys().next().expect("pumped only with lanes");
-        let least = self.lanes.iter().min_by_key(|(_, lane)| lane.busy.len());
-        let least = *least.expect("pumped only with lanes").0;
         let Some(sending) = self.flows.get_mut(&flow) else {
             return false;
         };
@@ -726,6 +673,7 @@ impl Sender {
             if sending.open_on.is_some() {
                 return false;
             }
+            let any = *self.lanes.keys().next().expect("pumped only with lanes");
             sending.open_on = Some(any);
             let first = sending
                 .entries
@@ -734,26 +682,28 @@ impl Sender {
             self.control(any, Frame::Open { flow, first });
             return true;
         }
-        let lane = *sending.lane.get_or_insert(least);
+        if sending.entries.is_empty() {
+            return false;
+        }
+        let lane = *sending.lane.get_or_insert_with(|| {
+            let least = self.lanes.iter().min_by_key(|(_, lane)| lane.busy.len());
+            *least.expect("pumped only with lanes").0
+        });
         let frame_max = self.lanes[&lane].ring.ring().frame_bytes_max();
         let eager_max = self.config.eager_bytes_max.min(frame_max);
-        let asked =
-            |entry: &Entry| matches!(entry.state, State::Asked { .. } | State::Granted { .. });
-        let asked = sending
-            .entries
-            .iter()
-            .take(LOOK_AHEAD)
-            .filter(|entry| asked(entry));
-        let (asks, asked_bytes) = asked.fold((0, 0), |(asks, bytes), entry| {
-            (asks + 1, bytes + entry.bytes())
-        });
-        let may_ask = |bytes| {
-            asks < ASKS_MAX || (asks < ASKS_SMALL_MAX && asked_bytes + bytes <= ASKED_BYTES_MAX)
-        };
-        for at in 0..sending.entries.len().min(LOOK_AHEAD) {
+        let mut lanes = self.lanes.values();
+        let all_busy = lanes.all(|lane| !lane.takes(1, &self.config));
+        let mut from = 0;
+        loop {
             let sending = self.flows.get_mut(&flow).expect("looked up above");
-            let entry = &mut sending.entries[at];
-            let eager = match entry.kind {
+            let found = sending.entries.work_from(from, all_busy);
+            let Some(at) = found else {
+                return false;
+            };
+            from = at + 1;
+            let may_ask = sending.entries.may_ask(sending.entries.at(at).bytes());
+            let entry = sending.entries.at_mut(at);
+            let eager = match &entry.kind {
                 Kind::Message { span, meta, .. } => {
                     let bytes = span.bytes + meta.as_slice().len() as u64;
                     (bytes <= eager_max && !entry.large).then_some(bytes)
@@ -769,9 +719,9 @@ impl Sender {
             }
             let charge_end = entry.charge_end.expect("charged above");
             let (first, next) = (entry.first, entry.next);
-            match (entry.state, entry.kind, eager) {
+            match (&entry.state, &entry.kind, eager) {
                 (State::Waiting, Kind::Gap, _) => {
-                    entry.state = State::Sent { lane };
+                    sending.entries.set(at, State::Sent { lane });
                     self.control(
                         lane,
                         Frame::Gap {
@@ -784,7 +734,7 @@ impl Sender {
                     return true;
                 }
                 (State::Waiting, Kind::Close, _) => {
-                    entry.state = State::Sent { lane };
+                    sending.entries.set(at, State::Sent { lane });
                     self.control(lane, Frame::Close { flow, next });
                     return true;
                 }
@@ -798,29 +748,30 @@ impl Sender {
                         return true;
                     }
                 }
-                (State::Waiting, Kind::Message { span, meta, .. }, None) if may_ask(span.bytes) => {
-                    entry.state = State::Asked { lane };
-                    let bytes = span.bytes;
-                    let sequence = first;
-                    self.control(
-                        lane,
-                        Frame::Request {
-                            flow,
-                            sequence,
-                            charge_end,
-                            bytes,
-                            meta,
-                        },
-                    );
+                (State::Waiting, Kind::Message { span, meta, .. }, None) => {
+                    // Later ones must not ask first.
+                    if !may_ask {
+                        return false;
+                    }
+                    let request = Frame::Request {
+                        flow,
+                        sequence: first,
+                        charge_end,
+                        bytes: span.bytes,
+                        meta: meta.clone(),
+                    };
+                    sending.entries.set(at, State::Asked { lane });
+                    self.control(lane, request);
                     return true;
                 }
-                // Later ones must not ask first.
-                (State::Waiting, Kind::Message { .. }, None) => return false,
                 (State::Granted { sent, lanes, .. }, ..)
-                    if entry.has_chunk(sent, self.config.chunk_bytes) =>
+                    if entry.has_chunk(*sent, self.config.chunk_bytes) =>
                 {
+                    let lanes = *lanes;
                     let among = |number: u32| lanes.as_slice().contains(&number);
-                    if let Some(lane) = self.least_busy(among) {
+                    let bytes = entry.bytes() - *sent;
+                    let bytes = bytes.min(self.config.chunk_bytes.into());
+                    if let Some(lane) = self.least_busy(among, bytes) {
                         self.send_chunk(flow, at, lane);
                         return true;
                     }
@@ -828,7 +779,6 @@ impl Sender {
                 _ => {}
             }
         }
-        false
     }
 
     fn send_eager(
@@ -840,7 +790,7 @@ impl Sender {
         charge_end: u64,
     ) -> bool {
         let sending = self.lanes.get_mut(&lane).expect("a flow's lane is open");
-        if sending.busy.len() >= self.config.lane_writes_max {
+        if !sending.takes(bytes, &self.config) {
             return false;
         }
         let slot = match sending.ring.reserve(bytes) {
@@ -855,17 +805,14 @@ impl Sender {
             }
             Err(_) => return false,
         };
-        let entry = &mut self
-            .flows
-            .get_mut(&flow)
-            .expect("its caller has it")
-            .entries[at];
+        let of_flow = self.flows.get_mut(&flow).expect("its caller has it");
+        of_flow.entries.set(at, State::Sent { lane });
+        let entry = of_flow.entries.at_mut(at);
         let Kind::Message { span, meta, busy } = &mut entry.kind else {
-            return false;
+            unreachable!("its caller looked");
         };
         *busy += 1;
-        entry.state = State::Sent { lane };
-        sending.busy.push_back((flow, entry.first));
+        sending.take(flow, entry.first, bytes);
         let frame = Frame::Eager {
             flow,
             sequence: entry.first,
@@ -879,7 +826,7 @@ impl Sender {
             lane,
             frame,
             payload,
-            meta: Some(*meta),
+            meta: Some(meta.clone()),
             remote: None,
         };
         self.actions.push_back(Action::Write(write));
@@ -887,11 +834,8 @@ impl Sender {
     }
 
     fn send_chunk(&mut self, flow: Flow, at: usize, lane: u32) {
-        let entry = &mut self
-            .flows
-            .get_mut(&flow)
-            .expect("its caller has it")
-            .entries[at];
+        let of_flow = self.flows.get_mut(&flow).expect("its caller has it");
+        let entry = of_flow.entries.at_mut(at);
         let sequence = entry.first;
         let (
             Kind::Message { span, busy, .. },
@@ -928,11 +872,8 @@ impl Sender {
             offset,
             bytes,
         };
-        self.lanes
-            .get_mut(&lane)
-            .expect("it is open")
-            .busy
-            .push_back((flow, sequence));
+        let open = self.lanes.get_mut(&lane).expect("it is open");
+        open.take(flow, sequence, u64::from(bytes));
         let payload = Some((from, target));
         let remote = *remote;
         self.actions.push_back(Action::Write(Write {
@@ -945,47 +886,11 @@ impl Sender {
     }
 }
 
-impl Entry {
-    /// 1 if it is a message of which something has left, else 0.
-    fn went(&self) -> u64 {
-        let left = match self.state {
-            State::Sent { .. } => true,
-            State::Granted { sent, .. } => sent > 0,
-            State::Waiting | State::Asked { .. } => false,
-        };
-        u64::from(left && matches!(self.kind, Kind::Message { .. }))
-    }
-
-    fn is_sent(&self, sent: u64) -> bool {
-        !matches!(self.kind, Kind::Message { span, .. } if sent < span.bytes)
-    }
-
-    /// Whether bytes of it are still to come.
-    fn is_growing(&self) -> bool {
-        matches!(self.kind, Kind::Message { span, .. } if self.ready < span.bytes)
-    }
-
-    /// Whether the chunk after `sent` bytes is there.
-    fn has_chunk(&self, sent: u64, chunk_bytes: u32) -> bool {
-        let Kind::Message { span, .. } = self.kind else {
-            return false;
-        };
-        let end = (sent + u64::from(chunk_bytes)).min(span.bytes);
-        sent < end && end <= self.ready
-    }
-}
-
 impl SendFlow {
-    /// Whether something of what is looked at is not on its way.
-    fn has_work(&self) -> bool {
-        self.entries
-            .iter()
-            .take(LOOK_AHEAD)
-            .any(|entry| match entry.state {
-                State::Waiting => true,
-                State::Granted { sent, .. } => !entry.is_sent(sent),
-                _ => false,
-            })
+    /// A message that is not acknowledged; for what is not its state.
+    fn entry(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let at = self.entries.position(sequence)?;
+        Some(self.entries.at_mut(at))
     }
 
     fn push_gap(&mut self, first: u64, next: u64) {
@@ -999,16 +904,13 @@ impl SendFlow {
             }) => {
                 (*end, *charge_end) = (next, None);
             }
-            _ => self.entries.push_back(Entry::new(first, next, Kind::Gap)),
+            _ => self.entries.push(Entry::new(first, next, Kind::Gap)),
         }
     }
 
     /// Gives up the oldest message that no lane has; neighbouring gaps become one.
     fn give_up_oldest(&mut self, flow: Flow, actions: &mut VecDeque<Action>) -> bool {
-        let waits = |entry: &Entry| {
-            matches!(entry.kind, Kind::Message { busy: 0, .. }) && entry.state == State::Waiting
-        };
-        let Some(at) = self.entries.iter().position(waits) else {
+        let Some(at) = self.entries.first_waiting() else {
             return false;
         };
         self.give_up_at(at, flow, actions);
@@ -1022,15 +924,8 @@ impl SendFlow {
         flow: Flow,
         actions: &mut VecDeque<Action>,
     ) -> Option<(Span, u32)> {
-        let Entry {
-            first,
-            next,
-            kind,
-            charge_end,
-            abandoned,
-            ..
-        } = self.entries[at];
-        let Kind::Message { span, busy, .. } = kind else {
+        let Entry { first, next, .. } = *self.entries.at(at);
+        let Kind::Message { span, busy, .. } = self.entries.at(at).kind else {
             return None;
         };
         self.retained -= span.bytes;
@@ -1042,23 +937,7 @@ impl SendFlow {
                 span,
             });
         }
-        let gap = Entry {
-            charge_end,
-            abandoned,
-            ..Entry::new(first, next, Kind::Gap)
-        };
-        self.entries[at] = gap;
-        let before = at.checked_sub(1).map(|before| self.entries[before]);
-        if let Some(Entry {
-            kind: Kind::Gap,
-            state: State::Waiting,
-            first,
-            ..
-        }) = before
-        {
-            self.entries[at].first = first;
-            self.entries.remove(at - 1);
-        }
+        self.entries.make_gap(at);
         (busy > 0).then_some((span, busy))
     }
 }

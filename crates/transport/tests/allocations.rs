@@ -7,7 +7,9 @@ mod lanes {
 }
 use lanes::hosts::{peer, LIMIT};
 use lanes::rdma::Fabric;
-use rgaps_transport::{Event, Flow, Link, LinkConfig, Owner, Payload, Place, Registered, Room};
+use rgaps_transport::{
+    Event, Flow, Link, LinkConfig, Meta, Owner, Payload, Place, Registered, Room,
+};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Memory};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -120,6 +122,7 @@ fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence
     BYTES.store(payload.bytes() as u64, SeqCst);
     let mut least = u64::MAX;
     let mut before = 0;
+    let meta = Meta::new(&[1; 8]).unwrap();
     for message in 0..MESSAGES {
         if message % TOGETHER == 0 {
             let all = ALLOCATIONS.load(SeqCst);
@@ -128,7 +131,7 @@ fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence
             }
             before = all;
         }
-        let sent = link.send(FLOW, *sequence, Arc::clone(payload), &[1; 8]);
+        let sent = link.send(FLOW, *sequence, Arc::clone(payload), meta.clone());
         assert!(matches!(sent, rgaps_transport::Sent::Taken));
         *sequence += 1;
         let until = Instant::now() + LIMIT;

@@ -258,7 +258,7 @@ fn a_chunk_that_lies_in_two_registered_regions_is_read_from_both() {
     let halves = Halves::new(&a.endpoint);
     halves.memory.write(0, &content(FLOW, 0, LARGE));
     let payload = Arc::new(Whole(halves.memory.clone()));
-    let sent = to_b.send(FLOW, 0, payload, &0u64.to_le_bytes());
+    let sent = to_b.send(FLOW, 0, payload, described(0));
     assert_eq!(sent, rgaps_transport::Sent::Taken);
     finish(&to_b, &a.host, &b.host, &[FLOW], 1);
     assert_eq!(b.ways.directly.load(SeqCst), LARGE as u64);

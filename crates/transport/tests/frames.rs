@@ -213,7 +213,7 @@ fn fields_out_of_bounds_are_refused_by_name() {
         sequence: 3,
         charge_end: 0,
         bytes,
-        meta,
+        meta: meta.clone(),
     };
     let hello = |ring_bytes| Frame::Hello {
         node: 1,

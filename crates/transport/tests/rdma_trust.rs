@@ -265,7 +265,10 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let why = Meta::new("no memory\u{7}".as_bytes()).unwrap();
     let left = [
         (Frame::Channel { rail: 0, address }, "another version"),
-        (Frame::NoChannel { why }, "the peer: no memory\\u{7}"),
+        (
+            Frame::NoChannel { why: why.clone() },
+            "the peer: no memory\\u{7}",
+        ),
     ];
     for (lane, (word, expected)) in left.iter().enumerate() {
         let mut tcp = Raw::new(b.local_addr().unwrap());
@@ -279,7 +282,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
                 matches!(heard[1], Some(Frame::NoChannel { .. })),
                 "{heard:?}"
             );
-            tcp.say(&Frame::NoChannel { why });
+            tcp.say(&Frame::NoChannel { why: why.clone() });
         }
         wait("a TCP lane", || to_a.status().lanes.len() == 1);
         let lane = to_a.status().lanes.remove(0);
@@ -303,7 +306,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     tcp.say(&Frame::Channel { rail: 0, address });
     tcp.say(&Frame::Ready { step: 1 });
     let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
-    let refused = matches!(heard[2], Some(Frame::NoChannel { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
+    let refused = matches!(&heard[2], Some(Frame::NoChannel { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
     // It is a TCP lane then, until the peer goes.
     wait("a TCP lane", || to_a.status().lanes.len() == 1);

@@ -358,7 +358,7 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
                 sequence: 0,
                 charge_end: 0,
                 bytes: 10,
-                meta,
+                meta: meta.clone(),
             }],
         ),
         ("an acknowledgement", vec![Frame::Head { head: 1 }]),
@@ -371,7 +371,7 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
                     sequence: 0,
                     charge_end: 0,
                     bytes: 100_000,
-                    meta,
+                    meta: meta.clone(),
                 },
                 Frame::Request {
                     flow: FLOW,

@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 /// Works and receives that one call posts; the rest goes with further ones.
@@ -38,6 +39,8 @@ pub(crate) struct LibraryPair {
     req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     depths: Depths,
     first_packet: u32,
+    /// Events that may come: each is for one call that armed the queue, and several such calls may share one.
+    events_due: AtomicU32,
     sends: Mutex<Box<Sends>>,
     receives: Mutex<Box<[ibv_recv_wr; POSTED_AT_ONCE]>>,
     opened: Arc<Opened>,
@@ -91,6 +94,7 @@ impl LibraryPair {
                 },
                 // Any will do, but a packet of an earlier connection should not fit.
                 first_packet: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
+                events_due: AtomicU32::new(0),
                 sends: Mutex::new(Sends::new()),
                 receives: Mutex::new(receives()),
                 opened: Arc::clone(opened),
@@ -364,6 +368,7 @@ impl QueuePair for LibraryPair {
     }
 
     fn arm(&self) -> Result<(), VerbsError> {
+        self.events_due.fetch_add(1, SeqCst);
         // SAFETY: the queue is there until `drop`.
         checked("ibv_req_notify_cq", unsafe {
             (self.req_notify_cq)(self.queue.as_ptr(), 0)
@@ -378,17 +383,22 @@ impl QueuePair for LibraryPair {
     fn woken(&self) -> Result<(), VerbsError> {
         let table = self.opened.table();
         let (mut queue, mut context) = (null_mut(), null_mut());
+        let due = self.events_due.load(SeqCst);
         let mut count = 0;
         // SAFETY: the channel is there until `drop` and has this one queue; its descriptor does not wait.
         // Each event is acknowledged, or destroying the queue would wait for it.
         unsafe {
-            while (table.ibv_get_cq_event)(self.channel.as_ptr(), &mut queue, &mut context) == 0 {
+            while count < due
+                && (table.ibv_get_cq_event)(self.channel.as_ptr(), &mut queue, &mut context) == 0
+            {
                 count += 1;
             }
             if count > 0 {
                 (table.ibv_ack_cq_events)(self.queue.as_ptr(), count);
             }
         }
+        // None is left now of those that were due.
+        self.events_due.fetch_sub(due, SeqCst);
         Ok(())
     }
 

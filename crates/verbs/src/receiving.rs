@@ -28,16 +28,23 @@ pub struct Progress {
     pub frames: u64,
     /// A sender that was told to wait may ask again.
     pub room: bool,
+    /// Works ended: [`Channel::completed`] may say more.
+    pub sent: bool,
     /// Anything happened at all; if nothing did, it is time to sleep.
     pub any: bool,
 }
 
 pub(crate) struct Receiving {
+    completions: [Completion; COMPLETIONS],
+    books: Books,
+}
+
+/// What came, and what the peer knows of it.
+struct Books {
     ring: Receiver,
     size: Ring,
     memory: Arc<Allocation>,
     frame: Vec<u8>,
-    completions: [Completion; COMPLETIONS],
     depth: u32,
     /// Receives posted since the start, and what the peer knows of them.
     posted: u64,
@@ -64,20 +71,25 @@ impl Receiving {
         memory: Arc<Allocation>,
         receives: u32,
     ) -> Self {
+        let frame_bytes = usize::try_from(size.frame_bytes_max()).expect("it was allocated");
         Self {
-            ring: Receiver::new(size, watermark),
-            size,
-            memory,
-            frame: vec![0; usize::try_from(size.frame_bytes_max()).expect("it was allocated")],
             completions: [Completion::Sent { number: 0 }; COMPLETIONS],
-            depth: receives,
-            posted: receives.into(),
-            told: receives.into(),
-            out: receives,
-            frames: 0,
+            books: Books {
+                ring: Receiver::new(size, watermark),
+                size,
+                memory,
+                frame: vec![0; frame_bytes],
+                depth: receives,
+                posted: receives.into(),
+                told: receives.into(),
+                out: receives,
+                frames: 0,
+            },
         }
     }
+}
 
+impl Books {
     /// Copies a frame out of the ring and checks it there: the peer could change it in the ring.
     fn frame(&mut self, offset: u64, wrote: u32) -> Result<&[u8], Lie> {
         let expected = self.frames as u32;
@@ -128,15 +140,21 @@ impl Channel {
         let mut receiving = locked(&self.receiving);
         let mut progress = Progress::default();
         for _ in 0..ROUNDS_MAX {
-            let polled = self.queue.poll(&mut receiving.completions);
+            let Receiving { completions, books } = &mut *receiving;
+            let polled = self.queue.poll(completions);
             let count = polled.map_err(|error| self.fail(error.into()))?;
             if count == 0 {
                 break;
             }
-            let round = self.round(&mut receiving, count, each)?;
+            let round = self.round(books, &completions[..count], each)?;
             progress.any = true;
             progress.frames += round.frames;
-            progress.room |= self.settle(&mut receiving, &round)?;
+            progress.sent |= round.sent.is_some();
+            progress.room |= self.settle(books, &round)?;
+            if count < COMPLETIONS {
+                // There were no more.
+                break;
+            }
         }
         self.check()?;
         Ok(progress)
@@ -144,14 +162,13 @@ impl Channel {
 
     fn round(
         &self,
-        receiving: &mut Receiving,
-        count: usize,
+        receiving: &mut Books,
+        completions: &[Completion],
         each: &mut Each<'_>,
     ) -> Result<Round, ChannelError> {
-        let completions = receiving.completions;
-        self.account(receiving, &completions[..count]);
+        self.account(receiving, completions);
         let mut round = Round::default();
-        for completion in &completions[..count] {
+        for completion in completions {
             match *completion {
                 Completion::Sent { number } => round.sent = Some(number),
                 Completion::Received { immediate, bytes } => {
@@ -180,7 +197,7 @@ impl Channel {
     }
 
     /// Receives that are not with the device any more, and what was flushed.
-    fn account(&self, receiving: &mut Receiving, completions: &[Completion]) {
+    fn account(&self, receiving: &mut Books, completions: &[Completion]) {
         for completion in completions {
             match *completion {
                 Completion::Received { .. } => receiving.out -= 1,
@@ -224,7 +241,7 @@ impl Channel {
     }
 
     /// Posts the used receives again, and only then returns credits; lets go of what was sent.
-    fn settle(&self, receiving: &mut Receiving, round: &Round) -> Result<bool, ChannelError> {
+    fn settle(&self, receiving: &mut Books, round: &Round) -> Result<bool, ChannelError> {
         receiving.ring.consume();
         if round.used > 0 {
             let posted = self.queue.post_receives(round.used, RECEIVE);
@@ -271,13 +288,16 @@ impl Channel {
         let last = sending.as_ref().map(|sending| sending.last_number());
         let mut is_posted = false;
         let mut is_sent = last.is_none();
+        let Receiving {
+            completions,
+            books: receiving,
+        } = receiving;
         while !is_sent || receiving.out > 0 {
             if let (Some(number), false) = (last, is_posted) {
                 // SAFETY: it has no bytes.
                 is_posted = unsafe { self.queue.post(&[nothing(number)]) }.is_ok();
             }
-            let count = self.queue.poll(&mut receiving.completions).unwrap_or(0);
-            let completions = receiving.completions;
+            let count = self.queue.poll(completions).unwrap_or(0);
             self.account(receiving, &completions[..count]);
             is_sent |= completions[..count]
                 .iter()

@@ -203,7 +203,7 @@ impl Going {
             letter.taken_ns,
             trace.clone(),
         );
-        match link.send(flow, sequence, carried, &letter.meta) {
+        match link.send(flow, sequence, carried, letter.meta.clone()) {
             Sent::Taken => {
                 if let Some(rate) = &mut self.rate {
                     rate.spend(bytes);

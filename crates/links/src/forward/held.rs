@@ -2,7 +2,7 @@
 
 use crate::relay::{Again, Carry, Passing};
 use rgaps::{Domain, RecvError, Sample};
-use rgaps_transport::Payload;
+use rgaps_transport::{Meta, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -118,7 +118,7 @@ pub struct Growing {
 pub struct Letter {
     pub publisher: u64,
     pub sequence: u64,
-    pub meta: Arc<[u8]>,
+    pub meta: Meta,
     /// When it was published, and taken.
     pub published_ns: u64,
     pub taken_ns: u64,
@@ -147,7 +147,7 @@ impl Outgoing {
             letter: Letter {
                 publisher,
                 sequence: again.sequence,
-                meta: again.meta.into(),
+                meta: again.meta,
                 published_ns: now_ns,
                 taken_ns: now_ns,
                 carry: Some(again.carry),

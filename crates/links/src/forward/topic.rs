@@ -6,7 +6,7 @@ use super::Route;
 use crate::relay::{Origin, Ours, Relay};
 use crate::wire::{monotonic_ns, to_wall, Meta, Passed};
 use rgaps::{Domain, RecvError, Sample, Subscriber, Token};
-use rgaps_transport::Payload;
+use rgaps_transport::{Meta as Description, Payload};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -253,7 +253,7 @@ impl Topic {
             let letter = Letter {
                 publisher,
                 sequence,
-                meta: meta.encode().into(),
+                meta: Description::new(&meta.encode()).expect("descriptions are short"),
                 published_ns: sample.publish_ns(),
                 taken_ns: monotonic_ns(),
                 carry,

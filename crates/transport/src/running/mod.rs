@@ -9,20 +9,21 @@ use crate::batch::Batch;
 use crate::cursors::Ring;
 use crate::driver::{Destination, Driver, Much, Sent};
 use crate::endpoint::Shared;
-use crate::frame::{Flow, Frame, LaneKey, ResetReason, Wish, LANES_MAX};
+use crate::frame::{Flow, Frame, LaneKey, Meta, ResetReason, Wish, LANES_MAX};
 use crate::lane::{Lane, LaneEnd, LaneStatus};
 use crate::owner::{Event, Owner, Payload};
 use crate::places::Chunk;
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
 use rgaps_verbs::ChannelCounts;
+use rustix::time::{clock_gettime, ClockId};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A peer that lied gets no lane for so long.
 const PENALTY_MS: u64 = 1000;
@@ -227,6 +228,16 @@ impl Core {
     }
 }
 
+/// Some ms behind at most, and read for each frame: without a look at the hardware.
+fn clock_ms() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let numbers = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    let (Ok(s), Ok(ns)) = numbers else {
+        unreachable!("it counts from the machine's start");
+    };
+    s * 1000 + ns / 1_000_000
+}
+
 /// A link, as its threads see it.
 pub(crate) struct Running {
     pub(crate) name: String,
@@ -234,7 +245,7 @@ pub(crate) struct Running {
     ring: Ring,
     owner: Arc<dyn Owner>,
     pub(crate) shared: Arc<Shared>,
-    clock: Instant,
+    start_ms: u64,
     core: Mutex<Core>,
     changed: Condvar,
 }
@@ -276,14 +287,14 @@ impl Running {
             ring,
             owner,
             shared,
-            clock: Instant::now(),
+            start_ms: clock_ms(),
             core: Mutex::new(core),
             changed: Condvar::new(),
         }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_millis()).expect("less than an age")
+        clock_ms() - self.start_ms
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -304,7 +315,7 @@ impl Running {
         flow: Flow,
         sequence: u64,
         payload: Arc<dyn Payload>,
-        meta: &[u8],
+        meta: Meta,
     ) -> Sent {
         let sent = self.lock().driver.send(flow, sequence, payload, meta);
         self.settle();
@@ -592,22 +603,22 @@ impl Running {
 
     /// Has lanes write that have something new. Whether there were any.
     fn kick_dirty(&self, but: Option<u32>) -> bool {
-        let mut core = self.lock();
-        // Without a list of its own, which would be made for each message.
-        let mut lanes: [Option<Arc<dyn Lane>>; LANES_MAX] = Default::default();
-        for slot in &mut lanes {
-            let Some(number) = core.driver.dirty() else {
-                break;
-            };
-            let open = core.lanes.get(&number).filter(|_| Some(number) != but);
-            *slot = open.map(|open| Arc::clone(&open.lane));
-        }
-        drop(core);
         let mut any = false;
-        for lane in lanes.iter().flatten() {
+        while let Some(lane) = self.next_dirty(but) {
             lane.kick(self);
             any = true;
         }
         any
+    }
+
+    fn next_dirty(&self, but: Option<u32>) -> Option<Arc<dyn Lane>> {
+        let mut core = self.lock();
+        while let Some(number) = core.driver.dirty() {
+            let open = core.lanes.get(&number).filter(|_| Some(number) != but);
+            if let Some(open) = open {
+                return Some(Arc::clone(&open.lane));
+            }
+        }
+        None
     }
 }

@@ -1,7 +1,7 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, OnCard, Owner, Payload, Peer,
-    Place, Rdma, Room, Security,
+    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Meta, OnCard, Owner, Payload,
+    Peer, Place, Rdma, Room, Security,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -329,6 +329,11 @@ pub fn link(endpoint: &Endpoint, config: LinkConfig, peer: Peer, host: &Arc<Host
     endpoint.link("peer", config, peer, owner).unwrap()
 }
 
+/// A message's description, as its place expects it.
+pub fn described(sequence: u64) -> Meta {
+    Meta::new(&sequence.to_le_bytes()).unwrap()
+}
+
 /// Sends a message when there is room for it.
 pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let mut piece = host.arena.piece(bytes);
@@ -337,7 +342,7 @@ pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let until = Instant::now() + LIMIT;
     loop {
         let before = host.count(|event| *event == Event::Room { flow });
-        match link.send(flow, sequence, payload.clone(), &sequence.to_le_bytes()) {
+        match link.send(flow, sequence, payload.clone(), described(sequence)) {
             rgaps_transport::Sent::Taken => return,
             rgaps_transport::Sent::Never => panic!("{sequence} of {bytes} bytes was refused"),
             rgaps_transport::Sent::Full => {}

@@ -203,8 +203,19 @@ pub fn what_is_refused_or_left_out_is_missed_in_its_turn(over: &dyn Over) {
             .is_some_and(|all| all.len() == 3)
     });
     let nothing: Arc<Vec<u8>> = Arc::default();
-    assert_eq!(to_b.send(FLOW, 21, nothing, &[]), Sent::Never);
-    assert_eq!(to_b.send(FLOW, 20, Arc::new(vec![1]), &[]), Sent::Never);
+    assert_eq!(
+        to_b.send(FLOW, 21, nothing, rgaps_transport::Meta::default()),
+        Sent::Never
+    );
+    assert_eq!(
+        to_b.send(
+            FLOW,
+            20,
+            Arc::new(vec![1]),
+            rgaps_transport::Meta::default()
+        ),
+        Sent::Never
+    );
     within_limit("the links' end", move || drop((to_b, from_a, a, b)));
 }
 

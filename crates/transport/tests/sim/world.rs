@@ -212,6 +212,7 @@ impl Link {
             eager_bytes_max: 100,
             chunk_bytes: 64 + random.below(100) as u32,
             lane_writes_max: 1 + random.below(3) as usize,
+            lane_bytes_max: random.below(3) * 1000,
             retained_bytes_max: 1200,
             outage_bytes_max: if faults.best_effort { 1000 } else { u64::MAX },
             outage_ms: if faults.best_effort { 200 } else { u64::MAX },
@@ -634,7 +635,7 @@ impl Link {
                 let bytes = publisher.sizes[sequence as usize];
                 let expected = content(flow.topic, flow.incarnation, sequence, bytes);
                 match large {
-                    Some((place, meta)) => {
+                    Some((place, ref meta)) => {
                         counts.committed_large += 1;
                         assert_eq!(meta.as_slice(), sequence.to_le_bytes());
                         self.landing.committed(place);

@@ -12,7 +12,7 @@ mod reading;
 mod spin;
 
 use super::{Lane, LaneEnd, LaneKind, LaneStatus};
-use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES};
+use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::connection::Connection;
 use crate::driver::Much;
 use crate::frame::{Frame, Remote};
@@ -22,17 +22,20 @@ use crate::rdma::Table;
 use crate::running::Running;
 use reading::Reading;
 use rgaps_verbs::{Channel, ChannelError, Direct, Progress};
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
 
+/// Slices of a record of few frames: its kind, their heads and payloads.
+const SLICES_OF_FEW: usize = 1 + 2 * FEW_FRAMES;
 /// Kinds of records.
 const STREAM: u8 = 0;
 const DIRECT: u8 = 1;
@@ -54,6 +57,8 @@ pub(crate) struct RdmaLane {
     record_bytes_max: usize,
     sending: Mutex<Sending>,
     bell: Bell,
+    /// What the lane's thread waits for: connection, bell, and what the channel has.
+    sources: OwnedFd,
     closed: AtomicBool,
     why: Mutex<Option<String>>,
     heard_ms: AtomicU64,
@@ -62,6 +67,19 @@ pub(crate) struct RdmaLane {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     direct_bytes_in: AtomicU64,
+}
+
+/// Descriptors that a lane waits for.
+const SOURCES: usize = 5;
+
+/// Which of these are readable is asked at once, by their places here: they are not looked at one by one each time.
+fn sources(all: [BorrowedFd<'_>; SOURCES]) -> std::io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (place, fd) in all.into_iter().enumerate() {
+        let data = epoll::EventData::new_u64(place as u64);
+        epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
+    }
+    Ok(epoll)
 }
 
 #[derive(Default)]
@@ -112,6 +130,16 @@ impl RdmaLane {
         now_ms: u64,
     ) -> std::io::Result<Self> {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let [completions, events, signals] = agreed.channel.fds();
+        let of = [
+            connection.as_fd(),
+            bell.as_fd(),
+            completions,
+            events,
+            signals,
+        ];
+        let sources = sources(of)?;
         Ok(Self {
             number,
             connection,
@@ -122,8 +150,9 @@ impl RdmaLane {
             bell: Bell {
                 rung: AtomicBool::new(false),
                 sleeps: AtomicBool::new(false),
-                fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+                fd: bell,
             },
+            sources,
             closed: AtomicBool::new(false),
             why: Mutex::default(),
             heard_ms: AtomicU64::new(now_ms),
@@ -158,20 +187,29 @@ impl RdmaLane {
     fn serve(&self, link: &Arc<Running>) -> Result<(), String> {
         let mut reading = Reading::new(self.number);
         let mut spin = Spin::new(self.agreed.polls);
-        let mut moved = true;
+        let mut moved = Progress::default();
         while !self.closed.load(SeqCst) {
-            if self.bell.rung.swap(false, SeqCst) || moved {
+            let rung = self.bell.rung.swap(false, SeqCst);
+            if rung || moved.any {
                 let began_ms = link.now_ms();
                 self.listens.store(false, SeqCst);
-                self.write(link, Much::All)?;
+                // What came has lanes kicked that are to write for it.
                 link.settle();
-                self.listen(link, moved, began_ms);
+                if rung || moved.sent || moved.room {
+                    self.write(link, Much::All)?;
+                    link.settle();
+                }
+                self.listen(link, moved.any, began_ms);
                 spin.begin();
             } else if !spin.again() {
                 moved = self.sleep(&mut reading, &mut spin, link)?;
                 continue;
             }
-            moved = self.progress(&mut reading, link)?.any;
+            moved = match spin.may() {
+                true => self.progress(&mut reading, link)?,
+                // It is looked at before it sleeps.
+                false => Progress::default(),
+            };
         }
         Ok(())
     }
@@ -202,46 +240,43 @@ impl RdmaLane {
         progress.map_err(|error| self.lost(error))
     }
 
-    /// Waits for something to happen. Whether the channel brought anything.
+    /// Waits for something to happen. What the channel brought.
     fn sleep(
         &self,
         reading: &mut Reading,
         spin: &mut Spin,
         link: &Running,
-    ) -> Result<bool, String> {
+    ) -> Result<Progress, String> {
         let began = Instant::now();
         self.bell.sleeps.store(true, SeqCst);
         self.channel().arm().map_err(|error| self.lost(error))?;
-        let mut moved = self.progress(reading, link)?.any;
-        if !moved && !self.bell.rung.load(SeqCst) && !self.closed.load(SeqCst) {
+        let mut moved = self.progress(reading, link)?;
+        if !moved.any && !self.bell.rung.load(SeqCst) && !self.closed.load(SeqCst) {
             self.wait(reading, link)?;
             spin.slept(began.elapsed());
-            moved = self.progress(reading, link)?.any;
+            moved = self.progress(reading, link)?;
         }
         self.bell.sleeps.store(false, SeqCst);
         Ok(moved)
     }
 
     fn wait(&self, reading: &mut Reading, link: &Running) -> Result<(), String> {
-        let [completions, events, signals] = self.channel().fds();
-        let all = [
-            self.connection.as_fd(),
-            self.bell.fd.as_fd(),
-            completions,
-            events,
-            signals,
-        ];
-        let mut fds = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        match poll(&mut fds, Some(&SLEEP_MAX)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let mut ready = [MaybeUninit::uninit(); SOURCES];
+        let ready = match epoll::wait(&self.sources, &mut ready, Some(&SLEEP_MAX)) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => &mut [],
             Err(error) => return Err(self.lost(error)),
+        };
+        let mut is_ready = [false; SOURCES];
+        for event in ready {
+            is_ready[event.data.u64() as usize] = true;
         }
-        if !fds[0].revents().is_empty() {
+        let [connection, bell, readable @ ..] = is_ready;
+        if connection {
             // What it said before it left.
             self.progress(reading, link)?;
             return Err(self.last_heard(link));
         }
-        let [_, bell, readable @ ..] = fds.map(|fd| !fd.revents().is_empty());
         if bell {
             let _ = rustix::io::read(&self.bell.fd, &mut [0; 8]);
         }
@@ -310,19 +345,23 @@ impl RdmaLane {
                     return Ok(true);
                 }
             }
-            if !self.post_batch(sending)? {
+            let all = match sending.batch.is_short() {
+                true => self.post_batch::<SLICES_OF_FEW>(sending)?,
+                false => self.post_batch::<{ BATCH_SLICES + 1 }>(sending)?,
+            };
+            if !all {
                 return Ok(false);
             }
             self.spoke_ms.store(link.now_ms(), Relaxed);
         }
     }
 
-    /// One batch with one doorbell, as far as there is credit.
-    fn post_batch(&self, sending: &mut Sending) -> Result<bool, String> {
+    /// One batch with one doorbell, as far as there is credit. What goes into one record are less slices than `SLICES`.
+    fn post_batch<const SLICES: usize>(&self, sending: &mut Sending) -> Result<bool, String> {
         let Sending { batch, in_flight } = sending;
         let mut posts = self.channel().batch().map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
-            let mut slices = [IoSlice::new(&[]); BATCH_SLICES + 1];
+            let mut slices = [IoSlice::new(&[]); SLICES];
             let way = |payload: &Bytes, remote: &Remote, at: u64| self.way(payload, remote, at);
             let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
             let (pushed, wrote, payload) = match piece {
