@@ -4,6 +4,7 @@ rounds=5
 # None begins later than this, in seconds: on a busy host one takes minutes.
 LAST_BEGINS_S=120
 check=target/release/examples/verbs-check
+POLL_US=2000
 
 # perftest_run PROGRAM OPTIONS...: guest b serves, a asks; a's table is left in /tmp/PROGRAM.
 perftest_run() {
@@ -45,6 +46,8 @@ for round in $(seq "$rounds"); do
     "$round" "$(column ib_write_lat 5)" "$(column ib_write_lat 8)" "$(column ib_write_bw 4)" >>/tmp/channels
   verbs_run rate $check "$ROLE" 10.9.0.2 rate
   verbs_run lane target/release/examples/lane-check "$ROLE" 10.9.0.2
+  # As long as perftest polls, which never sleeps.
+  verbs_run lane-polled target/release/examples/lane-check "$ROLE" 10.9.0.2 $POLL_US
 done
 round=all
 verbs_run copying $check copying

@@ -13,7 +13,7 @@ def of_lane(lines, latency, rate):
     """What lane-check says, of perftest."""
     for line in lines:
         if "lane_latency_8_b_us" in line:
-            yield "lane_p50", line["lane_latency_8_b_us"]["p50"] / latency
+            yield f"lane_p50_{line['waiting']}", line["lane_latency_8_b_us"]["p50"] / latency
         for key in ("lane_first_64_kib_mib_s", "lane_stream_64_kib_mib_s"):
             if key in line:
                 yield key.removesuffix("_64_kib_mib_s") + "_rate", line[key] / rate

@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, Meta, Remote, FRAME_BYTES_MAX};
 use crate::owner::Payload;
+use rgaps_verbs::MARK_MAX;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ struct Item {
     payload: Option<Bytes>,
     /// Where its payload could be written directly: the message's place, and where in the message.
     remote: Option<(Remote, u64)>,
+    /// What says of its payload all that its head does, where it is written directly.
+    mark: Option<u32>,
 }
 
 impl Item {
@@ -36,8 +39,8 @@ impl Item {
 pub(crate) enum Piece<'a, D> {
     /// So many slices, with so many bytes: frames and payloads in their order, of which the last may be cut.
     Stream(usize, usize),
-    /// A frame, whose payload goes directly: bytes that both have.
-    Direct(&'a [u8], D, usize),
+    /// A frame, whose payload goes directly: bytes that both have, and a mark that may go instead of the frame.
+    Direct(&'a [u8], D, usize, Option<u32>),
 }
 
 /// Frames that are written together, and how far that is.
@@ -102,7 +105,8 @@ impl Batch {
                 let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
                 match way {
                     Some(way) if count == 0 => {
-                        return Piece::Direct(head, way, head.len() + item.payload_bytes())
+                        let bytes = head.len() + item.payload_bytes();
+                        return Piece::Direct(head, way, bytes, item.mark);
                     }
                     None if bytes + head.len() <= most => {}
                     _ => break,
@@ -167,6 +171,7 @@ impl Batch {
         meta: Option<&Meta>,
         payload: Option<Bytes>,
         remote: Option<Remote>,
+        is_whole: bool,
     ) {
         let mut bytes = [0; FRAME_BYTES_MAX];
         let length = frame.encode(&mut bytes);
@@ -174,14 +179,18 @@ impl Batch {
         self.heads.extend_from_slice(&bytes[..length]);
         self.heads
             .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
-        let remote = match frame {
-            Frame::Chunk { offset, .. } => remote.map(|remote| (remote, *offset)),
-            _ => None,
+        let (remote, mark) = match frame {
+            Frame::Chunk { offset, grant, .. } => (
+                remote.map(|remote| (remote, *offset)),
+                is_whole.then_some((*grant & u64::from(MARK_MAX)) as u32),
+            ),
+            _ => (None, None),
         };
         let item = Item {
             head_end: self.heads.len(),
             payload,
             remote,
+            mark,
         };
         self.bytes += self.heads.len() - before + item.payload_bytes();
         self.payload_bytes += item.payload_bytes();
@@ -217,7 +226,8 @@ mod tests {
                     assert_eq!(bytes_of(&slices[..count]).len(), bytes);
                     (bytes_of(&slices[..count]), None, bytes)
                 }
-                Piece::Direct(head, at, bytes) => (head.to_vec(), Some(at), bytes),
+                Piece::Direct(head, at, bytes, None) => (head.to_vec(), Some(at), bytes),
+                Piece::Direct(..) => panic!("none is a whole message"),
             };
             assert!(wrote > 0 && piece.len() <= most);
             batch.wrote(wrote);
@@ -234,19 +244,21 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(&Frame::Alive { beat: 1 }, None, None, None);
+        batch.push(&Frame::Alive { beat: 1 }, None, None, None, false);
         batch.push(
             &chunk(300),
             None,
             Some((Arc::clone(&payload), 0, 300)),
             remote,
+            false,
         );
-        batch.push(&Frame::Open { flow, first: 0 }, None, None, None);
+        batch.push(&Frame::Open { flow, first: 0 }, None, None, None, false);
         batch.push(
             &chunk(700),
             None,
             Some((Arc::clone(&payload), 300, 1000)),
             None,
+            false,
         );
         let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
         let count = batch.slices(&mut slices);

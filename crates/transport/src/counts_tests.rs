@@ -112,3 +112,24 @@ fn many_places_are_asked_for_where_they_are_small() {
     assert_eq!(asked_for(40, 300 << 10), 13);
     assert_eq!(asked_for(40, 5 << 20), 4);
 }
+
+#[test]
+fn a_mark_names_the_latest_grant_that_has_its_bits() {
+    struct Nowhere;
+    impl crate::Places for Nowhere {
+        fn take(&mut self, _: Flow, _: u64, _: &Meta, _: u64) -> Option<u64> {
+            None
+        }
+        fn give(&mut self, _: Flow, _: Span) {}
+    }
+    let mut receiver = Receiver::new(ReceiverConfig::default(), Nowhere, &[]);
+    let marks = 1 << 28;
+    receiver.next_grant = 5;
+    assert_eq!(receiver.marked(4), 4);
+    assert!(receiver.marked(5) > marks, "there was none");
+    receiver.next_grant = 3 * marks + 5;
+    assert_eq!(receiver.marked(4), 3 * marks + 4);
+    assert_eq!(receiver.marked(5), 2 * marks + 5);
+    receiver.next_grant = 3 * marks;
+    assert_eq!(receiver.marked(0), 2 * marks);
+}

@@ -19,6 +19,9 @@ const CONTROL_MAX: usize = 16 << 10;
 /// Payloads above this are left to the lane's own thread.
 pub(crate) const BULK_BYTES: usize = 64 << 10;
 
+/// Large ones are, too, so many at most, while as many more of the flow are on their way.
+const OWED_LARGE_MAX: u32 = 4;
+
 /// Small messages of a flow are acknowledged together: after so many, or this part of their window, or behind
 /// what is written anyway, or when the clock ticks.
 const OWED_MAX: u32 = 16;
@@ -32,6 +35,7 @@ struct Queued {
     meta: Option<Meta>,
     payload: Option<Bytes>,
     remote: Option<Remote>,
+    is_whole: bool,
 }
 
 impl Queued {
@@ -114,7 +118,23 @@ pub(crate) enum Arrival {
     },
 }
 
+/// What an arrival is, once it is out of the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Large,
+    Closed,
+    Other,
+}
+
 impl Arrival {
+    fn turn(&self) -> Turn {
+        match self {
+            Self::Placed { window: 0, .. } => Turn::Large,
+            Self::Closed { .. } => Turn::Closed,
+            _ => Turn::Other,
+        }
+    }
+
     /// What cannot be acknowledged before this is delivered.
     fn sequence(&self) -> u64 {
         match self {
@@ -130,8 +150,8 @@ impl Arrival {
 #[derive(Default)]
 struct Arrivals {
     queue: VecDeque<Arrival>,
-    /// The first is being delivered: its sequence, and whether it is `Closed`.
-    out: Option<(u64, bool)>,
+    /// The first is being delivered: its sequence, and what it is.
+    out: Option<(u64, Turn)>,
     /// The owner could not take the first.
     waits: bool,
     /// What is here up to `Closed` has no window any more that it could go back to.
@@ -416,6 +436,25 @@ impl Driver {
         })
     }
 
+    /// The peer wrote the whole message of a grant, which this mark names, and sent no frame.
+    pub(crate) fn marked(
+        &mut self,
+        lane: u32,
+        mark: u32,
+        bytes: u32,
+        now_ms: u64,
+    ) -> Result<Option<Destination>, PeerLie> {
+        let frame = Frame::Chunk {
+            grant: self.receiver.marked(mark),
+            offset: 0,
+            bytes,
+        };
+        if !frame.is_sound() {
+            return Err(lie("mark", "it has no bytes, or more than a chunk"));
+        }
+        self.frame(lane, &frame, now_ms)
+    }
+
     /// The bytes of the lane's oldest frame that has some are there: those of a small message here, of a chunk
     /// where they belong.
     pub(crate) fn landed(&mut self, lane: u32, small: &[u8]) -> Result<(), PeerLie> {
@@ -486,8 +525,7 @@ impl Driver {
                 continue;
             }
             if let Some(arrival) = arrivals.queue.pop_front() {
-                let closed = matches!(arrival, Arrival::Closed { .. });
-                arrivals.out = Some((arrival.sequence(), closed));
+                arrivals.out = Some((arrival.sequence(), arrival.turn()));
                 return Some(Delivery::Arrival(flow, arrival));
             }
         }
@@ -501,7 +539,8 @@ impl Driver {
     /// What came of an arrival.
     pub(crate) fn delivered(&mut self, flow: Flow, outcome: Result<u32, Arrival>) {
         let arrivals = self.arrivals.get_mut(&flow).expect("its first was out");
-        let was_closed = matches!(arrivals.out.take(), Some((_, true)));
+        let turn = arrivals.out.take().map_or(Turn::Other, |(_, turn)| turn);
+        let was_closed = turn == Turn::Closed;
         match outcome {
             Err(arrival) => {
                 arrivals.queue.push_front(arrival);
@@ -520,7 +559,14 @@ impl Driver {
                 }
                 *bytes += window;
                 *count += 1;
-                if window == 0 || *count >= OWED_MAX || *bytes >= self.owed_bytes_max {
+                let is_due = match turn {
+                    Turn::Large => {
+                        let more = self.receiver.granted(flow);
+                        *count >= OWED_LARGE_MAX || more < OWED_LARGE_MAX as usize
+                    }
+                    _ => window == 0 || *count >= OWED_MAX,
+                };
+                if is_due || *bytes >= self.owed_bytes_max {
                     self.pay(flow);
                 }
                 let idle = |arrivals: &mut Arrivals| arrivals.first().is_none();
@@ -584,7 +630,7 @@ impl Driver {
             let Some(frame) = out.control.pop_front() else {
                 break;
             };
-            batch.push(&frame, None, None, None);
+            batch.push(&frame, None, None, None, false);
         }
         while batch.has_room() {
             let fits = |write: &Queued| write.is_part_of(much);
@@ -596,8 +642,9 @@ impl Driver {
                 meta,
                 payload,
                 remote,
+                is_whole,
             } = out.writes.pop_front().expect("looked at");
-            batch.push(&frame, meta.as_ref(), payload, remote);
+            batch.push(&frame, meta.as_ref(), payload, remote, is_whole);
         }
         !out.control.is_empty() || !out.writes.is_empty()
     }
@@ -655,6 +702,7 @@ impl Driver {
                     meta: write.meta,
                     payload,
                     remote: write.remote,
+                    is_whole: write.is_whole,
                 });
                 if out.writes.len() > CONTROL_MAX {
                     self.stuck = Some(write.lane);

@@ -291,3 +291,7 @@ impl Entries {
         self.asks < ASKS_MAX || (self.asks < ASKS_SMALL_MAX && small)
     }
 }
+
+#[cfg(test)]
+#[path = "entries_tests.rs"]
+mod tests;

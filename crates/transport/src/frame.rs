@@ -13,7 +13,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// The version of all frames; peers name theirs in every header.
-pub const WIRE_VERSION: u8 = 2;
+pub const WIRE_VERSION: u8 = 3;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 8;
 /// The longest frame, header included, without the message's bytes.
@@ -450,6 +450,11 @@ impl Frame {
             Self::Eager { bytes, .. } | Self::Chunk { bytes, .. } => u64::from(*bytes),
             _ => 0,
         }
+    }
+
+    /// Whether its fields have what they may have, whatever the state of the link.
+    pub(crate) fn is_sound(&self) -> bool {
+        check(self).is_ok()
     }
 
     /// Writes the frame; the bytes that it took.

@@ -10,6 +10,7 @@ use crate::credits::ReceiveWindow;
 use crate::cursors::{Receiver as RingReceiver, Ring, Watermark};
 use crate::frame::{Flow, Frame, Lanes, Meta, LANES_MAX};
 use crate::link::{lie, Action, PeerLie, Span, Target, Write};
+use rgaps_verbs::MARK_MAX;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Flows of a link.
@@ -62,6 +63,8 @@ struct ReceiveFlow {
     early: BTreeMap<u64, (Early, u64)>,
     gaps: BTreeMap<u64, (u64, u64)>,
     pending: BTreeMap<u64, Asked>,
+    /// Messages that have a grant.
+    granted: usize,
     /// Places of messages whose grant ended.
     kept: BTreeMap<u64, Span>,
     close_at: Option<u64>,
@@ -155,7 +158,7 @@ pub struct Receiver<P> {
     lanes: BTreeMap<u32, ReceiveLane>,
     flows: BTreeMap<Flow, ReceiveFlow>,
     grants: BTreeMap<u64, Grant>,
-    next_grant: u64,
+    pub(crate) next_grant: u64,
     /// Flows that ended: frames of theirs may still come from lanes that the sender has lost.
     ended: VecDeque<Ended>,
     /// Some of them are to be told to the sender.
@@ -273,6 +276,17 @@ impl<P: Places> Receiver<P> {
             state.window.restart(self.config.window_bytes);
             (state.open, state.tell) = (false, false);
         }
+    }
+
+    /// The grant whose number has these low bits: no other that is open does, as there are no more than so many at a time.
+    pub(crate) fn marked(&self, mark: u32) -> u64 {
+        let last = self.next_grant - 1;
+        let number = last & !u64::from(MARK_MAX) | u64::from(mark);
+        if number <= last {
+            return number;
+        }
+        // None is that old if this is less than nothing.
+        number.wrapping_sub(u64::from(MARK_MAX) + 1)
     }
 
     /// A frame for this end. If bytes follow it, where they go, and [`Receiver::landed`] is to be called when
@@ -647,7 +661,7 @@ impl<P: Places> Receiver<P> {
         if grant.landed < grant.place.bytes {
             return Ok(());
         }
-        let whole = self.grants.remove(&number).expect("found above");
+        let whole = self.end_grant(number);
         let Grant {
             flow,
             sequence,
@@ -674,6 +688,19 @@ impl<P: Places> Receiver<P> {
                 Ok(())
             }
         }
+    }
+
+    fn end_grant(&mut self, number: u64) -> Grant {
+        let ended = self.grants.remove(&number).expect("its caller looked");
+        if let Some(state) = self.flows.get_mut(&ended.flow) {
+            state.granted -= 1;
+        }
+        ended
+    }
+
+    /// Messages of a flow that are on their way to a place.
+    pub(crate) fn granted(&self, flow: Flow) -> usize {
+        self.flows.get(&flow).map_or(0, |state| state.granted)
     }
 
     fn asked(&mut self, flow: Flow, sequence: u64, asked: Asked) -> Result<(), PeerLie> {
@@ -718,7 +745,7 @@ impl<P: Places> Receiver<P> {
         if grant.open.contains(&true) {
             return;
         }
-        let ended = self.grants.remove(&number).expect("found above");
+        let ended = self.end_grant(number);
         let Grant {
             flow,
             sequence,
@@ -831,6 +858,7 @@ impl<P: Places> Receiver<P> {
             payload: None,
             meta: None,
             remote: None,
+            is_whole: false,
         }));
     }
 
@@ -890,6 +918,7 @@ impl<P: Places> Receiver<P> {
                     payload: None,
                     meta: None,
                     remote: None,
+                    is_whole: false,
                 }));
             }
         }
@@ -913,6 +942,7 @@ impl<P: Places> Receiver<P> {
                     payload: None,
                     meta: None,
                     remote: None,
+                    is_whole: false,
                 }));
             }
             while let Some((sequence, asked)) = state.pending.pop_first() {
@@ -933,6 +963,7 @@ impl<P: Places> Receiver<P> {
                     make_active(&mut self.active, *flow);
                     break;
                 };
+                state.granted += 1;
                 let number = self.next_grant;
                 self.next_grant += 1;
                 self.grants.insert(
@@ -975,6 +1006,7 @@ impl ReceiveFlow {
             early: BTreeMap::new(),
             gaps: BTreeMap::new(),
             pending: BTreeMap::new(),
+            granted: 0,
             kept: BTreeMap::new(),
             close_at: None,
             tell: false,

@@ -580,6 +580,7 @@ impl Sender {
             payload: None,
             meta: None,
             remote: None,
+            is_whole: false,
         }));
     }
 
@@ -828,6 +829,7 @@ impl Sender {
             payload,
             meta: Some(meta.clone()),
             remote: None,
+            is_whole: false,
         };
         self.actions.push_back(Action::Write(write));
         true
@@ -866,6 +868,7 @@ impl Sender {
             bytes,
         };
         let target = Target::Region(*place + offset);
+        let is_whole = bytes == span.bytes;
         let bytes = u32::try_from(bytes).expect("a chunk has 32 bits");
         let frame = Frame::Chunk {
             grant: *grant,
@@ -882,6 +885,7 @@ impl Sender {
             payload,
             meta: None,
             remote,
+            is_whole,
         }));
     }
 }

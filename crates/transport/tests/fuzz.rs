@@ -48,7 +48,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             0, 0, 7, 0, 0, 0, 0, 10, 0, 0, 0, 220, 0, 11, 0, 0, 1, 0, 220,
         ]],
         _ => vec![
-            encoded(&[hello.clone()]),
+            encoded(std::slice::from_ref(&hello)),
             encoded(&[hello, open.clone(), ask.clone()]),
             encoded(&[open, ask, Frame::Goodbye]),
         ],

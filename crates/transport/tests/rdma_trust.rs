@@ -11,7 +11,8 @@ use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish, FRAME_BY
 use rgaps_transport::{Endpoint, Event, Flow, Frame, Link, LinkConfig, Meta};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{
-    Access, Allocation, Channel, ChannelAddress, ChannelConfig, Direct, Memory, Region,
+    Access, Allocation, Arrived, Channel, ChannelAddress, ChannelConfig, Direct, Memory, Region,
+    MARK_MAX,
 };
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -84,14 +85,44 @@ impl Peer {
         self.record(&record);
     }
 
+    /// Writes so many bytes into a place that was granted, and says so by a mark.
+    fn mark(&self, place: &Remote, bytes: u64, mark: u32) {
+        let memory = Allocation::new(bytes as usize);
+        let region = Region::new(self.channel.device(), memory, Access::LocalRead).unwrap();
+        // Lane 1 is on the second rail.
+        let (address, key) = place.at(0, 1).unwrap();
+        let direct = Direct {
+            region,
+            offset: 0,
+            bytes,
+            address,
+            key,
+        };
+        let mut batch = self.channel.batch().unwrap();
+        assert!(batch.push_marked(&direct, mark).unwrap().is_some());
+        batch.post().unwrap();
+    }
+
     fn serve(&mut self, enough: impl Fn(usize) -> bool) {
         let until = Instant::now() + LIMIT;
         let mut records = 0;
         while !enough(records) {
             assert!(Instant::now() < until, "waited {LIMIT:?} for a record");
             let heard = &mut self.heard;
-            let mut each = |record: &[u8]| {
+            let mut each = |arrived: Arrived<'_>| {
                 records += 1;
+                let record = match arrived {
+                    Arrived::Frame(record) => record,
+                    Arrived::Written { mark, bytes } => {
+                        let (grant, offset) = (mark.into(), 0);
+                        heard.push_back(Frame::Chunk {
+                            grant,
+                            offset,
+                            bytes,
+                        });
+                        return Ok(());
+                    }
+                };
                 let mut bytes = &record[1..];
                 while !bytes.is_empty() {
                     let Ok(Decoded::Frame(frame, used)) = Frame::decode(bytes) else {
@@ -220,6 +251,57 @@ fn records_that_no_peer_sends_cut_it_off() {
         let (grant, remote) = peer.granted(100_000);
         assert!(grant == 1 && remote.is_some(), "{what}");
         records.iter().for_each(|record| peer.record(record));
+        let reset = Frame::Reset {
+            reason: ResetReason::Protocol,
+            ours: 0,
+        };
+        assert_eq!(peer.tcp.until_end(), [reset], "{what}");
+        assert_eq!(b.counts().cut_off, 1, "{what}");
+        wait("the lane's end", || to_a.status().lanes.is_empty());
+        within_limit("the link's end", move || drop((to_a, b)));
+        at_b.gives_back();
+    }
+}
+
+#[test]
+fn marks_that_name_nothing_cut_it_off() {
+    // The grant that the peer has is the first, of 100,000 bytes.
+    type Lie = (&'static str, fn(&Peer, &Remote));
+    let lies: [Lie; 5] = [
+        ("no grant yet", |peer, place| peer.mark(place, 100_000, 2)),
+        ("none so old", |peer, place| {
+            peer.mark(place, 100_000, MARK_MAX)
+        }),
+        ("more bytes than the message", |peer, place| {
+            peer.mark(place, 100_001, 1)
+        }),
+        ("over what is there", |peer, place| {
+            peer.mark(place, 1000, 1);
+            peer.mark(place, 100_000, 1);
+        }),
+        ("within a payload", |peer, place| {
+            let chunk = Frame::Chunk {
+                grant: 1,
+                offset: 50_000,
+                bytes: 1000,
+            };
+            let mut record = vec![STREAM];
+            record.extend(encoded(&chunk));
+            record.extend([1; 10]);
+            peer.record(&record);
+            peer.mark(place, 1000, 1);
+        }),
+    ];
+    for (what, lie) in lies {
+        let fabric = Fabric::new(Faults::default());
+        let b = fabric.endpoint(2);
+        let at_b = fabric.host(&b);
+        let to_a = victim(&fabric, &at_b, &b);
+        let mut peer = Peer::new(&fabric, &b, 1);
+        peer.open();
+        let (grant, remote) = peer.granted(100_000);
+        assert_eq!(grant, 1, "{what}");
+        lie(&peer, &remote.expect("a place that it may write"));
         let reset = Frame::Reset {
             reason: ResetReason::Protocol,
             ours: 0,

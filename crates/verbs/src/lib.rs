@@ -35,7 +35,11 @@
 //! let number = a.send(&[IoSlice::new(b"it is "), IoSlice::new(b"there")], Some(&direct))?;
 //! assert_eq!(number, Some(1), "`None`: no credit now; ask again when `Progress::room` says so");
 //! let mut frames = vec![];
-//! let progress = b.progress(&mut |frame| { frames.push(frame.to_vec()); Ok(()) })?;
+//! let mut each = |arrived: Arrived<'_>| match arrived {
+//!     Arrived::Frame(frame) => { frames.push(frame.to_vec()); Ok(()) }
+//!     Arrived::Written { .. } => Err("nobody marks writes here".into()),
+//! };
+//! let progress = b.progress(&mut each)?;
 //! assert_eq!((progress.frames, &frames[0][..]), (1, &b"it is there"[..]));
 //! let mut landed = [0; 7];
 //! place.read(0, &mut landed);
@@ -87,8 +91,9 @@ pub use device::Device;
 pub use error::{ChannelError, Lie, VerbsError};
 pub use fabric::Access;
 pub use location::{Distance, Location};
+pub use notice::MARK_MAX;
 pub use ports::{Port, PortAddress};
-pub use receiving::{Each, Progress};
+pub use receiving::{frames, Arrived, Each, Progress};
 pub use region::{Allocation, Memory, Region};
 pub use sending::{Batch, Direct};
 pub use status::{DeviceEvent, Status};

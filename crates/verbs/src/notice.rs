@@ -7,13 +7,19 @@ use crate::cursors::FRAME_ALIGN;
 pub(crate) enum Notice {
     /// A frame lies at this offset of the ring.
     Frame { offset: u64 },
+    /// The bytes of a direct write are where they belong; what they are both ends know by this mark.
+    Written { mark: u32 },
     /// The sender lacks credit and wants a head with a notice. Its own credit words came with this.
     Stall,
     /// The head that a stalled sender asked for came with this.
     Head,
 }
 
+/// The greatest mark of a direct write.
+pub const MARK_MAX: u32 = (1 << 28) - 1;
+
 impl Notice {
+    const WRITTEN: u32 = 1 << 29;
     const STALL: u32 = 1 << 31;
     const HEAD: u32 = 1 << 30;
 
@@ -23,6 +29,10 @@ impl Notice {
                 let slot = u32::try_from(offset / FRAME_ALIGN).expect("rings are small enough");
                 debug_assert!(slot < 1 << 28 && offset % FRAME_ALIGN == 0);
                 slot
+            }
+            Self::Written { mark } => {
+                debug_assert!(mark <= MARK_MAX);
+                Self::WRITTEN | mark
             }
             Self::Stall => Self::STALL,
             Self::Head => Self::HEAD,
@@ -35,6 +45,9 @@ impl Notice {
             Self::HEAD => Some(Self::Head),
             slot if slot < 1 << 28 => Some(Self::Frame {
                 offset: u64::from(slot) * FRAME_ALIGN,
+            }),
+            marked if marked & !MARK_MAX == Self::WRITTEN => Some(Self::Written {
+                mark: marked & MARK_MAX,
             }),
             _ => None,
         }
@@ -51,6 +64,8 @@ mod tests {
         for notice in [
             Notice::Frame { offset: 0 },
             Notice::Frame { offset: last },
+            Notice::Written { mark: 0 },
+            Notice::Written { mark: MARK_MAX },
             Notice::Stall,
             Notice::Head,
         ] {
@@ -58,6 +73,8 @@ mod tests {
         }
         for immediate in [
             1 << 28,
+            Notice::WRITTEN | 1 << 28,
+            Notice::HEAD | Notice::WRITTEN,
             Notice::STALL | 1,
             Notice::HEAD | Notice::STALL,
             u32::MAX,

@@ -146,3 +146,5 @@ impl ChannelAddress {
 
 /// Immediate data of a stall, and of a head.
 pub const NOTICES: [u32; 2] = [1 << 31, 1 << 30];
+/// The bit of a marked write's, whose others are the mark.
+pub const MARKED: u32 = 1 << 29;

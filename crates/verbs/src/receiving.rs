@@ -24,7 +24,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// What a look at the channel brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Frames that were handed over.
+    /// Frames, and marked writes, that were handed over.
     pub frames: u64,
     /// A sender that was told to wait may ask again.
     pub room: bool,
@@ -129,11 +129,35 @@ impl Books {
     }
 }
 
-/// Takes a frame's bytes; an error of it ends the channel.
-pub type Each<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
+/// What the peer sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived<'a> {
+    /// A frame's bytes.
+    Frame(&'a [u8]),
+    /// So many bytes are where it wrote them ([`crate::Batch::push_marked`]); what they are, this mark says.
+    Written {
+        /// At most [`crate::MARK_MAX`].
+        mark: u32,
+        /// As the device counted them.
+        bytes: u32,
+    },
+}
+
+/// Takes what arrived; an error of it ends the channel.
+pub type Each<'a> = dyn FnMut(Arrived<'_>) -> Result<(), String> + 'a;
+
+/// Takes frames, where the peer sends nothing else; a marked write is refused.
+pub fn frames(
+    mut each: impl FnMut(&[u8]) -> Result<(), String>,
+) -> impl FnMut(Arrived<'_>) -> Result<(), String> {
+    move |arrived| match arrived {
+        Arrived::Frame(frame) => each(frame),
+        Arrived::Written { mark, .. } => Err(format!("nobody expects a write marked {mark}")),
+    }
+}
 
 impl Channel {
-    /// Hands over each frame that has come, in order, returns credits, and notes what was sent. Never waits.
+    /// Hands over each frame and marked write that has come, in order, returns credits, and notes what was sent. Never waits.
     /// `each` may send on this channel, but not receive or close it.
     pub fn progress(&self, each: &mut Each<'_>) -> Result<Progress, ChannelError> {
         self.check()?;
@@ -177,8 +201,17 @@ impl Channel {
                     match notice.ok_or_else(|| self.lie(Lie::Immediate(immediate)))? {
                         Notice::Frame { offset } => {
                             let frame = receiving.frame(offset, bytes);
-                            self.hand_over(frame, each)?;
+                            let frame = frame.map_err(|lie| self.lie(lie))?;
+                            self.counts.frames_received.add(1);
+                            self.counts.bytes_received.add(frame.len() as u64);
+                            self.hand_over(Arrived::Frame(frame), each)?;
                             round.frames += 1;
+                        }
+                        Notice::Written { mark } => {
+                            receiving.frames += 1;
+                            round.frames += 1;
+                            self.counts.frames_received.add(1);
+                            self.hand_over(Arrived::Written { mark, bytes }, each)?;
                         }
                         Notice::Stall if round.stall => return Err(self.lie(Lie::Turn("stall"))),
                         Notice::Stall => round.stall = true,
@@ -212,15 +245,8 @@ impl Channel {
         }
     }
 
-    fn hand_over(
-        &self,
-        frame: Result<&[u8], Lie>,
-        each: &mut Each<'_>,
-    ) -> Result<(), ChannelError> {
-        let frame = frame.map_err(|lie| self.lie(lie))?;
-        self.counts.frames_received.add(1);
-        self.counts.bytes_received.add(frame.len() as u64);
-        each(frame).map_err(|why| self.fail(ChannelError::Refused(why)))
+    fn hand_over(&self, arrived: Arrived<'_>, each: &mut Each<'_>) -> Result<(), ChannelError> {
+        each(arrived).map_err(|why| self.fail(ChannelError::Refused(why)))
     }
 
     fn failed(&self, number: u64, status: Status, vendor: u32) -> ChannelError {

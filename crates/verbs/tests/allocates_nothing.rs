@@ -35,33 +35,36 @@ static COUNTING: Counting = Counting;
 
 const FRAMES: u64 = 2_000;
 
-/// Frames of `bytes` bytes from one end to the other, each behind a direct write if there is one; with stalls of all kinds.
-fn stream(pair: &Pair, bytes: usize, direct: Option<&Direct>) {
-    let frame = vec![5; bytes];
+/// Frames of `bytes` bytes from one end to the other, each behind a direct write if there is one, or such a write with a
+/// mark instead; with stalls of all kinds.
+fn stream(pair: &Pair, bytes: Option<usize>, direct: Option<&Direct>) {
+    let frame = vec![5; bytes.unwrap_or(0)];
     let (mut sent, mut come) = (0, 0);
     let before = ALLOCATIONS.get();
     assert!(before > 0, "allocations are counted");
     while come < FRAMES {
         while sent < FRAMES {
             let mut batch = pair.ends[0].batch().unwrap();
-            if batch
-                .push(&[IoSlice::new(&frame)], direct)
-                .unwrap()
-                .is_none()
-            {
+            let pushed = match bytes {
+                Some(_) => batch.push(&[IoSlice::new(&frame)], direct),
+                None => batch.push_marked(direct.expect("it is to be marked"), 7),
+            };
+            if pushed.unwrap().is_none() {
                 break;
             }
             sent += 1;
         }
-        let progress = pair.ends[1].progress(&mut |frame| match frame.len() == bytes {
-            true => Ok(()),
-            false => Err("it is cut".into()),
-        });
+        let mut each = |arrived: Arrived<'_>| match arrived {
+            Arrived::Frame(frame) if Some(frame.len()) == bytes => Ok(()),
+            Arrived::Written { mark: 7, .. } if bytes.is_none() => Ok(()),
+            _ => Err("it is another".into()),
+        };
+        let progress = pair.ends[1].progress(&mut each);
         come += progress.unwrap().frames;
         pair.ends[0].progress(&mut |_| Ok(())).unwrap();
     }
     let allocated = ALLOCATIONS.get() - before;
-    assert_eq!(allocated, 0, "{FRAMES} frames of {bytes} bytes");
+    assert_eq!(allocated, 0, "{FRAMES} frames of {bytes:?} bytes");
 }
 
 #[test]
@@ -83,11 +86,12 @@ fn frames_inline_through_the_ring_and_behind_direct_writes() {
             address: to.address(),
             key: to.remote_key().unwrap(),
         };
-        stream(&pair, 8, None);
-        stream(&pair, 60 << 10, None);
-        stream(&pair, 32, Some(&direct));
+        stream(&pair, Some(8), None);
+        stream(&pair, Some(60 << 10), None);
+        stream(&pair, Some(32), Some(&direct));
+        stream(&pair, None, Some(&direct));
         let counts = pair.ends[0].counts();
         let stalls = counts.stalls_ring + counts.stalls_receives + counts.stalls_sends;
-        assert!(stalls > 0 && counts.directs_sent == FRAMES);
+        assert!(stalls > 0 && counts.directs_sent == 2 * FRAMES);
     }
 }

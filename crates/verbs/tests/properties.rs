@@ -7,7 +7,7 @@ use pair::{bytes_of, small, Pair};
 use proptest::prelude::*;
 use rgaps_verbs::cursors::Watermark;
 use rgaps_verbs::in_process::Faults;
-use rgaps_verbs::raw::{RawPair, RawWrite, NOTICES};
+use rgaps_verbs::raw::{RawPair, RawWrite, MARKED, NOTICES};
 use rgaps_verbs::*;
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
@@ -20,6 +20,7 @@ const STEPS_MAX: usize = 300;
 enum Step {
     Send { bytes: u64 },
     Direct { bytes: u64 },
+    Marked { bytes: u64 },
     Batch { count: u8 },
     Progress,
 }
@@ -36,6 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => any::<u64>().prop_map(|bytes| Step::Send { bytes }),
         1 => (1..=PLACE as u64).prop_map(|bytes| Step::Direct { bytes }),
+        1 => (1..=PLACE as u64).prop_map(|bytes| Step::Marked { bytes }),
         1 => (1u8..6).prop_map(|count| Step::Batch { count }),
         4 => Just(Step::Progress),
     ]
@@ -79,9 +81,12 @@ fn config() -> impl Strategy<Value = (ChannelConfig, Faults)> {
     })
 }
 
+/// A frame, or the mark that a write has instead.
+type Sent = Result<Vec<u8>, u32>;
+
 /// One direction: what one end sent, and how much of it the other has.
 struct Way {
-    sent: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    sent: Vec<(Sent, Option<Vec<u8>>)>,
     came: usize,
     completed: u64,
     /// Regions of direct writes, which nobody but the channel keeps, by the frame before which they are.
@@ -103,9 +108,17 @@ impl Way {
         }
     }
 
-    fn take(&mut self, frame: &[u8]) -> Result<(), String> {
+    fn take(&mut self, arrived: Arrived<'_>) -> Result<(), String> {
         let (expected, direct) = &self.sent[self.came];
-        if frame != expected {
+        let is_expected = match (arrived, expected) {
+            (Arrived::Frame(frame), Ok(expected)) => frame == expected,
+            (Arrived::Written { mark, bytes }, Err(expected)) => {
+                let length = direct.as_ref().map(Vec::len);
+                mark == *expected && length == Some(bytes as usize)
+            }
+            _ => false,
+        };
+        if !is_expected {
             return Err(format!("frame {} differs", self.came));
         }
         if let Some(direct) = direct {
@@ -159,7 +172,7 @@ fn one_step(pair: &Pair, ways: &mut [Way; 2], end: usize, step: Step) -> Result<
             let way = &mut ways[end];
             let frame = bytes_of(number(way), bytes % (channel.frame_bytes_max() + 1));
             if channel.send(&[IoSlice::new(&frame)], None)?.is_some() {
-                way.sent.push((frame, None));
+                way.sent.push((Ok(frame), None));
             }
         }
         Step::Direct { bytes } => {
@@ -167,9 +180,20 @@ fn one_step(pair: &Pair, ways: &mut [Way; 2], end: usize, step: Step) -> Result<
             let (content, direct) = way.direct(pair, end, bytes);
             let frame = bytes_of(number(way), 8);
             if let Some(number) = channel.send(&[IoSlice::new(&frame)], Some(&direct))? {
-                way.sent.push((frame, Some(content)));
+                way.sent.push((Ok(frame), Some(content)));
                 way.regions.push((number, Arc::downgrade(&direct.region)));
             }
+        }
+        Step::Marked { bytes } => {
+            let way = &mut ways[end];
+            let (content, direct) = way.direct(pair, end, bytes);
+            let mark = MARK_MAX - way.sent.len() as u32;
+            let mut batch = channel.batch()?;
+            if let Some(number) = batch.push_marked(&direct, mark)? {
+                way.sent.push((Err(mark), Some(content)));
+                way.regions.push((number, Arc::downgrade(&direct.region)));
+            }
+            batch.post()?;
         }
         Step::Batch { count } => {
             let mut batch = channel.batch()?;
@@ -178,13 +202,13 @@ fn one_step(pair: &Pair, ways: &mut [Way; 2], end: usize, step: Step) -> Result<
                 if batch.push(&[IoSlice::new(&frame)], None)?.is_none() {
                     break;
                 }
-                ways[end].sent.push((frame, None));
+                ways[end].sent.push((Ok(frame), None));
             }
             batch.post()?;
         }
         Step::Progress => {
             let way = &mut ways[1 - end];
-            channel.progress(&mut |frame| way.take(frame))?;
+            channel.progress(&mut |arrived| way.take(arrived))?;
             ways[end].check(channel);
         }
     }
@@ -273,6 +297,7 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
                 0 => NOTICES[0],
                 1 => NOTICES[1],
                 2 => u32::MAX,
+                3 => MARKED | 7,
                 _ => slot as u32,
             };
             let write = RawWrite {
@@ -286,8 +311,16 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
             raw.write(0, &write).unwrap();
             while raw.poll().unwrap().is_some() {}
             // A frame is handed over only if all that is said of it is so.
-            let mut each = |frame: &[u8]| {
-                assert_eq!(frame.len() as u32, says.min(bytes - 16));
+            let mut each = |arrived: Arrived<'_>| {
+                match arrived {
+                    Arrived::Frame(frame) => {
+                        assert_eq!(frame.len() as u32, says.min(bytes - 16));
+                    }
+                    // Whether it wrote where that mark belongs, only who has the marks knows.
+                    Arrived::Written { mark, bytes: wrote } => {
+                        assert_eq!((mark, wrote), (7, bytes));
+                    }
+                }
                 Ok(())
             };
             let progress = channel.progress(&mut each);

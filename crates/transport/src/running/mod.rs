@@ -457,6 +457,19 @@ impl Running {
         result.map_err(|lie| self.cut_off(lane, &lie))
     }
 
+    /// The same of a write that came with a mark.
+    pub(crate) fn marked(
+        &self,
+        lane: u32,
+        mark: u32,
+        bytes: u32,
+    ) -> Result<Option<Destination>, String> {
+        let mut core = self.lock();
+        let result = core.driver.marked(lane, mark, bytes, self.now_ms());
+        drop(core);
+        result.map_err(|lie| self.cut_off(lane, &lie))
+    }
+
     pub(crate) fn landed(&self, lane: u32, small: &[u8]) -> Result<(), String> {
         let result = self.lock().driver.landed(lane, small);
         result.map_err(|lie| self.cut_off(lane, &lie))

@@ -105,13 +105,13 @@ pub fn credits(end: &mut End) -> Result<()> {
     let start = Instant::now();
     let mut came = 0u64;
     let mut sent = 0u64;
-    let mut each = |frame: &[u8]| {
+    let mut each = frames(|frame: &[u8]| {
         came += 1;
         let is_next = frame == came.to_le_bytes();
         is_next
             .then_some(())
             .ok_or(format!("frame {came} is another"))
-    };
+    });
     while start.elapsed() < time {
         // Without waiting for room: each try is a stall.
         if channel

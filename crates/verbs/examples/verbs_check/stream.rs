@@ -33,7 +33,7 @@ fn frames_both_ways(end: &mut End) -> Result<()> {
     };
     let start = Instant::now();
     let (mut came, mut bytes) = (0, 0);
-    let mut each = |frame: &[u8]| {
+    let mut each = frames(|frame: &[u8]| {
         let number = peers + came;
         let is_right = frame.len() as u64 == any_size(number, most) && is_filled(number, frame);
         came += 1;
@@ -41,7 +41,7 @@ fn frames_both_ways(end: &mut End) -> Result<()> {
         is_right
             .then_some(())
             .ok_or(format!("frame {came} differs"))
-    };
+    });
     let mut frame = vec![];
     for number in mine..mine + MESSAGES / 2 {
         frame.resize(any_size(number, most) as usize, 0);
@@ -52,6 +52,7 @@ fn frames_both_ways(end: &mut End) -> Result<()> {
         channel.serve(&mut each, LIMIT)?;
         ensure!(start.elapsed() < LIMIT, "frames are missing");
     }
+    drop(each);
     end.barrier()?;
     let counts = channel.counts();
     ensure!(counts.works_in_flight_most <= u64::from(config.sends));

@@ -3,7 +3,7 @@
 use super::{Direct, Lack, Owed, Sending, Stall, STAGED_MAX};
 use crate::channel::{Channel, DIRECT_BYTES_MAX, HEADER_BYTES};
 use crate::error::ChannelError;
-use crate::notice::Notice;
+use crate::notice::{Notice, MARK_MAX};
 use std::io::IoSlice;
 use std::sync::MutexGuard;
 
@@ -114,12 +114,41 @@ impl Batch<'_> {
         assert!(directs.len() <= self.channel.directs_max());
         directs.iter().try_for_each(check_direct)?;
         let works = 1 + directs.len();
-        if self.sending.staged.len() + works > STAGED_MAX {
-            self.post()?;
-        }
-        let Some(cursor) = self.reserve(works as u64, payload + HEADER_BYTES)? else {
+        self.make_room(works)?;
+        let Some(cursor) = self.reserve(works as u64, Some(payload + HEADER_BYTES))? else {
             return Ok(None);
         };
+        self.count(payload, directs);
+        let bytes = payload + HEADER_BYTES;
+        self.sending.stage_frame(cursor, parts, bytes, directs);
+        Ok(Some(self.sending.frames))
+    }
+
+    /// Writes bytes to the peer and says so by a mark, at most [`MARK_MAX`], instead of a frame behind them: one work and
+    /// one packet less. Gives the same number as a frame has.
+    ///
+    /// # Panics
+    /// If the mark is greater.
+    pub fn push_marked(&mut self, direct: &Direct, mark: u32) -> Result<Option<u64>, ChannelError> {
+        assert!(mark <= MARK_MAX);
+        check_direct(direct)?;
+        self.make_room(1)?;
+        if self.reserve(1, None)?.is_none() {
+            return Ok(None);
+        }
+        self.count(0, std::slice::from_ref(direct));
+        self.sending.stage_marked(direct, mark);
+        Ok(Some(self.sending.frames))
+    }
+
+    fn make_room(&mut self, works: usize) -> Result<(), ChannelError> {
+        match self.sending.staged.len() + works > STAGED_MAX {
+            true => self.post(),
+            false => Ok(()),
+        }
+    }
+
+    fn count(&self, payload: u64, directs: &[Direct]) {
         let counts = &self.channel.counts;
         counts.frames_sent.add(1);
         counts.bytes_sent.add(payload);
@@ -127,12 +156,10 @@ impl Batch<'_> {
             counts.directs_sent.add(1);
             counts.direct_bytes_sent.add(direct.bytes);
         }
-        let bytes = payload + HEADER_BYTES;
-        self.sending.stage_frame(cursor, parts, bytes, directs);
-        Ok(Some(self.sending.frames))
     }
 
-    fn reserve(&mut self, works: u64, bytes: u64) -> Result<Option<u64>, ChannelError> {
+    /// Credit for a frame of so many bytes, and where it goes in the ring; or for none there.
+    fn reserve(&mut self, works: u64, bytes: Option<u64>) -> Result<Option<u64>, ChannelError> {
         if let Ok(cursor) = self.sending.reserve(works, bytes)? {
             return Ok(Some(cursor));
         }

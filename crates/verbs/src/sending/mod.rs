@@ -151,14 +151,21 @@ impl Sending {
             .head_returned(self.head.min(self.completed_cursor))
     }
 
-    /// Room in the ring and one receive of the peer's.
-    fn reserve(&mut self, works: u64, bytes: u64) -> Result<Result<u64, Lack>, FrameSizeError> {
+    /// Slots, one receive of the peer's, and room in the ring, if there are bytes for it.
+    fn reserve(
+        &mut self,
+        works: u64,
+        bytes: Option<u64>,
+    ) -> Result<Result<u64, Lack>, FrameSizeError> {
         if !self.has_slots(works, SENDS_RESERVED) {
             return Ok(Err(Lack::Sends));
         }
         if self.immediates + u64::from(RECEIVES_RESERVED) >= self.receives {
             return Ok(Err(Lack::Receives));
         }
+        let Some(bytes) = bytes else {
+            return Ok(Ok(self.ring.tail()));
+        };
         Ok(match self.ring.reserve(bytes)? {
             Reserved::At(slot) => Ok(slot.cursor),
             Reserved::Full => Err(Lack::Ring),
@@ -327,6 +334,18 @@ impl Sending {
             inline,
         };
         self.stage(work, !directs.is_empty());
+    }
+
+    /// A direct write that is a frame of its own.
+    fn stage_marked(&mut self, direct: &Direct, mark: u32) {
+        self.frames += 1;
+        self.held
+            .push_back((self.frames, Arc::clone(&direct.region)));
+        let work = Work {
+            immediate: Some(Notice::Written { mark }.to_immediate()),
+            ..direct_work(direct)
+        };
+        self.stage(work, true);
     }
 
     /// Writes this side's credit words into the peer's.

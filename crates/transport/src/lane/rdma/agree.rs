@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::frame::{Frame, Meta, FRAME_BYTES_MAX, META_BYTES_MAX};
 use crate::hello::{hear, say, HelloError};
 use crate::rdma::Rdma;
-use rgaps_verbs::{Channel, ChannelAddress};
+use rgaps_verbs::{Arrived, Channel, ChannelAddress};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -120,12 +120,12 @@ fn trial(channel: &Channel) -> Result<(), String> {
         if left.is_zero() {
             return Err(format!("nothing came through it for {TRIAL_LIMIT:?}"));
         }
-        let mut each = |word: &[u8]| match word == TRIAL {
-            true => {
+        let mut each = |arrived: Arrived<'_>| match arrived {
+            Arrived::Frame(word) if word == TRIAL => {
                 heard = true;
                 Ok(())
             }
-            false => Err("the peer's first word is another".to_owned()),
+            _ => Err("the peer's first word is another".to_owned()),
         };
         let served = channel.serve(&mut each, left);
         served.map_err(|error| format!("waiting for the peer's first word: {error}"))?;

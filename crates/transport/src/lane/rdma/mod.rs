@@ -21,7 +21,7 @@ use crate::owner::Payload;
 use crate::rdma::Table;
 use crate::running::Running;
 use reading::Reading;
-use rgaps_verbs::{Channel, ChannelError, Direct, Progress};
+use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
 use std::collections::VecDeque;
@@ -80,6 +80,13 @@ fn sources(all: [BorrowedFd<'_>; SOURCES]) -> std::io::Result<OwnedFd> {
         epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
     }
     Ok(epoll)
+}
+
+fn frame_bytes(arrived: Arrived<'_>) -> u64 {
+    match arrived {
+        Arrived::Frame(record) => record.len() as u64,
+        Arrived::Written { .. } => 0,
+    }
 }
 
 #[derive(Default)]
@@ -228,11 +235,11 @@ impl RdmaLane {
     }
 
     fn progress(&self, reading: &mut Reading, link: &Running) -> Result<Progress, String> {
-        let mut each = |record: &[u8]| {
+        let mut each = |arrived: Arrived<'_>| {
             self.listens.store(false, SeqCst);
-            let direct = reading.record(record, link)?;
+            let direct = reading.arrived(arrived, link)?;
             self.direct_bytes_in.fetch_add(direct, Relaxed);
-            let bytes = record.len() as u64 + direct;
+            let bytes = direct + frame_bytes(arrived);
             self.bytes_in.fetch_add(bytes, Relaxed);
             Ok(())
         };
@@ -364,15 +371,23 @@ impl RdmaLane {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let way = |payload: &Bytes, remote: &Remote, at: u64| self.way(payload, remote, at);
             let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
-            let (pushed, wrote, payload) = match piece {
+            let (pushed, wrote, unsaid, payload) = match piece {
                 Piece::Stream(count, bytes) => {
                     slices[0] = IoSlice::new(&[STREAM]);
-                    (posts.push(&slices[..=count], None), bytes, None)
+                    (posts.push(&slices[..=count], None), bytes, 0, None)
                 }
-                Piece::Direct(head, way, bytes) => {
-                    let parts = [IoSlice::new(&[DIRECT]), IoSlice::new(head)];
+                Piece::Direct(head, way, bytes, mark) => {
                     let (directs, payload) = way.parts();
-                    (posts.push_after(&parts, directs), bytes, Some(payload))
+                    match (mark, directs) {
+                        (Some(mark), [direct]) => {
+                            let pushed = posts.push_marked(direct, mark);
+                            (pushed, bytes, head.len(), Some(payload))
+                        }
+                        _ => {
+                            let parts = [IoSlice::new(&[DIRECT]), IoSlice::new(head)];
+                            (posts.push_after(&parts, directs), bytes, 0, Some(payload))
+                        }
+                    }
                 }
             };
             let Some(number) = pushed.map_err(|error| self.lost(error))? else {
@@ -380,7 +395,7 @@ impl RdmaLane {
             };
             let before = batch.payloads_done();
             batch.wrote(wrote);
-            self.bytes_out.fetch_add(wrote as u64, Relaxed);
+            self.bytes_out.fetch_add((wrote - unsaid) as u64, Relaxed);
             let done = batch.payloads_done() - before;
             match payload {
                 Some(payload) => in_flight.push_back((number, Some(payload))),

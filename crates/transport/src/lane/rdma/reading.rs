@@ -4,6 +4,7 @@ use super::{DIRECT, STREAM};
 use crate::driver::{fill, Destination};
 use crate::frame::{Decoded, Frame};
 use crate::running::Running;
+use rgaps_verbs::Arrived;
 
 /// Reads a lane's records. Heads of frames lie whole in one, payloads may go on in the next.
 pub(super) struct Reading {
@@ -23,8 +24,18 @@ impl Reading {
         }
     }
 
-    /// One record, as the peer posted it. How many bytes it had written by itself.
-    pub(super) fn record(&mut self, record: &[u8], link: &Running) -> Result<u64, String> {
+    /// What the peer posted. How many bytes it had written by itself.
+    pub(super) fn arrived(&mut self, arrived: Arrived<'_>, link: &Running) -> Result<u64, String> {
+        match arrived {
+            Arrived::Frame(record) => self.record(record, link),
+            Arrived::Written { mark, bytes } => {
+                let destination = link.marked(self.lane, mark, bytes)?;
+                self.written(destination, u64::from(bytes), link)
+            }
+        }
+    }
+
+    fn record(&mut self, record: &[u8], link: &Running) -> Result<u64, String> {
         match record.split_first() {
             Some((&STREAM, bytes)) => self.bytes(bytes, link).map(|()| 0),
             Some((&DIRECT, head)) => self.direct(head, link),
@@ -39,20 +50,33 @@ impl Reading {
     /// A chunk that the peer wrote itself.
     fn direct(&mut self, head: &[u8], link: &Running) -> Result<u64, String> {
         let (frame, used) = self.frame(head, link)?;
-        if used < head.len() || self.landing.is_some() {
+        if used < head.len() {
             return Err(self.lie("it has more than one chunk's frame", link));
         }
-        let Some(Destination::Chunk(mut chunk)) = link.frame(self.lane, &frame)? else {
+        let destination = link.frame(self.lane, &frame)?;
+        self.written(destination, frame.payload_bytes(), link)
+    }
+
+    fn written(
+        &mut self,
+        destination: Option<Destination>,
+        bytes: u64,
+        link: &Running,
+    ) -> Result<u64, String> {
+        let Some(Destination::Chunk(mut chunk)) = destination else {
             return Err(self.lie("it says directly what is no chunk", link));
         };
+        if self.landing.is_some() {
+            return Err(self.lie("it is within another's payload", link));
+        }
         if !chunk.is_remote {
             return Err(self.lie("nobody told it where that place is", link));
         }
         if chunk.part.take().is_some() {
-            link.landed_part(&chunk, frame.payload_bytes(), true);
+            link.landed_part(&chunk, bytes, true);
         }
         link.landed(self.lane, &[])?;
-        Ok(frame.payload_bytes())
+        Ok(bytes)
     }
 
     fn frame(&self, bytes: &[u8], link: &Running) -> Result<(Frame, usize), String> {
