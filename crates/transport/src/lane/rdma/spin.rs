@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A look that comes so much later than the last: somebody else had the core.
-const PREEMPTED: Duration = Duration::from_micros(500);
+const PREEMPTED: Duration = Duration::from_millis(2);
 /// Waits without polling after that: one, and twice as many each time that it happens again, up to these. What polling
 /// brought halves them.
 const PENANCE_MAX: u32 = 64;
