@@ -158,11 +158,21 @@ struct Arrivals {
     closed: bool,
     /// Small messages that were delivered and are not acknowledged yet: how many, and their bytes.
     owed: (u32, u32),
+    /// The last acknowledgement went behind what was written anyway, so the next may, too: the clock lets it wait once.
+    answered: bool,
+    waited: bool,
     /// What the sender was told last, and on which lane.
     told: Option<(u32, u64, u64)>,
 }
 
 impl Arrivals {
+    /// Whether what is owed may wait for the next tick: once, if something is likely to be written before.
+    fn lets_wait(&mut self) -> bool {
+        let lets = self.answered && !self.waited;
+        (self.answered, self.waited) = (lets, lets);
+        lets
+    }
+
     fn first(&self) -> Option<u64> {
         let queued = || self.queue.front().map(Arrival::sequence);
         self.out.map(|(sequence, _)| sequence).or_else(queued)
@@ -476,7 +486,7 @@ impl Driver {
         self.sender.tick(now_ms);
         self.receiver.tick(now_ms);
         self.act(None);
-        self.pay_all();
+        self.pay_late();
         self.retry();
     }
 
@@ -590,8 +600,26 @@ impl Driver {
         self.act(None);
     }
 
+    /// Behind what is written.
     fn pay_all(&mut self) {
         while let Some(flow) = self.owed.pop() {
+            self.pay(flow);
+            if let Some(arrivals) = self.arrivals.get_mut(&flow) {
+                (arrivals.answered, arrivals.waited) = (true, false);
+            }
+        }
+    }
+
+    /// When the clock ticks.
+    fn pay_late(&mut self) {
+        let mut at = 0;
+        while let Some(&flow) = self.owed.get(at) {
+            let arrivals = self.arrivals.get_mut(&flow);
+            if arrivals.is_some_and(Arrivals::lets_wait) {
+                at += 1;
+                continue;
+            }
+            self.owed.swap_remove(at);
             self.pay(flow);
         }
     }

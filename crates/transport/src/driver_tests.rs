@@ -421,3 +421,13 @@ fn bytes_that_are_cut_anywhere_lose_and_duplicate_nothing() {
         "what is to be tested happened"
     );
 }
+
+#[test]
+fn the_clock_lets_an_acknowledgement_wait_once_where_the_last_went_with_something() {
+    let mut arrivals = Arrivals::default();
+    assert!(!arrivals.lets_wait(), "nobody answers");
+    arrivals.answered = true;
+    assert!(arrivals.lets_wait());
+    assert!(!arrivals.lets_wait(), "nothing was written since");
+    assert!(!arrivals.lets_wait(), "so nothing is expected");
+}
