@@ -661,8 +661,9 @@ impl Sender {
 
     fn least_busy(&self, among: impl Fn(u32) -> bool, bytes: u64) -> Option<u32> {
         let lanes = self.lanes.iter().filter(|(number, _)| among(**number));
-        let (number, lane) = lanes.min_by_key(|(_, lane)| lane.busy_bytes)?;
-        lane.takes(bytes, &self.config).then_some(*number)
+        let free = lanes.filter(|(_, lane)| lane.takes(bytes, &self.config));
+        let (number, _) = free.min_by_key(|(_, lane)| lane.busy_bytes)?;
+        Some(*number)
     }
 
     /// One frame of a flow, if one can go.
