@@ -48,4 +48,4 @@ pub use sender::{Offered, Sender, SenderConfig};
 
 pub use tls::{Tls, TlsError, TlsFiles};
 
-pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Notice, Wish};
+pub use frame::{DecodeError, Flow, Frame, LaneKey, Meta, Wish};

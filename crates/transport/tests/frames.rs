@@ -184,13 +184,6 @@ proptest! {
         headed.extend(&garbage);
         decodes_to_its_own_bytes(&headed);
     }
-
-    #[test]
-    fn notices_come_back_and_others_are_refused(imm in any::<u32>()) {
-        if let Some(notice) = Notice::from_imm(imm) {
-            prop_assert_eq!(notice.to_imm(), Some(imm));
-        }
-    }
 }
 
 #[test]
@@ -341,30 +334,4 @@ fn lists_versions_and_lengths_are_checked() {
         })
     );
     assert_eq!(Frame::decode(&[]), Ok(Decoded::Short(HEADER_BYTES)));
-}
-
-#[test]
-fn notices_fit_into_32_bits() {
-    for notice in [
-        Notice::Ring { slot: 0 },
-        Notice::Ring {
-            slot: (1 << 28) - 1,
-        },
-        Notice::Landed { grant: 0, chunk: 0 },
-        Notice::Landed {
-            grant: (1 << 13) - 1,
-            chunk: u16::MAX,
-        },
-    ] {
-        assert_eq!(notice.to_imm().and_then(Notice::from_imm), Some(notice));
-    }
-    assert_eq!(Notice::Ring { slot: 1 << 28 }.to_imm(), None);
-    assert_eq!(
-        Notice::Landed {
-            grant: 1 << 13,
-            chunk: 0
-        }
-        .to_imm(),
-        None
-    );
 }
