@@ -30,7 +30,7 @@ pub struct Direct {
     pub region: Arc<Region>,
     /// Where in it.
     pub offset: u64,
-    /// How many, at most [`DIRECT_BYTES_MAX`].
+    /// How many, at most [`crate::DIRECT_BYTES_MAX`].
     pub bytes: u64,
     /// Where they go: the peer's address,
     pub address: u64,
