@@ -171,7 +171,6 @@ impl Batch {
         meta: Option<&Meta>,
         payload: Option<Bytes>,
         remote: Option<Remote>,
-        is_whole: bool,
     ) {
         let mut bytes = [0; FRAME_BYTES_MAX];
         let length = frame.encode(&mut bytes);
@@ -179,10 +178,15 @@ impl Batch {
         self.heads.extend_from_slice(&bytes[..length]);
         self.heads
             .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
+        // Of its message.
+        let is_all = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
         let (remote, mark) = match frame {
             Frame::Chunk { offset, grant, .. } => (
                 remote.map(|remote| (remote, *offset)),
-                is_whole.then_some((*grant & u64::from(MARK_MAX)) as u32),
+                payload
+                    .as_ref()
+                    .is_some_and(is_all)
+                    .then_some((*grant & u64::from(MARK_MAX)) as u32),
             ),
             _ => (None, None),
         };
@@ -244,21 +248,19 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(&Frame::Alive { beat: 1 }, None, None, None, false);
+        batch.push(&Frame::Alive { beat: 1 }, None, None, None);
         batch.push(
             &chunk(300),
             None,
             Some((Arc::clone(&payload), 0, 300)),
             remote,
-            false,
         );
-        batch.push(&Frame::Open { flow, first: 0 }, None, None, None, false);
+        batch.push(&Frame::Open { flow, first: 0 }, None, None, None);
         batch.push(
             &chunk(700),
             None,
             Some((Arc::clone(&payload), 300, 1000)),
             None,
-            false,
         );
         let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
         let count = batch.slices(&mut slices);

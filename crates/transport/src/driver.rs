@@ -19,13 +19,12 @@ const CONTROL_MAX: usize = 16 << 10;
 /// Payloads above this are left to the lane's own thread.
 pub(crate) const BULK_BYTES: usize = 64 << 10;
 
-/// Large ones are, too, so many at most, while as many more of the flow are on their way.
-const OWED_LARGE_MAX: u32 = 4;
-
 /// Small messages of a flow are acknowledged together: after so many, or this part of their window, or behind
 /// what is written anyway, or when the clock ticks.
 const OWED_MAX: u32 = 16;
 const OWED_PART: u64 = 8;
+/// Large ones are, too, so many at most, while as many more of the flow are on their way.
+const OWED_LARGE_MAX: u32 = 4;
 
 /// What came of a message that was to be sent.
 pub type Sent = Offered;
@@ -35,7 +34,6 @@ struct Queued {
     meta: Option<Meta>,
     payload: Option<Bytes>,
     remote: Option<Remote>,
-    is_whole: bool,
 }
 
 impl Queued {
@@ -241,15 +239,7 @@ fn arrive(owner: &dyn Owner, flow: Flow, arrival: Arrival) -> Result<u32, Arriva
                 return Ok(window);
             }
             memory.copy_from_slice(message);
-            return match place.commit(sequence, meta) {
-                Ok(()) => Ok(window),
-                Err(place) => Err(Arrival::Placed {
-                    sequence,
-                    place,
-                    meta: Meta::new(meta).expect("the frame's check bounds it"),
-                    window,
-                }),
-            };
+            return commit(sequence, place, meta, window);
         }
         Arrival::Placed {
             sequence,
@@ -257,18 +247,22 @@ fn arrive(owner: &dyn Owner, flow: Flow, arrival: Arrival) -> Result<u32, Arriva
             meta,
             window,
         } => {
-            return match place.commit(sequence, meta.as_slice()) {
-                Ok(()) => Ok(window),
-                Err(place) => Err(Arrival::Placed {
-                    sequence,
-                    place,
-                    meta,
-                    window,
-                }),
-            };
+            return commit(sequence, place, meta.as_slice(), window);
         }
     }
     Ok(0)
+}
+
+fn commit(sequence: u64, place: Box<dyn Place>, meta: &[u8], window: u32) -> Result<u32, Arrival> {
+    match place.commit(sequence, meta) {
+        Ok(()) => Ok(window),
+        Err(place) => Err(Arrival::Placed {
+            sequence,
+            place,
+            meta: Meta::new(meta).expect("it came in a frame, which bounds it"),
+            window,
+        }),
+    }
 }
 
 /// Both ends.
@@ -658,7 +652,7 @@ impl Driver {
             let Some(frame) = out.control.pop_front() else {
                 break;
             };
-            batch.push(&frame, None, None, None, false);
+            batch.push(&frame, None, None, None);
         }
         while batch.has_room() {
             let fits = |write: &Queued| write.is_part_of(much);
@@ -670,9 +664,8 @@ impl Driver {
                 meta,
                 payload,
                 remote,
-                is_whole,
             } = out.writes.pop_front().expect("looked at");
-            batch.push(&frame, meta.as_ref(), payload, remote, is_whole);
+            batch.push(&frame, meta.as_ref(), payload, remote);
         }
         !out.control.is_empty() || !out.writes.is_empty()
     }
@@ -730,7 +723,6 @@ impl Driver {
                     meta: write.meta,
                     payload,
                     remote: write.remote,
-                    is_whole: write.is_whole,
                 });
                 if out.writes.len() > CONTROL_MAX {
                     self.stuck = Some(write.lane);

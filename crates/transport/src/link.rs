@@ -37,10 +37,8 @@ pub struct Write {
     pub payload: Option<(Span, Target)>,
     /// The description of an eager message.
     pub meta: Option<Meta>,
-    /// Of a chunk: where its message's place is for a lane that writes by itself,
+    /// Of a chunk: where its message's place is for a lane that writes by itself.
     pub remote: Option<Remote>,
-    /// and whether it is the whole message.
-    pub is_whole: bool,
 }
 
 /// What the owner has to do.

@@ -858,7 +858,6 @@ impl<P: Places> Receiver<P> {
             payload: None,
             meta: None,
             remote: None,
-            is_whole: false,
         }));
     }
 
@@ -918,7 +917,6 @@ impl<P: Places> Receiver<P> {
                     payload: None,
                     meta: None,
                     remote: None,
-                    is_whole: false,
                 }));
             }
         }
@@ -942,7 +940,6 @@ impl<P: Places> Receiver<P> {
                     payload: None,
                     meta: None,
                     remote: None,
-                    is_whole: false,
                 }));
             }
             while let Some((sequence, asked)) = state.pending.pop_first() {

@@ -580,7 +580,6 @@ impl Sender {
             payload: None,
             meta: None,
             remote: None,
-            is_whole: false,
         }));
     }
 
@@ -830,7 +829,6 @@ impl Sender {
             payload,
             meta: Some(meta.clone()),
             remote: None,
-            is_whole: false,
         };
         self.actions.push_back(Action::Write(write));
         true
@@ -869,7 +867,6 @@ impl Sender {
             bytes,
         };
         let target = Target::Region(*place + offset);
-        let is_whole = bytes == span.bytes;
         let bytes = u32::try_from(bytes).expect("a chunk has 32 bits");
         let frame = Frame::Chunk {
             grant: *grant,
@@ -886,7 +883,6 @@ impl Sender {
             payload,
             meta: None,
             remote,
-            is_whole,
         }));
     }
 }

@@ -185,6 +185,28 @@ fn wait(what: &str, is: impl Fn() -> bool) {
     }
 }
 
+/// A peer that has the first grant, of 100,000 bytes in a place that it may write, is cut off for what it does.
+fn is_cut_off(what: &str, lie: impl Fn(&Peer, &Remote)) {
+    let fabric = Fabric::new(Faults::default());
+    let b = fabric.endpoint(2);
+    let at_b = fabric.host(&b);
+    let to_a = victim(&fabric, &at_b, &b);
+    let mut peer = Peer::new(&fabric, &b, 1);
+    peer.open();
+    let (grant, remote) = peer.granted(100_000);
+    assert_eq!(grant, 1, "{what}");
+    lie(&peer, &remote.expect("a place that it may write"));
+    let reset = Frame::Reset {
+        reason: ResetReason::Protocol,
+        ours: 0,
+    };
+    assert_eq!(peer.tcp.until_end(), [reset], "{what}");
+    assert_eq!(b.counts().cut_off, 1, "{what}");
+    wait("the lane's end", || to_a.status().lanes.is_empty());
+    within_limit("the link's end", move || drop((to_a, b)));
+    at_b.gives_back();
+}
+
 #[test]
 fn records_that_no_peer_sends_cut_it_off() {
     let chunk = |grant, bytes| Frame::Chunk {
@@ -242,24 +264,9 @@ fn records_that_no_peer_sends_cut_it_off() {
         ),
     ];
     for (what, records) in &lies {
-        let fabric = Fabric::new(Faults::default());
-        let b = fabric.endpoint(2);
-        let at_b = fabric.host(&b);
-        let to_a = victim(&fabric, &at_b, &b);
-        let mut peer = Peer::new(&fabric, &b, 1);
-        peer.open();
-        let (grant, remote) = peer.granted(100_000);
-        assert!(grant == 1 && remote.is_some(), "{what}");
-        records.iter().for_each(|record| peer.record(record));
-        let reset = Frame::Reset {
-            reason: ResetReason::Protocol,
-            ours: 0,
-        };
-        assert_eq!(peer.tcp.until_end(), [reset], "{what}");
-        assert_eq!(b.counts().cut_off, 1, "{what}");
-        wait("the lane's end", || to_a.status().lanes.is_empty());
-        within_limit("the link's end", move || drop((to_a, b)));
-        at_b.gives_back();
+        is_cut_off(what, |peer, _| {
+            records.iter().for_each(|record| peer.record(record));
+        });
     }
 }
 
@@ -293,24 +300,7 @@ fn marks_that_name_nothing_cut_it_off() {
         }),
     ];
     for (what, lie) in lies {
-        let fabric = Fabric::new(Faults::default());
-        let b = fabric.endpoint(2);
-        let at_b = fabric.host(&b);
-        let to_a = victim(&fabric, &at_b, &b);
-        let mut peer = Peer::new(&fabric, &b, 1);
-        peer.open();
-        let (grant, remote) = peer.granted(100_000);
-        assert_eq!(grant, 1, "{what}");
-        lie(&peer, &remote.expect("a place that it may write"));
-        let reset = Frame::Reset {
-            reason: ResetReason::Protocol,
-            ours: 0,
-        };
-        assert_eq!(peer.tcp.until_end(), [reset], "{what}");
-        assert_eq!(b.counts().cut_off, 1, "{what}");
-        wait("the lane's end", || to_a.status().lanes.is_empty());
-        within_limit("the link's end", move || drop((to_a, b)));
-        at_b.gives_back();
+        is_cut_off(what, lie);
     }
 }
 
