@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, vm, valgrind, rust, python, aarch64, deny,
-# nightly, miri, fuzz.
+# a second. Each argument is a group: base, hosts, vm, valgrind, rust, python, docs, aarch64,
+# deny, nightly, miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -102,7 +102,18 @@ find_python() {
 }
 
 setup_python() {
-  local wanted=tools/requirements.txt stamp=.venv/requirements.installed
+  python_need requirements
+}
+
+# What builds the site.
+setup_docs() {
+  setup_python
+  python_need requirements-docs
+}
+
+# Installs tools/$1.txt into .venv.
+python_need() {
+  local wanted=tools/$1.txt stamp=.venv/$1.installed
   cmp -s "$wanted" "$stamp" && .venv/bin/python -c '' 2>/dev/null && return
   local python
   python=$(find_python)

@@ -200,8 +200,8 @@ def test_the_files_that_are_here(tmp_path):
 
 
 def test_the_page_names_what_is_there():
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "docs/performance/results.md").read_text()
     named = re.findall(r"\((plots/[\w-]+\.svg)\)", page)
-    assert named and all((ROOT / "docs" / name).exists() for name in named)
+    assert named and all((ROOT / "docs/performance" / name).exists() for name in named)
     files = re.findall(r"- `(bench/results/[^`]+)`: ", page)
     assert files and all((ROOT / name).exists() for name in files)

@@ -1,6 +1,6 @@
-"""Draws bench/results/*.json: docs/plots/*.svg, and docs/results.md, which shows them.
+"""Draws bench/results/*.json: docs/performance/plots/*.svg, and docs/performance/results.md, which shows them.
 
-Usage: draw.py [--results bench/results] [--out docs]
+Usage: draw.py [--results bench/results] [--out docs/performance]
 
 Each plot is of one day's figures, the newest that has any for it, beside their floor. Prints what it left out.
 """
@@ -223,7 +223,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = Path(__file__).resolve().parents[2]
     parser.add_argument("--results", type=Path, default=root / "bench/results")
-    parser.add_argument("--out", type=Path, default=root / "docs")
+    parser.add_argument("--out", type=Path, default=root / "docs/performance")
     options = parser.parse_args()
     figures, left_out = read(options.results)
     (options.out / "plots").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""docs/results.md: the plots, what each shows, and where its figures are from."""
+"""docs/performance/results.md: the plots, what each shows, and where its figures are from."""
 SAYS = {
     "latency": ("Latency against size", """From the publish call to the return of `recv`, one subscriber, nothing else under way. The floor is a
 64-byte slot that is polled, or slept on with a futex, between the same processes in the same run. *Copied* is

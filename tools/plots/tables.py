@@ -1,4 +1,4 @@
-"""Tables of docs/results.md: what is figures and no plot. Each gives its rows' figures, and the text."""
+"""Tables of docs/performance/results.md: what is figures and no plot. Each gives its rows' figures, and the text."""
 from look import size_text
 from read import newest
 

@@ -158,7 +158,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             return writeln!(
                 to,
                 "this host has no links: set links.enabled = true in the daemon's rgaps.toml (see \
-                 docs/configuration.md), and look for warnings in 'rgaps status'"
+                 docs/reference/configuration.md), and look for warnings in 'rgaps status'"
             );
         }
         writeln!(to, "this host is '{}'\n", report.host)?;

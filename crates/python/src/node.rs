@@ -22,6 +22,7 @@ use std::sync::Arc;
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Node {
     node: Handle<rgaps::Node>,
+    /// The name that listings show for this process.
     #[pyo3(get)]
     name: String,
 }

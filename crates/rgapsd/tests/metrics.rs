@@ -141,7 +141,10 @@ fn each_figure_is_in_the_documentation_and_no_other() {
         };
         shown.insert(format!("{name}{suffix}"), kind.to_owned());
     }
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/metrics.md"
+    );
     let page = std::fs::read_to_string(page).unwrap();
     let mut told = BTreeMap::new();
     for row in page

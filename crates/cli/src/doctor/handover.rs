@@ -55,7 +55,7 @@ pub fn checks(config: &Config, domains: &[String]) -> (Vec<Check>, Vec<Figure>) 
         );
         match (without, under) {
             (Ok(_), Ok(_)) => Check::ok(&name, found),
-            _ => Check::lack(&name, found, "see docs/mps.md"),
+            _ => Check::lack(&name, found, "see docs/how-to/mps.md"),
         }
     });
     (checks.collect(), figures)

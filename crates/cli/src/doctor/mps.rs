@@ -15,7 +15,7 @@ const COST: &str =
                     the other's 142 us on an H200, under MPS 5 us";
 const HOW: &str =
     "rgaps up --mps, then start processes with 'rgaps run -- COMMAND'; a client's fault may \
-                   then end its fellows: see docs/mps.md";
+                   then end its fellows: see docs/how-to/mps.md";
 
 pub fn check(config: &Config, gpus: &[String]) -> Check {
     let info = of_the_daemon(config);

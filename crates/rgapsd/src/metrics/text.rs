@@ -1,5 +1,5 @@
 //! A snapshot as text, in the format of OpenMetrics, which Prometheus reads. Each figure is explained in
-//! docs/metrics.md.
+//! docs/reference/metrics.md.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};

@@ -1,0 +1,77 @@
+"""A griffe extension: the extension module's docstrings, from the Rust sources that define them.
+
+The stub `_rgaps.pyi` has the signatures, the compiled module has the docstrings, which are the doc comments in
+crates/python/src. Taking them from there, the site is built without the module, and each docstring is written once.
+A public object of the stub without a docstring anywhere is an error.
+"""
+
+import re
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[2]
+DOC = r"((?:[ \t]*///[^\n]*\n)+)"
+ATTRIBUTES = r"(?:[ \t]*(?:#\[(?:[^\[\]]|\[[^\]]*\])*\](?:[ \t]*//[^\n]*)?|[ \t]*//(?!/)[^\n]*)\n)"
+CLASS = re.compile(rf"{DOC}?({ATTRIBUTES}+)[ \t]*pub(?:\(crate\))? (?:struct|enum) (\w+)")
+FIELD = re.compile(rf"{DOC}[ \t]*#\[pyo3\(get\)\]\n[ \t]*(?:pub(?:\(crate\))? )?(\w+):")
+METHODS = re.compile(r"#\[pymethods\]\nimpl (\w+) \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+FUNCTION = re.compile(rf"{DOC}{ATTRIBUTES}*[ \t]*(?:pub(?:\(crate\))? )?fn (?:r#)?(\w+)")
+EXPORTED = re.compile(rf"{DOC}[ \t]*#\[pyfunction\]\n{ATTRIBUTES}*[ \t]*(?:pub(?:\(crate\))? )?fn (\w+)")
+
+
+def _text(doc):
+    return "\n".join(re.sub(r"^[ \t]*/// ?", "", line) for line in doc.rstrip("\n").split("\n"))
+
+
+def docstrings(folder=ROOT / "crates/python/src"):
+    """Docstrings by `Class`, `Class.member` and `function`."""
+    found = {}
+    for path in sorted(folder.rglob("*.rs")):
+        source = path.read_text()
+        names = {}
+        for doc, attributes, rust in CLASS.findall(source):
+            if "#[pyclass" not in attributes:
+                continue
+            name = re.search(r'name = "(\w+)"', attributes)
+            names[rust] = name.group(1) if name else rust
+            if doc:
+                found[names[rust]] = _text(doc)
+            start = source.index(f" {rust} {{")
+            for field_doc, field in FIELD.findall(source[start : source.index("\n}", start)]):
+                found[f"{names[rust]}.{field}"] = _text(field_doc)
+        for rust, body in METHODS.findall(source):
+            for doc, name in FUNCTION.findall(body):
+                python = "__init__" if name == "new" else name
+                found.setdefault(f"{names.get(rust, rust)}.{python}", _text(doc))
+        for doc, name in EXPORTED.findall(source):
+            found[name] = _text(doc)
+    return found
+
+
+class RustDocstrings(griffe.Extension):
+    """Fills the docstrings of `rgaps._rgaps`."""
+
+    def on_package(self, *, pkg, **_):
+        if pkg.name != "rgaps":
+            return
+        found = docstrings()
+        missing = []
+        for member in pkg["_rgaps"].members.values():
+            if not member.is_alias:
+                self._fill(member, member.name, found, missing)
+        if missing:
+            raise RuntimeError(f"crates/python/src has no doc comment for: {', '.join(sorted(missing))}")
+
+    def _fill(self, item, path, found, missing):
+        public = not any(part.startswith("_") for part in path.split("."))
+        name = "__init__" if item.name == "__new__" else item.name
+        key = path.rpartition(".")[0] + "." + name if "." in path else path
+        if not item.docstring and key in found:
+            item.docstring = griffe.Docstring(found[key], parent=item)
+        if not item.docstring and public and (item.is_function or item.is_class or "property" in item.labels):
+            missing.append(path)
+        if item.is_class:
+            for member in list(item.members.values()):
+                if not member.is_alias:
+                    self._fill(member, f"{path}.{member.name}", found, missing)
