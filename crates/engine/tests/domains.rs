@@ -207,6 +207,7 @@ fn publish(
     };
     let with = With {
         tensor: None,
+        metadata: None,
         read,
         copies: [copy],
     };

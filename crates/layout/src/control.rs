@@ -12,8 +12,8 @@
 //! copies it once and checks the copy.
 
 use crate::{
-    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO, MAX_POOLS,
-    MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
+    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO,
+    MAX_METADATA_BYTES, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
 };
 use std::mem::{offset_of, size_of};
 
@@ -290,13 +290,23 @@ pub struct BlockEntry {
     pub part_bytes: u64,
 }
 
-/// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks.
+/// Metadata of a message up to this many bytes lies close to that of its neighbours in the ring, so that small
+/// headers touch few pages.
+pub const METADATA_NEAR_BYTES: usize = 256;
+/// What a ring slot has for the rest of a message's metadata: whole pages, which nothing touches that
+/// has no more than [`METADATA_NEAR_BYTES`].
+pub const METADATA_FAR_BYTES: usize =
+    (MAX_METADATA_BYTES - METADATA_NEAR_BYTES).next_multiple_of(CONTROL_PAGE as usize);
+
+/// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks, the ring's metadata.
 ///
 /// ```text
 /// 0                Descriptor[ring_capacity]
 /// blocks()         BlockEntry[block_capacity]
 /// returned()       u64[block_capacity / 64]   a bit per block that came back
 /// summary()        u64[ceil(block_capacity / 4096)]   a bit per word above that is not 0
+/// metadata_near()  u8[ring_capacity][METADATA_NEAR_BYTES]   the first bytes of each slot's metadata
+/// metadata_far()   u8[ring_capacity][METADATA_FAR_BYTES]    the rest
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PublisherRegion {
@@ -343,9 +353,18 @@ impl PublisherRegion {
     pub const fn summary(self) -> u64 {
         self.returned() + (self.block_capacity as u64 / 64 * 8).next_multiple_of(64)
     }
-    /// Bytes of the region, whole pages.
-    pub const fn bytes(self) -> u64 {
+    /// Offset of the first bytes of the slots' metadata.
+    pub const fn metadata_near(self) -> u64 {
         (self.summary() + self.summary_words() * 8).next_multiple_of(CONTROL_PAGE)
+    }
+    /// Offset of the rest of the slots' metadata.
+    pub const fn metadata_far(self) -> u64 {
+        let near = self.ring_capacity as u64 * METADATA_NEAR_BYTES as u64;
+        (self.metadata_near() + near).next_multiple_of(CONTROL_PAGE)
+    }
+    /// Bytes of the region, whole pages. Most of them are never touched.
+    pub const fn bytes(self) -> u64 {
+        self.metadata_far() + self.ring_capacity as u64 * METADATA_FAR_BYTES as u64
     }
     /// Words of the summary.
     pub const fn summary_words(self) -> u64 {

@@ -1,6 +1,6 @@
 //! What travels through a topic's ring.
 
-use crate::{MAX_DIMS, MAX_REPLICAS};
+use crate::{MAX_DIMS, MAX_REPLICAS, METADATA_WORD};
 use std::mem::{offset_of, size_of};
 
 /// `flags` bit: `dtype`, `shape` and `strides` are filled in.
@@ -11,6 +11,9 @@ pub const DESCRIPTOR_QUEUED: u8 = 2;
 pub const DESCRIPTOR_COPIED: u8 = 4;
 /// Flag: messages before this one were missed between hosts.
 pub const DESCRIPTOR_MISSED: u8 = 8;
+/// `flags` bit: the message has metadata (an attachment, parts): word 10 says how much, and the ring slot's
+/// metadata area holds it.
+pub const DESCRIPTOR_METADATA: u8 = 16;
 
 /// One message, as its publisher announces it. A reader needs only the first cache line of an
 /// untyped message.
@@ -29,7 +32,7 @@ pub const DESCRIPTOR_MISSED: u8 = 8;
 ///  56 tag         u64  the user's
 ///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
 ///  72 timeline_value u64  point on `timeline`, POINT_NONE or POINT_ABORTED
-///  80 source_host u64
+///  80 attachment_bytes u32, attachment_kind u16, parts u16, if DESCRIPTOR_METADATA
 ///  88 missed      u64  messages before this one that never reached this host, if DESCRIPTOR_MISSED
 ///  96 shape       [u64; 8]  elements
 /// 160 strides     [i64; 8]  elements
@@ -55,7 +58,9 @@ pub struct Descriptor {
     pub dtype_lanes: u16,
     pub timeline: u32,
     pub timeline_value: u64,
-    pub source_host: u64,
+    pub attachment_bytes: u32,
+    pub attachment_kind: u16,
+    pub parts: u16,
     pub missed: u64,
     pub shape: [u64; MAX_DIMS],
     pub strides: [i64; MAX_DIMS],
@@ -78,7 +83,10 @@ const _: () = {
     assert!(offset_of!(Descriptor, dtype_code) == 64);
     assert!(offset_of!(Descriptor, timeline) == 68);
     assert!(offset_of!(Descriptor, timeline_value) == 72);
-    assert!(offset_of!(Descriptor, source_host) == 80);
+    assert!(offset_of!(Descriptor, attachment_bytes) == 80);
+    assert!(offset_of!(Descriptor, attachment_kind) == 84);
+    assert!(offset_of!(Descriptor, parts) == 86);
+    assert!(offset_of!(Descriptor, attachment_bytes) == METADATA_WORD * 8);
     assert!(offset_of!(Descriptor, missed) == 88);
     assert!(offset_of!(Descriptor, shape) == 96);
     assert!(offset_of!(Descriptor, strides) == 160);

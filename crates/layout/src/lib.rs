@@ -15,21 +15,28 @@ mod descriptor;
 mod domain;
 mod dtype;
 mod limits;
+mod metadata;
 mod registry;
 
 pub use control::{
     BlockEntry, ControlHeader, Doorbell, LettingGo, PoolCounts, PublisherRegion, PublisherSlot,
     SubscriberSlot, Timeline, TopicRegion, CONTROL_MAGIC, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET,
     LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
-    POINT_ABORTED, POINT_NONE, POOL_COUNTS_OFFSET, PUBLISHER_ACTIVE, PUBLISHER_EMPTY,
-    PUBLISHER_ORPHAN, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
+    METADATA_FAR_BYTES, METADATA_NEAR_BYTES, POINT_ABORTED, POINT_NONE, POOL_COUNTS_OFFSET,
+    PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TIMELINE_TABLE_BYTES,
+    TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
 };
 pub use descriptor::{
-    Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED,
+    Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
+    DESCRIPTOR_TYPED,
 };
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};
 pub use limits::*;
+pub use metadata::{
+    MetadataLengths, PartEntry, ATTACHMENT_HEADER, ATTACHMENT_RAW, MAX_METADATA_BYTES,
+    METADATA_WORD, PART_ENTRY_BYTES,
+};
 pub use registry::{
     ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
     TopicRecord, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC,

@@ -1,9 +1,9 @@
 //! Named limits. Every table, queue and bit mask that is shared takes its size from here.
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
-pub const LAYOUT_VERSION: u32 = 5;
-/// Parts that a replica is copied in at most.
-pub const MAX_PARTS: u64 = 32;
+pub const LAYOUT_VERSION: u32 = 6;
+/// A replica is copied in at most this many pieces, one after the other.
+pub const MAX_COPY_PIECES: u64 = 32;
 
 /// Publishers of one topic on one host. One bit each in a topic's `blocked` word.
 pub const MAX_PUBLISHERS: usize = 16;
@@ -11,6 +11,12 @@ pub const MAX_PUBLISHERS: usize = 16;
 pub const MAX_SUBSCRIBERS: usize = 60;
 /// Dimensions of a tensor that a descriptor can carry.
 pub const MAX_DIMS: usize = 8;
+/// Largest attachment of a message, in bytes. A header is an attachment, too.
+pub const MAX_ATTACHMENT_BYTES: usize = 4096;
+/// Most parts (named arrays) of one message.
+pub const MAX_MESSAGE_PARTS: usize = 32;
+/// Longest name of a part, in bytes of UTF-8.
+pub const MAX_PART_NAME: usize = 63;
 /// Copies of a message in pools of other domains.
 pub const MAX_REPLICAS: usize = 8;
 /// Longest topic name, in bytes of UTF-8.

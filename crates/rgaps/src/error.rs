@@ -1,6 +1,7 @@
 //! What goes wrong, per operation.
 
-use crate::{ClientError, Loan};
+use crate::{ClientError, HeaderError, Loan, PartsError};
+use rgaps_layout::MAX_ATTACHMENT_BYTES;
 use rgaps_pool::PoolError;
 use std::time::Duration;
 
@@ -65,6 +66,18 @@ pub enum LoanError {
         /// How many there may be.
         limit: u32,
     },
+    /// The attachment is longer than a message can carry.
+    #[error("an attachment of {bytes} bytes is longer than the {MAX_ATTACHMENT_BYTES} that a message can carry; put large data into the message, or into a part of it")]
+    Attachment {
+        /// Bytes that it has.
+        bytes: usize,
+    },
+    /// The header cannot be written.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The parts cannot be.
+    #[error(transparent)]
+    Parts(#[from] PartsError),
     /// The daemon or the memory says no.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -179,6 +192,16 @@ pub enum RecvError {
         topic: String,
         /// The message's number among its publisher's.
         sequence: u64,
+    },
+    /// The message has no such part.
+    #[error("message {sequence} on topic '{topic}': {source}")]
+    Parts {
+        /// Topic.
+        topic: String,
+        /// The message's number among its publisher's.
+        sequence: u64,
+        /// Which there are.
+        source: PartsError,
     },
     /// The daemon or the memory says no.
     #[error(transparent)]

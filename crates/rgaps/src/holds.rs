@@ -2,7 +2,7 @@
 
 use crate::letting::Recorded;
 use rgaps_pool::Stream;
-use rgaps_topic::Tensor;
+use rgaps_topic::{Metadata, Reader, Shared, Tensor};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,21 @@ pub(crate) struct Holds {
 /// What the clones of a sample share.
 struct Place {
     clones: AtomicU32,
-    tensor: UnsafeCell<Option<Tensor>>,
+    described: UnsafeCell<Described>,
     /// Streams whose work may read the sample.
     streams: Mutex<Vec<Recorded>>,
 }
 
-// SAFETY: `tensor` is all that is not for several threads by itself. It is written by `enter` only, by
+/// What a descriptor says of its message that few messages have.
+#[derive(Default)]
+struct Described {
+    tensor: Option<Tensor>,
+    has_metadata: bool,
+    /// Keeps its memory for the place's next sample.
+    metadata: Metadata,
+}
+
+// SAFETY: `described` is all that is not for several threads by itself. It is written by `enter` only, by
 // the one who has taken the place's number out of `unused`, when no clone of a sample is there; while
 // there are clones it is only read. The last one to go puts the number back under the lock, after it
 // has seen the others go (`remove`).
@@ -35,7 +44,7 @@ impl Holds {
     pub(crate) fn new(most: u32) -> Holds {
         let place = |_| Place {
             clones: AtomicU32::new(0),
-            tensor: UnsafeCell::new(None),
+            described: UnsafeCell::default(),
             streams: Mutex::default(),
         };
         Holds {
@@ -55,20 +64,21 @@ impl Holds {
         self.unused().pop()
     }
 
-    /// A sample takes its place, with one clone. Returns how many are held now.
+    /// The sample that `reader` took last takes its place, with one clone. Returns how many are held now.
     ///
     /// # Safety
     /// The place came from [`begin`](Self::begin), and no sample has taken it since. One thread enters at a
     /// time.
-    pub(crate) unsafe fn enter(&self, hold: u32, tensor: Option<&Tensor>) -> u32 {
+    pub(crate) unsafe fn enter(&self, hold: u32, reader: &mut Reader<Shared>) -> u32 {
         let place = &self.places[hold as usize];
         // SAFETY: nobody else has the place, says the caller.
-        let of_place = unsafe { &mut *place.tensor.get() };
-        match tensor {
-            Some(tensor) => *of_place = Some(*tensor),
+        let described = unsafe { &mut *place.described.get() };
+        match reader.tensor() {
+            Some(tensor) => described.tensor = Some(*tensor),
             // Which writes no more than that.
-            None => *of_place = None,
+            None => described.tensor = None,
         }
+        described.has_metadata = reader.swap_metadata(&mut described.metadata);
         place.clones.store(1, Ordering::Relaxed);
         // One writer, so no read-modify-write.
         let entered = self.entered.load(Ordering::Relaxed).wrapping_add(1);
@@ -91,7 +101,21 @@ impl Holds {
     /// A clone of the sample in that place lives as long as the result.
     pub(crate) unsafe fn tensor(&self, hold: u32) -> Option<&Tensor> {
         // SAFETY: nobody writes it while there is a clone.
-        unsafe { (*self.places[hold as usize].tensor.get()).as_ref() }
+        unsafe {
+            (*self.places[hold as usize].described.get())
+                .tensor
+                .as_ref()
+        }
+    }
+
+    /// The message's attachment and parts, if it has either.
+    ///
+    /// # Safety
+    /// A clone of the sample in that place lives as long as the result.
+    pub(crate) unsafe fn metadata(&self, hold: u32) -> Option<&Metadata> {
+        // SAFETY: nobody writes it while there is a clone.
+        let described = unsafe { &*self.places[hold as usize].described.get() };
+        described.has_metadata.then_some(&described.metadata)
     }
 
     pub(crate) fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Recorded>> {

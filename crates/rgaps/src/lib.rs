@@ -22,11 +22,13 @@
 
 mod client;
 mod error;
+mod header;
 mod holds;
 mod letting;
 mod listener;
 mod loan;
 mod node;
+mod parts;
 mod pending;
 mod publisher;
 mod qos;
@@ -39,12 +41,16 @@ mod wait_set;
 
 pub use client::ClientError;
 pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, Unpublished};
+pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 pub use listener::Listener;
 pub use loan::Loan;
 pub use node::{Node, NodeBuilder};
+pub use parts::{Part, PartSpec, Parts, PartsError};
 pub use publisher::{Publisher, PublisherBuilder};
 pub use qos::{Late, PublisherQos, SubscriberQos};
-pub use rgaps_layout::{DType, Domain, GpuUuid};
+pub use rgaps_layout::{
+    DType, Domain, GpuUuid, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS, MAX_PART_NAME,
+};
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     ClientRow, Config, Histogram, History, LaneEnd, LinkFigures, MpsInfo, MpsState, PathKind,
@@ -69,9 +75,11 @@ pub mod links {
     pub use crate::client::{GpuRange, HostMemory, MappedRange};
     pub use crate::node::Interest;
     pub use crate::publisher::EarlyCopies;
+    pub use rgaps_layout::{MetadataLengths, MAX_METADATA_BYTES};
     pub use rgaps_session::{
         CameOver, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
         LinksTls, LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS,
         LINKS_CLIENT, MAX_REMOTE_HOSTS,
     };
+    pub use rgaps_topic::Metadata;
 }

@@ -2,11 +2,11 @@
 
 use crate::publisher::{EarlyCopies, PublisherCore};
 use crate::tensor::{check_extent, contiguous};
-use crate::{ClientError, DType, LoanError, PublishError, Unpublished};
+use crate::{ClientError, DType, Header, LoanError, Part, Parts, PublishError, Unpublished};
 use rgaps_cuda::{CudaError, DeviceReader};
-use rgaps_layout::{Domain, GpuUuid};
+use rgaps_layout::{Domain, GpuUuid, MetadataLengths};
 use rgaps_pool::{Mapping, PoolError, Stream};
-use rgaps_topic::Tensor;
+use rgaps_topic::{Metadata, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub struct Loan {
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<Tensor>,
+    /// Attachment and parts, from the publisher's spare ones.
+    pub(crate) metadata: Option<Box<Metadata>>,
     /// Where work on the bytes was queued last, as far as we know.
     pub(crate) stream: Stream,
     /// When it was published, if that was elsewhere.
@@ -165,6 +167,50 @@ impl Loan {
         self.tag = tag;
     }
 
+    /// Attaches bytes of the user's own, which replace an attachment or a header that was set before. None detach
+    /// it. At most [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES).
+    pub fn set_attachment(&mut self, bytes: &[u8]) -> Result<(), LoanError> {
+        self.attach(bytes, false)
+    }
+
+    /// Attaches a header, which replaces an attachment or a header that was set before.
+    pub fn set_header(&mut self, header: &Header) -> Result<(), LoanError> {
+        self.attach(&header.encode()?, true)
+    }
+
+    fn attach(&mut self, bytes: &[u8], is_header: bool) -> Result<(), LoanError> {
+        if bytes.is_empty() && self.metadata.is_none() {
+            return Ok(());
+        }
+        match self.metadata_mut().set_attachment(bytes, is_header) {
+            true => Ok(()),
+            false => Err(LoanError::Attachment { bytes: bytes.len() }),
+        }
+    }
+
+    pub(crate) fn metadata_mut(&mut self) -> &mut Metadata {
+        let publisher = &self.publisher;
+        self.metadata.get_or_insert_with(|| publisher.metadata())
+    }
+
+    /// The parts that were loaned: see [`Publisher::loan_parts`](crate::Publisher::loan_parts).
+    pub fn parts(&self) -> Result<Parts<'_>, LoanError> {
+        let parts = Parts::check(self.metadata.as_deref(), self.bytes);
+        parts.map_err(|reason| LoanError::Argument(reason.to_owned()))
+    }
+
+    /// One of the parts that were loaned.
+    pub fn part(&self, name: &str) -> Result<Part, LoanError> {
+        Ok(self.parts()?.named(name)?)
+    }
+
+    /// The bytes of one of the parts, of a loan in host memory: as [`as_mut_slice`](Self::as_mut_slice).
+    pub fn part_mut(&mut self, name: &str) -> Result<&mut [u8], LoanError> {
+        let part = self.part(name)?;
+        let (start, end) = (part.offset() as usize, part.offset() + part.len());
+        Ok(&mut self.as_mut_slice()?[start..end as usize])
+    }
+
     /// Says that the message is a tensor in row-major order.
     pub fn set_shape(&mut self, dtype: DType, shape: &[u64]) -> Result<(), LoanError> {
         let (tensor, _) =
@@ -232,6 +278,7 @@ impl Loan {
             bytes: self.bytes,
             tag: self.tag,
             tensor: self.tensor.as_ref(),
+            metadata: self.metadata.as_deref().filter(|m| !m.is_empty()),
             publish_ns: self.publish_ns,
             missed: self.missed,
         };
@@ -315,6 +362,12 @@ impl Loan {
         self.early.clone()
     }
 
+    /// Takes over the attachment and the parts of a message of another host, as they lay beside it there. False: they are
+    /// not what their lengths say.
+    pub fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool {
+        self.metadata_mut().assign(lengths, bytes)
+    }
+
     /// Says how many messages before this one never reached this host.
     pub fn set_missed(&mut self, missed: u64) {
         self.missed = missed;
@@ -327,6 +380,7 @@ pub(crate) struct Filled<'a> {
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<&'a Tensor>,
+    pub(crate) metadata: Option<&'a Metadata>,
     pub(crate) publish_ns: Option<u64>,
     pub(crate) missed: u64,
 }
@@ -345,6 +399,9 @@ impl Drop for Loan {
             Some(early) if !self.publisher.guard.is_child() => early.end(),
             _ => Vec::new(),
         };
+        if let Some(metadata) = self.metadata.take() {
+            self.publisher.keep_spare(metadata);
+        }
         if let Some(block) = self.block.take() {
             if !begun.is_empty() {
                 return self.publisher.abandon_begun(block, begun);

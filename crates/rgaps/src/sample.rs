@@ -5,11 +5,11 @@ use crate::pending::{Deadline, Pause};
 use crate::reading::Private;
 use crate::subscriber::SubscriberCore;
 use crate::tensor::check_extent;
-use crate::RecvError;
+use crate::{Header, HeaderError, Part, Parts, RecvError};
 use rgaps_cuda::CudaError;
 use rgaps_layout::{Domain, POINT_ABORTED};
 use rgaps_pool::{Mapping, Stream};
-use rgaps_topic::{bytes_there, progress, Held, Message, Progress, Shared, Tensor};
+use rgaps_topic::{bytes_there, progress, Held, Message, Metadata, Progress, Shared, Tensor};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,6 +128,55 @@ impl Sample {
         let tensor = unsafe { self.subscriber.holds.tensor(self.hold)? };
         check_extent(tensor, self.message.bytes).ok()?;
         Some(tensor)
+    }
+
+    /// The publisher's bytes that travel with the message; none if there are none. Those of a
+    /// [`header`](Self::header) are MessagePack.
+    pub fn attachment(&self) -> Option<&[u8]> {
+        let attachment = self.metadata()?.attachment();
+        (!attachment.is_empty()).then_some(attachment)
+    }
+
+    /// The message's header, if its attachment is one. An error: the publisher marked bytes as a header that are
+    /// none.
+    pub fn header(&self) -> Result<Option<Header>, HeaderError> {
+        let metadata = self.metadata().filter(|metadata| metadata.is_header());
+        metadata
+            .map(|metadata| Header::decode(metadata.attachment()))
+            .transpose()
+    }
+
+    /// The message's parts; there are none if it is one array, or bytes.
+    pub fn parts(&self) -> Result<Parts<'_>, RecvError> {
+        Parts::check(self.metadata(), self.message.bytes).map_err(|reason| RecvError::Untrusted {
+            topic: self.subscriber.topic_name().to_owned(),
+            reason: reason.to_owned(),
+        })
+    }
+
+    /// One of the message's parts.
+    pub fn part(&self, name: &str) -> Result<Part, RecvError> {
+        self.parts()?
+            .named(name)
+            .map_err(|source| RecvError::Parts {
+                topic: self.subscriber.topic_name().to_owned(),
+                sequence: self.sequence,
+                source,
+            })
+    }
+
+    /// The bytes of one of the parts, of a sample in host memory: as [`as_slice`](Self::as_slice).
+    pub fn part_slice(&self, name: &str) -> Result<&[u8], RecvError> {
+        let part = self.part(name)?;
+        let (start, end) = (part.offset() as usize, part.offset() + part.len());
+        Ok(&self.as_slice()?[start..end as usize])
+    }
+
+    /// Attachment and parts as they lie beside the message.
+    #[doc(hidden)]
+    pub fn metadata(&self) -> Option<&Metadata> {
+        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
+        unsafe { self.subscriber.holds.metadata(self.hold) }
     }
 
     /// The publisher's number of the user's own.

@@ -542,7 +542,7 @@ impl SubscriberCore {
         };
         // SAFETY: the place is the one that `begin` gave, which no sample has had since, and `state` is
         // locked.
-        let held = unsafe { self.holds.enter(hold, state.reader.tensor()) };
+        let held = unsafe { self.holds.enter(hold, &mut state.reader) };
         self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))
     }

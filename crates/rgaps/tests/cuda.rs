@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{Domain, Node, Stream};
+use rgaps::{DType, Domain, Header, Node, PartSpec, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver};
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,4 +172,49 @@ fn a_gpu_that_is_not_there_and_a_domain_that_differs_are_clear_errors() {
         error.contains("there") && error.contains("cuda:GPU-"),
         "{error}"
     );
+}
+
+#[test]
+fn parts_and_headers_of_a_message_on_a_gpu_arrive_there_and_as_a_copy_on_the_host() {
+    let gpu = gpu();
+    let (_daemon, node) = node();
+    let there = node.subscriber("gpu").create().unwrap();
+    let publisher = node.publisher("gpu").domain(gpu.domain).create().unwrap();
+    let copied = node
+        .subscriber("gpu")
+        .domain(Domain::Host)
+        .create()
+        .unwrap();
+    assert!(publisher.wait_for_subscribers(2, SOON).unwrap());
+    let specs = [
+        PartSpec {
+            name: "a",
+            dtype: DType::U8,
+            shape: &[3],
+        },
+        PartSpec {
+            name: "b",
+            dtype: DType::U8,
+            shape: &[4],
+        },
+    ];
+    let mut loan = publisher.loan_parts(&specs).unwrap();
+    let at = loan.part("b").unwrap().offset();
+    loan.write(0, b"one").unwrap();
+    loan.write(at, b"four").unwrap();
+    assert!(loan.part_mut("a").is_err());
+    loan.set_header(&Header::default().frame_id("gpu")).unwrap();
+    loan.publish_on(Stream(0)).unwrap();
+    let sample = there.recv_timeout(SOON).unwrap();
+    assert_eq!(sample.domain(), gpu.domain);
+    let part = sample.part("b").unwrap();
+    let mut bytes = [0; 4];
+    sample.read(part.offset(), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"four");
+    let sample = copied.recv_timeout(SOON).unwrap();
+    assert_eq!(sample.domain(), Domain::Host);
+    assert_eq!(sample.part_slice("a").unwrap(), b"one");
+    assert_eq!(sample.part_slice("b").unwrap(), b"four");
+    let header = sample.header().unwrap().unwrap();
+    assert_eq!(header.frame_id.as_deref(), Some("gpu"));
 }

@@ -11,6 +11,7 @@
 mod admit;
 mod holder;
 mod letting_go;
+mod metadata;
 mod orphan;
 mod point;
 mod reader;
@@ -28,6 +29,7 @@ mod writer;
 pub use admit::admit_subscriber;
 pub use holder::{Holders, Outcome};
 pub use letting_go::LettingGo;
+pub use metadata::Metadata;
 pub use orphan::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
     evict_through, live_blocks, ring_range, Abandoned,

@@ -4,7 +4,7 @@
 
 use crate::timeline::timeline;
 use crate::Storage;
-use rgaps_layout::{MAX_PARTS, POINT_ABORTED, POINT_NONE};
+use rgaps_layout::{MAX_COPY_PIECES, POINT_ABORTED, POINT_NONE};
 use rgaps_sync::atomic::Ordering;
 
 /// A value that a timeline reaches when the work queued before it has finished.
@@ -107,7 +107,7 @@ pub fn bytes_there<S: Storage>(
     }
     let parts = bytes.div_ceil(part_bytes);
     // The count of the last one: the first is not below the tenure's start.
-    if parts > MAX_PARTS || point.value & u64::from(u32::MAX) < parts {
+    if parts > MAX_COPY_PIECES || point.value & u64::from(u32::MAX) < parts {
         return Ok(known);
     }
     let mut there = known / part_bytes;

@@ -4,12 +4,13 @@ use crate::holder::{self, Outcome};
 use crate::replica;
 use crate::step::step;
 use crate::{
-    ring, ring_publishers, Message, Point, PublisherView, RegionView, Storage, SubscriberView,
-    Tensor, TopicView,
+    ring, ring_publishers, Message, Metadata, Point, PublisherView, RegionView, Storage,
+    SubscriberView, Tensor, TopicView,
 };
 use rgaps_layout::{
-    DType, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS, SEQUENCE_END,
+    DType, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
+    DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS,
+    MAX_SUBSCRIBERS, METADATA_WORD, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -172,6 +173,9 @@ pub struct Reader<S: Storage> {
     /// messages that are none do not carry room for one from hand to hand.
     is_tensor: bool,
     tensor: Tensor,
+    /// The same for a message with metadata.
+    has_metadata: bool,
+    metadata: Metadata,
 }
 
 /// A slot of a ring, as a reader finds it.
@@ -194,6 +198,7 @@ struct Descriptor {
     copies: [u64; MAX_REPLICAS / 2],
     message: Message,
     is_tensor: bool,
+    has_metadata: bool,
 }
 
 impl<S: Storage> Reader<S> {
@@ -229,6 +234,8 @@ impl<S: Storage> Reader<S> {
             missed_total: 0,
             is_tensor: false,
             tensor: Tensor::default(),
+            has_metadata: false,
+            metadata: Metadata::default(),
             topic,
         };
         for index in 0..MAX_PUBLISHERS {
@@ -274,6 +281,17 @@ impl<S: Storage> Reader<S> {
     #[inline]
     pub fn tensor(&self) -> Option<&Tensor> {
         self.is_tensor.then_some(&self.tensor)
+    }
+
+    /// Hands over the metadata of the message that the last [`poll`](Self::poll) took, in exchange for a buffer
+    /// that is used for a later message. False: the message has none, and the buffer stays.
+    #[inline]
+    pub fn swap_metadata(&mut self, with: &mut Metadata) -> bool {
+        let had = std::mem::take(&mut self.has_metadata);
+        if had {
+            std::mem::swap(&mut self.metadata, with);
+        }
+        had
     }
 
     /// Takes the next message, of the publishers in turn. None: there is nothing new.
@@ -407,12 +425,13 @@ impl<S: Storage> Reader<S> {
         for _ in 0..SKIPS_MAX {
             let cursor = self.cursors[index];
             let source = self.sources[index].as_ref()?;
-            match read_slot(&source.region, cursor, &mut self.tensor) {
+            match read_slot(&source.region, cursor, &mut self.tensor, &mut self.metadata) {
                 Slot::Ready(mut descriptor) => {
                     let home = descriptor.message.pool;
                     let part_bytes = self.turn_to_copy(source, cursor, &mut descriptor);
                     if let Some(held) = self.hold(source, &descriptor) {
                         self.is_tensor = descriptor.is_tensor;
+                        self.has_metadata = descriptor.has_metadata;
                         let mut taken = self.taken(index, cursor, held, home, descriptor.message);
                         taken.part_bytes = part_bytes;
                         return Some(taken);
@@ -545,10 +564,15 @@ impl<S: Storage> Reader<S> {
     }
 }
 
-/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied. What it says
-/// of a tensor goes to `tensor`.
+/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied. The shape of a tensor
+/// goes to `tensor`, the metadata of a message that has some to `metadata`.
 #[inline]
-fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tensor) -> Slot {
+fn read_slot<S: Storage>(
+    region: &RegionView<S>,
+    cursor: u64,
+    tensor: &mut Tensor,
+    metadata: &mut Metadata,
+) -> Slot {
     let get = |word| region.descriptor(cursor, word).load(Ordering::Relaxed);
     let committed = region.descriptor(cursor, 0).load(Ordering::Acquire);
     if committed != cursor + 1 {
@@ -575,6 +599,11 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tenso
     if is_tensor {
         *tensor = read_tensor(&get, (place >> 48) as u8);
     }
+    let has_metadata = flags & DESCRIPTOR_METADATA != 0;
+    if has_metadata && !read_metadata(region, cursor, get(METADATA_WORD), metadata) {
+        // The publisher lies, or has begun to write the slot anew: the message is skipped.
+        return Slot::Overrun;
+    }
     let descriptor = Descriptor {
         generation: get(1),
         incarnation: get(2),
@@ -596,6 +625,7 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tenso
             },
         },
         is_tensor,
+        has_metadata,
     };
     // SYNC: descriptor.
     fence(Ordering::Acquire);
@@ -604,6 +634,19 @@ fn read_slot<S: Storage>(region: &RegionView<S>, cursor: u64, tensor: &mut Tenso
     } else {
         Slot::Overrun
     }
+}
+
+/// False: the lengths are beyond the limits.
+#[cold]
+fn read_metadata<S: Storage>(
+    region: &RegionView<S>,
+    cursor: u64,
+    lengths: u64,
+    metadata: &mut Metadata,
+) -> bool {
+    let lengths = MetadataLengths::from_word(lengths);
+    lengths.inspect(|lengths| metadata.read(region, cursor, *lengths));
+    lengths.is_some()
 }
 
 fn read_tensor(get: &impl Fn(usize) -> u64, ndim: u8) -> Tensor {

@@ -7,7 +7,8 @@ use crate::Storage;
 use rgaps_layout::{
     BlockEntry, Descriptor, Doorbell, LettingGo, PoolCounts, PublisherRegion, PublisherSlot,
     SubscriberSlot, TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS,
-    MAX_LETTING_GO, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, POOL_COUNTS_OFFSET,
+    MAX_LETTING_GO, MAX_METADATA_BYTES, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS,
+    METADATA_FAR_BYTES, METADATA_NEAR_BYTES, POOL_COUNTS_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use std::mem::{offset_of, size_of};
@@ -337,6 +338,24 @@ impl<S: Storage> RegionView<S> {
     pub(crate) fn descriptor(&self, sequence: u64, word: usize) -> &AtomicU64 {
         let slot = sequence & u64::from(self.geometry.ring_capacity - 1);
         let at = slot * size_of::<Descriptor>() as u64 + word as u64 * 8;
+        self.storage.u64(self.base + at)
+    }
+
+    /// Word `word` of the metadata of the slot of sequence number `sequence`.
+    #[inline]
+    pub(crate) fn metadata(&self, sequence: u64, word: usize) -> &AtomicU64 {
+        debug_assert!(word < MAX_METADATA_BYTES / 8);
+        let slot = sequence & u64::from(self.geometry.ring_capacity - 1);
+        let at = match (word * 8).checked_sub(METADATA_NEAR_BYTES) {
+            None => {
+                let near = slot * METADATA_NEAR_BYTES as u64 + word as u64 * 8;
+                self.geometry.metadata_near() + near
+            }
+            Some(beyond) => {
+                let far = slot * METADATA_FAR_BYTES as u64 + beyond as u64;
+                self.geometry.metadata_far() + far
+            }
+        };
         self.storage.u64(self.base + at)
     }
 

@@ -5,12 +5,12 @@ use crate::letting_go::claim_passed;
 use crate::step::step;
 use crate::wake::Foresight;
 use crate::{
-    progress, ring_ahead, ring_sleepers, Copied, Point, Progress, PublisherView, RegionView,
-    Storage, TopicView,
+    progress, ring_ahead, ring_sleepers, Copied, Metadata, Point, Progress, PublisherView,
+    RegionView, Storage, TopicView,
 };
 use rgaps_layout::{
-    DType, DESCRIPTOR_COPIED, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
-    MAX_PUBLISHERS, MAX_REPLICAS, SEQUENCE_END,
+    DType, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
+    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
@@ -89,6 +89,8 @@ pub struct Message {
 pub struct With<'a, C> {
     /// Its shape, of a tensor.
     pub tensor: Option<&'a Tensor>,
+    /// Its attachment and its parts, of a message that has either.
+    pub metadata: Option<&'a Metadata>,
     /// When the work has passed that writes the message and makes the copies.
     pub read: Point,
     /// Copies in other pools, at most [`MAX_REPLICAS`].
@@ -477,6 +479,7 @@ impl<S: Storage> Writer<S> {
     ) -> Result<u64, PublishError> {
         let with = With {
             tensor: None,
+            metadata: None,
             read: message.point,
             copies: [],
         };
@@ -494,6 +497,7 @@ impl<S: Storage> Writer<S> {
         let Loan { block, generation } = loan;
         let With {
             tensor,
+            metadata,
             read,
             copies,
         } = with;
@@ -525,7 +529,7 @@ impl<S: Storage> Writer<S> {
             end_bytes: self.published_bytes.wrapping_add(message.bytes),
             copies,
         };
-        self.write_descriptor(sequence, &now, message, tensor);
+        self.write_descriptor(sequence, &now, message, tensor, metadata);
         step!("publish.committed");
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
@@ -596,6 +600,7 @@ impl<S: Storage> Writer<S> {
         retained: &Retained,
         message: &Message,
         tensor: Option<&Tensor>,
+        metadata: Option<&Metadata>,
     ) {
         let Retained {
             block,
@@ -632,6 +637,12 @@ impl<S: Storage> Writer<S> {
             for (word, pair) in copies.blocks.chunks_exact(2).enumerate() {
                 put(28 + word, u64::from(pair[0]) | u64::from(pair[1]) << 32);
             }
+        }
+        if let Some(metadata) = metadata {
+            flags |= DESCRIPTOR_METADATA;
+            put(METADATA_WORD, metadata.lengths().to_word());
+            metadata.write(&self.region, sequence);
+            step!("publish.metadata");
         }
         put(1, *generation);
         put(2, self.incarnation);

@@ -52,6 +52,7 @@ fn publish(
     };
     let with = With {
         tensor: None,
+        metadata: None,
         read: Point::NONE,
         copies,
     };

@@ -13,7 +13,8 @@ use rgaps_layout::{
 use rgaps_topic::{
     abandon, clear_holder, clear_let_go, empty_letting_go, evict_through, live_blocks, progress,
     ring_publishers, ring_range, ring_sleepers, settle_points, timeline, Held, Holders, LettingGo,
-    Message, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView, Writer,
+    Message, Metadata, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView,
+    With, Writer,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::SeqCst;
@@ -422,7 +423,15 @@ impl Honest {
                     ..Message::default()
                 };
                 // An error: the word was scribbled on while the block was lent.
-                let _ = writer.publish(loan, &message, &mut freed);
+                let mut metadata = Metadata::default();
+                assert!(metadata.set_attachment(&[7; 300], false));
+                let with = With {
+                    tensor: None,
+                    metadata: behind.then_some(&metadata),
+                    read: point,
+                    copies: [],
+                };
+                let _ = writer.publish_with(loan, &message, with, &mut freed);
             }
             Step::Collect => {
                 writer.collect_queued(&mut freed);
@@ -438,6 +447,12 @@ impl Honest {
             Step::Poll(reader) => {
                 if let Some(taken) = readers[reader].poll() {
                     let _ = progress(&fixture.shared, taken.message.point);
+                    let mut metadata = Metadata::default();
+                    let had = readers[reader].swap_metadata(&mut metadata);
+                    let lengths = metadata.lengths();
+                    assert!(lengths.is_sound() && metadata.as_bytes().len() == lengths.bytes());
+                    assert_eq!(metadata.parts().count(), usize::from(lengths.parts));
+                    assert!(had || metadata.is_empty());
                     held.push((reader, taken.held));
                 }
             }
@@ -529,7 +544,7 @@ proptest! {
 
     #[test]
     fn whatever_is_scribbled_over_a_topic_nobody_panics_or_frees_twice(
-        steps in prop::collection::vec(step((TOPIC_BYTES_SCRIBBLED + SMALL.bytes()) / 8), 1..STEPS),
+        steps in prop::collection::vec(step((TOPIC_BYTES_SCRIBBLED + SMALL.metadata_far()) / 8), 1..STEPS),
     ) {
         let mut honest = Honest::new();
         for step in steps {

@@ -4,10 +4,13 @@
 mod fixture;
 
 use fixture::Fixture;
-use rgaps_layout::{DType, MAX_DIMS};
+use rgaps_layout::{
+    DType, PartEntry, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, METADATA_WORD,
+    PART_ENTRY_BYTES,
+};
 use rgaps_topic::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Point,
-    Reader, Start, Tensor, With,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Metadata,
+    Point, Reader, Shared, Start, Tensor, With, Writer,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -47,6 +50,7 @@ fn messages_arrive_in_order_with_all_their_fields() {
     for (sequence, tensor) in [None, Some(&tensor), None].into_iter().enumerate() {
         let with = With {
             tensor,
+            metadata: None,
             read: Point::NONE,
             copies: [],
         };
@@ -378,4 +382,101 @@ fn what_was_missed_between_hosts_is_told_with_the_next_message() {
         taken.held.release();
     }
     assert_eq!(reader.missed(), 7);
+}
+
+fn part(name: &str, offset: u64, bytes: u64) -> PartEntry {
+    let mut entry = PartEntry::decode(&[0; PART_ENTRY_BYTES]);
+    entry.name[..name.len()].copy_from_slice(name.as_bytes());
+    entry.name_bytes = name.len() as u8;
+    (entry.offset, entry.bytes) = (offset, bytes);
+    entry
+}
+
+fn publish_with(writer: &mut Writer<Shared>, tag: u64, metadata: Option<&Metadata>) {
+    let with = With {
+        tensor: None,
+        metadata,
+        read: Point::NONE,
+        copies: [],
+    };
+    let loan = writer.loan(4096 * tag, 256).unwrap();
+    writer
+        .publish_with(loan, &message(tag), with, &mut |_| {})
+        .unwrap();
+}
+
+/// The metadata of the message that comes next; none: it has none.
+fn next(reader: &mut Reader<Shared>) -> (u64, Option<Metadata>) {
+    let taken = reader.poll().unwrap();
+    let mut metadata = Metadata::default();
+    let had = reader.swap_metadata(&mut metadata);
+    taken.held.release();
+    (taken.message.tag, had.then_some(metadata))
+}
+
+#[test]
+fn metadata_of_every_length_arrives_with_its_message() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(3, false, Start::Live);
+    let lengths = [0, 1, 8, 255, 256, 257, 4095, MAX_ATTACHMENT_BYTES];
+    for (turn, length) in lengths.into_iter().enumerate() {
+        for parts in [0, 1, MAX_MESSAGE_PARTS] {
+            let mut metadata = Metadata::default();
+            let byte = |at| (at * 7 + turn) as u8;
+            let attachment: Vec<u8> = (0..length).map(byte).collect();
+            assert!(metadata.set_attachment(&attachment, turn % 2 == 1));
+            for index in 0..parts {
+                let part = part(&format!("part {index}"), index as u64 * 256, 17);
+                assert!(metadata.push_part(&part));
+            }
+            publish_with(&mut writer, 1, Some(&metadata));
+            publish_with(&mut writer, 2, None);
+            assert_eq!(next(&mut reader), (1, Some(metadata)));
+            assert_eq!(next(&mut reader), (2, None));
+        }
+    }
+}
+
+#[test]
+fn late_joiners_and_readers_of_an_orphan_get_the_attachments_that_are_kept() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let attached = |tag: u64| {
+        let mut metadata = Metadata::default();
+        assert!(metadata.set_attachment(format!("of {tag}").as_bytes(), false));
+        metadata
+    };
+    for tag in 0..6 {
+        publish_with(&mut writer, tag, Some(&attached(tag)));
+    }
+    let mut late = fixture.reader(3, false, Start::Kept(2));
+    assert_eq!(next(&mut late), (4, Some(attached(4))));
+    // The publisher dies; its history stays.
+    let (slot, region) = (fixture.topic.publisher(0), fixture.region(0));
+    abandon(&slot, &region, fixture.incarnation(0), 0);
+    let mut later = fixture.reader(4, false, Start::Kept(u64::MAX));
+    for tag in 2..6 {
+        assert_eq!(next(&mut later), (tag, Some(attached(tag))));
+    }
+    assert_eq!(next(&mut late), (5, Some(attached(5))));
+}
+
+#[test]
+fn metadata_longer_than_the_limits_is_skipped_and_counted() {
+    let fixture = Fixture::new(4, 4);
+    let mut writer = fixture.writer(0, 4);
+    let mut reader = fixture.reader(3, false, Start::Live);
+    let mut metadata = Metadata::default();
+    assert!(metadata.set_attachment(b"small", false));
+    for (sequence, beyond) in [u64::MAX, 4097, 2 << 32, 33 << 48].into_iter().enumerate() {
+        let sequence = 2 * sequence as u64;
+        publish_with(&mut writer, 1, Some(&metadata));
+        let word = fixture.descriptor_word(0, sequence, METADATA_WORD as u64);
+        word.store(beyond, SeqCst);
+        publish_with(&mut writer, 2, Some(&metadata));
+        let taken = reader.poll().unwrap();
+        assert_eq!((taken.sequence, taken.missed), (sequence + 1, 1));
+        taken.held.release();
+    }
 }

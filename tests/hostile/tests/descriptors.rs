@@ -5,12 +5,34 @@ use rgaps_hostile::daemon::Daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, Joined, Liar};
 use rgaps_hostile::random::{seed, Random};
-use rgaps_layout::{PublisherRegion, CONTROL_BYTES, GRANULE_BYTES};
+use rgaps_layout::{PartEntry, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, PART_ENTRY_BYTES};
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Answer, Request};
-use rgaps_topic::{Message, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
+use rgaps_topic::{Message, Metadata, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
 use std::os::fd::AsFd;
 use std::time::Duration;
+
+/// An attachment that may be marked as a header, and parts that lie anywhere.
+fn metadata_lie(random: &mut Random) -> Metadata {
+    let mut metadata = Metadata::default();
+    let bytes: Vec<u8> = (0..random.below(200))
+        .map(|_| random.nasty() as u8)
+        .collect();
+    assert!(metadata.set_attachment(&bytes, random.percent(50)));
+    for _ in 0..random.below(4) {
+        let mut entry = PartEntry::decode(&[0; PART_ENTRY_BYTES]);
+        (entry.offset, entry.bytes) = (random.nasty(), random.nasty());
+        entry.ndim = random.nasty() as u8;
+        entry.dtype_bits = random.nasty() as u8;
+        entry.dtype_lanes = random.nasty() as u16;
+        entry.shape = std::array::from_fn(|_| random.nasty());
+        entry.strides = std::array::from_fn(|_| random.nasty() as i64);
+        entry.name = std::array::from_fn(|_| random.nasty() as u8);
+        entry.name_bytes = random.nasty() as u8;
+        assert!(metadata.push_part(&entry));
+    }
+    metadata
+}
 
 /// A message that may say anything of itself, and a tensor as which it may.
 fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
@@ -108,8 +130,10 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
     let (mut read, mut refused) = (0u64, 0u64);
     for _ in 0..1_500 {
         let (message, tensor) = lie(&mut random);
+        let metadata = metadata_lie(&mut random);
         let with = With {
             tensor: tensor.as_ref(),
+            metadata: random.percent(50).then_some(&metadata),
             read: Point::NONE,
             copies: [],
         };
@@ -125,6 +149,13 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
                 // All its bytes are there; what they are is its publisher's business.
                 let bytes = sample.as_slice().expect("host memory");
                 assert_eq!(bytes.len() as u64, message.bytes);
+                let _ = (sample.attachment(), sample.header());
+                if let Ok(parts) = sample.parts() {
+                    for part in parts.iter() {
+                        let bytes = sample.part_slice(part.name()).expect("it is there");
+                        assert_eq!(bytes.len() as u64, part.len());
+                    }
+                }
                 let sum = bytes
                     .iter()
                     .step_by(4096)

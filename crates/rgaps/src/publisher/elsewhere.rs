@@ -12,7 +12,7 @@ use crate::loan::Filled;
 use crate::pending::Pause;
 use crate::{ClientError, LoanError, PublishError};
 use rgaps_cuda::{CudaError, CudaStream, Driver, PinnedBuffer};
-use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_PARTS, MAX_POOLS, MAX_REPLICAS};
+use rgaps_layout::{Domain, BLOCK_ALIGN, MAX_COPY_PIECES, MAX_POOLS, MAX_REPLICAS};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{CudaUse, PeerUse, RefusalCode};
 use rgaps_sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes that are staged at a time between GPUs that are no peers.
 const CHUNK_BYTES: u64 = 4 << 20;
 /// Copies to the host are made in parts of at least so many bytes, so that what reads them need not wait for
-/// the last one. A stream's queue holds a thousand operations, so there are [`MAX_PARTS`] at most.
+/// the last one. A stream's queue holds a thousand operations, so there are [`MAX_COPY_PIECES`] at most.
 const PART_BYTES: u64 = 4 << 20;
 /// How long until a pool is tried again that could not be opened for lack of a daemon.
 const RETRY_NS: u64 = 500_000_000;
@@ -426,7 +426,7 @@ fn is_unread(error: &ClientError) -> bool {
 fn part_bytes(bytes: u64) -> u64 {
     match bytes > PART_BYTES {
         true => bytes
-            .div_ceil(MAX_PARTS)
+            .div_ceil(MAX_COPY_PIECES)
             .next_multiple_of(PART_BYTES / 4)
             .max(PART_BYTES),
         false => 0,

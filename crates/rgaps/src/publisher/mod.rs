@@ -16,10 +16,12 @@ use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::letting::Recorded;
 use crate::loan::Filled;
+use crate::parts::lay_out;
 use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
-    ClientError, DType, Loan, LoanError, Node, OpenError, PublishError, PublisherQos, PutError,
+    ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, PublishError,
+    PublisherQos, PutError,
 };
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
@@ -28,10 +30,15 @@ use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
-use rgaps_topic::{Copied, Message, Point, RegionView, Shared, Sleeper, TopicView, With, Writer};
+use rgaps_topic::{
+    Copied, Message, Metadata, Point, RegionView, Shared, Sleeper, TopicView, With, Writer,
+};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// Buffers for metadata that a publisher keeps: as many loans are open at once in common use.
+const SPARE_METADATA_MAX: usize = 16;
 
 /// Makes a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -222,6 +229,25 @@ impl Publisher {
         Ok(loan)
     }
 
+    /// A block for several named arrays, each at a multiple of 256 bytes: fill them by
+    /// [`Loan::part_mut`].
+    pub fn loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Loan, LoanError> {
+        let mut metadata = self.core.metadata();
+        let loan = lay_out(parts, &mut metadata)
+            .map_err(LoanError::from)
+            .and_then(|bytes| self.loan(bytes));
+        match loan {
+            Ok(mut loan) => {
+                loan.metadata = Some(metadata);
+                Ok(loan)
+            }
+            Err(error) => {
+                self.core.keep_spare(metadata);
+                Err(error)
+            }
+        }
+    }
+
     /// Publishes a copy of `bytes`. Returns the message's number.
     pub fn put(&self, bytes: &[u8]) -> Result<u64, PutError> {
         let mut loan = self.loan(bytes.len() as u64)?;
@@ -306,6 +332,8 @@ pub(crate) struct PublisherCore {
     elsewhere: Mutex<Elsewhere>,
     /// Loans that are copied before they are published.
     early: Mutex<Vec<Weak<Early>>>,
+    /// Buffers for attachments and parts of loans, so that publishing with either allocates nothing.
+    spare: Mutex<Vec<Box<Metadata>>>,
     /// Host memory that loans on a GPU are filled in.
     staging: Mutex<Option<Arc<Staging>>>,
     member: Member,
@@ -385,6 +413,7 @@ impl PublisherCore {
             },
             elsewhere: Mutex::default(),
             early: Mutex::default(),
+            spare: Mutex::default(),
             staging: Mutex::default(),
             member,
             topic_name,
@@ -434,11 +463,27 @@ impl PublisherCore {
             bytes,
             tag: 0,
             tensor: None,
+            metadata: None,
             stream: Stream(0),
             publish_ns: None,
             missed: 0,
             failed: None,
             early: None,
+        }
+    }
+
+    /// An empty buffer for a loan's attachment and parts.
+    pub(crate) fn metadata(&self) -> Box<Metadata> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps such a buffer for the next loan.
+    pub(crate) fn keep_spare(&self, mut metadata: Box<Metadata>) {
+        metadata.clear();
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_METADATA_MAX {
+            spare.push(metadata);
         }
     }
 
@@ -492,6 +537,10 @@ impl PublisherCore {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
+        if let Some(metadata) = filled.metadata {
+            Parts::check(Some(metadata), filled.bytes)
+                .map_err(|reason| PublishError::Argument(reason.to_owned()))?;
+        }
         let message = Message {
             pool: self.own.pool.pool as u16,
             offset: filled.offset,
@@ -513,6 +562,7 @@ impl PublisherCore {
         }
         let with = With {
             tensor: filled.tensor,
+            metadata: filled.metadata,
             read: Point::NONE,
             copies: [],
         };
@@ -557,6 +607,7 @@ impl PublisherCore {
         };
         let with = With {
             tensor: filled.tensor,
+            metadata: filled.metadata,
             read,
             copies,
         };

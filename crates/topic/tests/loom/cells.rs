@@ -3,7 +3,7 @@
 use rgaps_layout::{
     BlockEntry, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot, Timeline,
     TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_LETTING_GO,
-    MAX_PUBLISHERS, TIMELINE_TABLE_OFFSET,
+    MAX_PUBLISHERS, METADATA_NEAR_BYTES, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use rgaps_topic::Storage;
@@ -269,10 +269,13 @@ fn region_words32(shape: Shape) -> impl Iterator<Item = u64> {
 
 /// The words of a region but its holder words and those of 32 bits.
 fn region_words64(shape: Shape) -> impl Iterator<Item = u64> {
-    // Of a descriptor: the untyped part, a point, a tensor of one dimension, and copies.
-    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 20, 28, 29, 30, 31];
+    // Of a descriptor: the untyped part, a point, how much metadata, a tensor of one dimension, and copies.
+    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 28, 29, 30, 31];
     let ring =
         (0..u64::from(RING)).flat_map(move |slot| descriptor.map(|word| slot * 256 + word * 8));
+    // Of a slot's metadata: an attachment of 8 bytes.
+    let metadata = (0..u64::from(RING))
+        .map(|slot| GEOMETRY.metadata_near() + slot * METADATA_NEAR_BYTES as u64);
     let blocks = (0..shape.blocks).flat_map(|block| {
         [
             offset_of!(BlockEntry, offset),
@@ -282,7 +285,8 @@ fn region_words64(shape: Shape) -> impl Iterator<Item = u64> {
         ]
         .map(|at| block_at(block) + at as u64)
     });
-    ring.chain(blocks)
+    ring.chain(metadata)
+        .chain(blocks)
         .chain([GEOMETRY.returned(), GEOMETRY.summary()])
 }
 

@@ -4,8 +4,8 @@
 use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{
-    timeline, Copied, LettingGo, Loan, Message, Point, PublisherView, Reader, RegionView, Start,
-    Taken, TopicView, With, Writer,
+    timeline, Copied, LettingGo, Loan, Message, Metadata, Point, PublisherView, Reader, RegionView,
+    Start, Taken, TopicView, With, Writer,
 };
 use std::sync::Arc;
 
@@ -215,6 +215,11 @@ pub fn message(tag: u64, offset: u64) -> Message {
     }
 }
 
+/// An attachment that says `tag`.
+pub fn attachment(tag: u64) -> [u8; 8] {
+    tag.to_le_bytes()
+}
+
 /// The point of the work that writes message `tag`, on timeline 1.
 pub fn behind(tag: u64) -> Point {
     Point {
@@ -300,6 +305,25 @@ impl Publisher {
             .unwrap();
     }
 
+    /// Fills a block and publishes it as message `tag` with an attachment that says the same.
+    pub fn publish_attached(&mut self, tag: u64) {
+        let (loan, place) = self.lend();
+        let Publisher { writer, memory } = self;
+        memory.world.payloads[memory.region][place].set(tag);
+        let mut metadata = Metadata::default();
+        assert!(metadata.set_attachment(&attachment(tag), false));
+        let with = With {
+            tensor: None,
+            metadata: Some(&metadata),
+            read: Point::NONE,
+            copies: [],
+        };
+        let message = message(tag, place as u64);
+        writer
+            .publish_with(loan, &message, with, &mut |block| memory.free(block))
+            .unwrap();
+    }
+
     /// Fills a block and a copy of it in [`ELSEWHERE`], and publishes both as message `tag`.
     pub fn publish_copied(&mut self, tag: u64) {
         // In this order the block of one message's copy becomes that of the next one's.
@@ -317,6 +341,7 @@ impl Publisher {
         let message = message(tag, place as u64);
         let with = With {
             tensor: None,
+            metadata: None,
             read: Point::NONE,
             copies: [copied],
         };
