@@ -102,7 +102,7 @@ def test_files_of_a_section_each(tmp_path):
         assert len(plot) < 200_000
     assert "copied" in plots["latency"] and "MPS, poll, 4 MiB" in plots["handoff"]
     # Machine, revision and command of each.
-    assert "revision abc123" in page and "NVIDIA Test" in page and "compare/run --only all" in page
+    assert "| abc123 |" in page and "NVIDIA Test" in page and "compare/run --only all" in page
     assert "dist/gpu-check --only mps --match handoff-poll" in page
     assert "| pickle | 4000000 | 700 (1400) | 300 (600) |" in page
     assert "2.5 x zenoh" in page and "80% (30%)" in page
@@ -203,5 +203,5 @@ def test_the_page_names_what_is_there():
     page = (ROOT / "docs/performance/results.md").read_text()
     named = re.findall(r"\((plots/[\w-]+\.svg)\)", page)
     assert named and all((ROOT / "docs/performance" / name).exists() for name in named)
-    files = re.findall(r"- `(bench/results/[^`]+)`: ", page)
+    files = re.findall(r"^\| `(bench/results/[^`]+)` \| ", page, re.MULTILINE)
     assert files and all((ROOT / name).exists() for name in files)

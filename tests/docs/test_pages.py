@@ -1,0 +1,49 @@
+"""Every example of README and of the pages below docs/ is run as it stands."""
+
+from collections import Counter
+
+import pytest
+from page import Page, pages, parse
+from running import Failed, Runner
+
+
+@pytest.mark.parametrize("name", pages())
+def test_every_example_runs(name, tally):
+    run(parse(name), tally)
+
+
+def run(page: Page, tally):
+    runner = Runner(page, *tally)
+    try:
+        runner.run()
+    finally:
+        runner.end()
+
+
+WRONG = {
+    "an exception": "```python\nraise SystemExit(1)\n```\n",
+    "a name that rgaps lacks": "```python\nimport rgaps\nrgaps.publish\n```\n",
+    "a command that fails": "```sh\nfalse | cat\n```\n",
+    "other output": "```sh\necho this\n```\n<!-- test: output -->\n```text\nthat\n```\n",
+    "other output on a console": "```console\n$ echo this\nthat\n```\n",
+    "a key that does not exist": "```toml\n[links]\nport = 1\n```\n",
+    "Rust that does not compile": "```rust\nlet node = rgaps::Node::new(1)?;\n```\n",
+    "C that fails": "```c\nint main(void) { return 1; }\n```\n",
+    "no language": "```\nrgaps up\n```\n",
+    "no reason to skip": "<!-- test: skip -->\n```sh\ntrue\n```\n",
+    "a program in the background that fails": (
+        "<!-- test: background -->\n```sh\nbash -c 'echo $$ > began; exit 3'\n```\n"
+        "```sh\nuntil [ -s began ]; do :; done; while grep -q '^State:.[RSD]' /proc/$(cat began)/status; do :; done\n```\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_example_fails(what):
+    with pytest.raises(Failed):
+        run(parse("made up for a test", WRONG[what]), (Counter(), []))
+
+
+def test_a_word_that_nobody_knows_is_an_error():
+    with pytest.raises(ValueError, match="no word"):
+        parse("made up for a test", "<!-- test: hide -->\n```sh\ntrue\n```\n")
