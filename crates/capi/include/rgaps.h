@@ -337,7 +337,7 @@ rgaps_status_t rgaps_loan_drop_on(rgaps_loan_t *loan, rgaps_stream_t stream);
 enum rgaps_late {
     RGAPS_LATE_NOTHING = 0,
     RGAPS_LATE_LATEST = 1,  /* the newest message */
-    RGAPS_LATE_LAST = 2,    /* the newest late_messages of each publisher, in order */
+    RGAPS_LATE_LAST = 2,    /* the newest late_messages of the topic, in order */
     RGAPS_LATE_ALL_KEPT = 3 /* all that is kept, in order */
 };
 

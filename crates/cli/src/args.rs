@@ -209,7 +209,8 @@ pub struct Echo {
     /// Hold publishers back rather than miss a message.
     #[arg(long)]
     pub reliable: bool,
-    /// Start with what transient-local publishers kept: `latest`, `all`, or the last N.
+    /// Start with what transient-local publishers kept, also those that are gone: the `latest` message, `all`,
+    /// or the newest N, in the order of publishing.
     #[arg(long, value_name = "WHAT", value_parser = late)]
     pub late: Option<rgaps::Late>,
     /// Join only if the topic's messages are of this type.

@@ -294,7 +294,8 @@ impl Node {
     }
 
     /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
-    /// joined: None, ``"latest"``, a number of messages, or ``"all"``.
+    /// joined: None, ``"latest"``, a number of messages, or ``"all"`` that are kept, over all publishers
+    /// in the order of publishing.
     /// ``type``, ``dtype`` and ``shape`` are as for a publisher: all members must declare the same,
     /// or nothing. ``require`` is the slowest path from publishers that will do, as for a publisher.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,

@@ -48,16 +48,18 @@ pub struct SubscriberQos {
     pub spin: Duration,
 }
 
-/// What a late joiner gets of what was published before.
+/// What a late joiner gets of what was published before: of the history that the topic's transient-local
+/// publishers keep, also those that have closed or died. It comes in the order of publishing, whoever
+/// published it, before anything that is published after joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// Nothing: volatile.
     Nothing,
-    /// The newest message: the latest value.
+    /// The newest message of the topic: the latest value.
     Latest,
-    /// The newest `n` messages of each publisher, in order.
+    /// The newest `n` messages of the topic.
     Last(u32),
-    /// All that is kept, in order.
+    /// All that is kept.
     AllKept,
 }
 

@@ -9,6 +9,7 @@
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 
 mod admit;
+mod backlog;
 mod holder;
 mod letting_go;
 mod metadata;
@@ -27,6 +28,7 @@ mod wake;
 mod writer;
 
 pub use admit::admit_subscriber;
+pub use backlog::{published_after, published_ns};
 pub use holder::{Holders, Outcome};
 pub use letting_go::LettingGo;
 pub use metadata::Metadata;

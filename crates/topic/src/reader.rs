@@ -1,5 +1,9 @@
 //! A subscriber's side: taking messages in order, noticing what was missed, letting go.
+//!
+//! A late joiner first reads the history, merged by the time of publishing over all publishers, then takes
+//! what is published from then on of the publishers in turn.
 
+use crate::backlog::{newest, published_ns};
 use crate::holder::{self, Outcome};
 use crate::replica;
 use crate::step::step;
@@ -13,6 +17,7 @@ use rgaps_layout::{
     MAX_SUBSCRIBERS, METADATA_WORD, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Messages that [`Reader::poll`] finds gone at one publisher before it looks at the next one.
@@ -28,7 +33,7 @@ const _: () = assert!(MAX_PUBLISHERS == u16::BITS as usize);
 pub enum Start {
     /// With what comes next.
     Live,
-    /// With the newest `n` messages that are kept.
+    /// With the newest `n` messages that are kept, over all publishers, in the order of publishing.
     Kept(u64),
 }
 
@@ -165,6 +170,10 @@ pub struct Reader<S: Storage> {
     missed: [u64; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
     counts_from: [u64; MAX_PUBLISHERS],
+    /// A bit for each publisher of which messages of the history are still to be read.
+    backlog: u16,
+    /// Where the history ends, per publisher.
+    backlog_ends: [u64; MAX_PUBLISHERS],
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -187,6 +196,15 @@ enum Slot {
     /// Being written, or never used.
     Unsure,
     Overrun,
+}
+
+/// What a look at the next message of a publisher leads to.
+#[allow(clippy::large_enum_variant)] // lives on the stack for a moment; a box would allocate
+enum Look<S: Storage> {
+    Taken(Taken<S>),
+    /// It is gone; the cursor has moved on.
+    Skipped,
+    Nothing,
 }
 
 /// A descriptor's fields, copied.
@@ -228,6 +246,8 @@ impl<S: Storage> Reader<S> {
             cursors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
+            backlog: 0,
+            backlog_ends: [0; MAX_PUBLISHERS],
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
             received: 0,
@@ -246,18 +266,22 @@ impl<S: Storage> Reader<S> {
                 // From where it became a member on, as the daemon saw it: whoever counts members
                 // and then publishes counts on this one.
                 Start::Live => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
-                Start::Kept(n) => {
+                Start::Kept(_) => {
                     if reliable {
                         // A publisher that looked before it was a member may still push out what
                         // it kept then.
                         reader.counts_from[index] = head;
                     }
-                    tail.max(head.saturating_sub(n))
+                    reader.backlog_ends[index] = head;
+                    tail
                 }
             };
             reader.move_cursor(index, cursor);
         }
         reader.learn_sources();
+        if let Start::Kept(n) = start {
+            reader.begin_backlog(n);
+        }
         reader.acknowledge_epoch();
         Some(reader)
     }
@@ -294,12 +318,46 @@ impl<S: Storage> Reader<S> {
         had
     }
 
-    /// Takes the next message, of the publishers in turn. None: there is nothing new.
+    /// Puts the cursors where the newest `n` messages begin of those before `backlog_ends`.
+    fn begin_backlog(&mut self, n: u64) {
+        let kept = std::array::from_fn(|index| {
+            let end = self.backlog_ends[index];
+            match self.sources[index] {
+                Some(_) => self.cursors[index].min(end)..end,
+                None => end..end,
+            }
+        });
+        let total: u64 = kept.iter().fold(0, |total, kept: &Range<u64>| {
+            total.saturating_add(kept.end - kept.start)
+        });
+        let begin = match n < total {
+            true => newest(n, &kept, |index, sequence| {
+                let source = self.sources[index].as_ref()?;
+                published_ns(&source.region, source.incarnation, sequence)
+            }),
+            false => std::array::from_fn(|index| kept[index].start),
+        };
+        for (index, begin) in begin.into_iter().enumerate() {
+            if begin > self.cursors[index] {
+                self.move_cursor(index, begin);
+            }
+            let has_backlog = self.cursors[index] < kept[index].end;
+            self.backlog |= u16::from(has_backlog) << index;
+        }
+    }
+
+    /// Takes the next message: of the history the oldest, after it of the publishers in turn. None: there
+    /// is nothing new.
     #[inline]
     pub fn poll(&mut self) -> Option<Taken<S>> {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen || !self.leaving.is_empty() {
             self.follow_membership(epoch);
+        }
+        if self.backlog != 0 {
+            if let Some(taken) = self.poll_backlog() {
+                return Some(taken);
+            }
         }
         // Bit n stands for the publisher n places after that whose turn it is.
         let mut turns = self.known.rotate_right(self.next as u32);
@@ -312,6 +370,44 @@ impl<S: Storage> Reader<S> {
             }
         }
         None
+    }
+
+    /// Takes the oldest message of the history. None: there is none, or so much of it was pushed out that
+    /// others should have their turn.
+    #[cold]
+    fn poll_backlog(&mut self) -> Option<Taken<S>> {
+        for _ in 0..SKIPS_MAX {
+            let index = self.oldest_of_backlog()?;
+            match self.look(index) {
+                Look::Taken(taken) => return Some(taken),
+                Look::Skipped => {}
+                // Its publisher claims messages that are not there: what it publishes is live.
+                Look::Nothing => self.backlog &= !(1 << index),
+            }
+        }
+        None
+    }
+
+    /// The publisher whose next message of the history is the oldest, or is gone.
+    fn oldest_of_backlog(&mut self) -> Option<usize> {
+        let mut oldest: Option<(i64, usize)> = None;
+        let mut left = self.backlog;
+        while left != 0 {
+            let index = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let cursor = self.cursors[index];
+            let source = self.sources[index].as_ref();
+            let Some(source) = source.filter(|_| cursor < self.backlog_ends[index]) else {
+                self.backlog &= !(1 << index);
+                continue;
+            };
+            match published_ns(&source.region, source.incarnation, cursor) {
+                Some(ns) if oldest.is_some_and(|(least, _)| least <= ns) => {}
+                Some(ns) => oldest = Some((ns, index)),
+                None => return Some(index),
+            }
+        }
+        oldest.map(|(_, index)| index)
     }
 
     /// Whether [`poll`](Self::poll) has something to do: a message, or one that was missed.
@@ -423,27 +519,40 @@ impl<S: Storage> Reader<S> {
     /// Takes the next message of one publisher, skipping what it has overrun.
     fn take(&mut self, index: usize) -> Option<Taken<S>> {
         for _ in 0..SKIPS_MAX {
-            let cursor = self.cursors[index];
-            let source = self.sources[index].as_ref()?;
-            match read_slot(&source.region, cursor, &mut self.tensor, &mut self.metadata) {
-                Slot::Ready(mut descriptor) => {
-                    let home = descriptor.message.pool;
-                    let part_bytes = self.turn_to_copy(source, cursor, &mut descriptor);
-                    if let Some(held) = self.hold(source, &descriptor) {
-                        self.is_tensor = descriptor.is_tensor;
-                        self.has_metadata = descriptor.has_metadata;
-                        let mut taken = self.taken(index, cursor, held, home, descriptor.message);
-                        taken.part_bytes = part_bytes;
-                        return Some(taken);
-                    }
-                }
-                Slot::Untouched => return None,
-                Slot::Unsure if !self.is_behind(index, cursor) => return None,
-                Slot::Unsure | Slot::Overrun => {}
+            match self.look(index) {
+                Look::Taken(taken) => return Some(taken),
+                Look::Skipped => {}
+                Look::Nothing => return None,
             }
-            self.skip(index, cursor);
         }
         None
+    }
+
+    /// Takes the next message of one publisher, or moves past it if it is gone.
+    #[inline]
+    fn look(&mut self, index: usize) -> Look<S> {
+        let cursor = self.cursors[index];
+        let Some(source) = self.sources[index].as_ref() else {
+            return Look::Nothing;
+        };
+        match read_slot(&source.region, cursor, &mut self.tensor, &mut self.metadata) {
+            Slot::Ready(mut descriptor) => {
+                let home = descriptor.message.pool;
+                let part_bytes = self.turn_to_copy(source, cursor, &mut descriptor);
+                if let Some(held) = self.hold(source, &descriptor) {
+                    self.is_tensor = descriptor.is_tensor;
+                    self.has_metadata = descriptor.has_metadata;
+                    let mut taken = self.taken(index, cursor, held, home, descriptor.message);
+                    taken.part_bytes = part_bytes;
+                    return Look::Taken(taken);
+                }
+            }
+            Slot::Untouched => return Look::Nothing,
+            Slot::Unsure if !self.is_behind(index, cursor) => return Look::Nothing,
+            Slot::Unsure | Slot::Overrun => {}
+        }
+        self.skip(index, cursor);
+        Look::Skipped
     }
 
     /// Has a descriptor mean the message's copy in our pool, if it has one there. Bytes of the copy's parts.

@@ -1,0 +1,91 @@
+//! What a late joiner reads of the history: the newest messages of the whole topic, oldest first.
+//!
+//! Each publisher's ring is in order already, so this is a merge of at most [`MAX_PUBLISHERS`] sorted
+//! sequences by the time of publishing. The daemon uses the same times to see which messages of
+//! publishers that are gone have been superseded.
+
+use crate::{ring_range, PublisherView, RegionView, Storage};
+use rgaps_layout::MAX_PUBLISHERS;
+use rgaps_sync::atomic::{fence, Ordering};
+use std::ops::Range;
+
+/// Words of a descriptor: `committed`, `incarnation` and `publish_ns`.
+const COMMITTED: usize = 0;
+const INCARNATION: usize = 2;
+const PUBLISH_NS: usize = 6;
+
+/// When the message `sequence` of a publisher was published, in nanoseconds of `CLOCK_MONOTONIC`; negative
+/// for a message of another host from before this host started. None: the ring does not hold it.
+pub fn published_ns<S: Storage>(
+    region: &RegionView<S>,
+    incarnation: u64,
+    sequence: u64,
+) -> Option<i64> {
+    let committed = region
+        .descriptor(sequence, COMMITTED)
+        .load(Ordering::Acquire);
+    let get = |word| region.descriptor(sequence, word).load(Ordering::Relaxed);
+    let (by, ns) = (get(INCARNATION), get(PUBLISH_NS));
+    // SYNC: descriptor.
+    fence(Ordering::Acquire);
+    let stayed = get(COMMITTED) == committed;
+    (committed == sequence + 1 && by == incarnation && stayed).then_some(ns as i64)
+}
+
+/// How many of the messages that a publisher's ring holds were published after `ns`.
+///
+/// A publisher's times rise with its sequence numbers, so a binary search finds the first such message. Where
+/// they do not (the clock of another host was set back) the result is one of the possible ones.
+pub fn published_after<S: Storage>(
+    slot: &PublisherView<S>,
+    region: &RegionView<S>,
+    incarnation: u64,
+    ns: i64,
+) -> u64 {
+    let Range { mut start, end } = ring_range(slot, region);
+    // The last one may be announced without being counted yet, or not be there.
+    let is_there = |sequence| published_ns(region, incarnation, sequence).is_some();
+    let end = if end > start && !is_there(end - 1) {
+        end - 1
+    } else {
+        end
+    };
+    let mut after = end;
+    while start < after {
+        let middle = start + (after - start) / 2;
+        // A message that is not there was pushed out meanwhile: it is older than all that are.
+        match published_ns(region, incarnation, middle) {
+            Some(then) if then > ns => after = middle,
+            _ => start = middle + 1,
+        }
+    }
+    end - after
+}
+
+/// Where to begin in each of the `kept` ranges of messages to read the newest `n` of all. `published` says
+/// when a message was published; a range is used back to the first message of which it does not.
+pub(crate) fn newest(
+    n: u64,
+    kept: &[Range<u64>; MAX_PUBLISHERS],
+    published: impl Fn(usize, u64) -> Option<i64>,
+) -> [u64; MAX_PUBLISHERS] {
+    let mut begin: [u64; MAX_PUBLISHERS] = std::array::from_fn(|index| kept[index].end);
+    let before = |index: usize, begin: u64| {
+        let sequence = begin.checked_sub(1)?;
+        kept[index]
+            .contains(&sequence)
+            .then(|| published(index, sequence))?
+    };
+    let mut next: [Option<i64>; MAX_PUBLISHERS] =
+        std::array::from_fn(|index| before(index, begin[index]));
+    for _ in 0..n {
+        // `None` is less than every time.
+        let newest = (0..MAX_PUBLISHERS).max_by_key(|index| next[*index]);
+        let Some(index) = newest.filter(|index| next[*index].is_some()) else {
+            break;
+        };
+        begin[index] -= 1;
+        next[index] = before(index, begin[index]);
+    }
+    begin
+}
