@@ -3,6 +3,7 @@
 
 use crate::control::Control;
 use crate::engine::SessionId;
+use crate::history::order_orphans;
 use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
 use crate::refuse::{bad, memory, refuse, system};
@@ -123,10 +124,8 @@ impl Zone {
                     .control
                     .region(publisher.ring.region_offset, publisher.geometry());
                 let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
-                let order = self.next_orphan;
-                self.next_orphan += 1;
                 publisher.owner = Owner::Orphan(Orphan {
-                    order,
+                    order: 0,
                     tail: left.tail,
                     head: left.head,
                     pending: 0,
@@ -142,6 +141,7 @@ impl Zone {
             }
             describe_publisher(&words, publisher);
         }
+        self.next_orphan += order_orphans(&self.control, topic, self.next_orphan);
         for slot in 0..MAX_SUBSCRIBERS as u32 {
             let known = topic.subscriber(slot);
             let words = view.subscriber(slot as usize);

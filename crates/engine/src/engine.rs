@@ -338,7 +338,8 @@ impl Engine {
             .min()
     }
 
-    /// Whether nobody has needed the daemon for as long as the configuration lets it wait.
+    /// Whether nobody has needed the daemon for as long as the configuration lets it wait. Whoever left history
+    /// for late joiners needs it.
     pub fn is_idle(&self, now: Instant) -> bool {
         let wait = self.setup.config.idle_exit();
         self.idle_since
@@ -348,7 +349,8 @@ impl Engine {
 
     pub(crate) fn note_idleness(&mut self) {
         let absent = self.zones.values().any(|zone| !zone.clients.is_empty());
-        if !self.sessions.is_empty() || absent {
+        let keeps = self.zones.values().any(Zone::keeps_history);
+        if !self.sessions.is_empty() || absent || keeps {
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(self.now);

@@ -1,6 +1,6 @@
 //! Joining a topic.
 
-use crate::leave::Room;
+use crate::history::Room;
 use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
 use crate::qos::{check_demand, check_offer, mismatch};
 use crate::random;

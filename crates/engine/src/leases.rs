@@ -1,6 +1,6 @@
 //! Publishers' memory: what they lease, and what they give back.
 
-use crate::leave::Room;
+use crate::history::Room;
 use crate::pools::LeaseError;
 use crate::refuse::{bad, refuse};
 use crate::zone::Zone;

@@ -10,18 +10,9 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::{Side, LINKS_CLIENT, MAX_DEPARTED};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
-    evict_through, live_blocks, ring_publishers, Shared, TopicView,
+    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, live_blocks,
+    ring_publishers,
 };
-
-/// What orphans are to make room for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
-    /// A publisher of this topic.
-    InTopic(u32),
-    /// Memory of this pool.
-    InPool(u32),
-}
 
 impl Zone {
     /// Takes all members of a client out of their topics, and forgets the client. Returns how
@@ -158,9 +149,10 @@ impl Zone {
         for slot in orphans {
             changed |= self.settle_points(index, slot);
             changed |= self.clear_let_go(index, slot);
-            changed |= self.evict_read(index, slot, false);
+            changed |= self.evict_read(index, slot);
             changed |= self.settle_orphan(index, slot);
         }
+        changed |= self.limit_orphans(index);
         changed |= self.release_quarantine(index);
         changed |= self.release_held_up(index);
         changed | self.remove_if_deserted(index)
@@ -172,7 +164,7 @@ impl Zone {
         publisher.is_some_and(|p| p.has_pending_points() && self.control.settle(p))
     }
 
-    fn orphans_of(&self, index: u32) -> Vec<u32> {
+    pub(crate) fn orphans_of(&self, index: u32) -> Vec<u32> {
         let publishers = self
             .topics
             .get(&index)
@@ -184,72 +176,9 @@ impl Zone {
             .collect()
     }
 
-    /// Evicts of an orphan's messages those that nobody needs: of a volatile one, those that all
-    /// subscribers have passed. With `for_room`, those that all *reliable* subscribers have
-    /// passed go too, and the history for late joiners.
-    fn evict_read(&mut self, index: u32, slot: u32, for_room: bool) -> bool {
-        let Some(topic) = self.topics.get_mut(&index) else {
-            return false;
-        };
-        let view = self.control.topic(topic.region);
-        let Some(publisher) = topic.publisher(slot) else {
-            return false;
-        };
-        let Owner::Orphan(orphan) = publisher.owner else {
-            return false;
-        };
-        if publisher.offer.transient_local && !for_room {
-            return false;
-        }
-        let through = passed(topic, &view, slot, orphan.head, for_room);
-        if through <= orphan.tail {
-            return false;
-        }
-        let region = self
-            .control
-            .region(publisher.ring.region_offset, publisher.geometry());
-        let words = view.publisher(slot as usize);
-        evict_through(&words, &region, publisher.incarnation, orphan.tail..through);
-        step!("orphan.evicted");
-        if let Some(publisher) = topic.publisher_mut(slot) {
-            publisher.owner = Owner::Orphan(Orphan {
-                tail: through,
-                ..orphan
-            });
-        }
-        true
-    }
-
-    /// Evicts of orphans what was in memory that is lost: that of `pool` from byte `left` on.
-    pub(crate) fn evict_lost(&mut self, pool: u32, left: u64) {
-        for index in &self.orphaned {
-            let Some(topic) = self.topics.get_mut(index) else {
-                continue;
-            };
-            let view = self.control.topic(topic.region);
-            for publisher in &mut topic.publishers {
-                let geometry = publisher.geometry();
-                let Owner::Orphan(orphan) = &mut publisher.owner else {
-                    continue;
-                };
-                let own = publisher.pool;
-                let region = self.control.region(publisher.ring.region_offset, geometry);
-                orphan.tail = evict_lost(
-                    &view.publisher(publisher.slot as usize),
-                    &region,
-                    publisher.incarnation,
-                    orphan.tail..orphan.head,
-                    |at, offset, bytes| {
-                        at.unwrap_or(own) == pool && offset.saturating_add(bytes) > left
-                    },
-                );
-            }
-        }
-    }
-
     /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing
     /// lives at all and no message is left.
-    fn settle_orphan(&mut self, index: u32, slot: u32) -> bool {
+    pub(crate) fn settle_orphan(&mut self, index: u32, slot: u32) -> bool {
         let Some(topic) = self.topics.get(&index) else {
             return false;
         };
@@ -383,35 +312,6 @@ impl Zone {
         true
     }
 
-    /// Makes room: evicts, of the orphans that take it, the oldest whose messages no reliable
-    /// subscriber still needs. False: there is none.
-    pub(crate) fn evict_oldest_orphan(&mut self, room: Room) -> bool {
-        let mut orphans: Vec<(u64, u32, u32)> = Vec::new();
-        for topic in self
-            .orphaned
-            .iter()
-            .filter_map(|index| self.topics.get(index))
-        {
-            for publisher in &topic.publishers {
-                if let Owner::Orphan(orphan) = publisher.owner {
-                    let takes = match room {
-                        Room::InTopic(index) => topic.index == index,
-                        Room::InPool(pool) => self.leased(topic, publisher.slot, pool) > 0,
-                    };
-                    if takes {
-                        orphans.push((orphan.order, topic.index, publisher.slot));
-                    }
-                }
-            }
-        }
-        orphans.sort_unstable();
-        orphans.into_iter().any(|(_, topic, slot)| {
-            let evicted = self.evict_read(topic, slot, true);
-            let settled = self.settle_orphan(topic, slot);
-            evicted || settled
-        })
-    }
-
     /// Does what is due for the dead of all topics. True: something changed.
     pub(crate) fn tend(&mut self) -> bool {
         let mut topics = &self.orphaned | &self.quarantined;
@@ -431,20 +331,6 @@ impl Zone {
             || self.set_aside.is_some()
             || self.control.timelines.unclaimed
     }
-}
-
-/// Up to where all subscribers (or all reliable ones) have read a publisher slot.
-fn passed(topic: &Topic, view: &TopicView<Shared>, slot: u32, head: u64, reliable: bool) -> u64 {
-    topic
-        .subscribers
-        .iter()
-        .filter(|subscriber| subscriber.demand.reliable || !reliable)
-        .map(|s| {
-            view.subscriber(s.slot as usize)
-                .cursor(slot as usize)
-                .load(Ordering::Acquire)
-        })
-        .fold(head, u64::min)
 }
 
 fn quarantine_of(publisher: &Publisher, epoch: u32) -> Quarantined {

@@ -18,6 +18,7 @@ mod engine;
 mod granule_set;
 mod granules;
 mod hand_back;
+mod history;
 mod join;
 mod leases;
 mod leave;

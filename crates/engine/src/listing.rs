@@ -28,7 +28,7 @@ const _: () =
 const NEARLY_FULL_PERCENT: usize = 90;
 
 impl Engine {
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, session: Option<SessionId>) -> Status {
         let clients = self
             .sessions
             .values()
@@ -56,6 +56,7 @@ impl Engine {
             clients_reaped: self.counters.clients_reaped,
             blocks_reclaimed: self.counters.blocks_reclaimed,
             sessions_cut_off: self.counters.sessions_cut_off,
+            kept: self.kept_history(session),
             warnings: self.warnings(),
         }
     }
@@ -102,7 +103,7 @@ impl Engine {
     }
 
     /// Whether the session may know of a zone's topics.
-    fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
+    pub(crate) fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
         let Some(known) = self.sessions.get(&session) else {
             return false;
         };

@@ -70,7 +70,7 @@ impl Engine {
         });
         let peers = self.list_peers();
         Snapshot {
-            status: self.status(),
+            status: self.status(None),
             requests: self.requests(),
             zones_adopted: self.counters.zones_adopted,
             quarantined: self.mps_info().quarantined,

@@ -104,57 +104,6 @@ fn a_volatile_publisher_that_nobody_reads_is_gone_at_once() {
 }
 
 #[test]
-fn history_outlives_its_publisher_until_room_is_needed() {
-    let mut world = World::new();
-    let (mut a, mut b) = (world.client("a"), world.client("b"));
-    for tag in [1, 2] {
-        let publisher = world.join(&mut a, "latched", lasting());
-        let range = world.lease(&a, &publisher, 1);
-        publish(&mut world.writer(&a, &publisher), range.offset, tag);
-        world.leave(&a, &publisher);
-    }
-    world.pass(LATER);
-    assert_eq!(world.topics(&b)[0].orphans, 2);
-    // Somebody who comes late reads it, who holds it keeps it.
-    let subscriber = world.join(&mut b, "latched", late());
-    let mut reader = world.reader(&b, &subscriber, false, Start::Kept(10));
-    let mut tags = vec![];
-    let mut held = None;
-    while let Some(taken) = reader.poll() {
-        tags.push(taken.message.tag);
-        match taken.message.tag {
-            1 => held = Some(taken.held),
-            _ => taken.held.release(),
-        }
-    }
-    tags.sort_unstable();
-    assert_eq!(tags, [1, 2]);
-    // Memory is wanted: the history goes, what is held stays.
-    let greedy = world.join(&mut a, "greedy", volatile());
-    world.lease(&a, &greedy, POOL_GRANULES - 1);
-    assert_eq!(
-        world
-            .topics(&b)
-            .iter()
-            .find(|row| row.name == "latched")
-            .unwrap()
-            .orphans,
-        1
-    );
-    let one = rgaps_session::Request::Lease {
-        publisher: greedy.member,
-        pool: 0,
-        bytes: 1,
-    };
-    assert_eq!(world.refused(&a, one.clone()), RefusalCode::PoolFull);
-    held.unwrap().release();
-    world.ask(&a, one).unwrap();
-    drop(reader);
-    world.kill(b);
-    assert!(world.topics(&a).iter().all(|row| row.name == "greedy"));
-}
-
-#[test]
 fn a_reliable_reader_gets_all_of_it_before_room_is_made() {
     let mut world = World::new();
     let (mut a, mut b) = (world.client("a"), world.client("b"));
@@ -173,34 +122,6 @@ fn a_reliable_reader_gets_all_of_it_before_room_is_made() {
     assert_eq!(world.refused(&a, all.clone()), RefusalCode::PoolFull);
     reader.poll().unwrap().held.release();
     world.ask(&a, all).unwrap();
-}
-
-#[test]
-fn the_oldest_orphan_makes_room_for_a_publisher() {
-    let mut world = World::new();
-    let mut a = world.client("a");
-    for tag in 0..16 {
-        let publisher = world.join(&mut a, "t", lasting());
-        publish(&mut world.writer(&a, &publisher), 0, tag);
-        world.leave(&a, &publisher);
-    }
-    assert_eq!(world.topics(&a)[0].orphans, 16);
-    let publisher = world.join(&mut a, "t", lasting());
-    assert_eq!(world.topics(&a)[0].orphans, 15);
-    assert_eq!(
-        publisher.ring.start, 1,
-        "sequence numbers of the slot go on"
-    );
-    let subscriber = world.join(&mut a, "t", late());
-    let mut reader = world.reader(&a, &subscriber, false, Start::Kept(100));
-    let mut tags: Vec<u64> = std::iter::from_fn(|| {
-        let taken = reader.poll()?;
-        taken.held.release();
-        Some(taken.message.tag)
-    })
-    .collect();
-    tags.sort_unstable();
-    assert_eq!(tags, (1..16).collect::<Vec<_>>(), "the oldest went");
 }
 
 #[test]
@@ -274,25 +195,6 @@ fn a_publisher_that_waits_is_woken_by_a_death() {
     let (word, rings) = bell.word();
     assert_ne!(word.load(Ordering::Acquire), rings);
     assert!(writer.has_room(256));
-}
-
-#[test]
-fn an_idle_engine_says_so_and_sleeps() {
-    let mut world = World::new();
-    let mut a = world.client("a");
-    let publisher = world.join(&mut a, "t", lasting());
-    publish(&mut world.writer(&a, &publisher), 0, 1);
-    world.leave(&a, &publisher);
-    world.pass(Duration::from_secs(3600));
-    assert!(!world.engine.is_idle(world.now), "a is still there");
-    world.kill(a);
-    world.pass(SOON);
-    assert!(!world.engine.is_idle(world.now));
-    world.pass(Duration::from_secs(60));
-    assert!(
-        world.engine.is_idle(world.now),
-        "history alone keeps no daemon up"
-    );
 }
 
 #[test]

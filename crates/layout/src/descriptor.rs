@@ -28,7 +28,8 @@ pub const DESCRIPTOR_METADATA: u8 = 16;
 ///  31 flags       u8
 ///  32 offset      u64  of the first byte, from the start of the pool
 ///  40 bytes       u64
-///  48 publish_ns  u64  CLOCK_MONOTONIC when publish was called
+///  48 publish_ns  i64  CLOCK_MONOTONIC when publish was called, in two's complement: negative for a message of
+///                      another host from before this host started
 ///  56 tag         u64  the user's
 ///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
 ///  72 timeline_value u64  point on `timeline`, POINT_NONE or POINT_ABORTED

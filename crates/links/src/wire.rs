@@ -309,17 +309,19 @@ pub fn wall_ns() -> u64 {
     u64::try_from(now(ClockId::Realtime)).unwrap_or(0)
 }
 
-/// A time of this host's clock that counts from its start, on the wall clock.
+/// A time of this host's clock that counts from its start, on the wall clock. Times before the start are
+/// negative numbers in two's complement.
 pub fn to_wall(monotonic_ns: u64) -> u64 {
-    let wall = i128::from(monotonic_ns) + now(ClockId::Realtime) - now(ClockId::Monotonic);
+    let wall = i128::from(monotonic_ns as i64) + now(ClockId::Realtime) - now(ClockId::Monotonic);
     u64::try_from(wall).unwrap_or(0)
 }
 
-/// And back: a time that this host's clock never showed is now.
+/// And back. A time that this host's clock has not shown yet, since the other host's is ahead, becomes now. A
+/// time from before this host's start becomes negative: clamped to 0, old messages would lose their order.
 pub fn from_wall(wall_ns: u64) -> u64 {
     let monotonic = now(ClockId::Monotonic);
     let then = i128::from(wall_ns) - now(ClockId::Realtime) + monotonic;
-    u64::try_from(then.clamp(0, monotonic)).unwrap_or(0)
+    then.clamp(i64::MIN.into(), monotonic) as i64 as u64
 }
 
 #[cfg(test)]
@@ -469,6 +471,9 @@ mod tests {
         let back = from_wall(to_wall(then));
         assert!(back.abs_diff(then) < 500_000_000, "{back} {then}");
         assert!(from_wall(u64::MAX) <= now(ClockId::Monotonic) as u64);
-        assert_eq!(from_wall(0), 0);
+        // 1970 and a second later: before this host started, in order, and the same on the way on.
+        let (first, second) = (from_wall(0), from_wall(1_000_000_000));
+        assert!((first as i64) < (second as i64) && (second as i64) < 0);
+        assert!(to_wall(second).abs_diff(1_000_000_000) < 500_000_000);
     }
 }

@@ -251,10 +251,11 @@ impl SampleBase {
         self.tag
     }
 
-    /// ``time.monotonic_ns()`` when publish was called.
+    /// ``time.monotonic_ns()`` of this host when publish was called. For a message from another host, both
+    /// hosts' wall clocks tell; negative if it was published before this host started.
     #[getter]
-    fn publish_ns(&self) -> u64 {
-        self.publish_ns
+    fn publish_ns(&self) -> i64 {
+        self.publish_ns as i64
     }
 
     /// A random number that is the publisher's own.

@@ -204,7 +204,9 @@ impl Sample {
         self.incarnation
     }
 
-    /// `CLOCK_MONOTONIC` in nanoseconds when publish was called.
+    /// `CLOCK_MONOTONIC` of this host in nanoseconds when publish was called. The time of a message from another
+    /// host is converted by both hosts' wall clocks; if it was published before this host started, the number wraps
+    /// below 0, so `now.wrapping_sub(publish_ns)` is always its age.
     pub fn publish_ns(&self) -> u64 {
         self.message.publish_ns
     }

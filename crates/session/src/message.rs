@@ -9,7 +9,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 60 * 1024;
 /// Most file descriptors that one packet carries.
@@ -374,6 +374,12 @@ pub enum Request {
         /// Its name.
         topic: String,
     },
+    /// Drop the history that publishers of a topic left who are gone, if the client may publish there. Answer:
+    /// [`Answer::Forgotten`].
+    Forget {
+        /// The topic's name.
+        topic: String,
+    },
     /// All pools. Answer: [`Answer::Pools`].
     Pools,
     /// Client processes, from row `from` on. Answer: [`Answer::Clients`].
@@ -510,6 +516,13 @@ pub enum Answer {
     Topics(Vec<TopicRow>),
     /// To `Topic`.
     Topic(TopicInfo),
+    /// To `Forget`.
+    Forgotten {
+        /// Publishers that had left history.
+        publishers: u32,
+        /// Messages of theirs.
+        messages: u64,
+    },
     /// To `Pools`.
     Pools(Vec<PoolRow>),
     /// To `Clients`.
@@ -633,8 +646,21 @@ pub struct Status {
     pub blocks_reclaimed: u64,
     /// Sessions cut off for breaking the protocol.
     pub sessions_cut_off: u64,
+    /// What publishers that are gone left for late joiners: the daemon stays as long as there is any.
+    pub kept: KeptHistory,
     /// Warnings worth a look: fallbacks taken, limits near.
     pub warnings: Vec<String>,
+}
+
+/// History of publishers that are gone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KeptHistory {
+    /// Topics that have some.
+    pub topics: u32,
+    /// Messages.
+    pub messages: u64,
+    /// Some of the topics' names.
+    pub names: Vec<String>,
 }
 
 /// A line of `topic list`.
