@@ -147,6 +147,11 @@ pub enum Topic {
     Echo(Echo),
     /// Publish messages.
     Pub(Publish),
+    /// Drop the history of publishers that are gone. A topic without members goes, with its type.
+    Forget {
+        /// The topic.
+        topic: String,
+    },
 }
 
 #[derive(Args)]

@@ -2,9 +2,10 @@
 
 use crate::args::{Common, Up};
 use crate::output::Output;
+use crate::status::describe_history;
 use crate::{mps, session};
 use anyhow::Context;
-use rgaps::{MpsInfo, Node};
+use rgaps::{KeptHistory, MpsInfo, Node};
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -86,12 +87,24 @@ fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
 struct Stopped {
     stopped: bool,
     pid: u32,
+    /// History that went with the daemon.
+    dropped: KeptHistory,
 }
 
 pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let node = session::look(common)?;
-    let pid = node.status()?.pid;
+    let status = node.status()?;
     node.stop_daemon()?;
-    let stopped = Stopped { stopped: true, pid };
-    output.put(&stopped, |to| writeln!(to, "process {pid} has stopped"))
+    let stopped = Stopped {
+        stopped: true,
+        pid: status.pid,
+        dropped: status.kept,
+    };
+    output.put(&stopped, |to| {
+        write!(to, "process {} has stopped", stopped.pid)?;
+        if stopped.dropped.messages > 0 {
+            write!(to, "; with it went {}", describe_history(&stopped.dropped))?;
+        }
+        writeln!(to)
+    })
 }

@@ -3,7 +3,7 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{mps, session, units};
-use rgaps::{ClientRow, MpsInfo, MpsState, Status};
+use rgaps::{ClientRow, KeptHistory, MpsInfo, MpsState, Status};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -29,10 +29,11 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             daemon.version, daemon.pid, daemon.realm
         )?;
         writeln!(to, "socket       {}", daemon.socket)?;
-        let stays = daemon.idle_exit_ms.map_or_else(
-            || "stays when nobody needs it".to_owned(),
-            |ms| format!("leaves {} after the last client", units::span(ms)),
-        );
+        let stays = match daemon.idle_exit_ms {
+            None => "stays when nobody needs it".to_owned(),
+            Some(_) if daemon.kept.messages > 0 => "stays for the history that it keeps".to_owned(),
+            Some(ms) => format!("leaves {} after the last client", units::span(ms)),
+        };
         writeln!(
             to,
             "up           {}, {stays}",
@@ -48,6 +49,13 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             "serves       {} clients, {} topics, {} zones",
             daemon.clients, daemon.topics, daemon.zones
         )?;
+        if daemon.kept.messages > 0 {
+            let kept = describe_history(&daemon.kept);
+            writeln!(
+                to,
+                "keeps        {kept}; 'rgaps topic forget TOPIC' drops it"
+            )?;
+        }
         writeln!(
             to,
             "cleaned up   {} dead clients, {} blocks; {} sessions cut off",
@@ -67,6 +75,20 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             &rows,
         )
     })
+}
+
+/// What publishers that are gone left for late joiners.
+pub fn describe_history(kept: &KeptHistory) -> String {
+    let more = match kept.topics as usize > kept.names.len() {
+        true => ", ...",
+        false => "",
+    };
+    format!(
+        "{} of publishers that are gone, on {} ({}{more})",
+        units::counted(kept.messages, "message"),
+        units::counted(kept.topics.into(), "topic"),
+        kept.names.join(", ")
+    )
 }
 
 fn row(client: &ClientRow) -> Vec<String> {

@@ -60,6 +60,14 @@ pub fn span(ms: u64) -> String {
     }
 }
 
+/// A number of things: `1 message`, `3 messages`.
+pub fn counted(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        _ => format!("{count} {thing}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

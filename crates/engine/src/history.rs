@@ -18,7 +18,7 @@ use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Topic};
 use crate::zone::Zone;
 use rgaps_layout::MAX_PUBLISHERS;
-use rgaps_session::{check_topic_name, Answer, KeptHistory, Refusal, RefusalCode};
+use rgaps_session::{check_topic_name, Answer, Forgotten, KeptHistory, Refusal, RefusalCode};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{evict_lost, evict_through, published_after, published_ns, Shared, TopicView};
 
@@ -219,10 +219,13 @@ impl Zone {
         changed
     }
 
-    /// Drops the history that publishers of a topic left: how many they were, and how many messages. What a
-    /// reliable subscriber has still to read goes once it has.
-    fn forget(&mut self, index: u32) -> (u32, u64) {
-        let (mut publishers, mut messages) = (0, 0);
+    /// Drops the history that publishers of a topic left. What a reliable subscriber has still to read goes once
+    /// it has.
+    fn forget(&mut self, index: u32) -> Forgotten {
+        let mut forgotten = Forgotten {
+            publishers: 0,
+            messages: 0,
+        };
         for slot in self.orphans_of(index) {
             let topic = self.topics.get_mut(&index);
             let Some(publisher) = topic.and_then(|topic| topic.publisher_mut(slot)) else {
@@ -231,8 +234,8 @@ impl Zone {
             let Some(kept) = publisher.kept() else {
                 continue;
             };
-            publishers += 1;
-            messages += kept;
+            forgotten.publishers += 1;
+            forgotten.messages += kept;
             // From now on nobody but those who are there may want it, also if this daemon dies.
             publisher.offer.transient_local = false;
             let record = publisher.record();
@@ -242,7 +245,7 @@ impl Zone {
             self.drop_history(index, slot);
         }
         self.tend_topic(index);
-        (publishers, messages)
+        forgotten
     }
 
     pub(crate) fn keeps_history(&self) -> bool {
@@ -303,11 +306,7 @@ impl Engine {
                 format!("there is no topic '{name}'; see 'rgaps topic list'"),
             ));
         };
-        let (publishers, messages) = zone.forget(index);
-        Ok(Answer::Forgotten {
-            publishers,
-            messages,
-        })
+        Ok(Answer::Forgotten(zone.forget(index)))
     }
 }
 

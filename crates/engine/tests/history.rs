@@ -58,10 +58,7 @@ fn forget(world: &mut World, sim: &Sim, topic: &str) -> Result<(u32, u64), Refus
         topic: topic.into(),
     };
     match world.ask(sim, request)? {
-        Answer::Forgotten {
-            publishers,
-            messages,
-        } => Ok((publishers, messages)),
+        Answer::Forgotten(forgotten) => Ok((forgotten.publishers, forgotten.messages)),
         other => panic!("{other:?}"),
     }
 }

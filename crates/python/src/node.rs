@@ -359,6 +359,14 @@ impl Node {
         self.ask(py, |node| node.topic(name))
     }
 
+    /// Drops the history of transient-local publishers of a topic that have closed or died, and says how
+    /// much it was: ``{"publishers": 1, "messages": 16}``. A topic without members and history is gone, with its
+    /// type. Publishers that are there keep theirs. Raises ``rgaps.Error`` if there is no such topic, or this
+    /// user may not publish to it.
+    fn forget_topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, |node| node.forget_topic(name))
+    }
+
     /// All pools.
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, rgaps::Node::pools)

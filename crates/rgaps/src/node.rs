@@ -2,9 +2,9 @@
 
 use crate::client::{Conductor, HostMemory};
 use crate::{
-    ClientError, ClientRow, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow, Publisher,
-    PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo, TopicRow,
-    WaitSet,
+    ClientError, ClientRow, Forgotten, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow,
+    Publisher, PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo,
+    TopicRow, WaitSet,
 };
 use rgaps_session::{CameOver, Config, InterestRow};
 use std::path::PathBuf;
@@ -118,6 +118,15 @@ impl Node {
     /// One topic with its members.
     pub fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
         self.conductor.topic(name)
+    }
+
+    /// Drops the history of transient-local publishers of a topic that have closed or died. A topic without
+    /// members and history is gone, with its type. Publishers that are there keep theirs. Whoever may publish to the
+    /// topic may do this. A reliable subscriber still gets what it has not read.
+    ///
+    /// [`RefusalCode::NotFound`](crate::RefusalCode::NotFound): there is no such topic.
+    pub fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
+        self.conductor.forget_topic(name)
     }
 
     /// The other hosts of the realm, as the links to them are.

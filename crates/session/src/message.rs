@@ -517,12 +517,7 @@ pub enum Answer {
     /// To `Topic`.
     Topic(TopicInfo),
     /// To `Forget`.
-    Forgotten {
-        /// Publishers that had left history.
-        publishers: u32,
-        /// Messages of theirs.
-        messages: u64,
-    },
+    Forgotten(Forgotten),
     /// To `Pools`.
     Pools(Vec<PoolRow>),
     /// To `Clients`.
@@ -661,6 +656,15 @@ pub struct KeptHistory {
     pub messages: u64,
     /// Some of the topics' names.
     pub names: Vec<String>,
+}
+
+/// What was dropped of a topic's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forgotten {
+    /// Publishers that had left history.
+    pub publishers: u32,
+    /// Messages of theirs.
+    pub messages: u64,
 }
 
 /// A line of `topic list`.

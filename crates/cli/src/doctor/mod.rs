@@ -15,6 +15,7 @@ mod system;
 use crate::args::{Common, Doctor};
 use crate::output::Output;
 use crate::session;
+use crate::status::describe_history;
 use rgaps::{Config, Node};
 use serde::Serialize;
 
@@ -165,13 +166,19 @@ fn daemon(config: &Config) -> Check {
         .build()
         .map(|node| node.status());
     match status {
-        Ok(Ok(status)) if status.warnings.is_empty() => Check::ok(
-            NAME,
-            format!(
-                "process {}, {} clients, {} topics",
-                status.pid, status.clients, status.topics
-            ),
-        ),
+        Ok(Ok(status)) if status.warnings.is_empty() => {
+            let kept = match status.kept.messages {
+                0 => String::new(),
+                _ => format!("; keeps {}", describe_history(&status.kept)),
+            };
+            Check::ok(
+                NAME,
+                format!(
+                    "process {}, {} clients, {} topics{kept}",
+                    status.pid, status.clients, status.topics
+                ),
+            )
+        }
         Ok(Ok(status)) => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
         Ok(Err(error)) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),
         Err(error) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),

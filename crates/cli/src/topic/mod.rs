@@ -1,6 +1,7 @@
 //! `topic` and its commands.
 
 mod echo;
+mod forget;
 mod listing;
 mod message;
 mod publish;
@@ -19,5 +20,6 @@ pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Re
         Topic::Delay(watch) => rates::watch(common, &watch, Rate::Delay, output),
         Topic::Echo(echo) => echo::echo(common, &echo, output),
         Topic::Pub(publish) => publish::publish(common, &publish, output),
+        Topic::Forget { topic } => forget::forget(common, &topic, output),
     }
 }
