@@ -52,7 +52,7 @@ impl CudaMapping {
             return Err(PoolError::BadSize {
                 what: "pool",
                 bytes: cap,
-                granule: granularity,
+                unit: granularity,
                 most: MAX_POOL_BYTES,
             });
         }

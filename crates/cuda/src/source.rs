@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::CudaError;
 use crate::handle::{granularity, properties, Allocation, Reservation};
-use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, MAX_POOL_BYTES};
+use rgaps_layout::{Domain, GpuUuid, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rgaps_pool::{PageSize, Placement, PoolError, Segment, SegmentSource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl SegmentSource for CudaSource {
     }
 }
 
-/// The granularity of mappings, as a multiple of the layout's granule.
+/// The granularity of mappings, as a multiple of the unit of segments.
 pub(crate) fn pool_granularity(driver: &Driver, device: &Device) -> Result<u64, PoolError> {
     let bytes = granularity(driver, device).map_err(|error| error.into_pool(device.uuid))?;
     if bytes == 0 || !bytes.is_power_of_two() {
@@ -145,7 +145,7 @@ pub(crate) fn pool_granularity(driver: &Driver, device: &Device) -> Result<u64, 
             reason: format!("the driver gives a granularity of {bytes} bytes"),
         });
     }
-    Ok(bytes.max(GRANULE_BYTES))
+    Ok(bytes.max(SEGMENT_UNIT_BYTES))
 }
 
 /// The memory behind a descriptor that a peer handed over.
@@ -181,7 +181,7 @@ pub(crate) fn check_size(bytes: u64, granularity: u64, most: u64) -> Result<(), 
         return Err(PoolError::BadSize {
             what: "segment",
             bytes,
-            granule: granularity,
+            unit: granularity,
             most,
         });
     }

@@ -3,6 +3,7 @@
 
 use crate::control::Control;
 use crate::engine::SessionId;
+use crate::granules::FREE;
 use crate::history::order_orphans;
 use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
@@ -187,14 +188,16 @@ impl Zone {
             .collect();
         for pool in &mut self.pools {
             let recorded = self.registry.granules(pool.index, pool.granule_count())?;
-            for (at, owner) in recorded
-                .into_iter()
-                .enumerate()
-                .filter(|(_, owner)| *owner != 0)
-            {
-                pool.restore_owner(at, owner);
+            let mut at = 0;
+            for run in recorded.chunk_by(|owner, next| owner == next) {
+                let (first, count, owner) = (at, run.len(), run[0]);
+                at += count;
+                if owner == FREE {
+                    continue;
+                }
+                pool.restore_owner(first, count, owner);
                 if !owners.contains(&owner) {
-                    pool.free(&self.registry, at, 1);
+                    pool.free(&self.registry, first, count);
                 }
             }
         }

@@ -16,10 +16,12 @@ impl LiveGranules {
         self.pools.entry(pool).or_default().add(offset, bytes);
     }
 
-    pub(crate) fn contains(&self, pool: u32, granule: usize) -> bool {
-        self.pools
-            .get(&pool)
-            .is_some_and(|set| set.contains(granule))
+    /// Those of one pool.
+    pub(crate) fn of(&self, pool: u32) -> &GranuleSet {
+        static NONE: GranuleSet = GranuleSet {
+            runs: BTreeMap::new(),
+        };
+        self.pools.get(&pool).unwrap_or(&NONE)
     }
 
     /// Whether no block was added.
@@ -28,18 +30,18 @@ impl LiveGranules {
     }
 }
 
-/// A set of granules, made of the extents of blocks as their publisher wrote them.
+/// A set of granules, made of ranges of bytes as a peer wrote them: extents of blocks, or claims.
 #[derive(Debug, Default)]
-struct GranuleSet {
+pub(crate) struct GranuleSet {
     /// Last granule by first, disjoint and not adjacent. Blocks lie in order as a rule, so there
     /// are far fewer runs than blocks.
     runs: BTreeMap<u64, u64>,
 }
 
 impl GranuleSet {
-    /// Adds the granules that a block lies in. An extent that cannot be is ignored: whoever wrote
-    /// it has only its own messages to lose.
-    fn add(&mut self, offset: u64, bytes: u64) {
+    /// Adds the granules that a range lies in. A range that cannot be is ignored: whoever wrote it has
+    /// only its own messages to lose.
+    pub(crate) fn add(&mut self, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes).min(MAX_POOL_BYTES);
         if bytes == 0 || offset >= end {
             // A message without bytes lives too, but nowhere.
@@ -57,12 +59,27 @@ impl GranuleSet {
         self.runs.insert(first, last);
     }
 
-    fn contains(&self, granule: usize) -> bool {
-        let granule = granule as u64;
-        self.runs
-            .range(..=granule)
-            .next_back()
-            .is_some_and(|(_, last)| *last >= granule)
+    /// Those of `count` granules that are not in the set: runs, first and count, in order.
+    pub(crate) fn missing(&self, first: usize, count: usize) -> Vec<(usize, usize)> {
+        let (mut at, end) = (first as u64, (first + count) as u64);
+        let before = self.runs.range(..at).next_back();
+        let runs = before.into_iter().chain(self.runs.range(at..end));
+        let mut missing = Vec::new();
+        for (first, last) in runs {
+            if at < *first {
+                missing.push((at as usize, (first - at) as usize));
+            }
+            at = at.max(last + 1);
+        }
+        if at < end {
+            missing.push((at as usize, (end - at) as usize));
+        }
+        missing
+    }
+
+    /// Whether one of `count` granules is in the set.
+    pub(crate) fn touches(&self, first: usize, count: usize) -> bool {
+        self.missing(first, count) != [(first, count)]
     }
 }
 
@@ -74,7 +91,7 @@ mod tests {
     fn blocks_cover_the_granules_they_touch() {
         const G: u64 = GRANULE_BYTES;
         let mut set = GranuleSet::default();
-        assert!(!set.contains(0));
+        assert!(!set.touches(0, 1));
         set.add(G, 1);
         set.add(3 * G - 1, 2);
         set.add(5 * G, G);
@@ -82,8 +99,13 @@ mod tests {
         set.add(4 * G, 1);
         assert_eq!(set.runs, BTreeMap::from([(1, 5)]));
         for (granule, inside) in [(0, false), (1, true), (5, true), (6, false)] {
-            assert_eq!(set.contains(granule), inside, "{granule}");
+            assert_eq!(set.touches(granule, 1), inside, "{granule}");
         }
+        set.add(8 * G, 2 * G);
+        assert_eq!(set.missing(0, 12), [(0, 1), (6, 2), (10, 2)]);
+        assert_eq!(set.missing(2, 7), [(6, 2)]);
+        assert_eq!(set.missing(2, 3), []);
+        assert!(set.touches(0, 2) && set.touches(6, 3) && !set.touches(6, 2));
     }
 
     #[test]
@@ -92,9 +114,9 @@ mod tests {
         assert!(live.is_empty());
         live.add(7, u64::MAX, u64::MAX);
         live.add(7, 0, 0);
-        assert!(!live.is_empty() && !live.contains(7, 0));
+        assert!(!live.is_empty() && !live.of(7).touches(0, 1));
         live.add(7, 0, u64::MAX);
         let last = (MAX_POOL_BYTES / GRANULE_BYTES) as usize - 1;
-        assert!(live.contains(7, 0) && live.contains(7, last) && !live.contains(6, 0));
+        assert!(live.of(7).missing(0, last + 1).is_empty() && !live.of(6).touches(0, 1));
     }
 }

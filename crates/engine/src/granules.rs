@@ -1,7 +1,11 @@
 //! Which granules of a pool are leased, and to whom.
+//!
+//! A large pool has millions of granules, but few leases: the table keeps runs, and every operation
+//! takes time by the number of runs that it meets. Invariants: the runs cover `0..len()` without gap
+//! or overlap, and two that touch have different owners.
 
 use std::collections::hash_map::Entry;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Owner of a free granule.
 pub(crate) const FREE: u32 = 0;
@@ -10,17 +14,25 @@ pub(crate) const FREE: u32 = 0;
 /// granule table holds: 0, or a number that stands for a topic and a publisher slot.
 #[derive(Debug, Default)]
 pub(crate) struct Granules {
-    owners: Vec<u32>,
+    /// By first granule.
+    runs: BTreeMap<usize, Run>,
     leased: usize,
     /// How many each owner has.
     counts: HashMap<u32, usize>,
-    /// Every granule below it is leased.
+    /// No granule below it is free.
     first_free: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    count: usize,
+    owner: u32,
 }
 
 impl Granules {
     pub(crate) fn len(&self) -> usize {
-        self.owners.len()
+        let last = self.runs.last_key_value();
+        last.map_or(0, |(first, run)| first + run.count)
     }
 
     pub(crate) fn leased(&self) -> usize {
@@ -29,110 +41,133 @@ impl Granules {
 
     /// Adds `count` free granules at the end.
     pub(crate) fn grow(&mut self, count: usize) {
-        self.owners.resize(self.owners.len() + count, FREE);
+        self.insert(self.len(), count, FREE);
     }
 
     /// Drops the granules from `len` on, whoever has them.
     pub(crate) fn truncate(&mut self, len: usize) {
-        for at in len..self.owners.len() {
-            self.discount(self.owners[at]);
-        }
-        self.owners.truncate(len);
+        self.remove(len, self.len().saturating_sub(len));
         self.first_free = 0;
     }
 
-    /// A granule of `owner`'s is about to be somebody else's.
-    fn discount(&mut self, owner: u32) {
-        if owner == FREE {
-            return;
-        }
-        self.leased -= 1;
-        if let Entry::Occupied(mut count) = self.counts.entry(owner) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-
-    pub(crate) fn owner(&self, granule: usize) -> Option<u32> {
-        self.owners.get(granule).copied()
+    /// Whether `owner` has all of `count` granules.
+    pub(crate) fn has(&self, owner: u32, first: usize, count: usize) -> bool {
+        // Runs of one owner do not touch, so one of them has all, or there is none.
+        let run = self.runs.range(..=first).next_back();
+        run.is_some_and(|(start, run)| run.owner == owner && start + run.count >= first + count)
     }
 
     /// The lowest `count` free granules that lie together.
     pub(crate) fn find(&mut self, count: usize) -> Option<usize> {
-        while self
-            .owners
-            .get(self.first_free)
-            .is_some_and(|owner| *owner != FREE)
-        {
-            self.first_free += 1;
-        }
-        let mut start = self.first_free;
-        for at in self.first_free..self.owners.len() {
-            if self.owners[at] != FREE {
-                start = at + 1;
-            } else if at + 1 - start == count {
-                return Some(start);
-            }
-        }
-        None
+        let free = |(_, run): &(&usize, &Run)| run.owner == FREE;
+        let mut runs = self.runs.range(self.first_free..).filter(free);
+        let lowest = runs.next();
+        self.first_free = lowest.map_or_else(|| self.len(), |(first, _)| *first);
+        let mut candidates = lowest.into_iter().chain(runs);
+        let found = candidates.find(|(_, run)| run.count >= count);
+        found.map(|(first, _)| *first)
     }
 
     /// Free granules at the end.
     pub(crate) fn free_tail(&self) -> usize {
-        self.owners
-            .iter()
-            .rev()
-            .take_while(|owner| **owner == FREE)
-            .count()
+        let last = self.runs.last_key_value();
+        last.map_or(0, |(_, run)| match run.owner {
+            FREE => run.count,
+            _ => 0,
+        })
     }
 
-    /// Gives granules to `owner`, or frees them.
+    /// Gives granules that there are to `owner`, or frees them.
     pub(crate) fn set(&mut self, first: usize, count: usize, owner: u32) {
-        for at in first..first + count {
-            self.discount(self.owners[at]);
-            self.owners[at] = owner;
-        }
-        if owner != FREE {
-            self.leased += count;
-            *self.counts.entry(owner).or_default() += count;
-        }
-        if owner == FREE {
-            self.first_free = self.first_free.min(first);
+        debug_assert!(first + count <= self.len());
+        if count > 0 {
+            self.remove(first, count);
+            self.insert(first, count, owner);
         }
     }
 
     /// What `owner` has: runs of granules, first and count.
     pub(crate) fn runs(&self, owner: u32) -> Vec<(usize, usize)> {
-        let mut runs: Vec<(usize, usize)> = Vec::new();
         if self.count(owner) == 0 {
-            return runs;
+            return Vec::new();
         }
-        for at in self
-            .owners
-            .iter()
-            .enumerate()
-            .filter(|(_, o)| **o == owner)
-            .map(|(at, _)| at)
-        {
-            match runs.last_mut() {
-                Some((first, count)) if *first + *count == at => *count += 1,
-                _ => runs.push((at, 1)),
-            }
-        }
-        runs
+        let runs = self.runs.iter().filter(|(_, run)| run.owner == owner);
+        runs.map(|(first, run)| (*first, run.count)).collect()
     }
 
     /// How many granules `owner` has.
     pub(crate) fn count(&self, owner: u32) -> usize {
         self.counts.get(&owner).copied().unwrap_or(0)
     }
+
+    /// Leaves a gap in the table.
+    fn remove(&mut self, first: usize, count: usize) {
+        self.split(first);
+        self.split(first + count);
+        let inside = self.runs.range(first..first + count);
+        let inside: Vec<usize> = inside.map(|(first, _)| *first).collect();
+        for first in inside {
+            if let Some(run) = self.runs.remove(&first) {
+                self.discount(run);
+            }
+        }
+    }
+
+    /// Makes two runs of the one that has granules on both sides of `at`.
+    fn split(&mut self, at: usize) {
+        let Some((first, run)) = self.runs.range_mut(..at).next_back() else {
+            return;
+        };
+        let (left, owner) = (at - first, run.owner);
+        if run.count > left {
+            let count = run.count - left;
+            run.count = left;
+            self.runs.insert(at, Run { count, owner });
+        }
+    }
+
+    /// Fills a gap in the table, or adds to its end.
+    fn insert(&mut self, first: usize, count: usize, owner: u32) {
+        if owner != FREE {
+            self.leased += count;
+            *self.counts.entry(owner).or_default() += count;
+        }
+        let (mut start, mut end) = (first, first + count);
+        if let Some(behind) = self.runs.get(&end).filter(|run| run.owner == owner) {
+            let taken = behind.count;
+            self.runs.remove(&end);
+            end += taken;
+        }
+        let before = self.runs.range(..first).next_back();
+        let before = before.filter(|(at, run)| run.owner == owner && **at + run.count == first);
+        if let Some((&at, _)) = before {
+            start = at;
+        }
+        let count = end - start;
+        self.runs.insert(start, Run { count, owner });
+        if owner == FREE {
+            self.first_free = self.first_free.min(start);
+        }
+    }
+
+    fn discount(&mut self, run: Run) {
+        if run.owner == FREE {
+            return;
+        }
+        self.leased -= run.count;
+        if let Entry::Occupied(mut count) = self.counts.entry(run.owner) {
+            *count.get_mut() -= run.count;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_lowest_fitting_run_is_found() {
@@ -155,5 +190,58 @@ mod tests {
         assert_eq!((granules.leased(), granules.count(8)), (2, 1));
         granules.set(0, 1, FREE);
         assert_eq!((granules.leased(), granules.count(7)), (1, 0));
+    }
+
+    /// The same, kept granule by granule.
+    fn runs_of(owners: &[u32], owner: u32) -> Vec<(usize, usize)> {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for at in (0..owners.len()).filter(|at| owners[*at] == owner) {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == at => *count += 1,
+                _ => runs.push((at, 1)),
+            }
+        }
+        runs
+    }
+
+    proptest! {
+        #[test]
+        fn runs_say_what_a_list_of_granules_says(
+            steps in prop::collection::vec((0u8..8, 0usize..40, 1usize..9, 0u32..4), 1..80),
+        ) {
+            let (mut granules, mut owners) = (Granules::default(), Vec::new());
+            for (step, at, count, owner) in steps {
+                match step {
+                    0 => {
+                        granules.grow(count);
+                        owners.resize(owners.len() + count, FREE);
+                    }
+                    1 if at < owners.len() && at > 30 => {
+                        granules.truncate(at);
+                        owners.truncate(at);
+                    }
+                    _ if at + count <= owners.len() => {
+                        granules.set(at, count, owner);
+                        owners[at..at + count].fill(owner);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(granules.len(), owners.len());
+                prop_assert_eq!(granules.leased(), owners.iter().filter(|o| **o != FREE).count());
+                for owner in 1..4 {
+                    let runs = runs_of(&owners, owner);
+                    prop_assert_eq!(granules.count(owner), runs.iter().map(|run| run.1).sum());
+                    prop_assert_eq!(granules.runs(owner), runs);
+                }
+                let free = runs_of(&owners, FREE);
+                let fits = free.iter().find(|run| run.1 >= count).map(|run| run.0);
+                prop_assert_eq!(granules.find(count), fits);
+                let tail = owners.iter().rev().take_while(|o| **o == FREE).count();
+                prop_assert_eq!(granules.free_tail(), tail);
+                let all = owners.get(at..at + count);
+                let all = all.is_some_and(|all| all.iter().all(|o| *o == owner));
+                prop_assert_eq!(granules.has(owner, at, count), all);
+            }
+        }
     }
 }

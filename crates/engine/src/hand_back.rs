@@ -2,11 +2,12 @@
 //! clients that do not come.
 
 use crate::engine::{Engine, SessionId};
+use crate::granule_set::GranuleSet;
 use crate::refuse::{bad, refuse};
 use crate::step::step;
 use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
-use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS};
+use rgaps_layout::MAX_CLIENTS;
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -145,10 +146,12 @@ impl Engine {
         if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
             return Err(bad("too many ranges, or a subscriber's"));
         }
+        let mut leased = 0;
         if !ranges.is_empty() {
             let (topic, _) = zone.publisher_of(member, client)?;
             let owner = topic.granule_owner(member.slot);
             let pool = zone.pool(pool)?;
+            leased = pool.granules_of(owner);
             if ranges
                 .iter()
                 .any(|range| pool.owned(range, owner).is_none())
@@ -165,7 +168,7 @@ impl Engine {
             .and_then(|client| client.claims.as_mut());
         let members = &mut claims.ok_or_else(not_handing_back)?.members;
         let claimed = members.entry(key).or_default().entry(pool).or_default();
-        if claimed.len() + ranges.len() > rgaps_layout::MAX_GRANULES {
+        if claimed.len() + ranges.len() > leased {
             return Err(bad("more ranges are claimed than there can be"));
         }
         claimed.extend_from_slice(ranges);
@@ -301,18 +304,11 @@ impl Zone {
         };
         let owner = topic.granule_owner(slot);
         for pool in &mut self.pools {
-            let ranges = claimed.get(&pool.index).map_or(&[][..], Vec::as_slice);
-            let mut kept: Vec<(u64, u64)> = ranges
-                .iter()
-                .map(|range| (range.offset, range.offset + range.bytes))
-                .collect();
-            kept.sort_unstable();
-            let keeps = |granule: usize| {
-                let at = granule as u64 * GRANULE_BYTES;
-                let next = kept.partition_point(|(start, _)| *start <= at);
-                next > 0 && kept[next - 1].1 > at
-            };
-            pool.free_except(&self.registry, owner, keeps);
+            let mut kept = GranuleSet::default();
+            for range in claimed.get(&pool.index).into_iter().flatten() {
+                kept.add(range.offset, range.bytes);
+            }
+            pool.free_except(&self.registry, owner, &kept);
         }
     }
 

@@ -72,7 +72,7 @@ impl Zone {
                     range.offset, range.bytes
                 ))
             })?;
-            if (first..first + count).any(|granule| live.contains(index, granule)) {
+            if live.of(index).touches(first, count) {
                 return Err(bad(format!(
                     "blocks in the {} bytes at {} are still loaned, kept or held",
                     range.bytes, range.offset

@@ -200,9 +200,7 @@ impl Zone {
         let owner = topic.granule_owner(slot);
         let mut freed = 0;
         for pool in &mut self.pools {
-            let index = pool.index;
-            let lives = |granule| live.contains(index, granule);
-            freed += pool.free_except(&self.registry, owner, lives);
+            freed += pool.free_except(&self.registry, owner, live.of(pool.index));
         }
         if live.is_empty() && drained {
             self.end_publisher(index, slot);

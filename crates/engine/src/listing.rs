@@ -7,11 +7,12 @@ use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_pool::PageSize;
 use rgaps_session::{
-    check_topic_name, Answer, ClientRow, PoolRow, PublisherRow, Refusal, RefusalCode, RemoteRow,
-    Status, SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, MAX_REMOTE_HOSTS, PAGE_ROWS,
+    check_topic_name, Answer, ClientRow, MemoryUses, PoolRow, PublisherRow, Refusal, RefusalCode,
+    RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, MAX_REMOTE_HOSTS,
+    PAGE_ROWS,
 };
 use rgaps_sync::atomic::{AtomicU64, Ordering};
-use rgaps_topic::pool_copies;
+use rgaps_topic::{block_uses, pool_copies, BlockUse};
 use std::collections::BTreeMap;
 
 /// Warnings that a status carries at most.
@@ -251,6 +252,19 @@ impl Zone {
             .control
             .topic(topic.region)
             .publisher(publisher.slot as usize);
+        let region = self
+            .control
+            .region(publisher.ring.region_offset, publisher.geometry());
+        let mut uses = MemoryUses::default();
+        for (why, bytes) in block_uses(&words, &region) {
+            let sum = match why {
+                BlockUse::History => &mut uses.history,
+                BlockUse::Loan => &mut uses.loans,
+                BlockUse::Held => &mut uses.held,
+                BlockUse::Replica => &mut uses.replicas,
+            };
+            sum.add(bytes);
+        }
         let owner = topic.granule_owner(publisher.slot);
         let leased_bytes = self.pools.iter().map(|p| p.leased_bytes_of(owner)).sum();
         PublisherRow {
@@ -263,6 +277,7 @@ impl Zone {
             head: words.head().load(Ordering::Relaxed),
             tail: words.tail().load(Ordering::Relaxed),
             leased_bytes,
+            uses,
             blocks_used: words.blocks_used().load(Ordering::Relaxed),
         }
     }

@@ -1,5 +1,6 @@
 //! A pool: its segments, and who leases which granules of it.
 
+use crate::granule_set::GranuleSet;
 use crate::granules::{Granules, FREE};
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{make_private, reopen, Registry};
@@ -42,7 +43,7 @@ impl Pool {
         cap_bytes: u64,
         segment_bytes: u64,
     ) -> Pool {
-        let unit = source.granularity().max(GRANULE_BYTES);
+        let unit = source.granularity();
         Pool {
             index,
             domain: source.domain(),
@@ -64,9 +65,9 @@ impl Pool {
         self.granules.grow((bytes / GRANULE_BYTES) as usize);
     }
 
-    /// Puts back who leases a granule.
-    pub(crate) fn restore_owner(&mut self, granule: usize, owner: u32) {
-        self.granules.set(granule, 1, owner);
+    /// Puts back who leases granules.
+    pub(crate) fn restore_owner(&mut self, first: usize, count: usize, owner: u32) {
+        self.granules.set(first, count, owner);
     }
 
     pub(crate) fn granule_count(&self) -> usize {
@@ -121,8 +122,12 @@ impl Pool {
         self.granules.leased() as u64 * GRANULE_BYTES
     }
 
+    pub(crate) fn granules_of(&self, owner: u32) -> usize {
+        self.granules.count(owner)
+    }
+
     pub(crate) fn leased_bytes_of(&self, owner: u32) -> u64 {
-        self.granules.count(owner) as u64 * GRANULE_BYTES
+        self.granules_of(owner) as u64 * GRANULE_BYTES
     }
 
     /// Descriptors of segments from number `from` on, at most `most`, for reading or writing.
@@ -203,7 +208,7 @@ impl Pool {
                 ),
             )));
         }
-        let unit = self.source.granularity().max(GRANULE_BYTES);
+        let unit = self.source.granularity();
         let missing = missing.next_multiple_of(unit);
         if missing > left {
             return Err(LeaseError::Full(self.full(bytes)));
@@ -257,8 +262,9 @@ impl Pool {
         }
         let first = (range.offset / GRANULE_BYTES) as usize;
         let count = (range.bytes / GRANULE_BYTES) as usize;
-        let all = (first..first + count).all(|at| self.granules.owner(at) == Some(owner));
-        all.then_some((first, count))
+        self.granules
+            .has(owner, first, count)
+            .then_some((first, count))
     }
 
     /// Frees granules and gives their memory back to the system.
@@ -272,25 +278,18 @@ impl Pool {
         self.granules.set(first, count, FREE);
     }
 
-    /// Frees those of `owner`'s granules that `keep` does not name. Returns how many.
+    /// Frees those of `owner`'s granules that are not in `keep`. Returns how many.
     pub(crate) fn free_except(
         &mut self,
         registry: &Registry,
         owner: u32,
-        keep: impl Fn(usize) -> bool,
+        keep: &GranuleSet,
     ) -> usize {
         let mut freed = 0;
         for (first, count) in self.granules.runs(owner) {
-            let mut at = first;
-            while at < first + count {
-                let run = (at..first + count)
-                    .take_while(|granule| !keep(*granule))
-                    .count();
-                if run > 0 {
-                    self.free(registry, at, run);
-                    freed += run;
-                }
-                at += run + 1;
+            for (first, count) in keep.missing(first, count) {
+                self.free(registry, first, count);
+                freed += count;
             }
         }
         freed

@@ -8,8 +8,8 @@ use crate::topic::{require_of, Counts, Orphan, Owner, Publisher, Subscriber, Top
 use crate::zone::{Client, Zone};
 use rgaps_layout::{
     ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, SubscriberRecord,
-    TopicRecord, CONTROL_PAGE, GRANULE_BYTES, MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES,
-    MAX_PUBLISHERS, MAX_SEGMENTS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
+    TopicRecord, CONTROL_PAGE, MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES, MAX_PUBLISHERS,
+    MAX_SEGMENTS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEGMENT_UNIT_BYTES, SEQUENCE_END,
 };
 use rgaps_session::{check_topic_name, Refusal, RefusalCode, Ring};
 use rgaps_sync::atomic::Ordering;
@@ -237,7 +237,7 @@ fn check_pool(record: &PoolRecord) -> Result<(), Refusal> {
         .unwrap_or_default();
     let sizes = segments
         .iter()
-        .all(|s| s.bytes > 0 && s.bytes % GRANULE_BYTES == 0 && s.bytes <= MAX_POOL_BYTES);
+        .all(|s| s.bytes > 0 && s.bytes % SEGMENT_UNIT_BYTES == 0 && s.bytes <= MAX_POOL_BYTES);
     let total: u128 = segments.iter().map(|s| u128::from(s.bytes)).sum();
     let sound = count <= MAX_SEGMENTS
         && sizes

@@ -2,7 +2,7 @@
 
 mod support;
 
-use rgaps_layout::{RegistryHeader, GRANULE_BYTES};
+use rgaps_layout::{RegistryHeader, GRANULE_BYTES, SEGMENT_UNIT_BYTES};
 use rgaps_pool::create_sealed_memfd;
 use rgaps_session::{Config, Member, RefusalCode, Request, Role, ZoneId};
 use rgaps_sync::atomic::Ordering;
@@ -238,7 +238,7 @@ fn segments_that_nobody_had_are_given_up() {
     let (mut a, mut b) = (world.client("a"), world.client("b"));
     let first = world.join(&mut a, "t", volatile());
     let zone = first.member.zone;
-    let range = world.lease(&a, &first, 8);
+    let range = world.lease(&a, &first, SEGMENT_GRANULES);
     world.fetch_segments(&mut a, &first, true);
     let second = world.join(&mut b, "u", volatile());
     world.lease(&b, &second, 8);
@@ -263,10 +263,10 @@ fn segments_that_nobody_had_are_given_up() {
     drop(b);
     world.pass(LATER);
     assert_eq!(world.pools(&a)[0].segments, 1);
-    assert_eq!(world.leased_granules(&a), 8);
+    assert_eq!(world.leased_granules(&a), SEGMENT_GRANULES);
     assert_eq!(
         world.lease(&a, &first, 4).offset,
-        8 * GRANULE_BYTES,
+        SEGMENT_UNIT_BYTES,
         "a new one in its place"
     );
 }
@@ -384,7 +384,7 @@ fn only_what_was_handed_out_is_taken_back() {
     // Segments: only the ones that there were, in their places.
     assert!(world.hand_back(&a, zone).unwrap());
     let (big, small) = (
-        create_sealed_memfd("forged", 8 * GRANULE_BYTES).unwrap(),
+        create_sealed_memfd("forged", SEGMENT_UNIT_BYTES).unwrap(),
         create_sealed_memfd("forged", GRANULE_BYTES).unwrap(),
     );
     for (from, fd) in [

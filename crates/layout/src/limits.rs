@@ -55,8 +55,14 @@ pub const MAX_TIMELINES: u32 = 4096;
 /// oldest on the CPU.
 pub const MAX_LETTING_GO: usize = 128;
 
-/// Arenas are leased in multiples of this (the granularity of CUDA's VMM on every GPU we know).
-pub const GRANULE_BYTES: u64 = 2 << 20;
+/// Publishers lease memory in multiples of this: the page of GPU memory that network cards know
+/// (GPUDirect), and the largest page of any host that we run on.
+pub const GRANULE_BYTES: u64 = 64 << 10;
+/// Segments are multiples of this: the huge page of x86-64, and the granularity of CUDA's virtual
+/// memory management on every GPU that we know.
+pub const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
+/// Largest alignment of a block that a publisher can ask for.
+pub const MAX_BLOCK_ALIGN: u64 = SEGMENT_UNIT_BYTES;
 /// Largest pool: bounds the granule table of the registry.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// Granules of the largest pool.
@@ -78,4 +84,5 @@ pub const RING_BIT: u32 = 61;
 pub const WAIT_SLICE_NS: u64 = 500_000_000;
 
 const _: () = assert!(MAX_SUBSCRIBERS <= PRODUCER_BIT as usize);
+const _: () = assert!(SEGMENT_UNIT_BYTES % GRANULE_BYTES == 0 && GRANULE_BYTES % BLOCK_ALIGN == 0);
 const _: () = assert!(MAX_BLOCKS % 64 == 0 && MAX_DEPTH.is_power_of_two());

@@ -5,7 +5,7 @@
 //! that names what is wrong.
 
 use crate::segment::{Access, Mapping, PoolError, SegmentSource, Stream};
-use rgaps_layout::GRANULE_BYTES;
+use rgaps_layout::SEGMENT_UNIT_BYTES;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Makes a mapping of a pool with this cap.
@@ -74,7 +74,7 @@ fn read(mapping: &dyn Mapping, offset: u64, bytes: usize) -> Vec<u8> {
 
 fn granularity_and_domain_agree(f: Fixture) {
     assert!(
-        f.unit() > 0 && f.unit() % GRANULE_BYTES == 0,
+        f.unit() > 0 && f.unit() % SEGMENT_UNIT_BYTES == 0,
         "granularity {} is odd",
         f.unit()
     );
@@ -88,9 +88,9 @@ fn granularity_and_domain_agree(f: Fixture) {
         mapping.cap()
     );
     assert_eq!(
-        mapping.base() % GRANULE_BYTES,
+        mapping.base() % SEGMENT_UNIT_BYTES,
         0,
-        "the base is not aligned to the granule"
+        "the base is not aligned to the unit of segments"
     );
     assert_eq!(
         f.map(f.unit(), Access::ReadWrite).access(),

@@ -3,7 +3,7 @@
 use crate::memfd::{inspect, HUGE_BYTES};
 use crate::segment::{Access, Mapping, PageSize, PoolError, Stream};
 use crate::shared_map::{keep_private, map_hint, protection};
-use rgaps_layout::{Domain, GRANULE_BYTES, MAX_POOL_BYTES};
+use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -36,18 +36,18 @@ unsafe impl Send for HostMapping {}
 unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
-    /// Reserves `cap` bytes of addresses, rounded up to the granule. No memory is taken.
+    /// Reserves `cap` bytes of addresses, rounded up to whole units of segments. No memory is taken.
     pub fn new(cap: u64, access: Access) -> Result<Self, PoolError> {
         let bad = PoolError::BadSize {
             what: "pool",
             bytes: cap,
-            granule: GRANULE_BYTES,
+            unit: SEGMENT_UNIT_BYTES,
             most: MAX_POOL_BYTES,
         };
         if cap == 0 || cap > MAX_POOL_BYTES {
             return Err(bad);
         }
-        let rounded = cap.next_multiple_of(GRANULE_BYTES);
+        let rounded = cap.next_multiple_of(SEGMENT_UNIT_BYTES);
         let Ok(cap) = usize::try_from(rounded) else {
             return Err(bad);
         };
@@ -183,12 +183,12 @@ impl Mapping for HostMapping {
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let mapped = self.mapped();
-        if bytes == 0 || bytes % GRANULE_BYTES != 0 {
-            let (granule, most) = (GRANULE_BYTES, self.cap());
+        if bytes == 0 || bytes % SEGMENT_UNIT_BYTES != 0 {
+            let (unit, most) = (SEGMENT_UNIT_BYTES, self.cap());
             return Err(PoolError::BadSize {
                 what: "segment",
                 bytes,
-                granule,
+                unit,
                 most,
             });
         }
@@ -203,7 +203,7 @@ impl Mapping for HostMapping {
         if let PageSize::Huge(page) = found.pages {
             let start = self.base() + mapped;
             if page == 0 || start % page != 0 || bytes % page != 0 {
-                let why = format!("its pages of {page} bytes do not fit the pool's granule");
+                let why = format!("its pages of {page} bytes do not fit its place in the pool");
                 return Err(PoolError::Untrusted(why));
             }
         }

@@ -4,7 +4,7 @@ use crate::memfd::{create_memfd, inspect, seal, HUGE_BYTES};
 use crate::numa;
 use crate::segment::{Access, PageSize, Placement, PoolError, Segment, SegmentSource};
 use crate::shared_map::SharedMap;
-use rgaps_layout::{Domain, GRANULE_BYTES, MAX_POOL_BYTES};
+use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ const ALLOCATE_STEP_BYTES: u64 = 256 << 20;
 /// Interrupted `fallocate` calls in a row before giving up.
 const ALLOCATE_RETRIES: u32 = 100;
 
-const _: () = assert!(GRANULE_BYTES % HUGE_BYTES == 0);
+const _: () = assert!(SEGMENT_UNIT_BYTES % HUGE_BYTES == 0);
 
 /// Whether segments are made of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,7 +127,7 @@ impl SegmentSource for HostSource {
     }
 
     fn granularity(&self) -> u64 {
-        GRANULE_BYTES
+        SEGMENT_UNIT_BYTES
     }
 
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
@@ -189,12 +189,12 @@ impl SegmentSource for HostSource {
 }
 
 fn check_segment_bytes(bytes: u64) -> Result<(), PoolError> {
-    if bytes == 0 || bytes % GRANULE_BYTES != 0 || bytes > MAX_POOL_BYTES {
-        let (granule, most) = (GRANULE_BYTES, MAX_POOL_BYTES);
+    if bytes == 0 || bytes % SEGMENT_UNIT_BYTES != 0 || bytes > MAX_POOL_BYTES {
+        let (unit, most) = (SEGMENT_UNIT_BYTES, MAX_POOL_BYTES);
         return Err(PoolError::BadSize {
             what: "segment",
             bytes,
-            granule,
+            unit,
             most,
         });
     }

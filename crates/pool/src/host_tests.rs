@@ -6,7 +6,7 @@ use crate::segment::{Access, Mapping, PageSize, PoolError, Segment, SegmentSourc
 use crate::{
     create_sealed_memfd, verify_memfd, HostConfig, HostMapping, HostSource, HugePages, SharedMap,
 };
-use rgaps_layout::GRANULE_BYTES;
+use rgaps_layout::{GRANULE_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +14,7 @@ fn host(config: HostConfig) -> Fixture {
     Fixture {
         source: Box::new(HostSource::new(config)),
         mapping: Box::new(|cap, access| Ok(Box::new(HostMapping::new(cap, access)?) as _)),
-        foreign: foreign_memfds(GRANULE_BYTES),
+        foreign: foreign_memfds(SEGMENT_UNIT_BYTES),
     }
 }
 
@@ -60,7 +60,7 @@ fn foreign_memfds(bytes: u64) -> Vec<(&'static str, OwnedFd)> {
         ),
         (
             "a memfd that is too large",
-            sealed_with(bytes + GRANULE_BYTES, all),
+            sealed_with(bytes + SEGMENT_UNIT_BYTES, all),
         ),
         ("a file in a tmpfs", tmpfs),
     ]
@@ -121,7 +121,9 @@ fn tried_huge_pages_are_had_or_explained() {
         huge_pages: HugePages::Try,
         ..HostConfig::default()
     };
-    let segment = HostSource::new(config).create(2 * GRANULE_BYTES).unwrap();
+    let segment = HostSource::new(config)
+        .create(2 * SEGMENT_UNIT_BYTES)
+        .unwrap();
     match segment.placement.pages {
         PageSize::Huge(bytes) => {
             assert_eq!(bytes, HUGE_BYTES);
@@ -188,7 +190,9 @@ fn a_node_that_exists_is_verified() {
         numa_node: Some(0),
         ..HostConfig::default()
     };
-    let segment = HostSource::new(config).create(4 * GRANULE_BYTES).unwrap();
+    let segment = HostSource::new(config)
+        .create(4 * SEGMENT_UNIT_BYTES)
+        .unwrap();
     assert_eq!(
         allocated_bytes(&segment),
         segment.bytes,
@@ -209,7 +213,7 @@ fn a_node_that_does_not_exist_is_a_warning() {
             numa_node: Some(node),
             ..HostConfig::default()
         };
-        let segment = HostSource::new(config).create(GRANULE_BYTES).unwrap();
+        let segment = HostSource::new(config).create(SEGMENT_UNIT_BYTES).unwrap();
         let warnings = &segment.placement.warnings;
         assert!(
             warnings.iter().any(|w| w.contains(&node.to_string())),
@@ -229,7 +233,7 @@ fn without_numa_calls_there_are_warnings_and_memory() {
                 numa_node: Some(0),
                 ..HostConfig::default()
             };
-            HostSource::new(config).create(GRANULE_BYTES).unwrap()
+            HostSource::new(config).create(SEGMENT_UNIT_BYTES).unwrap()
         },
     );
     let warnings = segment.placement.warnings.join("\n");
@@ -245,9 +249,9 @@ fn without_numa_calls_there_are_warnings_and_memory() {
 fn a_kernel_without_noexec_seals_will_do() {
     const MFD_NOEXEC_SEAL: u32 = 8;
     let fd = in_sandbox(&[(libc::SYS_memfd_create, Some(MFD_NOEXEC_SEAL))], || {
-        create_sealed_memfd("rgaps-test", GRANULE_BYTES).unwrap()
+        create_sealed_memfd("rgaps-test", SEGMENT_UNIT_BYTES).unwrap()
     });
-    verify_memfd(fd.as_fd(), GRANULE_BYTES).unwrap();
+    verify_memfd(fd.as_fd(), SEGMENT_UNIT_BYTES).unwrap();
 }
 
 #[test]
@@ -272,7 +276,7 @@ fn prefault_beyond_the_memory_is_refused_before_it_is_taken() {
 #[test]
 fn discarded_memory_goes_back_to_the_system() {
     let mut source = HostSource::new(HostConfig::default());
-    let segment = source.create(4 * GRANULE_BYTES).unwrap();
+    let segment = source.create(4 * SEGMENT_UNIT_BYTES).unwrap();
     assert_eq!(
         allocated_bytes(&segment),
         0,
@@ -281,7 +285,10 @@ fn discarded_memory_goes_back_to_the_system() {
     write_everywhere(&segment);
     assert_eq!(allocated_bytes(&segment), segment.bytes);
     source.discard(&segment, GRANULE_BYTES, 2 * GRANULE_BYTES);
-    assert_eq!(allocated_bytes(&segment), 2 * GRANULE_BYTES);
+    assert_eq!(
+        allocated_bytes(&segment),
+        4 * SEGMENT_UNIT_BYTES - 2 * GRANULE_BYTES
+    );
 }
 
 #[test]
@@ -290,9 +297,9 @@ fn prefaulted_memory_is_not_given_back() {
         prefault: true,
         ..HostConfig::default()
     });
-    let segment = source.create(2 * GRANULE_BYTES).unwrap();
+    let segment = source.create(2 * SEGMENT_UNIT_BYTES).unwrap();
     assert_eq!(allocated_bytes(&segment), segment.bytes);
-    source.discard(&segment, 0, GRANULE_BYTES);
+    source.discard(&segment, 0, SEGMENT_UNIT_BYTES);
     assert_eq!(allocated_bytes(&segment), segment.bytes);
 }
 
@@ -307,8 +314,8 @@ fn a_sealed_memfd_cannot_be_resized_or_sealed() {
     assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
     assert!(rustix::fs::ftruncate(&fd, 32 << 30).is_err());
     assert!(rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE).is_err());
-    for (what, foreign) in foreign_memfds(GRANULE_BYTES) {
-        let refused = verify_memfd(foreign.as_fd(), GRANULE_BYTES);
+    for (what, foreign) in foreign_memfds(SEGMENT_UNIT_BYTES) {
+        let refused = verify_memfd(foreign.as_fd(), SEGMENT_UNIT_BYTES);
         assert!(
             matches!(refused, Err(PoolError::Untrusted(_))),
             "{what}: {refused:?}"
@@ -363,15 +370,17 @@ fn has_flag(base: u64, flag: &str) -> bool {
 #[test]
 fn children_and_core_dumps_get_no_mapping() {
     let segment = HostSource::new(HostConfig::default())
-        .create(GRANULE_BYTES)
+        .create(SEGMENT_UNIT_BYTES)
         .unwrap();
-    let mapping = HostMapping::new(4 * GRANULE_BYTES, Access::ReadWrite).unwrap();
+    let mapping = HostMapping::new(4 * SEGMENT_UNIT_BYTES, Access::ReadWrite).unwrap();
     assert!(has_flag(mapping.base(), "dc") && has_flag(mapping.base(), "dd"));
-    mapping.extend(segment.fd.as_fd(), GRANULE_BYTES).unwrap();
-    let behind = mapping.base() + GRANULE_BYTES;
+    mapping
+        .extend(segment.fd.as_fd(), SEGMENT_UNIT_BYTES)
+        .unwrap();
+    let behind = mapping.base() + SEGMENT_UNIT_BYTES;
     assert!(has_flag(mapping.base(), "dc") && has_flag(mapping.base(), "dd"));
     assert!(has_flag(behind, "dc") && has_flag(behind, "dd"));
-    let map = SharedMap::new(segment.fd.as_fd(), GRANULE_BYTES, Access::ReadOnly).unwrap();
+    let map = SharedMap::new(segment.fd.as_fd(), SEGMENT_UNIT_BYTES, Access::ReadOnly).unwrap();
     let base = map.base().as_ptr().addr() as u64;
     assert!(has_flag(base, "dc") && has_flag(base, "dd"));
 }
@@ -392,7 +401,7 @@ fn a_large_pool_is_aligned_for_giant_pages_and_dropped_whole() {
     );
     assert_eq!(
         HostMapping::new(1, Access::ReadOnly).unwrap().cap(),
-        GRANULE_BYTES
+        SEGMENT_UNIT_BYTES
     );
 }
 

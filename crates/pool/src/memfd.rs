@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// `f_type` of the file system behind memfds of huge pages.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// Size of the huge pages that are asked for: the layout's granule, so that every segment is
-/// made of whole ones.
+/// Size of the huge pages that are asked for: the unit of segments, so that every segment is made of
+/// whole ones.
 pub(crate) const HUGE_BYTES: u64 = 2 << 20;
 
 const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK

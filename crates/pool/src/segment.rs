@@ -124,14 +124,14 @@ pub enum PoolError {
     #[error("this process mapped the pool read-only, as subscribers do; only a publisher writes")]
     ReadOnly,
     /// A size that no segment or pool can have.
-    #[error("{bytes} bytes cannot be the size of a {what}: it is a multiple of {granule} bytes, above 0, at most {most}")]
+    #[error("{bytes} bytes cannot be the size of a {what}: it is a multiple of {unit} bytes, above 0, at most {most}")]
     BadSize {
         /// "segment" or "pool".
         what: &'static str,
         /// What was asked for.
         bytes: u64,
         /// Its unit.
-        granule: u64,
+        unit: u64,
         /// Its limit.
         most: u64,
     },
@@ -161,7 +161,8 @@ impl PoolError {
 pub trait SegmentSource: Send {
     /// The domain of its segments.
     fn domain(&self) -> Domain;
-    /// Segment sizes are multiples of this, which is a multiple of the layout's granule.
+    /// Segment sizes are multiples of this, which is a multiple of
+    /// [`SEGMENT_UNIT_BYTES`](rgaps_layout::SEGMENT_UNIT_BYTES).
     fn granularity(&self) -> u64;
     /// A new segment of `bytes` bytes, a multiple of [`granularity`](Self::granularity).
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError>;

@@ -53,10 +53,10 @@ pub use rgaps_layout::{
 };
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures, MpsInfo,
-    MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow,
-    RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo,
-    TopicRow, TraceFigures,
+    BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
+    MemoryUses, MpsInfo, MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow,
+    PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow,
+    TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

@@ -715,7 +715,48 @@ pub struct PublisherRow {
     pub head: u64,
     pub tail: u64,
     pub leased_bytes: u64,
+    /// What is used of it, and why.
+    pub uses: MemoryUses,
     pub blocks_used: u32,
+}
+
+/// What a publisher's leased memory is used for. A block with several reasons counts for the first of
+/// replicas, history, loans and held; the rest of what is leased is idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUses {
+    /// Messages that are kept.
+    pub history: BlockSum,
+    /// Loans that are being filled, and blocks that GPU work of the publisher's may still write.
+    pub loans: BlockSum,
+    /// Messages that have left the history and are samples of subscribers still.
+    pub held: BlockSum,
+    /// Replicas of messages in pools of other domains.
+    pub replicas: BlockSum,
+}
+
+impl MemoryUses {
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        let all = [self.history, self.loans, self.held, self.replicas];
+        all.iter()
+            .fold(0, |sum, blocks| sum.saturating_add(blocks.bytes))
+    }
+}
+
+/// A number of blocks, and the sum of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct BlockSum {
+    pub blocks: u32,
+    pub bytes: u64,
+}
+
+impl BlockSum {
+    /// Counts one more block.
+    pub fn add(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
 }
 
 /// A subscriber of a topic.

@@ -10,6 +10,7 @@
 
 mod admit;
 mod backlog;
+mod block_use;
 mod holder;
 mod letting_go;
 mod metadata;
@@ -29,6 +30,7 @@ mod writer;
 
 pub use admit::admit_subscriber;
 pub use backlog::{published_after, published_ns};
+pub use block_use::{block_uses, BlockUse};
 pub use holder::{Holders, Outcome};
 pub use letting_go::LettingGo;
 pub use metadata::Metadata;

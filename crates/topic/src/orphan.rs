@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// Blocks of a region that may ever have been used.
-fn used<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u32> {
+pub(crate) fn used<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u32> {
     0..slot
         .blocks_used()
         .load(Ordering::Acquire)
@@ -294,8 +294,11 @@ pub fn live_blocks<'a, S: Storage>(
     })
 }
 
-/// Pool, offset and bytes of a block.
-fn place<S: Storage>(region: &RegionView<S>, block: u32) -> Option<(Option<u32>, u64, u64)> {
+/// Pool (none: the publisher's own), offset and bytes of a block.
+pub(crate) fn place<S: Storage>(
+    region: &RegionView<S>,
+    block: u32,
+) -> Option<(Option<u32>, u64, u64)> {
     let pool = region.replica(block)?.pool().load(Ordering::Acquire);
     let (offset, bytes) = region.extent(block)?;
     Some((

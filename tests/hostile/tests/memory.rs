@@ -4,7 +4,7 @@
 use rgaps_hostile::daemon::Daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, subscriber, Liar};
-use rgaps_layout::GRANULE_BYTES;
+use rgaps_layout::SEGMENT_UNIT_BYTES;
 use rgaps_session::{Answer, Member, RefusalCode, Request};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ fn try_to_resize(fd: &OwnedFd, what: &str) {
     // Opening for truncation must fail, or change nothing.
     drop(reopened(OFlags::RDWR | OFlags::TRUNC));
     for opening in &openings {
-        for wanted in [0, GRANULE_BYTES / 2, size - 1, size + 1, size * 2] {
+        for wanted in [0, SEGMENT_UNIT_BYTES / 2, size - 1, size + 1, size * 2] {
             let cut = rustix::fs::ftruncate(opening, wanted);
             assert!(cut.is_err(), "{what} was cut to {wanted} bytes");
         }
@@ -92,7 +92,7 @@ fn no_descriptor_can_be_resized() {
             fd,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             0,
-            GRANULE_BYTES,
+            SEGMENT_UNIT_BYTES,
         );
         assert_eq!(punched, Err(Errno::BADF), "a reader punched a hole");
     }

@@ -3,7 +3,7 @@
 use super::Check;
 use crate::units;
 use rgaps::Config;
-use rgaps_layout::{CONTROL_BYTES, GRANULE_BYTES};
+use rgaps_layout::{CONTROL_BYTES, SEGMENT_UNIT_BYTES};
 use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, SegmentSource,
     SharedMap,
@@ -23,7 +23,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
 
 /// A segment, as small as they are, that is given back at once.
 fn try_segment(config: HostConfig) -> Result<rgaps_pool::Segment, PoolError> {
-    HostSource::new(config).create(GRANULE_BYTES)
+    HostSource::new(config).create(SEGMENT_UNIT_BYTES)
 }
 
 fn segment() -> Check {

@@ -3,7 +3,7 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{History, PublisherRow, RemoteRow, SubscriberRow, TopicInfo, TopicRow};
+use rgaps::{BlockSum, History, PublisherRow, RemoteRow, SubscriberRow, TopicInfo, TopicRow};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -98,7 +98,40 @@ struct Publisher<'a> {
     messages: u64,
     kept: u64,
     leased_bytes: u64,
+    used_bytes: u64,
+    used: Uses,
     blocks_used: u32,
+}
+
+/// What a publisher's memory is used for.
+#[derive(Serialize)]
+struct Uses {
+    history: Blocks,
+    loans: Blocks,
+    held: Blocks,
+    replicas: Blocks,
+}
+
+#[derive(Serialize)]
+struct Blocks {
+    blocks: u32,
+    bytes: u64,
+}
+
+impl From<BlockSum> for Blocks {
+    fn from(sum: BlockSum) -> Self {
+        let BlockSum { blocks, bytes } = sum;
+        Blocks { blocks, bytes }
+    }
+}
+
+impl Blocks {
+    fn cell(&self) -> String {
+        match self.blocks {
+            0 => "-".to_owned(),
+            blocks => format!("{blocks} ({})", units::bytes(self.bytes)),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -156,7 +189,24 @@ impl<'a> From<&'a PublisherRow> for Publisher<'a> {
             messages: row.head.saturating_sub(row.start),
             kept: row.head.saturating_sub(row.tail),
             leased_bytes: row.leased_bytes,
+            used_bytes: row.uses.bytes(),
+            used: Uses {
+                history: row.uses.history.into(),
+                loans: row.uses.loans.into(),
+                held: row.uses.held.into(),
+                replicas: row.uses.replicas.into(),
+            },
             blocks_used: row.blocks_used,
+        }
+    }
+}
+
+impl Publisher<'_> {
+    fn shown_client(&self) -> &str {
+        if self.gone {
+            "(gone)"
+        } else {
+            self.client
         }
     }
 }
@@ -204,17 +254,20 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
         units::bytes(topic.bytes)
     )?;
     let publishers: Vec<_> = info.publisher_list.iter().map(publisher_cells).collect();
-    let heads = [
-        "PUBLISHER",
-        "PID",
-        "HISTORY",
-        "QOS",
-        "MESSAGES",
-        "KEPT",
-        "LEASED",
-        "BLOCKS",
-    ];
+    let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT"];
     table(to, &heads, &publishers)?;
+    writeln!(to)?;
+    let memory: Vec<_> = info.publisher_list.iter().map(memory_cells).collect();
+    let heads = [
+        "MEMORY OF",
+        "LEASED",
+        "HISTORY",
+        "LOANS",
+        "HELD",
+        "REPLICAS",
+        "IDLE",
+    ];
+    table(to, &heads, &memory)?;
     writeln!(to)?;
     let subscribers: Vec<_> = info.subscriber_list.iter().map(subscriber_cells).collect();
     let heads = [
@@ -246,11 +299,6 @@ fn remote_cells(remote: &Remote<'_>) -> Vec<String> {
 }
 
 fn publisher_cells(publisher: &Publisher<'_>) -> Vec<String> {
-    let who = if publisher.gone {
-        "(gone)"
-    } else {
-        publisher.client
-    };
     let history = match publisher.history_bytes {
         Some(bytes) => format!(
             "{}({}, {})",
@@ -261,14 +309,32 @@ fn publisher_cells(publisher: &Publisher<'_>) -> Vec<String> {
         None => format!("{}({})", publisher.history, publisher.depth),
     };
     vec![
-        format!("{} {who}", publisher.slot),
+        format!("{} {}", publisher.slot, publisher.shown_client()),
         publisher.pid.to_string(),
         history,
         qos(publisher.reliable, publisher.transient_local),
         publisher.messages.to_string(),
         publisher.kept.to_string(),
+    ]
+}
+
+/// What a publisher leases, and why: blocks and bytes by use, and what no block needs now.
+fn memory_cells(publisher: &Publisher<'_>) -> Vec<String> {
+    let Uses {
+        history,
+        loans,
+        held,
+        replicas,
+    } = &publisher.used;
+    let idle = publisher.leased_bytes.saturating_sub(publisher.used_bytes);
+    vec![
+        format!("{} {}", publisher.slot, publisher.shown_client()),
         units::bytes(publisher.leased_bytes),
-        publisher.blocks_used.to_string(),
+        history.cell(),
+        loans.cell(),
+        held.cell(),
+        replicas.cell(),
+        units::bytes(idle),
     ]
 }
 

@@ -4,6 +4,7 @@
 use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
 use rgaps_layout::{
     Domain, GpuUuid, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
+    SEGMENT_UNIT_BYTES,
 };
 use rgaps_pool::{Access, HostConfig, HostSource, PoolError, Segment, SegmentSource, SharedMap};
 use rgaps_session::{
@@ -16,8 +17,10 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Granules of the test's pools: small, so that they are soon full.
-pub const POOL_GRANULES: u64 = 64;
+/// Granules of a segment of the test's pools, which are as small as segments are.
+pub const SEGMENT_GRANULES: u64 = SEGMENT_UNIT_BYTES / GRANULE_BYTES;
+/// Granules of the test's pools: few, so that they are soon full.
+pub const POOL_GRANULES: u64 = 2 * SEGMENT_GRANULES;
 
 /// "GPUs" that there are, in host memory: those whose number has 16 times the same byte up to this.
 pub const GPUS: u8 = 20;
@@ -60,7 +63,7 @@ impl Sources for SmallSources {
             _ => Ok(Opened {
                 source: Box::new(Source(domain, HostSource::new(HostConfig::default()))),
                 cap_bytes: POOL_GRANULES * GRANULE_BYTES,
-                segment_bytes: 8 * GRANULE_BYTES,
+                segment_bytes: SEGMENT_UNIT_BYTES,
             }),
         }
     }

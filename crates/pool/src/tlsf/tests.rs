@@ -145,9 +145,10 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 fn operation() -> impl Strategy<Value = Op> {
-    let granules = prop_oneof![3 => 1..16u64, 1 => 1..2048u64];
+    let granules = prop_oneof![3 => 1..16u64, 2 => 1..2048u64, 1 => 1..(1u64 << 16)];
     // Close together, so that regions touch; or anywhere in the largest pool.
-    let granule = prop_oneof![6 => 0..64u64, 2 => 0..8192u64, 1 => 0..(MAX_POOL_BYTES / (2 * MIB))];
+    let granule =
+        prop_oneof![6 => 0..64u64, 2 => 0..8192u64, 1 => 0..(MAX_POOL_BYTES / GRANULE_BYTES)];
     let align = prop_oneof![
         6 => Just(256u64),
         2 => (8..22u32).prop_map(|log| 1 << log),
@@ -159,7 +160,7 @@ fn operation() -> impl Strategy<Value = Op> {
         7 => any::<prop::sample::Index>().prop_map(|pick| Op::Free { pick }),
         1 => any::<prop::sample::Index>().prop_map(|pick| Op::FreeStale { pick }),
         1 => any::<u32>().prop_map(|handle| Op::FreeMadeUp { handle }),
-        2 => (prop::sample::select(vec![0, 2 * MIB, 4 * MIB, 6 * MIB]), 0..8 * MIB)
+        2 => (prop::sample::select(vec![0, 1, 3, 32].into_iter().map(|n| n * GRANULE_BYTES).collect::<Vec<_>>()), 0..8 * MIB)
             .prop_map(|(granule, keep_bytes)| Op::TakeFree { granule, keep_bytes }),
     ]
 }
@@ -432,10 +433,10 @@ fn wrong_regions_are_refused() {
     let mut tlsf = Tlsf::new();
     for (offset, bytes) in [
         (0, 0),
-        (0, MIB),
-        (MIB, 2 * MIB),
+        (0, GRANULE_BYTES / 2),
+        (GRANULE_BYTES / 2, GRANULE_BYTES),
         (0, u64::MAX),
-        (4 * MIB, 3 * MIB),
+        (4 * MIB, MIB + 256),
     ] {
         let refused = tlsf.add_region(offset, bytes);
         assert_eq!(refused, Err(RegionError::NotGranules { offset, bytes }));

@@ -2,7 +2,7 @@
 
 use super::mapping::PoolMapping;
 use super::{ClientError, ZoneView};
-use rgaps_layout::{Domain, GRANULE_BYTES, MAX_SEGMENTS};
+use rgaps_layout::{Domain, GRANULE_BYTES, MAX_SEGMENTS, SEGMENT_UNIT_BYTES};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{Member, PoolGrant, Range};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -174,7 +174,7 @@ impl PoolBook {
             return wrong("it sent segments whose number is not that of their descriptors");
         }
         for (at, (fd, bytes)) in (from as usize..).zip(fds.into_iter().zip(bytes.iter().copied())) {
-            if bytes == 0 || bytes % GRANULE_BYTES != 0 || at >= MAX_SEGMENTS {
+            if bytes == 0 || bytes % SEGMENT_UNIT_BYTES != 0 || at >= MAX_SEGMENTS {
                 return wrong("it sent a segment of odd size, or more than a pool has");
             }
             let segment = KnownSegment {
@@ -194,7 +194,7 @@ impl PoolBook {
             .segments
             .iter()
             .fold(0u64, |sum, segment| sum.saturating_add(segment.bytes));
-        if total > self.grant.cap_bytes.next_multiple_of(GRANULE_BYTES) {
+        if total > self.grant.cap_bytes.next_multiple_of(SEGMENT_UNIT_BYTES) {
             return wrong("it sent segments beyond the pool's cap");
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use rgaps_layout::{
     ControlHeader, Domain, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET,
-    GRANULE_BYTES, LAYOUT_VERSION,
+    GRANULE_BYTES, LAYOUT_VERSION, SEGMENT_UNIT_BYTES,
 };
 use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostSource, Segment, SegmentSource, SharedMap,
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(super) const SEGMENT_BYTES: u64 = 4 * GRANULE_BYTES;
+pub(super) const SEGMENT_BYTES: u64 = SEGMENT_UNIT_BYTES;
 pub(super) const CAP_BYTES: u64 = 64 * SEGMENT_BYTES;
 
 /// When it dies: before it does what it was asked, or after, without answering.

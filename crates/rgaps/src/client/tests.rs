@@ -72,6 +72,9 @@ pub(super) fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Granules of a segment.
+const SEGMENT_GRANULES: u64 = SEGMENT_BYTES / GRANULE_BYTES;
+
 fn granules(first: u64, count: u64) -> Range {
     Range {
         offset: first * GRANULE_BYTES,
@@ -102,7 +105,7 @@ fn joining_mapping_leasing_leaving() {
         .unwrap();
     assert_eq!((writing.mapped(), writing.cap()), (0, CAP_BYTES));
     let ranges = node.lease(joined.member, 0, SEGMENT_BYTES + 1).unwrap();
-    assert_eq!(ranges, [granules(0, 5)]);
+    assert_eq!(ranges, [granules(0, SEGMENT_GRANULES + 1)]);
     assert_eq!(
         writing.mapped(),
         2 * SEGMENT_BYTES,
@@ -297,7 +300,8 @@ fn everything_is_handed_to_the_next_daemon() {
         })
         .collect();
     assert_eq!(claims.len(), 2);
-    assert!(claims.contains(&(writer.member, vec![granules(0, 2), granules(5, 155)])));
+    let all = 40 * SEGMENT_GRANULES;
+    assert!(claims.contains(&(writer.member, vec![granules(0, 2), granules(5, all - 5)])));
     assert!(claims.contains(&(reader.member, vec![])));
     assert_eq!(
         log[5],

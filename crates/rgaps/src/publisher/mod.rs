@@ -24,7 +24,8 @@ use crate::{
     PublisherQos, PutError,
 };
 use rgaps_layout::{
-    Domain, PublisherRegion, CONTROL_BYTES, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
+    Domain, PublisherRegion, CONTROL_BYTES, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS,
+    WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
@@ -488,10 +489,9 @@ impl PublisherCore {
     }
 
     fn check_loan(&self, bytes: u64, align: u64) -> Result<(), LoanError> {
-        if !align.is_power_of_two() || align > rgaps_layout::GRANULE_BYTES {
+        if !align.is_power_of_two() || align > MAX_BLOCK_ALIGN {
             return Err(LoanError::Argument(format!(
-                "an alignment of {align} is not a power of two up to {}",
-                rgaps_layout::GRANULE_BYTES
+                "an alignment of {align} is not a power of two up to {MAX_BLOCK_ALIGN}"
             )));
         }
         let too_large = |limit, advice| LoanError::TooLarge {

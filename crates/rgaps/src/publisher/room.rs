@@ -15,8 +15,9 @@ use rgaps_topic::Sleeper;
 const POOL_RETRY_NS: u64 = 20_000_000;
 /// How long it sleeps between two looks while GPU work may still use blocks, which rings none either.
 const GPU_LOOK_NS: u64 = 100_000;
-/// A lease is at least this large, so that small messages do not ask the daemon often.
-const LEASE_BYTES_MIN: u64 = 8 << 20;
+/// A publisher leases an eighth more than it has, so that at most that much lies idle, and the number
+/// of leases grows with the logarithm.
+const GROWTH: u64 = 8;
 
 /// Why a block has to wait.
 enum Shortage {
@@ -192,10 +193,7 @@ impl PublisherCore {
         };
         let needed = Tlsf::lease_bytes(bytes, align)
             .ok_or_else(|| full("no pool can be that large".to_owned()))?;
-        // Half as much again as there is, so that the number of leases grows with the logarithm.
-        let wanted = needed
-            .max(self.lock().memory.leased_bytes(place.arena) / 2)
-            .max(LEASE_BYTES_MIN);
+        let wanted = wanted_bytes(needed, self.lock().memory.leased_bytes(place.arena));
         let mut outcome = self.lease(place, wanted);
         if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
             outcome = self.lease(place, needed);
@@ -225,6 +223,12 @@ impl PublisherCore {
     }
 }
 
+/// Bytes to lease for a block that needs `needed` of them, on top of those that are `leased`: whole
+/// blocks like this one, since what is left over beside another publisher's memory serves nothing.
+fn wanted_bytes(needed: u64, leased: u64) -> u64 {
+    needed * (leased / GROWTH / needed).max(1)
+}
+
 fn is_full(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
 }
@@ -238,4 +242,46 @@ fn joined(mut ranges: Vec<rgaps_session::Range>) -> Vec<rgaps_session::Range> {
         touches
     });
     ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rgaps_layout::{BLOCK_ALIGN, GRANULE_BYTES};
+
+    /// Allocates `blocks` blocks, leasing as a publisher does. Returns what that took, and in how many
+    /// leases; beside each lease another publisher's memory begins, if `crowded`.
+    fn leases(bytes: u64, blocks: u32, crowded: bool) -> (u64, u32) {
+        let (mut tlsf, mut leased, mut leases, mut end) = (Tlsf::new(), 0, 0, 0);
+        for _ in 0..blocks {
+            if tlsf.allocate(bytes, BLOCK_ALIGN).is_some() {
+                continue;
+            }
+            let needed = Tlsf::lease_bytes(bytes, BLOCK_ALIGN).unwrap();
+            let wanted = wanted_bytes(needed, leased);
+            tlsf.add_region(end, wanted).unwrap();
+            (leased, leases) = (leased + wanted, leases + 1);
+            end += wanted + if crowded { GRANULE_BYTES } else { 0 };
+            assert!(tlsf.allocate(bytes, BLOCK_ALIGN).is_some());
+        }
+        (leased, leases)
+    }
+
+    #[test]
+    fn at_most_an_eighth_of_what_is_leased_lies_idle() {
+        for bytes in [24u64, 4096, 60_000, 100_000, 1 << 20, 6_220_800, 24_883_200] {
+            for blocks in [1u32, 3, 17, 100, 1000] {
+                for crowded in [false, true] {
+                    // In a crowd each block has granules of its own, or shares one with others.
+                    let fit = (GRANULE_BYTES / bytes.next_multiple_of(BLOCK_ALIGN)).max(1);
+                    let own = bytes.next_multiple_of(GRANULE_BYTES);
+                    let needed = own * u64::from(blocks).div_ceil(fit);
+                    let (leased, count) = leases(bytes, blocks, crowded);
+                    let what = format!("{blocks} of {bytes} bytes take {leased} in {count}");
+                    assert!(leased <= needed + needed / GROWTH + own, "{what}");
+                    assert!(count <= 8 + 9 * (blocks.ilog2() + 1), "{what}");
+                }
+            }
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
 pub use traces::Traces;
 
-use rgaps_layout::{GRANULE_BYTES, MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS};
+use rgaps_layout::{MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS, SEGMENT_UNIT_BYTES};
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -387,12 +387,12 @@ impl Config {
 }
 
 impl HostPool {
-    /// The cap in bytes, whole granules: as configured, or half of the memory there is.
+    /// The cap in bytes, a multiple of the unit of segments: as configured, or half of the memory there is.
     pub fn cap_bytes(&self) -> u64 {
         let wanted = self
             .cap
             .map_or_else(|| memory::available_bytes() / 2, |cap| cap.0);
-        wanted.clamp(GRANULE_BYTES, MAX_POOL_BYTES) / GRANULE_BYTES * GRANULE_BYTES
+        wanted.clamp(SEGMENT_UNIT_BYTES, MAX_POOL_BYTES) / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES
     }
 
     /// Bytes of a segment, see [`segment_bytes`].
@@ -406,8 +406,8 @@ impl HostPool {
 pub fn segment_bytes(configured: ByteSize, cap_bytes: u64) -> u64 {
     let least = cap_bytes
         .div_ceil(MAX_SEGMENTS as u64)
-        .next_multiple_of(GRANULE_BYTES);
-    configured.0.next_multiple_of(GRANULE_BYTES).max(least)
+        .next_multiple_of(SEGMENT_UNIT_BYTES);
+    configured.0.next_multiple_of(SEGMENT_UNIT_BYTES).max(least)
 }
 
 fn check_realm(realm: &str) -> Result<(), String> {
@@ -422,13 +422,13 @@ fn check_realm(realm: &str) -> Result<(), String> {
 }
 
 fn check_pool(key: &str, cap: Option<ByteSize>, segment: ByteSize) -> Result<(), String> {
-    if segment.0 == 0 || segment.0 % GRANULE_BYTES != 0 {
+    if segment.0 == 0 || segment.0 % SEGMENT_UNIT_BYTES != 0 {
         return Err(format!(
             "{key}.segment = {segment}: it must be a multiple of 2MiB"
         ));
     }
     match cap {
-        Some(cap) if cap.0 < GRANULE_BYTES || cap.0 > MAX_POOL_BYTES => Err(format!(
+        Some(cap) if cap.0 < SEGMENT_UNIT_BYTES || cap.0 > MAX_POOL_BYTES => Err(format!(
             "{key}.cap = {cap}: it must be 2MiB to {}",
             ByteSize(MAX_POOL_BYTES)
         )),

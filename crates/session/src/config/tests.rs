@@ -210,10 +210,10 @@ fn a_pool_fits_the_table_of_segments() {
     assert_eq!(host(1 << 30).segment_bytes(), 64 << 20);
     let large = host(MAX_POOL_BYTES);
     assert!(large.segment_bytes() * MAX_SEGMENTS as u64 >= large.cap_bytes());
-    assert_eq!(large.segment_bytes() % GRANULE_BYTES, 0);
+    assert_eq!(large.segment_bytes() % SEGMENT_UNIT_BYTES, 0);
     assert_eq!(host((1 << 30) + 5).cap_bytes(), 1 << 30);
     let by_default = HostPool::default().cap_bytes();
-    assert!(by_default >= GRANULE_BYTES && by_default % GRANULE_BYTES == 0);
+    assert!(by_default >= SEGMENT_UNIT_BYTES && by_default % SEGMENT_UNIT_BYTES == 0);
 }
 
 #[test]
