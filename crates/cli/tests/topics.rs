@@ -241,10 +241,21 @@ fn listings_show_topics_members_and_pools() {
         (&listening["reliable"], &listening["pid"]),
         (&true.into(), &echo.id().into())
     );
-    assert!(realm
-        .run(&["topic", "info", "a/b"])
-        .ok()
-        .contains("keep_last(16)"));
+    // What is leased follows what is needed, and the listing says what for.
+    let leased = publishing["leased_bytes"].as_u64().unwrap();
+    assert!((4096..=256 << 10).contains(&leased), "{info}");
+    let kept = &publishing["used"]["history"];
+    let blocks = kept["blocks"].as_u64().unwrap();
+    assert!((1..=16).contains(&blocks), "{info}");
+    assert_eq!(kept["bytes"], blocks * 4096);
+    assert!(
+        publishing["used_bytes"].as_u64() >= kept["bytes"].as_u64(),
+        "{info}"
+    );
+    let shown = realm.run(&["topic", "info", "a/b"]).ok();
+    for expected in ["keep_last(16)", "MEMORY OF"] {
+        assert!(shown.contains(expected), "{shown}");
+    }
     let pools = realm.json(&["pool"]);
     assert_eq!(
         (&pools[0]["domain"], &pools[0]["cap_bytes"]),

@@ -321,6 +321,8 @@ fn a_stopped_daemon_leaves_its_members_running() {
     let node = place.node("both");
     let (publisher, subscribe) = reliable(&node);
     let subscriber = subscribe();
+    // Only a daemon can give it more memory than it has.
+    drop(publisher.loan(LONGEST + 16).unwrap());
     publish(&publisher, 0);
     let pid = node.status().unwrap().pid;
     node.stop_daemon().unwrap();

@@ -86,6 +86,20 @@ fn a_4k_camera_leases_an_eighth_more_than_it_keeps_at_most() {
 }
 
 #[test]
+fn a_history_of_small_messages_is_leased_at_once() {
+    let daemon = Daemon::start();
+    let node = daemon.node("once");
+    let publisher = node.publisher("once").create().unwrap();
+    publish(&publisher, 60_000);
+    let leased = publisher.leased_bytes();
+    for _ in 0..40 {
+        publish(&publisher, 60_000);
+    }
+    assert_eq!(publisher.leased_bytes(), leased);
+    assert!(leased < 17 * 60_000 + 64 * KIB, "{leased}");
+}
+
+#[test]
 fn a_thousand_small_topics_fit_a_small_pool() {
     const TOPICS: u64 = 1000;
     let daemon = Daemon::start_with("[pool.host]\ncap = \"64MiB\"\nsegment = \"8MiB\"\n");

@@ -5,7 +5,7 @@ use super::PublisherCore;
 use crate::client::broken;
 use crate::pending::Deadline;
 use crate::{ClientError, LoanError};
-use rgaps_layout::Domain;
+use rgaps_layout::{Domain, BLOCK_ALIGN};
 use rgaps_pool::Tlsf;
 use rgaps_session::RefusalCode;
 use rgaps_topic::Sleeper;
@@ -18,6 +18,9 @@ const GPU_LOOK_NS: u64 = 100_000;
 /// A publisher leases an eighth more than it has, so that at most that much lies idle, and the number
 /// of leases grows with the logarithm.
 const GROWTH: u64 = 8;
+/// A history of messages like the one at hand is leased ahead up to this size: then small messages ask
+/// the daemon once, and go on while there is none.
+const AHEAD_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a block has to wait.
 enum Shortage {
@@ -193,7 +196,8 @@ impl PublisherCore {
         };
         let needed = Tlsf::lease_bytes(bytes, align)
             .ok_or_else(|| full("no pool can be that large".to_owned()))?;
-        let wanted = wanted_bytes(needed, self.lock().memory.leased_bytes(place.arena));
+        let leased = self.lock().memory.leased_bytes(place.arena);
+        let wanted = wanted_bytes(needed, leased, self.history_bytes(bytes));
         let mut outcome = self.lease(place, wanted);
         if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
             outcome = self.lease(place, needed);
@@ -202,6 +206,16 @@ impl PublisherCore {
             Err(error) if is_full(&error) => Err(full(error.to_string())),
             outcome => Ok(outcome?),
         }
+    }
+
+    /// Bytes of a full history of messages of `bytes` bytes, and of the loan that takes the place of its
+    /// oldest one.
+    fn history_bytes(&self, bytes: u64) -> u64 {
+        let block = bytes.max(1).next_multiple_of(BLOCK_ALIGN);
+        let messages = u64::from(self.qos.history.depth()) + 1;
+        block
+            .saturating_mul(messages)
+            .min(self.max_bytes.saturating_add(block))
     }
 
     fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
@@ -223,10 +237,15 @@ impl PublisherCore {
     }
 }
 
-/// Bytes to lease for a block that needs `needed` of them, on top of those that are `leased`: whole
-/// blocks like this one, since what is left over beside another publisher's memory serves nothing.
-fn wanted_bytes(needed: u64, leased: u64) -> u64 {
-    needed * (leased / GROWTH / needed).max(1)
+/// Bytes to lease for a block that needs `needed` of them, on top of those that are `leased`, by a
+/// publisher whose history comes to `history`: whole blocks like this one, since what is left over
+/// beside another publisher's memory serves nothing.
+fn wanted_bytes(needed: u64, leased: u64, history: u64) -> u64 {
+    let ahead = history.min(AHEAD_BYTES_MAX).saturating_sub(leased);
+    needed
+        * (leased / GROWTH / needed)
+            .max(ahead.div_ceil(needed))
+            .max(1)
 }
 
 fn is_full(error: &ClientError) -> bool {
@@ -247,10 +266,10 @@ fn joined(mut ranges: Vec<rgaps_session::Range>) -> Vec<rgaps_session::Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps_layout::{BLOCK_ALIGN, GRANULE_BYTES};
+    use rgaps_layout::GRANULE_BYTES;
 
-    /// Allocates `blocks` blocks, leasing as a publisher does. Returns what that took, and in how many
-    /// leases; beside each lease another publisher's memory begins, if `crowded`.
+    /// Allocates `blocks` blocks, leasing as a publisher with a history of 16 does. Returns what that
+    /// took, and in how many leases; beside each lease another publisher's memory begins, if `crowded`.
     fn leases(bytes: u64, blocks: u32, crowded: bool) -> (u64, u32) {
         let (mut tlsf, mut leased, mut leases, mut end) = (Tlsf::new(), 0, 0, 0);
         for _ in 0..blocks {
@@ -258,7 +277,8 @@ mod tests {
                 continue;
             }
             let needed = Tlsf::lease_bytes(bytes, BLOCK_ALIGN).unwrap();
-            let wanted = wanted_bytes(needed, leased);
+            let history = 17 * bytes.next_multiple_of(BLOCK_ALIGN);
+            let wanted = wanted_bytes(needed, leased, history);
             tlsf.add_region(end, wanted).unwrap();
             (leased, leases) = (leased + wanted, leases + 1);
             end += wanted + if crowded { GRANULE_BYTES } else { 0 };
@@ -276,10 +296,18 @@ mod tests {
                     let fit = (GRANULE_BYTES / bytes.next_multiple_of(BLOCK_ALIGN)).max(1);
                     let own = bytes.next_multiple_of(GRANULE_BYTES);
                     let needed = own * u64::from(blocks).div_ceil(fit);
+                    let ahead = (17 * bytes.next_multiple_of(BLOCK_ALIGN)).min(AHEAD_BYTES_MAX);
                     let (leased, count) = leases(bytes, blocks, crowded);
                     let what = format!("{blocks} of {bytes} bytes take {leased} in {count}");
-                    assert!(leased <= needed + needed / GROWTH + own, "{what}");
+                    assert!(
+                        leased <= (needed + needed / GROWTH).max(ahead) + own,
+                        "{what}"
+                    );
                     assert!(count <= 8 + 9 * (blocks.ilog2() + 1), "{what}");
+                    assert!(
+                        count == 1 || blocks > 17 || ahead == AHEAD_BYTES_MAX,
+                        "{what}"
+                    );
                 }
             }
         }
