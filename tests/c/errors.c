@@ -58,6 +58,7 @@ static void arguments(const char *name)
     CHECK(rgaps_sample_data(NULL) == NULL && rgaps_sample_bytes(NULL) == 0);
     CHECK(rgaps_loan_data(NULL) == NULL && rgaps_loan_bytes(NULL) == 0);
     CHECK(rgaps_publisher_domain(NULL) == NULL && rgaps_publisher_subscribers(NULL) == 0);
+    CHECK(rgaps_publisher_mismatched(NULL) == 0 && rgaps_subscriber_mismatched(NULL) == 0);
     CHECK(rgaps_sample_domain(NULL) == NULL && rgaps_subscriber_held(NULL) == 0);
     rgaps_loan_drop(NULL);
     rgaps_node_destroy(NULL);
@@ -158,6 +159,7 @@ static void disagreements(const char *name)
                                        .type_name = "image",
                                        .best_effort = 1,
                                        .history_messages = 4};
+    rgaps_publisher_options_t tensors = {.size = sizeof tensors, .type_name = "uint8[1]"};
     rgaps_publisher_options_t strict = {.size = sizeof strict,
                                         .history_messages = 2,
                                         .deadline_ns = 30 * MS};
@@ -176,12 +178,21 @@ static void disagreements(const char *name)
     int i;
 
     OK(rgaps_publisher_create(name, &plain, &publisher));
-    FAILS(RGAPS_ERROR_TYPE_MISMATCH, "image", rgaps_subscriber_create(name, &typed, &subscriber));
-    FAILS(RGAPS_ERROR_QOS_INCOMPATIBLE, "reliable",
-          rgaps_subscriber_create(name, &reliable, &subscriber));
-    FAILS(RGAPS_ERROR_QOS_INCOMPATIBLE, "", rgaps_subscriber_create(name, &deep, &subscriber));
-    CHECK(subscriber == NULL);
+    /* Who does not match is not refused, and both are told. */
+    for (i = 0; i < 3; i++) {
+        const rgaps_subscriber_options_t *wrong[] = {&typed, &reliable, &deep};
+
+        OK(rgaps_subscriber_create(name, wrong[i], &subscriber));
+        CHECK(rgaps_subscriber_mismatched(subscriber) == 1);
+        CHECK(rgaps_publisher_mismatched(publisher) == 1);
+        CHECK(rgaps_publisher_subscribers(publisher) == 0);
+        rgaps_subscriber_destroy(subscriber);
+    }
+    CHECK(rgaps_publisher_mismatched(publisher) == 0);
     FAILS(RGAPS_ERROR_DOMAIN_MISMATCH, "", rgaps_publisher_create(name, &gpu, &other));
+    rgaps_publisher_destroy(publisher);
+    OK(rgaps_publisher_create(name, &tensors, &publisher));
+    FAILS(RGAPS_ERROR_TYPE_MISMATCH, "plain bytes", rgaps_publisher_push(publisher, "1", 1));
     rgaps_publisher_destroy(publisher);
 
     /* A reliable subscriber holds the publisher back until its deadline; the loan remains. */

@@ -44,21 +44,26 @@ def test_held_back(node):
             assert [sub.recv(1).tobytes() for _ in range(2)] == [b"\1", b"\2"]
 
 
-def test_a_type_that_differs(node):
-    with node.publisher("t", type="image"):
-        with pytest.raises(rgaps.TypeMismatch, match="image"):
-            node.subscriber("t", type="sound")
-        node.subscriber("t", type="image").close()
+def test_a_type_that_differs_is_told_and_keeps_nobody_out(node):
+    with node.publisher("t", type="image") as pub:
+        with pytest.warns(rgaps.MismatchWarning, match="image.*sound|sound.*image"):
+            sub = node.subscriber("t", type="sound")
+        with sub, node.subscriber("t", type="image") as image:
+            pub.put(b"x")
+            assert image.recv(30).tobytes() == b"x"
+            assert sub.try_recv() is None and sub.mismatched == pub.mismatched == 1
 
 
-def test_a_demand_that_nobody_offers(node):
-    with node.publisher("t", reliable=False, history=4):
-        with pytest.raises(rgaps.QosIncompatible, match="reliable"):
-            node.subscriber("t", reliable=True)
-        with pytest.raises(rgaps.QosIncompatible):
-            node.subscriber("t", depth=5)
-        with pytest.raises(rgaps.QosIncompatible):
-            node.subscriber("t", late="latest")
+def test_a_demand_that_nobody_offers_is_told_and_keeps_nobody_out(node):
+    demands = [({"reliable": True}, "reliable"), ({"depth": 5}, "history of 5"), ({"late": "latest"}, "volatile")]
+    for demand, why in demands:
+        with node.subscriber("t", **demand) as sub:
+            with pytest.warns(rgaps.MismatchWarning, match=why):
+                pub = node.publisher("t", reliable=False, history=4)
+            with pub, node.subscriber("t") as live:
+                pub.put(b"x")
+                assert live.recv(30).tobytes() == b"x"
+                assert sub.try_recv() is None and why in sub.mismatches()[0]
 
 
 def test_a_path_that_is_required(node):

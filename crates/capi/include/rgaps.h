@@ -103,14 +103,12 @@ enum rgaps_status {
     RGAPS_ERROR_DAEMON_GONE = -13,
     /* Access rules or file permissions forbid it. */
     RGAPS_ERROR_PERMISSION = -14,
-    /* The topic has another type. */
+    /* The message is not of the type that its publisher has declared. */
     RGAPS_ERROR_TYPE_MISMATCH = -15,
     /* The topic is in another domain. */
     RGAPS_ERROR_DOMAIN_MISMATCH = -16,
     /* The domain cannot be used here: no such GPU, no driver, no memory for a pool. */
     RGAPS_ERROR_DOMAIN_UNAVAILABLE = -17,
-    /* What the publisher offers and what the subscriber asks for do not fit. */
-    RGAPS_ERROR_QOS_INCOMPATIBLE = -18,
     /* A limit (publishers or subscribers of a topic, topics, clients) is reached. */
     RGAPS_ERROR_LIMIT = -19,
     /* There is nothing of that name. */
@@ -270,13 +268,17 @@ rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *da
 rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
                                        rgaps_stream_t stream);
 
-/* Waits until the topic has `count` subscribers, or RGAPS_ERROR_TIMED_OUT; rgaps_error_message() then names
+/* Waits until `count` subscribers match the publisher, or RGAPS_ERROR_TIMED_OUT; rgaps_error_message() then names
  * hosts whose subscribers are not reached, and why. */
 rgaps_status_t rgaps_publisher_wait_for_subscribers(rgaps_publisher_t *publisher, uint32_t count,
                                                     uint64_t timeout_ns);
 
-/* Subscribers of the topic now; 0 for NULL. */
+/* Subscribers that match the publisher now; 0 for NULL. */
 uint32_t rgaps_publisher_subscribers(const rgaps_publisher_t *publisher);
+
+/* Subscribers of the topic on this host that do not match the publisher, and get none of its messages: they
+ * expect another type, or ask for what it does not offer. 0 for NULL. 'rgaps topic info' names the reasons. */
+uint32_t rgaps_publisher_mismatched(const rgaps_publisher_t *publisher);
 
 /* "host" or "cuda:GPU-<uuid>". */
 const char *rgaps_publisher_domain(const rgaps_publisher_t *publisher);
@@ -392,6 +394,10 @@ rgaps_status_t rgaps_subscriber_fd(rgaps_subscriber_t *subscriber, int *fd);
 
 /* Messages missed so far; 0 for NULL. */
 uint64_t rgaps_subscriber_missed(const rgaps_subscriber_t *subscriber);
+
+/* Publishers of the topic that do not match the subscriber, which gets none of their messages: they publish
+ * another type, or do not offer what it asks for. 0 for NULL. 'rgaps topic info' names the reasons. */
+uint32_t rgaps_subscriber_mismatched(const rgaps_subscriber_t *subscriber);
 
 /* Samples held now, clones counted once; 0 for NULL. */
 uint32_t rgaps_subscriber_held(const rgaps_subscriber_t *subscriber);

@@ -236,7 +236,7 @@ pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
     })
 }
 
-/// Subscribers of the topic now.
+/// Subscribers that match the publisher now.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -245,6 +245,18 @@ pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_pub
     guard_value(0, || {
         // SAFETY: C's promise, in rgaps.h.
         Ok(unsafe { borrow(publisher) }?.publisher.subscribers())
+    })
+}
+
+/// Subscribers of the topic that do not match the publisher.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_mismatched(publisher: *const rgaps_publisher_t) -> u32 {
+    guard_value(0, || {
+        // SAFETY: C's promise, in rgaps.h.
+        Ok(unsafe { borrow(publisher) }?.publisher.mismatched())
     })
 }
 

@@ -46,7 +46,6 @@ codes! {
     TypeMismatch = -15, c"RGAPS_ERROR_TYPE_MISMATCH";
     DomainMismatch = -16, c"RGAPS_ERROR_DOMAIN_MISMATCH";
     DomainUnavailable = -17, c"RGAPS_ERROR_DOMAIN_UNAVAILABLE";
-    QosIncompatible = -18, c"RGAPS_ERROR_QOS_INCOMPATIBLE";
     Limit = -19, c"RGAPS_ERROR_LIMIT";
     NotFound = -20, c"RGAPS_ERROR_NOT_FOUND";
     Version = -21, c"RGAPS_ERROR_VERSION";
@@ -137,9 +136,7 @@ impl Coded for Refusal {
     fn code(&self) -> Code {
         match self.code {
             RefusalCode::NotPermitted => Code::Permission,
-            RefusalCode::TypeMismatch => Code::TypeMismatch,
             RefusalCode::DomainMismatch => Code::DomainMismatch,
-            RefusalCode::QosIncompatible => Code::QosIncompatible,
             RefusalCode::PathTooSlow => Code::PathTooSlow,
             RefusalCode::LimitReached => Code::Limit,
             RefusalCode::PoolFull => Code::PoolFull,
@@ -200,6 +197,7 @@ impl Coded for PublishError {
         match self {
             PublishError::HeldBack { .. } => Code::HeldBack,
             PublishError::LoanLost(_) => Code::Protocol,
+            PublishError::TypeMismatch { .. } => Code::TypeMismatch,
             PublishError::Argument(_) => Code::Argument,
             PublishError::Pool(error) => error.code(),
             PublishError::Client(error) => error.code(),

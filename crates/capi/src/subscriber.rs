@@ -378,6 +378,18 @@ pub unsafe extern "C" fn rgaps_subscriber_missed(subscriber: *const rgaps_subscr
     guard_value(0, || Ok(unsafe { borrow(subscriber) }?.subscriber.missed()))
 }
 
+/// Publishers of the topic that do not match the subscriber.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_subscriber_mismatched(subscriber: *const rgaps_subscriber_t) -> u32 {
+    guard_value(0, || {
+        // SAFETY: C's promise, in rgaps.h.
+        Ok(unsafe { borrow(subscriber) }?.subscriber.mismatched())
+    })
+}
+
 /// Samples held now.
 ///
 /// # Safety

@@ -18,6 +18,11 @@ const REFUSED: u8 = 6;
 #[error("{0}")]
 pub struct NotInTime(pub String);
 
+/// Somebody who was there to read does not match what was published.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unmatched(pub String);
+
 /// The arguments are well-formed but make no sense together or here.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -43,6 +48,9 @@ fn number(error: &anyhow::Error) -> u8 {
     if error.is::<NotInTime>() {
         return NOT_IN_TIME;
     }
+    if error.is::<Unmatched>() {
+        return REFUSED;
+    }
     let put = error.downcast_ref::<PutError>();
     let loan = error.downcast_ref::<LoanError>().or(match put {
         Some(PutError::Loan(loan)) => Some(loan),
@@ -58,6 +66,7 @@ fn number(error: &anyhow::Error) -> u8 {
         (Some(LoanError::Pool(_)), _) => return FAILED,
         (Some(_), _) => return REFUSED,
         (_, Some(PublishError::HeldBack { .. })) => return NOT_IN_TIME,
+        (_, Some(PublishError::TypeMismatch { .. })) => return REFUSED,
         (_, Some(PublishError::Client(error))) => return of_client(error),
         _ => {}
     }
@@ -120,7 +129,7 @@ mod tests {
     #[test]
     fn errors_have_their_codes() {
         assert_eq!(number(&refused(RefusalCode::NotFound)), NO_SUCH_TOPIC);
-        assert_eq!(number(&refused(RefusalCode::QosIncompatible)), REFUSED);
+        assert_eq!(number(&refused(RefusalCode::PathTooSlow)), REFUSED);
         assert_eq!(number(&refused(RefusalCode::PoolFull)), REFUSED);
         let none = LaunchError::NoDaemon { tried: Vec::new() };
         assert_eq!(number(&ClientError::from(none).into()), NO_DAEMON);

@@ -173,34 +173,71 @@ fn what_is_refused_has_its_code() {
     let realm = Realm::new();
     realm.run(&["up"]).ok();
     realm.run(&["topic", "info", "nowhere"]).fails_with(4);
-    realm
-        .run(&[
-            "topic",
-            "pub",
-            "typed",
-            "--text",
-            "x",
-            "--type",
-            "image",
-            "--transient-local",
-        ])
-        .ok();
-    let said = realm
-        .run(&[
-            "topic",
-            "echo",
-            "typed",
-            "--type",
-            "cloud",
-            "--timeout",
-            "5",
-        ])
-        .fails_with(6);
-    assert!(said.contains("image") && said.contains("cloud"), "{said}");
     let said = realm
         .run(&["topic", "pub", "huge", "--size", "1TiB"])
         .fails_with(6);
     assert!(said.contains("cap"), "{said}");
+}
+
+/// Issue 17: `topic echo --late latest`, or with `--type`, made the first volatile publisher fail.
+#[test]
+fn an_echo_that_comes_first_keeps_no_publisher_out() {
+    let realm = Realm::new();
+    let late = realm.spawn(&["topic", "echo", "t", "--late", "latest", "--count", "2"]);
+    let typed = realm.spawn(&["topic", "echo", "t", "--type", "image", "--count", "1"]);
+    let publish = ["topic", "pub", "t", "--timeout", "60"];
+    let publish = |more: &[&str]| realm.run(&[&publish[..], more].concat()).ok();
+    realm.wait_for_subscribers("t", 2);
+    // The one with a type does not match, and asks for nothing.
+    publish(&["--text", "plain", "--wait-subscribers", "1"]);
+    publish(&[
+        "--text",
+        "image",
+        "--type",
+        "image",
+        "--wait-subscribers",
+        "2",
+    ]);
+    assert_eq!(finish(late).ok(), "plain\nimage\n");
+    assert_eq!(finish(typed).ok(), "image\n");
+}
+
+/// Issue 17: `topic pub` to a subscriber of another type said that all went well.
+#[test]
+fn a_publisher_is_told_of_subscribers_that_do_not_match() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("reader");
+    let subscriber = node.subscriber("t").type_name("float32[3,*]").create();
+    let subscriber = subscriber.unwrap();
+    let publish = ["topic", "pub", "t", "--text", "x"];
+    let said = realm.run(&publish).fails_with(6);
+    for word in ["1 subscriber", "does not match", "float32[3,*]", "no type"] {
+        assert!(said.contains(word), "'{word}' is not in {said}");
+    }
+    let typed = ["--type", "float32[3,4]"];
+    let said = realm.run(&[&publish[..], &typed].concat()).fails_with(6);
+    assert!(
+        said.contains("plain bytes") && said.contains("float32[3,4]"),
+        "{said}"
+    );
+    let wait = ["--wait-subscribers", "1", "--timeout", "0.2"];
+    let said = realm.run(&[&publish[..], &wait].concat()).fails_with(5);
+    assert!(
+        said.contains("0 of 1") && said.contains("expects 'float32[3,*]'"),
+        "{said}"
+    );
+    let publisher = node.publisher("t").create().unwrap();
+    let info = realm.json(&["topic", "info", "t"]);
+    assert_eq!(info["mismatches"][0]["subscriber"], 0);
+    assert_eq!(info["subscriber_list"][0]["mismatched"], 1);
+    let text = realm.run(&["topic", "info", "t"]).ok();
+    assert!(
+        text.contains("publisher 0 and subscriber 0 do not match: "),
+        "{text}"
+    );
+    drop((publisher, subscriber));
+    realm.run(&publish).ok();
 }
 
 #[test]

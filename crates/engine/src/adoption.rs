@@ -133,14 +133,16 @@ impl Zone {
                 });
                 self.control.settle(publisher);
                 self.orphaned.insert(index);
-                let written = self
-                    .registry
-                    .set_publisher(index, slot, &publisher.record());
+                let record = publisher.record();
+                let written =
+                    self.registry
+                        .set_publisher(index, slot, &record, &publisher.type_name);
                 if let Err(error) = written {
                     tracing::error!(%error, "an orphan was not written down");
                 }
             }
-            describe_publisher(&words, publisher);
+            let publisher = topic.publisher(slot).expect("the one of this slot");
+            describe_publisher(&words, topic, publisher);
         }
         self.next_orphan += order_orphans(&self.control, topic, self.next_orphan);
         for slot in 0..MAX_SUBSCRIBERS as u32 {

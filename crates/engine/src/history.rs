@@ -3,7 +3,7 @@
 //! A *volatile* publisher's messages stay until all subscribers have passed them. A *transient-local*
 //! publisher's stay for late joiners, until one of these happens:
 //! - They are superseded. A topic's history goes on where a publisher left it: a message of a publisher that
-//!   kept the last `n` goes when `n` newer ones are in the topic's history, whoever published those.
+//!   kept the last `n` goes when `n` newer ones of the same type are in the topic's history, whoever published those.
 //! - More than [`ORPHANS_MAX`] publishers of the topic have left history. The oldest goes.
 //! - A pool, or a topic's publisher slots, are full. The oldest goes.
 //! - Somebody asks for it (`rgaps topic forget`).
@@ -47,7 +47,7 @@ impl Publisher {
     /// How many messages it left for late joiners, if it is gone.
     fn kept(&self) -> Option<u64> {
         match self.owner {
-            Owner::Orphan(orphan) if self.offer.transient_local => {
+            Owner::Orphan(orphan) if self.keeps_history() => {
                 Some(orphan.head.saturating_sub(orphan.tail)).filter(|kept| *kept > 0)
             }
             _ => None,
@@ -73,7 +73,7 @@ impl Zone {
         let Owner::Orphan(Orphan { mut tail, head, .. }) = publisher.owner else {
             return 0;
         };
-        if !publisher.offer.transient_local {
+        if !publisher.keeps_history() {
             return head;
         }
         let depth = u64::from(publisher.offer.history.depth());
@@ -96,7 +96,10 @@ impl Zone {
         };
         let view = self.control.topic(topic.region);
         let others = topic.publishers.iter();
-        let others = others.filter(|p| p.slot != orphan.slot && p.offer.transient_local);
+        // Messages of another type are for other readers.
+        let others = others.filter(|p| {
+            p.slot != orphan.slot && p.keeps_history() && p.type_name == orphan.type_name
+        });
         others.fold(own, |newer, other| {
             let words = view.publisher(other.slot as usize);
             newer.saturating_add(published_after(
@@ -120,7 +123,7 @@ impl Zone {
         let Owner::Orphan(orphan) = publisher.owner else {
             return false;
         };
-        let through = passed(topic, &view, slot, through.min(orphan.head), readers);
+        let through = passed(topic, &view, publisher, through.min(orphan.head), readers);
         if through <= orphan.tail {
             return false;
         }
@@ -227,8 +230,11 @@ impl Zone {
             messages: 0,
         };
         for slot in self.orphans_of(index) {
-            let topic = self.topics.get_mut(&index);
-            let Some(publisher) = topic.and_then(|topic| topic.publisher_mut(slot)) else {
+            let Some(topic) = self.topics.get_mut(&index) else {
+                break;
+            };
+            let words = self.control.topic(topic.region).publisher(slot as usize);
+            let Some(publisher) = topic.publisher_mut(slot) else {
                 continue;
             };
             let Some(kept) = publisher.kept() else {
@@ -237,9 +243,15 @@ impl Zone {
             forgotten.publishers += 1;
             forgotten.messages += kept;
             // From now on nobody but those who are there may want it, also if this daemon dies.
-            publisher.offer.transient_local = false;
+            // Those who are there go on reading it, so what it offers stays.
+            publisher.forgotten = true;
+            words.transient_local().store(0, Ordering::Release);
             let record = publisher.record();
-            if let Err(error) = self.registry.set_publisher(index, slot, &record) {
+            let type_name = publisher.type_name.clone();
+            let written = self
+                .registry
+                .set_publisher(index, slot, &record, &type_name);
+            if let Err(error) = written {
                 tracing::error!(%error, "a forgotten history was not written down");
             }
             self.drop_history(index, slot);
@@ -331,15 +343,22 @@ pub(crate) fn order_orphans(control: &Control, topic: &mut Topic, from: u64) -> 
     orphans.len() as u64
 }
 
-/// Up to where subscribers have read a publisher slot, at most `end`.
-fn passed(topic: &Topic, view: &TopicView<Shared>, slot: u32, end: u64, readers: Readers) -> u64 {
+/// Up to where the subscribers that match a publisher have read it, at most `end`.
+fn passed(
+    topic: &Topic,
+    view: &TopicView<Shared>,
+    publisher: &Publisher,
+    end: u64,
+    readers: Readers,
+) -> u64 {
     topic
         .subscribers
         .iter()
+        .filter(|subscriber| Topic::matches(publisher, subscriber))
         .filter(|subscriber| subscriber.demand.reliable || readers == Readers::All)
         .map(|s| {
             view.subscriber(s.slot as usize)
-                .cursor(slot as usize)
+                .cursor(publisher.slot as usize)
                 .load(Ordering::Acquire)
         })
         .fold(end, u64::min)

@@ -2,7 +2,7 @@
 
 use crate::history::Room;
 use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
-use crate::qos::{check_demand, check_offer, mismatch};
+use crate::qos::{check_demand, check_offer};
 use crate::random;
 use crate::refuse::{bad, refuse, system};
 use crate::sources::Sources;
@@ -43,7 +43,6 @@ pub(crate) struct Seat {
     pub(crate) topic_id: u64,
     pub(crate) doorbell: u32,
     pub(crate) ring: Ring,
-    pub(crate) type_name: String,
     pub(crate) pool: Option<PoolGrant>,
     pub(crate) reads: Option<PoolGrant>,
 }
@@ -114,7 +113,7 @@ impl Zone {
         }
         match &wish.role {
             Role::Publisher(offer) => check_offer(offer)?,
-            Role::Subscriber(demand) => check_demand(demand)?,
+            Role::Subscriber(demand) | Role::Observer(demand) => check_demand(demand)?,
         }
         let index = match self.names.get(wish.topic) {
             Some(index) => *index,
@@ -135,13 +134,13 @@ impl Zone {
         sources: &mut dyn Sources,
     ) -> Result<Seat, Refusal> {
         let topic = &self.topics[&index];
-        self.check_fit(topic, wish)?;
+        self.check_domain(topic, wish)?;
         self.check_paths(client, topic, wish)?;
         let named = topic.pool;
         let (side, slot, incarnation) = match wish.role {
             Role::Publisher(offer) => {
                 let pool = match (wish.domain, named) {
-                    // `check_fit` has compared them.
+                    // `check_domain` has compared them.
                     (_, Some(pool)) => pool,
                     (domain, None) => self.pool_for(domain.unwrap_or(Domain::Host), sources)?,
                 };
@@ -149,12 +148,11 @@ impl Zone {
                 self.settle_pool(index, pool);
                 added
             }
-            Role::Subscriber(demand) => {
+            Role::Subscriber(demand) | Role::Observer(demand) => {
                 let reads = self.reading_pool(index, wish.domain, sources)?;
-                self.add_subscriber(client, index, demand, reads, wish.require)?
+                self.add_subscriber(client, index, demand, reads, wish)?
             }
         };
-        self.settle_type(index, wish.type_name);
         Ok(self.seat(Member {
             zone: self.id,
             topic: index,
@@ -214,7 +212,6 @@ impl Zone {
             topic_id: topic.id,
             doorbell,
             ring,
-            type_name: topic.type_name.clone(),
             pool: topic.pool.map(grant),
             reads: reads.map(grant),
         }
@@ -234,7 +231,6 @@ impl Zone {
         let topic = Topic {
             index,
             name: name.to_owned(),
-            type_name: String::new(),
             id: random::nonzero_u64(),
             region,
             pool: None,
@@ -273,19 +269,8 @@ impl Zone {
         Ok(offset)
     }
 
-    /// Type, domain and quality of service against those who are there.
-    fn check_fit(&self, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let (has, wants) = (topic.type_name.as_str(), wish.type_name);
-        if !has.is_empty() && !wants.is_empty() && has != wants {
-            return Err(refuse(
-                RefusalCode::TypeMismatch,
-                format!(
-                    "topic '{}' has type '{has}', not '{wants}'; join with that type or with \
-                     none, or use another topic",
-                    topic.name
-                ),
-            ));
-        }
+    /// A publisher's domain against the topic's.
+    fn check_domain(&self, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
         let named = topic.pool.map(|pool| self.pools[pool as usize].domain);
         if let (Role::Publisher(_), Some(has), Some(wants)) = (&wish.role, named, wish.domain) {
             if has != wants {
@@ -299,38 +284,18 @@ impl Zone {
                 ));
             }
         }
-        self.check_quality(topic, &wish.role)
+        Ok(())
     }
 
-    fn check_quality(&self, topic: &Topic, role: &Role) -> Result<(), Refusal> {
-        let clash = match role {
-            Role::Publisher(offer) => topic.subscribers.iter().find_map(|subscriber| {
-                let why = mismatch(offer, &subscriber.demand)?;
-                Some(format!(
-                    "subscriber {}: {why}",
-                    self.describe_client(subscriber.client)
-                ))
-            }),
-            Role::Subscriber(demand) => topic.publishers.iter().find_map(|publisher| {
-                let why = mismatch(&publisher.offer, demand)?;
-                let gone = if publisher.is_orphan() {
-                    ", which has left its history"
-                } else {
-                    ""
-                };
-                Some(format!(
-                    "publisher '{}' (process {}){gone}: {why}",
-                    publisher.client_name, publisher.client_pid
-                ))
-            }),
+    pub(crate) fn describe_publisher(&self, publisher: &Publisher) -> String {
+        let gone = match publisher.is_orphan() {
+            true => ", which has left its history",
+            false => "",
         };
-        match clash {
-            None => Ok(()),
-            Some(clash) => Err(refuse(
-                RefusalCode::QosIncompatible,
-                format!("topic '{}' does not fit with {clash}", topic.name),
-            )),
-        }
+        format!(
+            "publisher '{}' (process {}){gone}",
+            publisher.client_name, publisher.client_pid
+        )
     }
 
     /// The paths to or from those who are there, against what either side requires. What goes to other
@@ -354,17 +319,16 @@ impl Zone {
                     Some(format!("subscriber {who}: {why}"))
                 })
             }
-            Role::Subscriber(_) if own => None,
-            Role::Subscriber(_) => topic.publishers.iter().find_map(|publisher| {
-                let from_elsewhere = || from_elsewhere(publisher.came_over.as_ref());
-                let came_over = (publisher.client_name == LINKS_CLIENT).then(from_elsewhere);
-                let path = path(domain_of(publisher.pool), wish.domain, came_over);
-                let why = too_slow(publisher.require, wish.require, &path)?;
-                Some(format!(
-                    "publisher '{}' (process {}): {why}",
-                    publisher.client_name, publisher.client_pid
-                ))
-            }),
+            Role::Subscriber(_) | Role::Observer(_) if own => None,
+            Role::Subscriber(_) | Role::Observer(_) => {
+                topic.publishers.iter().find_map(|publisher| {
+                    let from_elsewhere = || from_elsewhere(publisher.came_over.as_ref());
+                    let came_over = (publisher.client_name == LINKS_CLIENT).then(from_elsewhere);
+                    let path = path(domain_of(publisher.pool), wish.domain, came_over);
+                    let why = too_slow(publisher.require, wish.require, &path)?;
+                    Some(format!("{}: {why}", self.describe_publisher(publisher)))
+                })
+            }
         };
         match clash {
             None => Ok(()),
@@ -403,6 +367,8 @@ impl Zone {
             client_pid: self.clients.get(&client).map_or(0, |c| c.pid),
             incarnation: random::nonzero_u64(),
             offer,
+            type_name: wish.type_name.to_owned(),
+            forgotten: false,
             ring: Ring {
                 region_offset,
                 ring_capacity: geometry.ring_capacity,
@@ -415,9 +381,9 @@ impl Zone {
             require: wish.require,
             came_over: wish.came_over.clone(),
         };
-        if let Err(error) = self
-            .registry
-            .set_publisher(index, slot, &publisher.record())
+        if let Err(error) =
+            self.registry
+                .set_publisher(index, slot, &publisher.record(), wish.type_name)
         {
             self.control.doorbells.give(doorbell);
             self.control.give(region_offset, geometry.bytes());
@@ -429,7 +395,7 @@ impl Zone {
             .get_mut(&index)
             .expect("the topic that is being joined");
         step!("join.publisher");
-        fill_publisher(&self.control.topic(topic.region), &publisher);
+        fill_publisher(&self.control.topic(topic.region), topic, &publisher);
         topic.starts[slot as usize] = start;
         topic.publishers.push(publisher);
         announce(&self.control, topic);
@@ -480,7 +446,7 @@ impl Zone {
         index: u32,
         demand: Demand,
         pool: Option<u32>,
-        require: Option<PathKind>,
+        wish: &Wish<'_>,
     ) -> Result<(Side, u32, u64), Refusal> {
         self.release_held_up(index);
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
@@ -500,15 +466,18 @@ impl Zone {
             client,
             incarnation,
             demand,
+            observer: matches!(wish.role, Role::Observer(_)),
+            type_name: wish.type_name.to_owned(),
+            dead: false,
             doorbell,
             pool,
             path: None,
             remote: Vec::new(),
-            require,
+            require: wish.require,
         };
-        if let Err(error) = self
-            .registry
-            .set_subscriber(index, slot, &subscriber.record())
+        if let Err(error) =
+            self.registry
+                .set_subscriber(index, slot, &subscriber.record(), wish.type_name)
         {
             self.control.doorbells.give(doorbell);
             return Err(system("write its registry", error));
@@ -530,21 +499,6 @@ impl Zone {
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
         Ok((Side::Subscriber, slot, incarnation))
-    }
-
-    /// The first type that somebody named becomes the topic's.
-    fn settle_type(&mut self, index: u32, type_name: &str) {
-        let topic = self
-            .topics
-            .get_mut(&index)
-            .expect("the topic that was joined");
-        if !topic.type_name.is_empty() || type_name.is_empty() {
-            return;
-        }
-        topic.type_name = type_name.to_owned();
-        if let Err(error) = self.registry.set_topic_type(index, type_name) {
-            tracing::error!(%error, topic = topic.name, "a topic's type was not written down");
-        }
     }
 
     /// The first publisher's pool becomes the topic's. Subscribers that came before it and read there

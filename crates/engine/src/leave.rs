@@ -2,7 +2,7 @@
 
 use crate::granule_set::LiveGranules;
 use crate::join::TOPIC_BYTES;
-use crate::membership::{announce, empty_publisher};
+use crate::membership::{announce, empty_publisher, pass_over, write_matches};
 use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
 use crate::zone::Zone;
@@ -55,6 +55,7 @@ impl Zone {
             .store(topic.subscriber_bits(), Ordering::Release);
         view.elsewhere()
             .store(topic.elsewhere_bits(), Ordering::Release);
+        write_matches(&view, topic);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");
         // Before its bits: no publisher begins to clear one that is somebody else's by then.
@@ -238,6 +239,9 @@ impl Zone {
         topic
             .past
             .add_publisher(&publisher, &view.publisher(slot as usize));
+        if let Owner::Orphan(orphan) = publisher.owner {
+            pass_over(&view, topic, &publisher, orphan.head);
+        }
         empty_publisher(&view, slot);
         step!("end.emptied");
         announce(&self.control, topic);

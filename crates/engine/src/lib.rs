@@ -25,6 +25,7 @@ mod leave;
 mod letting_go;
 mod links;
 mod listing;
+mod matching;
 mod membership;
 mod mps;
 mod near;

@@ -304,12 +304,12 @@ impl Zone {
         }
         InterestRow {
             name: topic.name.clone(),
-            type_name: topic.type_name.clone(),
             domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
             publishers: publishers
                 .into_iter()
                 .map(|publisher| InterestPublisher {
                     incarnation: publisher.incarnation,
+                    type_name: publisher.type_name.clone(),
                     offer: publisher.offer,
                     orphan: publisher.is_orphan(),
                     require: publisher.require,

@@ -164,6 +164,7 @@ impl Engine {
                 rows.truncate(MAX_REMOTE_HOSTS);
                 rows
             },
+            mismatches: topic.mismatch_rows(),
         }))
     }
 
@@ -232,7 +233,7 @@ impl Zone {
             .count();
         TopicRow {
             name: topic.name.clone(),
-            type_name: topic.type_name.clone(),
+            type_name: topic.type_name().to_owned(),
             domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
             publishers: (topic.publishers.len() - orphans) as u32,
             subscribers: topic.subscribers.len() as u32,
@@ -272,6 +273,8 @@ impl Zone {
             client: publisher.client_name.clone(),
             pid: publisher.client_pid,
             offer: publisher.offer,
+            type_name: publisher.type_name.clone(),
+            mismatched: topic.mismatched_subscribers(publisher),
             orphan: publisher.is_orphan(),
             start: publisher.ring.start,
             head: words.head().load(Ordering::Relaxed),
@@ -285,7 +288,11 @@ impl Zone {
     fn subscriber_row(&self, topic: &Topic, subscriber: &Subscriber) -> SubscriberRow {
         let view = self.control.topic(topic.region);
         let words = view.subscriber(subscriber.slot as usize);
-        let lag = topic.publishers.iter().fold(0u64, |lag, publisher| {
+        let read = topic
+            .publishers
+            .iter()
+            .filter(|publisher| Topic::matches(publisher, subscriber));
+        let lag = read.fold(0u64, |lag, publisher| {
             let slot = publisher.slot as usize;
             let head = view.publisher(slot).head().load(Ordering::Relaxed);
             let cursor = words.cursor(slot).load(Ordering::Relaxed);
@@ -297,6 +304,9 @@ impl Zone {
             client: client.map_or_else(String::new, |client| client.name.clone()),
             pid: client.map_or(0, |client| client.pid),
             demand: subscriber.demand,
+            observer: subscriber.observer,
+            type_name: subscriber.type_name.clone(),
+            mismatched: topic.mismatched_publishers(subscriber),
             received: words.received().load(Ordering::Relaxed),
             missed: words.missed().load(Ordering::Relaxed),
             held: words.held().load(Ordering::Relaxed),

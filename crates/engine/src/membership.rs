@@ -3,10 +3,12 @@
 use crate::control::Control;
 use crate::step::step;
 use crate::topic::{Publisher, Subscriber, Topic};
-use rgaps_layout::{PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC};
+use rgaps_layout::{
+    MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
+};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
-use rgaps_topic::{admit_subscriber, ring, PublisherView, Shared, TopicView};
+use rgaps_topic::{admit_subscriber, ring, Admission, PublisherView, Shared, TopicView};
 
 /// Begins a topic's region, which is zeros.
 pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
@@ -16,7 +18,7 @@ pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
 }
 
 /// Fills a publisher's slot. Its bit comes with `announce`.
-pub(crate) fn fill_publisher(view: &TopicView<Shared>, publisher: &Publisher) {
+pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher: &Publisher) {
     let slot = view.publisher(publisher.slot as usize);
     let start = publisher.ring.start;
     slot.incarnation().store(0, Ordering::Relaxed);
@@ -28,11 +30,15 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, publisher: &Publisher) {
     slot.wants_blocks().store(0, Ordering::Relaxed);
     slot.blocks_used().store(0, Ordering::Relaxed);
     slot.published_bytes().store(0, Ordering::Relaxed);
-    describe_publisher(&slot, publisher);
+    describe_publisher(&slot, topic, publisher);
 }
 
 /// Writes the line of a publisher's slot that only the daemon writes.
-pub(crate) fn describe_publisher(slot: &PublisherView<Shared>, publisher: &Publisher) {
+pub(crate) fn describe_publisher(
+    slot: &PublisherView<Shared>,
+    topic: &Topic,
+    publisher: &Publisher,
+) {
     let state = if publisher.is_orphan() {
         PUBLISHER_ORPHAN
     } else {
@@ -47,6 +53,10 @@ pub(crate) fn describe_publisher(slot: &PublisherView<Shared>, publisher: &Publi
     slot.start().store(publisher.ring.start, Ordering::Relaxed);
     slot.depth().store(publisher.ring.depth, Ordering::Relaxed);
     slot.doorbell().store(publisher.doorbell, Ordering::Relaxed);
+    slot.matched()
+        .store(topic.matched_subscribers(publisher), Ordering::Relaxed);
+    let keeps = u32::from(publisher.keeps_history());
+    slot.transient_local().store(keeps, Ordering::Relaxed);
     slot.state().store(state, Ordering::Release);
     // Last: who sees the number sees the rest (SYNC: incarnation).
     slot.incarnation()
@@ -78,6 +88,9 @@ pub(crate) fn fill_subscriber(
     slot.received().store(0, Ordering::Relaxed);
     slot.missed().store(0, Ordering::Relaxed);
     slot.held().store(0, Ordering::Relaxed);
+    for publisher in 0..MAX_PUBLISHERS {
+        slot.passed_over(publisher).store(0, Ordering::Relaxed);
+    }
     slot.stands_for().store(stands_for, Ordering::Relaxed);
     // Before it counts as a subscriber in any mask: a publisher that sees it there sees where it
     // reads.
@@ -90,19 +103,54 @@ pub(crate) fn fill_subscriber(
     slot.incarnation()
         .store(subscriber.incarnation, Ordering::Release);
     topic.epoch = topic.epoch.wrapping_add(1);
-    admit_subscriber(
-        view,
-        subscriber.slot as usize,
-        subscriber.demand.reliable,
-        !subscriber.demand.transient_local,
-        topic.epoch,
-    );
+    let admission = Admission {
+        reliable: subscriber.demand.reliable,
+        late: subscriber.demand.transient_local,
+        matched: topic.matched_publishers(subscriber),
+        epoch: topic.epoch,
+    };
+    admit_subscriber(view, subscriber.slot as usize, admission);
+}
+
+/// Writes from what the daemon knows who matches whom, and how many do not. A pair matches as long as both
+/// are there, so this changes bits only of members that come or go.
+pub(crate) fn write_matches(view: &TopicView<Shared>, topic: &Topic) {
+    for publisher in &topic.publishers {
+        let slot = view.publisher(publisher.slot as usize);
+        slot.matched()
+            .store(topic.matched_subscribers(publisher), Ordering::Release);
+        let mismatched = topic.mismatched_subscribers(publisher);
+        slot.mismatched().store(mismatched, Ordering::Release);
+        let keeps = u32::from(publisher.keeps_history());
+        slot.transient_local().store(keeps, Ordering::Release);
+    }
+    for subscriber in &topic.subscribers {
+        let slot = view.subscriber(subscriber.slot as usize);
+        let mismatched = topic.mismatched_publishers(subscriber);
+        slot.mismatched().store(mismatched, Ordering::Release);
+    }
+}
+
+/// Has subscribers pass over what a publisher that ends published and that was not for them. A daemon that
+/// dies here leaves it to be done again, so it may count twice: it is a figure that people look at.
+pub(crate) fn pass_over(view: &TopicView<Shared>, topic: &Topic, publisher: &Publisher, head: u64) {
+    let others = topic.subscribers.iter();
+    for subscriber in others.filter(|subscriber| !Topic::matches(publisher, subscriber)) {
+        let slot = view.subscriber(subscriber.slot as usize);
+        // It stays where it was when the publisher came, or where the subscriber came.
+        let cursor = slot.cursor(publisher.slot as usize).load(Ordering::Acquire);
+        let end = head.max(publisher.ring.start);
+        let messages = end - cursor.clamp(publisher.ring.start, end);
+        let passed_over = slot.passed_over(publisher.slot as usize);
+        passed_over.fetch_add(messages, Ordering::Relaxed);
+    }
 }
 
 /// Writes the topic's bits from what the daemon knows, raises the epoch and wakes everyone.
 pub(crate) fn announce(control: &Control, topic: &mut Topic) {
     let view = control.topic(topic.region);
     step!("announce.begin");
+    write_matches(&view, topic);
     view.publishers()
         .store(topic.publisher_bits(), Ordering::Release);
     view.elsewhere()

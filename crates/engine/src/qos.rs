@@ -1,11 +1,47 @@
 //! Whether what a publisher offers is what a subscriber demands, and whether either makes sense.
 
 use crate::refuse::{bad, refuse};
-use rgaps_layout::{MAX_BLOCKS, MAX_DEPTH};
+use rgaps_layout::{type_accepts, MAX_BLOCKS, MAX_DEPTH};
 use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode};
 
-/// What of a demand an offer does not meet, and what either side could change.
-pub(crate) fn mismatch(offer: &Offer, demand: &Demand) -> Option<String> {
+/// A publisher, as far as it matters for who reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered<'a> {
+    pub(crate) offer: &'a Offer,
+    pub(crate) type_name: &'a str,
+}
+
+/// A subscriber, as far as it matters for what it reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) demand: &'a Demand,
+    pub(crate) type_name: &'a str,
+    /// It takes what is offered.
+    pub(crate) observer: bool,
+}
+
+/// Why a publisher and a subscriber do not match, and what either side could change.
+pub(crate) fn mismatch(offered: Offered<'_>, wanted: Wanted<'_>) -> Option<String> {
+    let quality = || match wanted.observer {
+        true => None,
+        false => quality_mismatch(offered.offer, wanted.demand),
+    };
+    type_mismatch(offered.type_name, wanted.type_name).or_else(quality)
+}
+
+fn type_mismatch(sent: &str, expected: &str) -> Option<String> {
+    let sent = match (type_accepts(expected, sent), sent) {
+        (true, _) => return None,
+        (false, "") => "declares no type".to_owned(),
+        (false, sent) => format!("sends '{sent}'"),
+    };
+    Some(format!(
+        "the subscriber expects '{expected}' and the publisher {sent}: publish with that type, or subscribe with \
+         the publisher's or with none"
+    ))
+}
+
+fn quality_mismatch(offer: &Offer, demand: &Demand) -> Option<String> {
     if demand.reliable && !offer.reliable {
         return Some(
             "the subscriber demands reliable delivery and the publisher offers best effort: \
@@ -74,6 +110,9 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use rgaps_layout::MAX_TYPE_NAME;
+    use rgaps_session::MAX_REASON_BYTES;
 
     fn offer(depth: u32, reliable: bool, transient_local: bool) -> Offer {
         Offer {
@@ -84,27 +123,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_offer_meets_what_is_no_more_than_it() {
-        for (r, t) in [(false, false), (false, true), (true, false), (true, true)] {
-            for (reliable, transient_local) in
-                [(false, false), (false, true), (true, false), (true, true)]
-            {
-                for depth in [0, 3, 4, 5] {
-                    let demand = Demand {
-                        reliable,
-                        transient_local,
-                        depth,
-                    };
-                    let fits = (r || !reliable) && (t || !transient_local) && depth <= 4;
-                    assert_eq!(
-                        mismatch(&offer(4, r, t), &demand).is_none(),
-                        fits,
-                        "{demand:?}"
-                    );
-                }
+    /// What a pair comes to, by the rules as the documentation has them.
+    fn matches(offered: Offered<'_>, wanted: Wanted<'_>) -> bool {
+        let (offer, demand) = (offered.offer, wanted.demand);
+        let of_type = wanted.type_name.is_empty() || wanted.type_name == offered.type_name;
+        let kept = match offer.history {
+            History::KeepLast(n) => n,
+            History::KeepAll { messages, .. } => messages,
+        };
+        let of_quality = offer.reliable >= demand.reliable
+            && offer.transient_local >= demand.transient_local
+            && kept >= demand.depth;
+        of_type && (wanted.observer || of_quality)
+    }
+
+    proptest! {
+        #[test]
+        fn a_pair_matches_by_its_own_type_and_quality_alone(
+            (keeps, reliable, lasting) in (1u32..5, any::<bool>(), any::<bool>()),
+            (depth, demands, late, observer) in (0u32..6, any::<bool>(), any::<bool>(), any::<bool>()),
+            sent in prop::sample::select(vec!["", "image", "cloud"]),
+            expected in prop::sample::select(vec!["", "image", "cloud"]),
+        ) {
+            let offer = offer(keeps, reliable, lasting);
+            let demand = Demand { reliable: demands, transient_local: late, depth };
+            let offered = Offered { offer: &offer, type_name: sent };
+            let wanted = Wanted { demand: &demand, type_name: expected, observer };
+            let why = mismatch(offered, wanted);
+            prop_assert_eq!(why.is_none(), matches(offered, wanted), "{:?}", why);
+            if let Some(why) = why {
+                prop_assert!(why.contains("publish") && why.contains("subscribe"), "{}", why);
             }
         }
+    }
+
+    #[test]
+    fn the_longest_reason_fits() {
+        let long = |c: char| c.to_string().repeat(MAX_TYPE_NAME);
+        let why = type_mismatch(&long('a'), &long('b')).unwrap();
+        // With who the other one is.
+        assert!(why.len() + 100 < MAX_REASON_BYTES, "{}", why.len());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! answer, that is for ever: nothing is given out on a guess.
 
 use crate::engine::{Engine, Session, SessionId};
+use crate::membership::write_matches;
 use crate::mps::{numbers, DeadClient, Mps};
 use crate::refuse::bad;
 use crate::zone::Zone;
@@ -371,10 +372,12 @@ impl Zone {
             let Some(topic) = topic else { continue };
             let subscriber = topic.subscribers.iter_mut().find(|s| s.slot == slot);
             if let Some(subscriber) = subscriber {
+                subscriber.dead = true;
                 subscriber.demand.reliable = false;
                 subscriber.pool = None;
             }
             let view = self.control.topic(topic.region);
+            write_matches(&view, topic);
             view.elsewhere()
                 .store(topic.elsewhere_bits(), Ordering::Release);
             view.reliable()

@@ -72,7 +72,6 @@ impl Zone {
 
     fn load_topic(&mut self, index: u32, record: &TopicRecord) -> Option<Topic> {
         let name = text(&record.name, record.name_bytes)?;
-        let type_name = text(&record.type_name, record.type_bytes)?;
         let pool = (record.pool != NO_POOL).then_some(record.pool);
         let sound = record.state == RECORD_LIVE
             && record.topic_id != 0
@@ -87,7 +86,6 @@ impl Zone {
         let mut topic = Topic {
             index,
             name,
-            type_name,
             id: record.topic_id,
             region: record.region_offset,
             pool,
@@ -101,7 +99,7 @@ impl Zone {
             past: Counts::default(),
         };
         for (slot, record) in record.publishers.iter().enumerate() {
-            if let Some(publisher) = self.load_publisher(slot as u32, record) {
+            if let Some(publisher) = self.load_publisher(index, slot as u32, record) {
                 topic.starts[slot] = publisher.ring.start;
                 topic.publishers.push(publisher);
             }
@@ -109,12 +107,17 @@ impl Zone {
         for (slot, record) in record.subscribers.iter().enumerate() {
             topic
                 .subscribers
-                .extend(self.load_subscriber(slot as u32, record));
+                .extend(self.load_subscriber(index, slot as u32, record));
         }
         Some(topic)
     }
 
-    fn load_publisher(&mut self, slot: u32, record: &PublisherRecord) -> Option<Publisher> {
+    fn load_publisher(
+        &mut self,
+        topic: u32,
+        slot: u32,
+        record: &PublisherRecord,
+    ) -> Option<Publisher> {
         if !matches!(record.state, RECORD_LIVE | RECORD_ORPHAN) {
             return None;
         }
@@ -129,13 +132,20 @@ impl Zone {
             && record.start < SEQUENCE_END
             && (record.pool as usize) < self.pools.len()
             && record.region_offset % CONTROL_PAGE == 0;
-        if !sound || !self.control.reserve(record.region_offset, geometry.bytes()) {
+        let type_name = self
+            .registry
+            .publisher_type(topic, slot, record.type_bytes)
+            .ok()
+            .filter(|_| sound);
+        let reserved =
+            type_name.filter(|_| self.control.reserve(record.region_offset, geometry.bytes()));
+        let Some(type_name) = reserved else {
             tracing::error!(
                 slot,
                 "a publisher's record makes no sense; the publisher is given up"
             );
             return None;
-        }
+        };
         let client = self
             .clients
             .get(&record.client)
@@ -162,6 +172,8 @@ impl Zone {
             client_pid: client.map_or(0, |client| client.pid),
             incarnation: record.incarnation,
             offer: Publisher::offer_of(record),
+            type_name,
+            forgotten: Publisher::is_forgotten(record),
             ring: Ring {
                 region_offset: record.region_offset,
                 ring_capacity: record.ring_capacity,
@@ -176,11 +188,19 @@ impl Zone {
         })
     }
 
-    fn load_subscriber(&mut self, slot: u32, record: &SubscriberRecord) -> Option<Subscriber> {
+    fn load_subscriber(
+        &mut self,
+        topic: u32,
+        slot: u32,
+        record: &SubscriberRecord,
+    ) -> Option<Subscriber> {
         if record.state != RECORD_LIVE || record.incarnation == 0 {
             return None;
         }
         let demand = Subscriber::demand_of(record);
+        let type_name = self
+            .registry
+            .subscriber_type(topic, slot, record.type_bytes);
         // Without a client or a doorbell it is kept for now, so that its bits are cleared.
         let known = self.clients.contains_key(&record.client)
             && self
@@ -198,6 +218,10 @@ impl Zone {
             client,
             incarnation: record.incarnation,
             demand,
+            observer: Subscriber::is_observer(record),
+            // Of what type it is nobody knows: it reads nothing more.
+            dead: type_name.is_err(),
+            type_name: type_name.unwrap_or_default(),
             doorbell,
             pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),
             path: None,

@@ -7,7 +7,7 @@
 use crate::step::step;
 use rgaps_layout::{
     ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
-    TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
+    TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC, TYPE_NAME_BYTES,
 };
 use rgaps_session::ZoneId;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
@@ -64,17 +64,11 @@ const _: () = {
         PoolRecord::BYTES
             == 4 + 4 + 16 + 8 + 4 + 4 + rgaps_layout::MAX_SEGMENTS * SegmentRecord::BYTES
     );
-    assert!(PublisherRecord::BYTES == 4 * 2 + 8 * 2 + 4 * 2 + 8 + 4 * 4 + 8);
+    assert!(PublisherRecord::BYTES == 4 * 2 + 8 * 2 + 4 * 2 + 8 + 4 * 4 + 8 + 4 * 2);
     assert!(SubscriberRecord::BYTES == 4 * 2 + 8 + 4 * 4);
     assert!(
         offset_of!(TopicRecord, publishers)
-            == 4 * 2
-                + 8 * 2
-                + 4 * 2
-                + rgaps_layout::MAX_TOPIC_NAME
-                + 1
-                + rgaps_layout::MAX_TYPE_NAME
-                + 1
+            == 4 * 2 + 8 * 2 + 4 * 2 + rgaps_layout::MAX_TOPIC_NAME + 1
     );
     assert!(
         offset_of!(TopicRecord, subscribers)
@@ -213,6 +207,8 @@ impl Registry {
     pub(crate) fn clear_topic(&self, index: u32) -> io::Result<()> {
         let at = RegistryHeader::topic(index as usize);
         self.set_state(at, RECORD_FREE)?;
+        let (types, bytes) = RegistryHeader::types(index as usize);
+        punch(self.fd.as_fd(), types, bytes)?;
         punch(self.fd.as_fd(), at, size_of::<TopicRecord>() as u64)
     }
 
@@ -221,27 +217,24 @@ impl Registry {
         self.write(at, &pool.to_ne_bytes())
     }
 
-    /// Sets the type of a topic that had none: the name, then its length.
-    pub(crate) fn set_topic_type(&self, topic: u32, type_name: &str) -> io::Result<()> {
-        let at = RegistryHeader::topic(topic as usize);
-        self.write(
-            at + offset_of!(TopicRecord, type_name) as u64,
-            type_name.as_bytes(),
-        )?;
-        let bytes = type_name.len() as u32;
-        self.write(
-            at + offset_of!(TopicRecord, type_bytes) as u64,
-            &bytes.to_ne_bytes(),
-        )
-    }
-
     pub(crate) fn set_publisher(
         &self,
         topic: u32,
         slot: u32,
         record: &PublisherRecord,
+        type_name: &str,
     ) -> io::Result<()> {
+        let at = RegistryHeader::publisher_type(topic as usize, slot as usize);
+        self.write(at, type_name.as_bytes())?;
         self.publish(publisher_at(topic, slot), record)
+    }
+
+    /// The type name of a publisher, as long as its record says.
+    pub(crate) fn publisher_type(&self, topic: u32, slot: u32, bytes: u32) -> io::Result<String> {
+        self.type_name(
+            RegistryHeader::publisher_type(topic as usize, slot as usize),
+            bytes,
+        )
     }
 
     pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) -> io::Result<()> {
@@ -253,8 +246,29 @@ impl Registry {
         topic: u32,
         slot: u32,
         record: &SubscriberRecord,
+        type_name: &str,
     ) -> io::Result<()> {
+        let at = RegistryHeader::subscriber_type(topic as usize, slot as usize);
+        self.write(at, type_name.as_bytes())?;
         self.publish(subscriber_at(topic, slot), record)
+    }
+
+    /// The type name of a subscriber, as long as its record says.
+    pub(crate) fn subscriber_type(&self, topic: u32, slot: u32, bytes: u32) -> io::Result<String> {
+        self.type_name(
+            RegistryHeader::subscriber_type(topic as usize, slot as usize),
+            bytes,
+        )
+    }
+
+    fn type_name(&self, at: u64, bytes: u32) -> io::Result<String> {
+        let mut name = [0; TYPE_NAME_BYTES];
+        let name = name
+            .get_mut(..bytes as usize)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        self.read(at, name)?;
+        let name = std::str::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(name.to_owned())
     }
 
     pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) -> io::Result<()> {

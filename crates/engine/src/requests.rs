@@ -277,6 +277,7 @@ impl Engine {
         if let Some(pool) = seat.reads {
             self.notify_pool(session, zone_id, pool);
         }
+        self.tell_mismatches(zone_id, &seat.member);
         Ok(Answer::Joined {
             member: seat.member,
             grant: known.is_none().then_some(ZoneGrant {
@@ -287,7 +288,6 @@ impl Engine {
             topic_id: seat.topic_id,
             doorbell: seat.doorbell,
             ring: seat.ring,
-            type_name: seat.type_name,
             pool: seat.pool,
             reads: seat.reads,
         })
@@ -303,7 +303,9 @@ impl Engine {
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
         let (may, verb) = match wish.role {
             Role::Publisher(_) => (class.may_publish(credentials, groups), "publish to"),
-            Role::Subscriber(_) => (class.may_subscribe(credentials, groups), "subscribe to"),
+            Role::Subscriber(_) | Role::Observer(_) => {
+                (class.may_subscribe(credentials, groups), "subscribe to")
+            }
         };
         if !may {
             return Err(refuse(

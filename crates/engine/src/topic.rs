@@ -2,19 +2,25 @@
 
 use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
-    MAX_SUBSCRIBERS, MAX_TOPIC_NAME, MAX_TYPE_NAME, RECORD_LIVE, RECORD_ORPHAN,
+    MAX_SUBSCRIBERS, MAX_TOPIC_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
 use rgaps_session::{CameOver, Demand, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
 
+/// The type of a topic in listings whose members name different ones.
+const SEVERAL_TYPES: &str = "several";
 /// `TopicRecord::pool` while no one has named a domain.
 pub(crate) const NO_POOL: u32 = u32::MAX;
 
 const RELIABLE: u32 = 1;
 const TRANSIENT_LOCAL: u32 = 2;
 const KEEP_ALL: u32 = 4;
+/// Of a subscriber.
+const OBSERVER: u32 = 8;
+/// Of a publisher.
+const FORGOTTEN: u32 = 8;
 /// Where `qos_flags` has the number of the path that is required.
 const REQUIRE_SHIFT: u32 = 4;
 const REQUIRE_MASK: u32 = 7;
@@ -53,6 +59,10 @@ pub(crate) struct Publisher {
     pub(crate) client_pid: u32,
     pub(crate) incarnation: u64,
     pub(crate) offer: Offer,
+    /// Of its messages; empty: any.
+    pub(crate) type_name: String,
+    /// Of an orphan: late joiners get nothing of its history any more.
+    pub(crate) forgotten: bool,
     pub(crate) ring: Ring,
     /// 0 once it is an orphan.
     pub(crate) doorbell: u32,
@@ -78,6 +88,11 @@ impl Publisher {
     /// Whether it is an orphan of whose messages some wait for a living process.
     pub(crate) fn has_pending_points(&self) -> bool {
         matches!(self.owner, Owner::Orphan(orphan) if orphan.pending > 0)
+    }
+
+    /// Whether late joiners begin with its history.
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.offer.transient_local && !self.forgotten
     }
 
     pub(crate) fn is_of(&self, client: u32) -> bool {
@@ -106,10 +121,18 @@ impl Publisher {
             pool: self.pool,
             qos_flags: flags(self.offer.reliable, self.offer.transient_local)
                 | keep_all
+                | u32::from(self.forgotten) * FORGOTTEN
                 | require_bits(self.require)
                 | self.offer.loans << NUMBER_SHIFT,
             max_bytes,
+            type_bytes: self.type_name.len() as u32,
+            reserved: 0,
         }
+    }
+
+    /// Whether a record's history was forgotten.
+    pub(crate) fn is_forgotten(record: &PublisherRecord) -> bool {
+        record.qos_flags & FORGOTTEN != 0
     }
 
     /// The promise that a record stands for.
@@ -137,6 +160,12 @@ pub(crate) struct Subscriber {
     pub(crate) client: u32,
     pub(crate) incarnation: u64,
     pub(crate) demand: Demand,
+    /// It takes every publisher of its type, whatever that offers.
+    pub(crate) observer: bool,
+    /// The type that it expects; empty: any.
+    pub(crate) type_name: String,
+    /// Its process has ended, but work of its may still run on a GPU: it reads nothing more.
+    pub(crate) dead: bool,
     pub(crate) doorbell: u32,
     /// Where it reads; none: where the messages are.
     pub(crate) pool: Option<u32>,
@@ -156,11 +185,17 @@ impl Subscriber {
             incarnation: self.incarnation,
             doorbell: self.doorbell,
             qos_flags: flags(self.demand.reliable, self.demand.transient_local)
+                | u32::from(self.observer) * OBSERVER
                 | require_bits(self.require)
                 | self.demand.depth << NUMBER_SHIFT,
             pool: self.pool.map_or(0, |pool| pool + 1),
-            reserved: 0,
+            type_bytes: self.type_name.len() as u32,
         }
+    }
+
+    /// Whether a record is an observer's.
+    pub(crate) fn is_observer(record: &SubscriberRecord) -> bool {
+        record.qos_flags & OBSERVER != 0
     }
 
     /// The demand that a record stands for.
@@ -170,6 +205,16 @@ impl Subscriber {
             transient_local: record.qos_flags & TRANSIENT_LOCAL != 0,
             depth: record.qos_flags >> NUMBER_SHIFT,
         }
+    }
+}
+
+/// The only name among some that are not empty.
+fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> &'a str {
+    let mut named = names.filter(|name| !name.is_empty());
+    let first = named.next().unwrap_or_default();
+    match named.all(|name| name == first) {
+        true => first,
+        false => SEVERAL_TYPES,
     }
 }
 
@@ -200,7 +245,6 @@ pub(crate) struct Quarantined {
 pub(crate) struct Topic {
     pub(crate) index: u32,
     pub(crate) name: String,
-    pub(crate) type_name: String,
     pub(crate) id: u64,
     /// Offset of its region in the control segment.
     pub(crate) region: u64,
@@ -298,6 +342,16 @@ impl Topic {
         elsewhere.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
     }
 
+    /// The type of the topic's publishers, or of its subscribers if those name none.
+    pub(crate) fn type_name(&self) -> &str {
+        let sent = self.publishers.iter().map(|p| p.type_name.as_str());
+        let expected = self.subscribers.iter().map(|s| s.type_name.as_str());
+        match one_of(sent) {
+            "" => one_of(expected),
+            type_name => type_name,
+        }
+    }
+
     /// Whether a subscriber reads in this pool, for which publishers make copies there.
     pub(crate) fn is_read_in(&self, pool: u32) -> bool {
         self.subscribers.iter().any(|s| s.pool == Some(pool))
@@ -346,14 +400,12 @@ impl Topic {
             topic_id: self.id,
             region_offset: self.region,
             pool: self.pool.unwrap_or(NO_POOL),
-            type_bytes: self.type_name.len() as u32,
+            reserved: 0,
             name: [0; MAX_TOPIC_NAME + 1],
-            type_name: [0; MAX_TYPE_NAME + 1],
             publishers: [PublisherRecord::default(); MAX_PUBLISHERS],
             subscribers: [SubscriberRecord::default(); MAX_SUBSCRIBERS],
         };
         record.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
-        record.type_name[..self.type_name.len()].copy_from_slice(self.type_name.as_bytes());
         record
     }
 }

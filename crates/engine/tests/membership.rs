@@ -1,11 +1,10 @@
-//! Joining and leaving: who fits with whom, and what is shared when.
+//! Joining and leaving, and what is shared when.
 
 mod support;
 
 use rgaps_layout::{Domain, GRANULE_BYTES, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_session::{
-    AccessRule, Answer, Config, Demand, History, Notice, Offer, Principal, RefusalCode, Request,
-    Role,
+    AccessRule, Answer, Config, History, Notice, Offer, Principal, RefusalCode, Request, Role,
 };
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Message, Start};
@@ -52,79 +51,15 @@ fn either_side_comes_first() {
 }
 
 #[test]
-fn who_does_not_fit_is_told_why() {
-    let mut world = World::new();
-    let (mut a, mut b) = (world.client("left camera"), world.client("b"));
-    let demand = |reliable, transient_local, depth| {
-        Role::Subscriber(Demand {
-            reliable,
-            transient_local,
-            depth,
-        })
-    };
-    world.join(&mut a, "t", Role::Publisher(offer(4, false, false)));
-    for role in [
-        demand(true, false, 0),
-        demand(false, true, 0),
-        demand(false, false, 5),
-    ] {
-        let refusal = world.try_join(&mut b, wish("t", role)).unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::QosIncompatible);
-        assert!(refusal.message.contains("'left camera'"), "{refusal}");
-    }
-    world.join(&mut b, "t", demand(false, false, 4));
-    // And the other way round.
-    world.join(&mut b, "u", demand(true, true, 8));
-    for bad in [
-        offer(7, true, true),
-        offer(8, false, true),
-        offer(8, true, false),
-    ] {
-        let refusal = world
-            .try_join(&mut a, wish("u", Role::Publisher(bad)))
-            .unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::QosIncompatible);
-        assert!(refusal.message.contains("'b'"), "{refusal}");
-    }
-    world.join(&mut a, "u", Role::Publisher(offer(8, true, true)));
-}
-
-#[test]
-fn the_first_type_and_the_first_publishers_domain_stick() {
+fn the_first_publishers_domain_sticks() {
     let mut world = World::new();
     let mut a = world.client("a");
-    let join = |type_name: &str, domain| Request::Join {
-        topic: "t".into(),
-        type_name: type_name.into(),
-        domain,
-        role: best_effort(),
-        require: None,
-        came_over: None,
-    };
+    let join = |domain| wish_in("t", best_effort(), domain);
     assert_eq!(
-        world.try_join(&mut a, join("", None)).unwrap().type_name,
-        ""
-    );
-    assert_eq!(
-        world
-            .try_join(&mut a, join("Image", None))
-            .unwrap()
-            .type_name,
-        "Image"
-    );
-    assert_eq!(
-        world.try_join(&mut a, join("", None)).unwrap().type_name,
-        "Image"
-    );
-    assert_eq!(
-        world.refused(&a, join("Text", None)),
-        RefusalCode::TypeMismatch
-    );
-    assert_eq!(
-        world.refused(&a, join("", Some(gpu(GPUS + 1)))),
+        world.refused(&a, join(Some(gpu(GPUS + 1)))),
         RefusalCode::DomainUnavailable
     );
-    let reads = world.try_join(&mut a, join("", Some(gpu(2)))).unwrap();
+    let reads = world.try_join(&mut a, join(Some(gpu(2)))).unwrap();
     assert_eq!(reads.pool, None, "where subscribers read does not matter");
     assert_eq!(world.topics(&a)[0].domain, None);
     let publish = |domain| wish_in("t", volatile(), domain);

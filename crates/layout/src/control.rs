@@ -162,8 +162,14 @@ pub struct PublisherSlot {
     pub doorbell: u32,
     /// The daemon adds one when the publisher should look for blocks that a dead holder freed.
     pub sweep: u32,
-    /// Padding.
-    pub reserved0: [u64; 2],
+    /// Subscriber slots that match the publisher: it waits for, wakes, copies for and counts these, and
+    /// only these read it. Written by the daemon: whole before `incarnation`, a subscriber's bit before
+    /// the subscriber is in any mask of the topic.
+    pub matched: u64,
+    /// How many subscribers do not match the publisher, observers left out. Written by the daemon.
+    pub mismatched: u32,
+    /// 1 if the publisher keeps its history for late joiners. Written by the daemon, before `incarnation`.
+    pub transient_local: u32,
 
     /// Sequence number of the next message. Written by the publisher.
     pub head: u64,
@@ -194,8 +200,8 @@ pub struct SubscriberSlot {
     /// How many subscribers on other hosts it stands for, plus 1; 0: none, it is one itself. Written by
     /// the daemon.
     pub stands_for: u32,
-    /// Padding.
-    pub reserved4: u32,
+    /// How many publishers do not match the subscriber. Written by the daemon.
+    pub mismatched: u32,
     /// Padding.
     pub reserved0: [u64; 5],
 
@@ -218,6 +224,10 @@ pub struct SubscriberSlot {
     /// Sequence number that the subscriber reads next, per publisher slot. A reliable
     /// subscriber's cursor holds the publisher back.
     pub cursors: [u64; MAX_PUBLISHERS],
+
+    /// Messages of former publishers of each slot that did not match the subscriber: it passes them
+    /// over, and has not missed them. Written by the daemon when such a publisher ends.
+    pub passed_over: [u64; MAX_PUBLISHERS],
 }
 
 /// A topic. Created by the daemon at the first join from either side.
@@ -412,12 +422,15 @@ const _: () = {
     assert!(offset_of!(PublisherSlot, state) == 36);
     assert!(offset_of!(PublisherSlot, doorbell) == 40);
     assert!(offset_of!(PublisherSlot, sweep) == 44);
+    assert!(offset_of!(PublisherSlot, matched) == 48);
+    assert!(offset_of!(PublisherSlot, mismatched) == 56);
+    assert!(offset_of!(PublisherSlot, transient_local) == 60);
     assert!(offset_of!(PublisherSlot, head) == 64);
     assert!(offset_of!(PublisherSlot, tail) == 72);
     assert!(offset_of!(PublisherSlot, wants_blocks) == 80);
     assert!(offset_of!(PublisherSlot, blocks_used) == 84);
     assert!(offset_of!(PublisherSlot, published_bytes) == 88);
-    assert!(size_of::<SubscriberSlot>() == 256);
+    assert!(size_of::<SubscriberSlot>() == 384);
     assert!(offset_of!(SubscriberSlot, doorbell) == 8);
     assert!(offset_of!(SubscriberSlot, seen_epoch) == 64);
     assert!(offset_of!(SubscriberSlot, received) == 72);
@@ -425,7 +438,9 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, held) == 88);
     assert!(offset_of!(SubscriberSlot, pool) == 12);
     assert!(offset_of!(SubscriberSlot, stands_for) == 16);
+    assert!(offset_of!(SubscriberSlot, mismatched) == 20);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
+    assert!(offset_of!(SubscriberSlot, passed_over) == 256);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);
     assert!(offset_of!(TopicRegion, publishers) == 24);
     assert!(offset_of!(TopicRegion, subscribers) == 32);
@@ -437,7 +452,7 @@ const _: () = {
     assert!(offset_of!(TopicRegion, publisher) == 256);
     assert!(offset_of!(TopicRegion, subscriber) == 256 + 128 * MAX_PUBLISHERS);
     assert!(
-        offset_of!(TopicRegion, letting_go) == 256 + 128 * MAX_PUBLISHERS + 256 * MAX_SUBSCRIBERS
+        offset_of!(TopicRegion, letting_go) == 256 + 128 * MAX_PUBLISHERS + 384 * MAX_SUBSCRIBERS
     );
     assert!(
         size_of::<TopicRegion>()

@@ -17,6 +17,7 @@ mod dtype;
 mod limits;
 mod metadata;
 mod registry;
+mod tensor_type;
 
 pub use control::{
     BlockEntry, ControlHeader, Doorbell, LettingGo, PoolCounts, PublisherRegion, PublisherSlot,
@@ -39,5 +40,6 @@ pub use metadata::{
 };
 pub use registry::{
     ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
-    TopicRecord, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC,
+    TopicRecord, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC, TYPE_NAME_BYTES,
 };
+pub use tensor_type::{type_accepts, TensorType, TensorTypeError};

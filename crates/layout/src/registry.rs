@@ -8,7 +8,9 @@
 //! ```text
 //! RegistryHeader | ClientRecord[MAX_CLIENTS] | PoolRecord[MAX_POOLS] | TopicRecord[MAX_TOPICS]
 //! | granule owners: u32[MAX_POOLS][MAX_GRANULES]
+//! | type names: [[u8; TYPE_NAME_BYTES]; MAX_PUBLISHERS + MAX_SUBSCRIBERS][MAX_TOPICS], whole pages per topic
 //! ```
+//! A member's type name is written before its record, which says how long it is.
 //! A granule's owner is 0, or `1 + topic index * MAX_PUBLISHERS + publisher slot`.
 
 use crate::{
@@ -26,6 +28,12 @@ pub const RECORD_FREE: u32 = 0;
 pub const RECORD_LIVE: u32 = 1;
 /// `state` of a publisher that left or died while its history is kept.
 pub const RECORD_ORPHAN: u32 = 2;
+
+/// Bytes of a member's type name in the registry.
+pub const TYPE_NAME_BYTES: usize = MAX_TYPE_NAME + 1;
+/// Bytes of the type names of one topic's members.
+const TOPIC_TYPES_BYTES: u64 =
+    (((MAX_PUBLISHERS + MAX_SUBSCRIBERS) * TYPE_NAME_BYTES) as u64).next_multiple_of(4096);
 
 /// Start of a registry.
 #[repr(C, align(4096))]
@@ -100,10 +108,13 @@ pub struct PublisherRecord {
     pub depth: u32,
     pub doorbell: u32,
     pub pool: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
+    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bit 3 its history is forgotten, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
     pub qos_flags: u32,
     /// Of a keep-all log; 0 without.
     pub max_bytes: u64,
+    /// Of its type name.
+    pub type_bytes: u32,
+    pub reserved: u32,
 }
 
 /// A subscriber of a topic.
@@ -115,11 +126,12 @@ pub struct SubscriberRecord {
     pub client: u32,
     pub incarnation: u64,
     pub doorbell: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bits 4 to 6 the path that is required; from bit 8 on the history that is demanded.
+    /// Bit 0 reliable, bit 1 transient-local, bit 3 an observer, bits 4 to 6 the path that is required; from bit 8 on the history that is demanded.
     pub qos_flags: u32,
     /// As `SubscriberSlot::pool`.
     pub pool: u32,
-    pub reserved: u32,
+    /// Of its type name.
+    pub type_bytes: u32,
 }
 
 /// A topic.
@@ -133,9 +145,8 @@ pub struct TopicRecord {
     pub region_offset: u64,
     /// Pool of the topic's domain, or `u32::MAX` while no one has named a domain.
     pub pool: u32,
-    pub type_bytes: u32,
+    pub reserved: u32,
     pub name: [u8; MAX_TOPIC_NAME + 1],
-    pub type_name: [u8; MAX_TYPE_NAME + 1],
     pub publishers: [PublisherRecord; MAX_PUBLISHERS],
     pub subscribers: [SubscriberRecord; MAX_SUBSCRIBERS],
 }
@@ -159,8 +170,21 @@ impl RegistryHeader {
     pub const fn granule(pool: usize, granule: usize) -> u64 {
         Self::topic(MAX_TOPICS) + ((pool * MAX_GRANULES + granule) * 4) as u64
     }
+    /// Where the type names of a topic's members are, and how many bytes there are for them.
+    pub const fn types(topic: usize) -> (u64, u64) {
+        let first = Self::granule(MAX_POOLS, 0).next_multiple_of(4096);
+        (first + topic as u64 * TOPIC_TYPES_BYTES, TOPIC_TYPES_BYTES)
+    }
+    /// Offset of the type name of the publisher in that slot of a topic.
+    pub const fn publisher_type(topic: usize, slot: usize) -> u64 {
+        Self::types(topic).0 + (slot * TYPE_NAME_BYTES) as u64
+    }
+    /// Offset of the type name of the subscriber in that slot of a topic.
+    pub const fn subscriber_type(topic: usize, slot: usize) -> u64 {
+        Self::publisher_type(topic, MAX_PUBLISHERS + slot)
+    }
     /// Bytes of a registry.
     pub const fn bytes() -> u64 {
-        Self::granule(MAX_POOLS, 0).next_multiple_of(4096)
+        Self::types(MAX_TOPICS).0
     }
 }

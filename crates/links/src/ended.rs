@@ -91,6 +91,7 @@ mod tests {
                 transient_local: false,
                 loans: 1,
             },
+            type_name: String::new(),
             way: Vec::new(),
             carry: carry.iter().map(|host| (*host).to_owned()).collect(),
         }
@@ -100,7 +101,6 @@ mod tests {
         Stream {
             number,
             topic: "t".to_owned(),
-            type_name: String::new(),
             publishers: publishers.iter().map(|of| source(*of, &["c"])).collect(),
             resumed: false,
             read: Ok(()),

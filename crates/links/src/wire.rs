@@ -163,8 +163,6 @@ pub struct Stream {
     pub number: u64,
     /// The topic.
     pub topic: String,
-    /// Its type.
-    pub type_name: String,
     /// Who publishes.
     pub publishers: Vec<Source>,
     /// The topic went there before, until the host was given up: what was published meanwhile never comes.
@@ -180,6 +178,8 @@ pub struct Source {
     pub publisher: u64,
     /// What is promised.
     pub offer: Offer,
+    /// The type of its messages; empty: any.
+    pub type_name: String,
     /// The hosts that they came through, without the one that says so; its own host is the first.
     pub way: Way,
     /// The hosts that they are to be carried on to.
@@ -190,6 +190,7 @@ impl Source {
     fn check(&self) -> bool {
         let mut hosts = self.way.iter().chain(&self.carry);
         self.way.len() < MAX_HOPS
+            && self.type_name.len() <= MAX_TEXT
             && self.carry.len() <= MAX_REMOTE_HOSTS
             && hosts.all(|host| is_host(host))
     }
@@ -230,7 +231,6 @@ impl Said {
             Said::Stream(stream) => {
                 check_topic_name(&stream.topic)?;
                 if stream.number == SAID
-                    || stream.type_name.len() > MAX_TEXT
                     || stream.publishers.len() > MAX_PUBLISHERS
                     || !stream.publishers.iter().all(Source::check)
                     || !fits(&stream.read)
@@ -379,11 +379,11 @@ mod tests {
         Said::Stream(Stream {
             number,
             topic: topic.to_owned(),
-            type_name: "t".to_owned(),
             publishers: (0..publishers)
                 .map(|publisher| Source {
                     publisher: publisher as u64,
                     offer,
+                    type_name: "t".to_owned(),
                     way: vec!["a".to_owned(), "b".to_owned()],
                     carry: vec!["d".to_owned()],
                 })

@@ -39,6 +39,7 @@ fn seeds() -> Vec<Vec<u8>> {
             transient_local: false,
             loans: 1,
         },
+        type_name: "image".to_owned(),
         way: vec!["a".to_owned(), "b".to_owned()],
         carry: vec!["d".to_owned()],
     };
@@ -46,7 +47,6 @@ fn seeds() -> Vec<Vec<u8>> {
         Said::Stream(Stream {
             number: 9,
             topic: topic.clone(),
-            type_name: "image".to_owned(),
             publishers: vec![source],
             resumed: true,
             read: Err("no network card".to_owned()),

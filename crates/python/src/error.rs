@@ -57,9 +57,7 @@ impl IntoPyErr for ClientError {
 fn refused(code: RefusalCode) -> &'static str {
     match code {
         RefusalCode::NotPermitted => "NotPermitted",
-        RefusalCode::TypeMismatch => "TypeMismatch",
         RefusalCode::DomainMismatch => "DomainMismatch",
-        RefusalCode::QosIncompatible => "QosIncompatible",
         RefusalCode::PathTooSlow => "PathTooSlow",
         RefusalCode::LimitReached => "LimitReached",
         RefusalCode::PoolFull => "PoolFull",
@@ -106,6 +104,7 @@ impl IntoPyErr for PublishError {
             PublishError::Client(error) => return error.into_py_err(),
             PublishError::HeldBack { .. } => "HeldBack",
             PublishError::LoanLost(_) => "LoanLost",
+            PublishError::TypeMismatch { .. } => "TypeMismatch",
             PublishError::Argument(_) => "InvalidArgument",
             PublishError::Pool(_) => "SystemFailure",
             _ => "Error",

@@ -1,6 +1,5 @@
 //! Callbacks.
 
-use crate::declared::Declared;
 use crate::error::IntoPyErr;
 use crate::sample;
 use pyo3::prelude::*;
@@ -34,7 +33,7 @@ impl Running {
 pub(crate) fn start(
     py: Python<'_>,
     subscriber: rgaps::Subscriber,
-    (topic, declared): (Arc<str>, Option<Arc<Declared>>),
+    topic: Arc<str>,
     callback: Py<PyAny>,
     on_error: Option<Py<PyAny>>,
 ) -> PyResult<Arc<Running>> {
@@ -43,7 +42,7 @@ pub(crate) fn start(
         let _ = Python::try_attach(|py| {
             let outcome = outcome
                 .map_err(IntoPyErr::into_py_err)
-                .and_then(|sample| sample::wrap_checked(py, sample, &topic, declared.as_deref()));
+                .and_then(|sample| sample::wrap(py, sample, &topic));
             let called = match (outcome, &on_error) {
                 (Ok(sample), _) => callback.call1(py, (sample,)),
                 (Err(error), Some(on_error)) => on_error.call1(py, (error.into_value(py),)),

@@ -1,6 +1,6 @@
 //! Nodes.
 
-use crate::declared::Declared;
+use crate::declared;
 use crate::device;
 use crate::error::{invalid, IntoPyErr};
 use crate::framework::Framework;
@@ -15,6 +15,7 @@ use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{Config, Environment};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -125,13 +126,29 @@ fn type_name(
     shape: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
     let dtype = dtype.map(crate::dtype::of_object).transpose()?;
-    match Declared::of(dtype, shape)? {
+    match declared::of(dtype, shape)? {
         None => Ok(name.to_owned()),
         Some(declared) if name.is_empty() => Ok(declared.to_string()),
         Some(_) => Err(invalid(
             "a topic's type is either a name or a dtype with a shape, not both",
         )),
     }
+}
+
+/// Tells whoever has joined a topic of members that were there and do not match.
+fn warn_of_mismatches(
+    py: Python<'_>,
+    topic: &str,
+    (count, what): (u32, &str),
+    reasons: &[String],
+) -> PyResult<()> {
+    let mut text = format!("{count} {what}(s) of topic '{topic}' do not match");
+    for reason in reasons {
+        text += &format!("; {reason}");
+    }
+    let category = py.import("rgaps._errors")?.getattr("MismatchWarning")?;
+    let text = CString::new(text).map_err(|error| invalid(error.to_string()))?;
+    PyErr::warn(py, &category, &text, 1)
 }
 
 fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
@@ -230,8 +247,9 @@ impl Node {
     }
 
     /// A publisher of ``topic``. Times are in seconds, None is for ever.
-    /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the topic's
-    /// messages, which then is a text like ``float16[3,*,*]``; ``type`` is any other name.
+    /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the messages, which
+    /// then is a text like ``float16[3,*,*]``; ``type`` is any other name. Each message is checked against it,
+    /// and subscribers that declare a type read only publishers whose messages are all of it.
     /// ``require`` names the slowest path to subscribers that will do, from ``"tcp"`` over
     /// ``"rdma"``, ``"gpudirect"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
     /// with `PathTooSlow`. Hosts that are reached by a slower one get nothing.
@@ -284,8 +302,13 @@ impl Node {
         let publisher = py
             .detach(|| builder.create())
             .map_err(IntoPyErr::into_py_err)?;
+        let unmatched = publisher.mismatched();
+        if unmatched > 0 {
+            let reasons = py.detach(|| publisher.mismatches()).unwrap_or_default();
+            warn_of_mismatches(py, topic, (unmatched, "subscriber"), &reasons)?;
+        }
         Ok(Publisher::new(Sender {
-            declared: Declared::parse(publisher.type_name()).map(Arc::new),
+            declared: publisher.type_name().parse().ok().map(Arc::new),
             framework,
             publisher,
             deadline,
@@ -296,8 +319,8 @@ impl Node {
     /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
     /// joined: None, ``"latest"``, a number of messages, or ``"all"`` that are kept, over all publishers
     /// in the order of publishing.
-    /// ``type``, ``dtype`` and ``shape`` are as for a publisher: all members must declare the same,
-    /// or nothing. ``require`` is the slowest path from publishers that will do, as for a publisher.
+    /// ``type``, ``dtype`` and ``shape`` are as for a publisher: publishers of another type, or of
+    /// none, do not match (see ``mismatched``). ``require`` is the slowest path from publishers that will do, as for a publisher.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
         late=None, depth=0, max_held=64, spin=20e-6, require=None))]
     #[allow(clippy::too_many_arguments)] // they are keywords
@@ -336,12 +359,12 @@ impl Node {
         let subscriber = py
             .detach(|| builder.create())
             .map_err(IntoPyErr::into_py_err)?;
-        let declared = Declared::parse(subscriber.type_name()).map(Arc::new);
-        Ok(Subscriber::new(Receiver {
-            subscriber,
-            node,
-            declared,
-        }))
+        let unmatched = subscriber.mismatched();
+        if unmatched > 0 {
+            let reasons = py.detach(|| subscriber.mismatches()).unwrap_or_default();
+            warn_of_mismatches(py, topic, (unmatched, "publisher"), &reasons)?;
+        }
+        Ok(Subscriber::new(Receiver { subscriber, node }))
     }
 
     /// How the daemon is.

@@ -1,6 +1,6 @@
 //! Publishers.
 
-use crate::declared::Declared;
+use crate::declared;
 use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
@@ -10,7 +10,7 @@ use crate::source::{self, Source};
 use crate::wait::{in_slices, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use rgaps::{DType, LoanError, PublishError, Stream};
+use rgaps::{DType, LoanError, PublishError, Stream, TensorType};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,21 +22,26 @@ pub(crate) struct Sender {
     /// None: for ever.
     pub(crate) deadline: Option<Duration>,
     pub(crate) loan_timeout: Option<Duration>,
-    /// The topic's type, where that is a tensor's.
-    pub(crate) declared: Option<Arc<Declared>>,
+    /// The type of its messages, where that is a tensor's.
+    pub(crate) declared: Option<Arc<TensorType>>,
     /// Whose element type it was declared with.
     pub(crate) framework: Framework,
 }
 
 impl Sender {
-    /// An error unless the message is of the topic's type.
+    /// An error unless the message is of the declared type.
     pub(crate) fn check_declared(
         &self,
         which: &str,
         tensor: Option<(DType, &[u64])>,
     ) -> PyResult<()> {
         match &self.declared {
-            Some(declared) => declared.check(self.publisher.topic(), || which.to_owned(), tensor),
+            Some(declared) => declared::check(
+                declared,
+                self.publisher.topic(),
+                || which.to_owned(),
+                tensor,
+            ),
             None => Ok(()),
         }
     }
@@ -187,7 +192,7 @@ impl Publisher {
         &self.topic
     }
 
-    /// The type of the topic's messages; empty while nobody has named one.
+    /// The type of its messages; empty: any.
     #[getter]
     fn r#type(&self) -> &str {
         &self.type_name
@@ -205,14 +210,28 @@ impl Publisher {
         !self.sender.is_open()
     }
 
-    /// Subscribers of the topic now.
+    /// Subscribers on this host that do not match this publisher, and get none of its messages: they expect
+    /// another type, or demand what it does not offer.
+    #[getter]
+    fn mismatched(&self) -> PyResult<u32> {
+        Ok(self.sender.get()?.publisher.mismatched())
+    }
+
+    /// Why they do not match: a text each, of the first few.
+    fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let sender = self.sender.get()?;
+        let reasons = py.detach(|| sender.publisher.mismatches());
+        reasons.map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Subscribers that match this publisher now, those on other hosts included.
     #[getter]
     fn subscribers(&self) -> PyResult<u32> {
         Ok(self.sender.get()?.publisher.subscribers())
     }
 
     /// A block for an array of this shape, to be filled and published. Shape and element type are
-    /// by default those that the topic was declared with. ``strides`` are bytes from one element
+    /// by default those that this publisher was declared with. ``strides`` are bytes from one element
     /// to the next per dimension, as numpy counts them; without them the order is row-major.
     ///
     /// The with statement over the loan gives a tensor of torch where ``dtype`` is torch's, an
@@ -230,13 +249,15 @@ impl Publisher {
         let declared = sender.declared.as_deref();
         let (dtype, framework) = match (dtype, declared) {
             (Some(dtype), _) => (crate::dtype::of_object(dtype)?, Framework::of(dtype)?),
-            (None, Some(declared)) => (declared.dtype, sender.framework),
+            (None, Some(declared)) => (declared.dtype(), sender.framework),
             (None, None) => (DType::U8, Framework::Any),
         };
         let shape = match shape {
             Some(shape) => self::shape(shape)?,
-            None => declared.and_then(Declared::whole_shape).ok_or_else(|| {
-                invalid("a loan without a shape needs a topic that is declared with a whole one")
+            None => declared.and_then(TensorType::whole_shape).ok_or_else(|| {
+                invalid(
+                    "a loan without a shape needs a publisher that is declared with a whole one",
+                )
             })?,
         };
         sender.check_declared("the loan", Some((dtype, &shape)))?;

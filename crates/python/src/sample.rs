@@ -1,7 +1,6 @@
 //! Received messages.
 
 use crate::buffer::{with_buffer, Exporter, View};
-use crate::declared::Declared;
 use crate::error::{closed, IntoPyErr};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Held, Owner};
@@ -79,23 +78,6 @@ pub(crate) fn wrap<'py>(
     let class = class(py)?;
     NEXT.with(|next| next.replace(Some(base)));
     class.call0()
-}
-
-/// The same, or an error if the message is not of the topic's type.
-pub(crate) fn wrap_checked<'py>(
-    py: Python<'py>,
-    sample: rgaps::Sample,
-    topic: &Arc<str>,
-    declared: Option<&Declared>,
-) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(declared) = declared {
-        let tensor = sample.tensor();
-        let tensor = tensor.map(|t| (t.dtype, &t.shape[..usize::from(t.ndim)]));
-        let typed = tensor.filter(|(dtype, _)| dtype.is_typed());
-        let which = || format!("message {}", sample.sequence());
-        declared.check(topic, which, typed)?;
-    }
-    wrap(py, sample, topic)
 }
 
 impl SampleBase {

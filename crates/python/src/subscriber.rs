@@ -1,6 +1,5 @@
 //! Subscribers.
 
-use crate::declared::Declared;
 use crate::error::{raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
 use crate::listener::{self, Listener};
@@ -18,8 +17,6 @@ use std::time::Duration;
 pub(crate) struct Receiver {
     pub(crate) subscriber: rgaps::Subscriber,
     pub(crate) node: rgaps::Node,
-    /// The topic's type, where that is a tensor's.
-    pub(crate) declared: Option<Arc<Declared>>,
 }
 
 /// A subscriber of one topic. Make one with `Node.subscriber` or `rgaps.subscriber`.
@@ -27,7 +24,6 @@ pub(crate) struct Receiver {
 pub(crate) struct Subscriber {
     receiver: Handle<Receiver>,
     topic: Arc<str>,
-    declared: Option<Arc<Declared>>,
     listeners: Mutex<Vec<Arc<listener::Running>>>,
     /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
     waiters: Mutex<Vec<Py<PyAny>>>,
@@ -41,7 +37,6 @@ impl Subscriber {
     pub(crate) fn new(receiver: Receiver) -> Subscriber {
         Subscriber {
             topic: receiver.subscriber.topic().into(),
-            declared: receiver.declared.clone(),
             receiver: Handle::new("subscriber", receiver),
             listeners: Mutex::default(),
             waiters: Mutex::default(),
@@ -53,7 +48,7 @@ impl Subscriber {
     }
 
     fn wrap<'py>(&self, py: Python<'py>, sample: rgaps::Sample) -> PyResult<Bound<'py, PyAny>> {
-        sample::wrap_checked(py, sample, &self.topic, self.declared.as_deref())
+        sample::wrap(py, sample, &self.topic)
     }
 
     fn receive(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<rgaps::Sample>> {
@@ -73,6 +68,24 @@ impl Subscriber {
     }
 }
 
+impl Subscriber {
+    /// Nothing came in time: perhaps since publishers do not match.
+    fn timed_out(&self, py: Python<'_>) -> PyErr {
+        let mut text = RecvError::TimedOut(self.topic.to_string()).to_string();
+        if let Ok(receiver) = self.receiver.get() {
+            let mismatched = receiver.subscriber.mismatched();
+            if mismatched > 0 {
+                text += &format!("; {mismatched} publisher(s) do not match");
+                let reasons = py.detach(|| receiver.subscriber.mismatches());
+                for reason in reasons.unwrap_or_default() {
+                    text += &format!("; {reason}");
+                }
+            }
+        }
+        raise("TimedOut", text)
+    }
+}
+
 #[pymethods]
 impl Subscriber {
     /// Name of the topic.
@@ -81,7 +94,7 @@ impl Subscriber {
         &self.topic
     }
 
-    /// The type of the topic's messages; empty if nobody had named one when this joined.
+    /// The type that it expects; empty: any.
     #[getter]
     fn r#type(&self) -> PyResult<String> {
         Ok(self.receiver.get()?.subscriber.type_name().to_owned())
@@ -91,6 +104,20 @@ impl Subscriber {
     #[getter]
     fn closed(&self) -> bool {
         !self.receiver.is_open()
+    }
+
+    /// Publishers that do not match this subscriber, which gets none of their messages: they publish another
+    /// type, or do not offer what it demands.
+    #[getter]
+    fn mismatched(&self) -> PyResult<u32> {
+        Ok(self.receiver.get()?.subscriber.mismatched())
+    }
+
+    /// Why they do not match: a text each, of the first few.
+    fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let receiver = self.receiver.get()?;
+        let reasons = py.detach(|| receiver.subscriber.mismatches());
+        reasons.map_err(IntoPyErr::into_py_err)
     }
 
     /// Messages missed so far.
@@ -111,7 +138,7 @@ impl Subscriber {
     fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py, timeout)? {
             Some(sample) => self.wrap(py, sample),
-            None => Err(RecvError::TimedOut(self.topic.to_string()).into_py_err()),
+            None => Err(self.timed_out(py)),
         }
     }
 
@@ -167,13 +194,7 @@ impl Subscriber {
         on_error: Option<Py<PyAny>>,
     ) -> PyResult<Listener> {
         let Receiver { subscriber, .. } = self.receiver.get()?;
-        let running = listener::start(
-            py,
-            subscriber,
-            (self.topic.clone(), self.declared.clone()),
-            callback,
-            on_error,
-        )?;
+        let running = listener::start(py, subscriber, self.topic.clone(), callback, on_error)?;
         let mut listeners = lock(&self.listeners);
         listeners.retain(|listener| listener.is_running());
         listeners.push(running.clone());

@@ -108,6 +108,16 @@ pub enum PublishError {
         "the loan on topic '{0}' was taken away: another member of the realm breaks the protocol"
     )]
     LoanLost(String),
+    /// The message is not of the type that its publisher has declared.
+    #[error("the message is {message}, and this publisher of topic '{topic}' declares {declared}: publish a tensor of that type, or declare another type or none")]
+    TypeMismatch {
+        /// Topic.
+        topic: String,
+        /// What the message is.
+        message: String,
+        /// What was declared.
+        declared: String,
+    },
     /// An argument is out of its limits.
     #[error("{0}")]
     Argument(String),

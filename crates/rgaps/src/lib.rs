@@ -49,14 +49,15 @@ pub use parts::{Part, PartSpec, Parts, PartsError};
 pub use publisher::{Publisher, PublisherBuilder};
 pub use qos::{Late, PublisherQos, SubscriberQos};
 pub use rgaps_layout::{
-    DType, Domain, GpuUuid, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS, MAX_PART_NAME,
+    DType, Domain, GpuUuid, TensorType, TensorTypeError, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
+    MAX_PART_NAME,
 };
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
-    MemoryUses, MpsInfo, MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow,
-    PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow,
-    TopicInfo, TopicRow, TraceFigures,
+    MemoryUses, MismatchRow, MpsInfo, MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo,
+    PoolRow, PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status,
+    SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

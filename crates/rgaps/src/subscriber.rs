@@ -45,6 +45,7 @@ pub struct SubscriberBuilder {
     type_name: String,
     domain: Option<Domain>,
     require: Option<PathKind>,
+    observer: bool,
     qos: SubscriberQos,
 }
 
@@ -56,11 +57,13 @@ impl SubscriberBuilder {
             type_name: String::new(),
             domain: None,
             require: None,
+            observer: false,
             qos: SubscriberQos::default(),
         }
     }
 
-    /// The type of the topic's messages, a name that all members must agree on. Default: any.
+    /// The type that is expected: a name, or a tensor's type like `float16[3,*,1920]`, in which `*` takes any length
+    /// ([`TensorType`](crate::TensorType)). Only publishers all of whose messages are of it are read. Default: any.
     pub fn type_name(mut self, name: &str) -> Self {
         self.type_name = name.to_owned();
         self
@@ -78,6 +81,14 @@ impl SubscriberBuilder {
     /// whoever comes later, and other hosts are not served. Default: any.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
+        self
+    }
+
+    /// Reads every publisher of the type, whatever it offers: what the quality of service asks for is had of those that
+    /// offer it, and of a publisher that keeps no history for late joiners only what comes next. For tools that look
+    /// on; publishers are not told of it.
+    pub fn observer(mut self) -> Self {
+        self.observer = true;
         self
     }
 
@@ -126,7 +137,10 @@ impl SubscriberBuilder {
             depth: qos.depth,
         };
         let conductor = &self.node.conductor;
-        let role = Role::Subscriber(demand);
+        let role = match self.observer {
+            true => Role::Observer(demand),
+            false => Role::Subscriber(demand),
+        };
         let joined = conductor.join(
             &self.topic,
             &self.type_name,
@@ -137,7 +151,7 @@ impl SubscriberBuilder {
         )?;
         let member = joined.member;
         let home = joined.pool;
-        match SubscriberCore::new(conductor.clone(), joined, self.topic, qos) {
+        match SubscriberCore::new(conductor.clone(), joined, self.topic, self.type_name, qos) {
             // It leaves the topic when it is dropped.
             Ok(core) => match core.check_path(self.require, home) {
                 Ok(()) => Ok(Subscriber {
@@ -175,7 +189,7 @@ impl Subscriber {
         &self.core.topic_name
     }
 
-    /// The type of the topic's messages; empty if nobody had named one when this joined.
+    /// The type that it expects; empty: any.
     pub fn type_name(&self) -> &str {
         &self.core.type_name
     }
@@ -282,6 +296,20 @@ impl Subscriber {
         }
     }
 
+    /// Publishers of the topic that do not match this subscriber, which gets none of their messages: they publish
+    /// another type, or do not offer what it demands.
+    pub fn mismatched(&self) -> u32 {
+        self.core.slot.mismatched().load(Ordering::Acquire)
+    }
+
+    /// Why they do not match: a line each, of the first few. Asks the daemon.
+    pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
+        let topic = self.core.conductor.topic(self.topic())?;
+        let own = topic.mismatches.into_iter();
+        let own = own.filter(|row| row.subscriber == self.core.member.slot);
+        Ok(own.map(|row| row.reason).collect())
+    }
+
     /// Messages missed so far.
     pub fn missed(&self) -> u64 {
         self.core.lock().reader.missed()
@@ -344,6 +372,7 @@ impl SubscriberCore {
         conductor: Arc<Conductor>,
         joined: Joined,
         topic_name: String,
+        type_name: String,
         qos: SubscriberQos,
     ) -> Result<SubscriberCore, ClientError> {
         let Joined {
@@ -391,7 +420,7 @@ impl SubscriberCore {
             zone,
             member,
             topic_name,
-            type_name: joined.type_name,
+            type_name,
             storage,
             slot,
             doorbell: AtomicU32::new(doorbell),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Version of everything in this module.
 pub const PROTOCOL_VERSION: u32 = 10;
 /// Longest packet.
-pub const MAX_PACKET_BYTES: usize = 60 * 1024;
+pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
 pub const MAX_PACKET_FDS: usize = 32;
 /// Ranges that one lease or return names at most.
@@ -21,7 +21,11 @@ pub const MAX_PATH_BYTES: usize = 300;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
 /// Rows of one page of what links want to know, whose rows are longer.
-pub const INTEREST_ROWS: usize = 24;
+pub const INTEREST_ROWS: usize = 16;
+/// Longest reason why a publisher and a subscriber do not match, in bytes of UTF-8.
+pub const MAX_REASON_BYTES: usize = 500;
+/// Pairs that do not match in a topic's listing.
+pub const MAX_MISMATCHES: usize = 16;
 /// Hosts that a subscriber of the links stands for, and rows of a listing of hosts.
 pub const MAX_REMOTE_HOSTS: usize = 64;
 /// Rows of one page of figures of links, whose rows are longer.
@@ -98,6 +102,14 @@ pub enum Notice {
         /// Index of the pool in the zone.
         pool: u32,
     },
+    /// A publisher and a subscriber of a topic do not match, one of which is the client's. Sent once, when
+    /// the second of them joins.
+    Mismatch {
+        /// The topic's name.
+        topic: String,
+        /// The other member, and what does not fit; at most [`MAX_REASON_BYTES`].
+        reason: String,
+    },
     /// The daemon is going away on purpose; clients do not start another by themselves.
     Stopping,
 }
@@ -143,12 +155,12 @@ pub struct Offer {
     pub loans: u32,
 }
 
-/// What a subscriber asks for.
+/// What a subscriber asks for. Only publishers that offer it match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// Hold publishers back rather than miss a message; needs publishers that offer it.
+    /// Hold publishers back rather than miss a message.
     pub reliable: bool,
-    /// Start with the kept history; needs publishers that offer it.
+    /// Start with the kept history.
     pub transient_local: bool,
     /// History that publishers must keep at least, in messages; 0 asks for nothing.
     pub depth: u32,
@@ -161,6 +173,8 @@ pub enum Role {
     Publisher(Offer),
     /// Subscribe.
     Subscriber(Demand),
+    /// Subscribe to every publisher of the type, whatever it offers: each meets the demand as far as it can.
+    Observer(Demand),
 }
 
 /// Which side of a topic a slot is on.
@@ -216,7 +230,8 @@ pub enum Request {
     Join {
         /// The topic's name.
         topic: String,
-        /// The type its messages have; empty asks for nothing.
+        /// Of a publisher: the type of its messages; empty: any. Of a subscriber: the type that it
+        /// expects; empty: any.
         type_name: String,
         /// Of a publisher: the domain its messages live in; none takes the topic's, or host if it has
         /// none yet. Of a subscriber: the domain in which it reads, where messages of another are
@@ -475,8 +490,6 @@ pub enum Answer {
         doorbell: u32,
         /// Geometry and history of the publisher's own ring; zeros for a subscriber.
         ring: Ring,
-        /// The type that the topic has.
-        type_name: String,
         /// The topic's pool, once a publisher has come.
         pool: Option<PoolGrant>,
         /// The pool that a subscriber reads in, where that is another than the topic's, or there is
@@ -584,12 +597,8 @@ pub struct PoolGrant {
 pub enum RefusalCode {
     /// Access rules, or a request for the daemon's owner only.
     NotPermitted,
-    /// The topic exists with another type.
-    TypeMismatch,
     /// The topic exists in another domain.
     DomainMismatch,
-    /// Offers and demands do not fit.
-    QosIncompatible,
     /// A path is slower than what somebody requires.
     PathTooSlow,
     /// A named limit is reached.
@@ -672,6 +681,7 @@ pub struct Forgotten {
 #[allow(missing_docs)]
 pub struct TopicRow {
     pub name: String,
+    /// Of its publishers, or of its subscribers if those have none; empty: nobody has named one.
     pub type_name: String,
     pub domain: Option<Domain>,
     pub publishers: u32,
@@ -699,6 +709,19 @@ pub struct TopicInfo {
     pub subscribers: Vec<SubscriberRow>,
     /// Hosts that have subscribers of it.
     pub remote: Vec<RemoteRow>,
+    /// Publishers and subscribers that do not match; at most [`MAX_MISMATCHES`].
+    pub mismatches: Vec<MismatchRow>,
+}
+
+/// A publisher and a subscriber of a topic that do not match: no message goes from one to the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MismatchRow {
+    /// Slot of the publisher.
+    pub publisher: u32,
+    /// Slot of the subscriber.
+    pub subscriber: u32,
+    /// What does not fit, and what either side could change; at most [`MAX_REASON_BYTES`].
+    pub reason: String,
 }
 
 /// A publisher of a topic.
@@ -709,6 +732,10 @@ pub struct PublisherRow {
     pub client: String,
     pub pid: u32,
     pub offer: Offer,
+    /// The type of its messages; empty: any.
+    pub type_name: String,
+    /// Subscribers that do not match it.
+    pub mismatched: u32,
     /// Left or died; its history is kept.
     pub orphan: bool,
     pub start: u64,
@@ -767,10 +794,16 @@ pub struct SubscriberRow {
     pub client: String,
     pub pid: u32,
     pub demand: Demand,
+    /// It takes every publisher of its type, whatever that offers.
+    pub observer: bool,
+    /// The type that it expects; empty: any.
+    pub type_name: String,
+    /// Publishers that do not match it.
+    pub mismatched: u32,
     pub received: u64,
     pub missed: u64,
     pub held: u32,
-    /// Messages behind the heads of all publishers.
+    /// Messages behind the heads of the publishers that match it.
     pub lag: u64,
     /// Where it reads, if not where the messages are.
     pub domain: Option<Domain>,
@@ -851,8 +884,6 @@ pub struct MpsInfo {
 pub struct InterestRow {
     /// Its name.
     pub name: String,
-    /// Its type; empty while nobody has named one.
-    pub type_name: String,
     /// Where its messages live, once somebody has said so.
     pub domain: Option<Domain>,
     /// Publishers of this host, and those that left a history.
@@ -868,10 +899,12 @@ pub struct InterestRow {
 }
 
 /// A publisher as links see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterestPublisher {
     /// Its random number.
     pub incarnation: u64,
+    /// The type of its messages; empty: any.
+    pub type_name: String,
     /// What it promises.
     pub offer: Offer,
     /// It left or died; its history is kept.

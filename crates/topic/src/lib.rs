@@ -28,7 +28,7 @@ mod view;
 mod wake;
 mod writer;
 
-pub use admit::admit_subscriber;
+pub use admit::{admit_subscriber, Admission};
 pub use backlog::{published_after, published_ns};
 pub use block_use::{block_uses, BlockUse};
 pub use holder::{Holders, Outcome};

@@ -33,7 +33,8 @@ const _: () = assert!(MAX_PUBLISHERS == u16::BITS as usize);
 pub enum Start {
     /// With what comes next.
     Live,
-    /// With the newest `n` messages that are kept, over all publishers, in the order of publishing.
+    /// With the newest `n` messages that are kept for late joiners, over all publishers that match, in the order of
+    /// publishing.
     Kept(u64),
 }
 
@@ -174,6 +175,8 @@ pub struct Reader<S: Storage> {
     backlog: u16,
     /// Where the history ends, per publisher.
     backlog_ends: [u64; MAX_PUBLISHERS],
+    /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
+    passed_over: [u64; MAX_PUBLISHERS],
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -248,6 +251,7 @@ impl<S: Storage> Reader<S> {
             counts_from: [0; MAX_PUBLISHERS],
             backlog: 0,
             backlog_ends: [0; MAX_PUBLISHERS],
+            passed_over: [0; MAX_PUBLISHERS],
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
             received: 0,
@@ -262,11 +266,9 @@ impl<S: Storage> Reader<S> {
             let publisher = reader.topic.publisher(index);
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
             let tail = publisher.tail().load(Ordering::Acquire).min(head);
+            let keeps = || publisher.transient_local().load(Ordering::Acquire) != 0;
             let cursor = match start {
-                // From where it became a member on, as the daemon saw it: whoever counts members
-                // and then publishes counts on this one.
-                Start::Live => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
-                Start::Kept(_) => {
+                Start::Kept(_) if reader.matches(&publisher) && keeps() => {
                     if reliable {
                         // A publisher that looked before it was a member may still push out what
                         // it kept then.
@@ -275,6 +277,9 @@ impl<S: Storage> Reader<S> {
                     reader.backlog_ends[index] = head;
                     tail
                 }
+                // From where it became a member on, as the daemon saw it: whoever counts members
+                // and then publishes counts on this one.
+                _ => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
             };
             reader.move_cursor(index, cursor);
         }
@@ -460,12 +465,13 @@ impl<S: Storage> Reader<S> {
             let known = self.sources[index]
                 .as_ref()
                 .map(|source| source.incarnation);
-            let incarnation = self
-                .topic
-                .publisher(index)
-                .incarnation()
-                .load(Ordering::Acquire);
-            let there = (present >> index & 1 != 0 && incarnation != 0).then_some(incarnation);
+            let publisher = self.topic.publisher(index);
+            let incarnation = publisher.incarnation().load(Ordering::Acquire);
+            // After the number: the daemon matches a publisher before it writes that. Where it did so
+            // for another one meanwhile, the next epoch brings us here again.
+            let is_source =
+                present >> index & 1 != 0 && incarnation != 0 && self.matches(&publisher);
+            let there = is_source.then_some(incarnation);
             if known != there {
                 self.leaving.extend(self.sources[index].take());
                 self.sources[index] = there.and_then(|incarnation| self.learn(index, incarnation));
@@ -473,6 +479,11 @@ impl<S: Storage> Reader<S> {
                 self.known |= u16::from(self.sources[index].is_some()) << index;
             }
         }
+    }
+
+    /// Whether a publisher is one that this subscriber reads.
+    fn matches(&self, publisher: &PublisherView<S>) -> bool {
+        publisher.matched().load(Ordering::Acquire) >> self.slot_index & 1 != 0
     }
 
     fn learn(&mut self, index: usize, incarnation: u64) -> Option<Arc<Source<S>>> {
@@ -483,6 +494,7 @@ impl<S: Storage> Reader<S> {
         };
         let base = publisher.region_offset().load(Ordering::Relaxed);
         let start = publisher.start().load(Ordering::Relaxed).min(SEQUENCE_END);
+        let passed_over = self.slot.passed_over(index).load(Ordering::Relaxed);
         // The daemon writes another number before it writes anything else to the slot
         // (SYNC: incarnation). If it did so meanwhile, the next epoch brings us here again.
         fence(Ordering::Acquire);
@@ -490,7 +502,10 @@ impl<S: Storage> Reader<S> {
             return None;
         }
         let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
-        self.start_at(index, start, publisher.head().load(Ordering::Acquire));
+        let before = std::mem::replace(&mut self.passed_over[index], passed_over);
+        let for_others = passed_over.wrapping_sub(before);
+        let head = publisher.head().load(Ordering::Acquire);
+        self.start_at(index, start, head, for_others);
         Some(Arc::new(Source {
             slot: index as u32,
             incarnation,
@@ -502,12 +517,13 @@ impl<S: Storage> Reader<S> {
         }))
     }
 
-    /// Puts the cursor of a publisher that is new to us where its messages begin.
-    fn start_at(&mut self, index: usize, start: u64, head: u64) {
+    /// Puts the cursor of a publisher that is new to us where its messages begin. Of what was published
+    /// in the slot in between, `for_others` messages were of publishers that do not match.
+    fn start_at(&mut self, index: usize, start: u64, head: u64, for_others: u64) {
         let cursor = self.cursors[index];
         if cursor < start {
             // What we had not read of the slot's last publisher went with it.
-            self.count_missed(index, start - cursor);
+            self.count_missed(index, (start - cursor).saturating_sub(for_others));
         }
         // Above its head we can only be because the slot's last publisher lied about its own, and
         // would wait there for ever.

@@ -201,6 +201,24 @@ impl<S: Storage> PublisherView<S> {
     field!(
         u64,
         PublisherSlot,
+        matched,
+        "Subscriber slots that match the publisher."
+    );
+    field!(
+        u32,
+        PublisherSlot,
+        mismatched,
+        "Subscribers that do not match, observers left out."
+    );
+    field!(
+        u32,
+        PublisherSlot,
+        transient_local,
+        "1 if it keeps its history for late joiners."
+    );
+    field!(
+        u64,
+        PublisherSlot,
         head,
         "Sequence number of the next message."
     );
@@ -271,6 +289,21 @@ impl<S: Storage> SubscriberView<S> {
         pool,
         "Pool that it reads in, plus 1; 0: where the messages are."
     );
+
+    field!(
+        u32,
+        SubscriberSlot,
+        mismatched,
+        "Publishers that do not match it."
+    );
+
+    /// Messages of former publishers of slot `publisher` that did not match the subscriber.
+    #[inline]
+    pub fn passed_over(&self, publisher: usize) -> &AtomicU64 {
+        assert!(publisher < MAX_PUBLISHERS);
+        let at = offset_of!(SubscriberSlot, passed_over) + publisher * 8;
+        self.storage.u64(self.base + at as u64)
+    }
 
     /// Sequence number that it reads next of publisher slot `publisher`.
     #[inline(always)]

@@ -4,9 +4,10 @@
 //! changes. Who has news publishes them, then looks for sleepers. Both put a sequentially
 //! consistent fence between their two steps, so at least one sees the other (SYNC: sleep).
 
+use crate::holder::SUBSCRIBERS;
 use crate::step::step;
 use crate::view::doorbell;
-use crate::{Storage, TopicView};
+use crate::{PublisherView, Storage, TopicView};
 use rgaps_layout::{MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_sync::atomic::{fence, AtomicU32, Ordering};
 use rgaps_sync::{futex_wake_all, prefetch_for_write};
@@ -19,25 +20,30 @@ pub fn ring<S: Storage>(storage: &S, index: u32) {
     }
 }
 
-/// Rings for the subscribers in `among` that sleep. Call it after the news are out. Returns who slept.
+/// Rings for the subscribers that match `publisher` and sleep. Call it after the news are out. Returns
+/// who slept.
 #[inline]
-pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, among: u64) -> u64 {
+pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView<S>) -> u64 {
     fence(Ordering::SeqCst);
-    let asleep = topic.sleepers().load(Ordering::Relaxed) & among;
+    // Acquire: the daemon matched a subscriber before the subscriber could say that it sleeps
+    // (SYNC: matched).
+    let mut asleep = topic.sleepers().load(Ordering::Acquire);
     if asleep != 0 {
+        asleep &= publisher.matched().load(Ordering::Relaxed) & SUBSCRIBERS;
         ring_each(topic, asleep);
     }
     asleep
 }
 
-/// Rings for one subscriber before the news are out, if all of them sleep: waking takes the kernel
+/// Rings for one subscriber of those that match `publisher` before the news are out, if all of them sleep: waking takes the kernel
 /// longer than publishing takes the caller. Who wakes too early sleeps again, and is rung for again
 /// by [`ring_sleepers`], which this never replaces. If anyone is awake it gets the news first. Returns
 /// whom it rang for.
 #[inline]
-pub fn ring_ahead<S: Storage>(topic: &TopicView<S>) -> u64 {
-    let asleep = topic.sleepers().load(Ordering::Relaxed);
-    if asleep == 0 || topic.subscribers().load(Ordering::Relaxed) & !asleep != 0 {
+pub fn ring_ahead<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView<S>) -> u64 {
+    let matched = publisher.matched().load(Ordering::Relaxed) & SUBSCRIBERS;
+    let asleep = topic.sleepers().load(Ordering::Relaxed) & matched;
+    if asleep == 0 || topic.subscribers().load(Ordering::Relaxed) & matched & !asleep != 0 {
         return 0;
     }
     let first = asleep & asleep.wrapping_neg();

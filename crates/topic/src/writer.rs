@@ -440,8 +440,15 @@ impl<S: Storage> Writer<S> {
         self.topic.membership_epoch().load(Ordering::Acquire)
     }
 
+    /// Subscribers that this publisher waits for.
     fn reliable(&self) -> u64 {
-        self.topic.reliable().load(Ordering::Acquire) & holder::SUBSCRIBERS
+        self.topic.reliable().load(Ordering::Acquire) & self.matched()
+    }
+
+    /// Subscribers that read this publisher. Ask after the topic's masks: a subscriber is matched before
+    /// it is in any of them (SYNC: matched).
+    fn matched(&self) -> u64 {
+        self.slot.matched().load(Ordering::Acquire) & holder::SUBSCRIBERS
     }
 
     fn cursor(&self, subscriber: u32) -> u64 {
@@ -460,12 +467,12 @@ impl<S: Storage> Writer<S> {
         slowest
     }
 
-    /// Rings for a sleeper ahead of the next message, if all subscribers sleep and it helps: see
+    /// Rings for a sleeper ahead of the next message, if all matched subscribers sleep and it helps: see
     /// [`ring_ahead`].
     #[inline]
     pub fn ring_ahead(&mut self) {
         if self.topic.sleepers().load(Ordering::Relaxed) != 0 && self.foresight.advises() {
-            self.rung_ahead = ring_ahead(&self.topic);
+            self.rung_ahead = ring_ahead(&self.topic, &self.slot);
         }
     }
 
@@ -534,7 +541,7 @@ impl<S: Storage> Writer<S> {
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
         step!("publish.announced");
-        let slept = ring_sleepers(&self.topic, holder::SUBSCRIBERS);
+        let slept = ring_sleepers(&self.topic, &self.slot);
         step!("publish.rung");
 
         // What follows no subscriber waits for.
@@ -706,11 +713,10 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Takes messages out of the ring that every subscriber has read, of a volatile publisher
+    /// Takes messages out of the ring that every matched subscriber has read, of a volatile publisher
     /// that is short of memory. Returns how many.
     pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
-        let mut subscribers =
-            self.topic.subscribers().load(Ordering::Acquire) & holder::SUBSCRIBERS;
+        let mut subscribers = self.topic.subscribers().load(Ordering::Acquire) & self.matched();
         let mut read = self.head;
         while subscribers != 0 {
             read = read.min(self.cursor(subscribers.trailing_zeros()));

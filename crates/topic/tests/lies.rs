@@ -481,7 +481,7 @@ impl Honest {
             Step::Daemon(0) => drop(clear_holder(&slot, &fixture.region(0), 1)),
             Step::Daemon(1) => {
                 ring_publishers(&fixture.topic, u64::MAX);
-                ring_sleepers(&fixture.topic, u64::MAX);
+                ring_sleepers(&fixture.topic, &fixture.topic.publisher(0));
             }
             Step::Daemon(2) => {
                 let left = abandon(&slot, &fixture.region(0), fixture.incarnation(0), 0);

@@ -3,7 +3,9 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{BlockSum, History, PublisherRow, RemoteRow, SubscriberRow, TopicInfo, TopicRow};
+use rgaps::{
+    BlockSum, History, MismatchRow, PublisherRow, RemoteRow, SubscriberRow, TopicInfo, TopicRow,
+};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -81,6 +83,8 @@ struct Info<'a> {
     subscriber_list: Vec<Subscriber<'a>>,
     /// Hosts that have subscribers.
     hosts: Vec<Remote<'a>>,
+    /// Publishers and subscribers that do not match.
+    mismatches: Vec<Mismatch<'a>>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +92,8 @@ struct Publisher<'a> {
     slot: u32,
     client: &'a str,
     pid: u32,
+    type_name: &'a str,
+    mismatched: u32,
     gone: bool,
     history: &'static str,
     depth: u32,
@@ -135,11 +141,28 @@ impl Blocks {
 }
 
 #[derive(Serialize)]
+struct Mismatch<'a> {
+    publisher: u32,
+    subscriber: u32,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
 struct Remote<'a> {
     host: &'a str,
     subscribers: u32,
     ready: bool,
     path: &'a str,
+}
+
+impl<'a> From<&'a MismatchRow> for Mismatch<'a> {
+    fn from(row: &'a MismatchRow) -> Self {
+        Mismatch {
+            publisher: row.publisher,
+            subscriber: row.subscriber,
+            reason: &row.reason,
+        }
+    }
 }
 
 impl<'a> From<&'a RemoteRow> for Remote<'a> {
@@ -158,6 +181,9 @@ struct Subscriber<'a> {
     slot: u32,
     client: &'a str,
     pid: u32,
+    type_name: &'a str,
+    observer: bool,
+    mismatched: u32,
     reliable: bool,
     transient_local: bool,
     depth: u32,
@@ -179,6 +205,8 @@ impl<'a> From<&'a PublisherRow> for Publisher<'a> {
             slot: row.slot,
             client: &row.client,
             pid: row.pid,
+            type_name: &row.type_name,
+            mismatched: row.mismatched,
             gone: row.orphan,
             history,
             depth: row.offer.history.depth(),
@@ -217,6 +245,9 @@ impl<'a> From<&'a SubscriberRow> for Subscriber<'a> {
             slot: row.slot,
             client: &row.client,
             pid: row.pid,
+            type_name: &row.type_name,
+            observer: row.observer,
+            mismatched: row.mismatched,
             reliable: row.demand.reliable,
             transient_local: row.demand.transient_local,
             depth: row.demand.depth,
@@ -238,6 +269,7 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
         publisher_list: found.publishers.iter().map(Publisher::from).collect(),
         subscriber_list: found.subscribers.iter().map(Subscriber::from).collect(),
         hosts: found.remote.iter().map(Remote::from).collect(),
+        mismatches: found.mismatches.iter().map(Mismatch::from).collect(),
     };
     output.put(&info, |to| show(&info, to))
 }
@@ -281,6 +313,16 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
         "PATH",
     ];
     table(to, &heads, &subscribers)?;
+    if !info.mismatches.is_empty() {
+        writeln!(to)?;
+    }
+    for mismatch in &info.mismatches {
+        writeln!(
+            to,
+            "publisher {} and subscriber {} do not match: {}",
+            mismatch.publisher, mismatch.subscriber, mismatch.reason
+        )?;
+    }
     if info.hosts.is_empty() {
         return Ok(());
     }

@@ -19,9 +19,9 @@ pub enum Next {
     Stopped,
 }
 
-/// A subscriber of a topic, which reads where it was told to.
+/// A subscriber of a topic that looks on, whatever publishers offer, and reads where it was told to.
 pub fn reader(node: &Node, topic: &str, place: &ReadIn) -> anyhow::Result<SubscriberBuilder> {
-    let mut builder = node.subscriber(topic);
+    let mut builder = node.subscriber(topic).observer();
     if let Some(path) = place.require {
         builder = builder.require(path);
     }
@@ -79,12 +79,15 @@ impl<'a> Messages<'a> {
                 Err(error) => return Err(error.into()),
             }
             if patience.is_some_and(|patience| Instant::now() >= patience) {
-                return Err(NotInTime(format!(
+                let mut text = format!(
                     "no message on topic '{}' for {} s",
                     self.subscriber.topic(),
                     self.timeout.unwrap_or_default().as_secs_f64()
-                ))
-                .into());
+                );
+                for reason in self.subscriber.mismatches().unwrap_or_default() {
+                    text += &format!("; a publisher does not match: {reason}");
+                }
+                return Err(NotInTime(text).into());
             }
         }
     }

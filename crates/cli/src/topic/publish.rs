@@ -1,7 +1,7 @@
 //! `topic pub`.
 
 use crate::args::{Common, Publish};
-use crate::exit::{NotInTime, Usage};
+use crate::exit::{NotInTime, Unmatched, Usage};
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{domain, session, units};
@@ -66,6 +66,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();
+    let unmatched = unmatched(&publisher)?;
     output.put(&report, |to| {
         let bytes = units::bytes(report.bytes);
         writeln!(
@@ -73,7 +74,33 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
             "{} messages, {bytes} in {:.3} s",
             report.messages, report.seconds
         )
-    })
+    })?;
+    match unmatched {
+        Some(unmatched) => Err(unmatched.into()),
+        None => Ok(()),
+    }
+}
+
+/// Subscribers that were there and read none of it, and why.
+fn unmatched(publisher: &Publisher) -> anyhow::Result<Option<Unmatched>> {
+    let count = publisher.mismatched();
+    if count == 0 {
+        return Ok(None);
+    }
+    let mut text = match count {
+        1 => format!(
+            "1 subscriber of topic '{}' does not match",
+            publisher.topic()
+        ),
+        count => format!(
+            "{count} subscribers of topic '{}' do not match",
+            publisher.topic()
+        ),
+    };
+    for reason in publisher.mismatches()? {
+        text += &format!("; {reason}");
+    }
+    Ok(Some(Unmatched(text)))
 }
 
 fn open(publish: &Publish) -> anyhow::Result<Messages> {

@@ -172,6 +172,14 @@ impl Realm {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
+    /// A program of its own in the realm, whose daemon is there.
+    pub fn node(&self, name: &str) -> rgaps::Node {
+        let mut config = rgaps::Config::default();
+        config.socket = Some(self.path("r.sock"));
+        config.autostart = false;
+        rgaps::Node::builder(name).config(config).build().unwrap()
+    }
+
     /// Starts a command whose output is read later.
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments)

@@ -126,7 +126,6 @@ pub struct Seat {
     pub region_offset: u64,
     pub doorbell: u32,
     pub ring: Ring,
-    pub type_name: String,
     pub pool: Option<PoolGrant>,
     pub reads: Option<PoolGrant>,
 }
@@ -171,6 +170,26 @@ pub fn late() -> Role {
         transient_local: true,
         depth: 0,
     })
+}
+
+/// Looks on, beginning with what is kept.
+pub fn observer() -> Role {
+    Role::Observer(Demand {
+        reliable: true,
+        transient_local: true,
+        depth: 9,
+    })
+}
+
+pub fn typed(topic: &str, type_name: &str, role: Role) -> Request {
+    Request::Join {
+        topic: topic.into(),
+        type_name: type_name.into(),
+        domain: None,
+        role,
+        require: None,
+        came_over: None,
+    }
 }
 
 pub fn wish(topic: &str, role: Role) -> Request {
@@ -310,7 +329,6 @@ impl World {
             region_offset,
             doorbell,
             ring,
-            type_name,
             pool,
             reads,
             ..
@@ -337,7 +355,6 @@ impl World {
             region_offset,
             doorbell,
             ring,
-            type_name,
             pool,
             reads,
         })

@@ -249,7 +249,7 @@ impl Coordinator {
                         loan_timeout: Duration::ZERO,
                         max_loans: LANDING_LOANS,
                     };
-                    let mut builder = self.node.publisher(&topic).type_name(&stream.type_name);
+                    let mut builder = self.node.publisher(&topic).type_name(&source.type_name);
                     if let Ok(Some(domain)) = lands_in {
                         builder = builder.domain(domain);
                     }

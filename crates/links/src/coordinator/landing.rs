@@ -123,7 +123,6 @@ mod tests {
     fn readers(domains: &[Domain]) -> InterestRow {
         InterestRow {
             name: "t".to_owned(),
-            type_name: String::new(),
             domain: None,
             publishers: Vec::new(),
             landed: Vec::new(),

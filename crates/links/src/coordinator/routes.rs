@@ -47,6 +47,7 @@ impl Onward {
     pub(super) fn publisher(&self) -> InterestPublisher {
         InterestPublisher {
             incarnation: self.source.publisher,
+            type_name: self.source.type_name.clone(),
             offer: self.source.offer,
             orphan: false,
             require: None,
@@ -553,6 +554,7 @@ pub(super) fn carried(
         let known = all.entry(source.publisher).or_insert_with(|| Source {
             publisher: source.publisher,
             offer: source.offer,
+            type_name: source.type_name.clone(),
             way: way.clone(),
             carry: Vec::new(),
         });

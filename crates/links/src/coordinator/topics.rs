@@ -120,6 +120,7 @@ impl Outward {
             .map(|publisher| Source {
                 publisher: publisher.incarnation,
                 offer: publisher.offer,
+                type_name: publisher.type_name.clone(),
                 way: Vec::new(),
                 carry: carry.clone(),
             })
@@ -524,7 +525,10 @@ impl Coordinator {
                 max_held: self.config.links.held_max,
                 spin: self.config.links.spin(),
             };
+            // It stands for subscribers elsewhere: each of them is matched where it is, and what one of them
+            // demands keeps nothing from the others.
             let builder = self.node.subscriber(name).domain(domain).qos(qos);
+            let builder = builder.observer();
             match builder.create() {
                 Ok(created) => {
                     topic.has = Some((demand, domain, created.clone()));
@@ -582,7 +586,6 @@ impl Coordinator {
             let stream = Stream {
                 number: *number,
                 topic: name.to_owned(),
-                type_name: row.map(|row| row.type_name.clone()).unwrap_or_default(),
                 publishers: topic.sources(host, row, onward),
                 resumed: peer.broken.contains(name),
                 read: topic.is_read(),

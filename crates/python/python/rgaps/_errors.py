@@ -72,15 +72,11 @@ class NotPermitted(Error, PermissionError):
 
 
 class TypeMismatch(Error):
-    """The topic exists with another type."""
+    """A message is not of the type that its publisher has declared."""
 
 
 class DomainMismatch(Error):
     """The topic exists in another domain."""
-
-
-class QosIncompatible(Error):
-    """Offers and demands of the topic's members do not fit."""
 
 
 class PathTooSlow(Error):
@@ -114,6 +110,11 @@ class DaemonUnavailable(Error, ConnectionError):
 
 class SystemFailure(Error, OSError):
     """A system call or a call of the GPU's driver failed."""
+
+
+class MismatchWarning(RuntimeWarning):
+    """A publisher and a subscriber of a topic do not match: no message goes from one to the other. The
+    message says what does not fit."""
 
 
 class CopyWarning(RuntimeWarning):

@@ -44,8 +44,6 @@ pub(crate) struct Joined {
     pub(crate) doorbell: u32,
     /// A publisher's ring; zeros for a subscriber.
     pub(crate) ring: Ring,
-    /// The type that the topic has.
-    pub(crate) type_name: String,
     /// The topic's pool; a subscriber may come before anyone has named a domain, and asks for
     /// it with [`Conductor::pool_grant`] when a descriptor names it.
     pub(crate) pool: Option<PoolGrant>,
@@ -127,7 +125,7 @@ impl Conductor {
     }
 
     /// Joins a topic. A `domain` of none takes the topic's, or host for a publisher of a topic
-    /// that has none yet; an empty `type_name` takes any.
+    /// that has none yet; an empty `type_name` is any.
     pub(crate) fn join(
         &self,
         topic: &str,

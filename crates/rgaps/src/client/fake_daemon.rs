@@ -325,7 +325,7 @@ fn join(state: &mut State, role: Role) -> Answered {
     let slot = zone.members;
     let side = match role {
         Role::Publisher(_) => Side::Publisher,
-        Role::Subscriber(_) => Side::Subscriber,
+        Role::Subscriber(_) | Role::Observer(_) => Side::Subscriber,
     };
     let ring = match side {
         Side::Publisher => Ring {
@@ -358,7 +358,6 @@ fn join(state: &mut State, role: Role) -> Answered {
         topic_id: 9,
         doorbell: slot,
         ring,
-        type_name: String::new(),
         pool: Some(FakeZone::grant(zone.segments.len() as u32)),
         reads: None,
     };

@@ -19,7 +19,6 @@ impl Worker {
             topic_id,
             doorbell,
             ring,
-            type_name,
             pool,
             reads,
         } = answer
@@ -58,7 +57,6 @@ impl Worker {
             topic_id,
             doorbell,
             ring,
-            type_name,
             pool,
             reads,
         })

@@ -181,6 +181,7 @@ impl Worker {
                     tracing::warn!(%error, pool, "memory could not be given back");
                 }
             }
+            Notice::Mismatch { topic, reason } => tracing::warn!(topic, "{reason}"),
             Notice::Stopping if matches!(self.link, Link::Up(_)) => {
                 self.lose("it was stopped".to_owned());
             }

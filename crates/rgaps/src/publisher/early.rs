@@ -13,7 +13,6 @@ use super::PublisherCore;
 use crate::{LoanError, PublishError};
 use rgaps_cuda::CudaError;
 use rgaps_pool::{Mapping, Stream};
-use rgaps_sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Ranges of a message, which do not overlap, in order.
@@ -175,9 +174,7 @@ impl Early {
             return;
         };
         let mut state = self.lock();
-        let is_read = self.staged.is_some()
-            || state.is_provided
-            || core.topic.elsewhere().load(Ordering::Acquire) != 0;
+        let is_read = self.staged.is_some() || state.is_provided || core.read_elsewhere() != 0;
         if bytes == 0 || state.ended || !is_read || core.guard.check().is_err() {
             return;
         }

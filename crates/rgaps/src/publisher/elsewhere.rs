@@ -92,7 +92,7 @@ impl PublisherCore {
         bytes: u64,
         begun: &mut Vec<Provided>,
     ) -> Result<Vec<Provided>, PublishError> {
-        if self.topic.elsewhere().load(Ordering::Acquire) == 0 {
+        if self.read_elsewhere() == 0 {
             return Ok(Vec::new());
         }
         let mut provided = Vec::new();
@@ -257,7 +257,7 @@ impl PublisherCore {
             .unwrap_or_else(PoisonError::into_inner);
         let now = (
             self.topic.membership_epoch().load(Ordering::Acquire),
-            self.topic.elsewhere().load(Ordering::Acquire),
+            self.read_elsewhere(),
         );
         let again = elsewhere.again_ns.is_some_and(|at| monotonic_ns() >= at);
         if elsewhere.seen == Some(now) && !again {

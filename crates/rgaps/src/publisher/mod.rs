@@ -21,7 +21,7 @@ use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
     ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, PublishError,
-    PublisherQos, PutError,
+    PublisherQos, PutError, TensorType,
 };
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS,
@@ -32,7 +32,8 @@ use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role}
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{
-    Copied, Message, Metadata, Point, RegionView, Shared, Sleeper, TopicView, With, Writer,
+    Copied, Message, Metadata, Point, PublisherView, RegionView, Shared, Sleeper, Tensor,
+    TopicView, With, Writer,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -66,7 +67,9 @@ impl PublisherBuilder {
         }
     }
 
-    /// The type of the topic's messages, a name that all members must agree on. Default: any.
+    /// The type of the messages, which only subscribers that take all of it read: a name, or a tensor's type like
+    /// `float16[3,*,1920]` ([`TensorType`]), which each message is checked against. Default: any messages, which
+    /// only subscribers without a type read.
     pub fn type_name(mut self, name: &str) -> Self {
         self.type_name = name.to_owned();
         self
@@ -116,7 +119,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Is never held back; subscribers that ask for reliability cannot join.
+    /// Is never held back; subscribers that ask for reliability do not match it.
     pub fn best_effort(mut self) -> Self {
         self.qos.reliable = false;
         self
@@ -151,6 +154,11 @@ impl PublisherBuilder {
         };
         let conductor = &self.node.conductor;
         let role = Role::Publisher(offer);
+        // What comes from another host was checked there.
+        let declared = match self.came_over {
+            None => self.type_name.parse().ok(),
+            Some(_) => None,
+        };
         let joined = conductor.join(
             &self.topic,
             &self.type_name,
@@ -160,7 +168,8 @@ impl PublisherBuilder {
             self.came_over,
         )?;
         let member = joined.member;
-        match PublisherCore::new(conductor.clone(), joined, self.topic, qos) {
+        let typed = (self.type_name, declared);
+        match PublisherCore::new(conductor.clone(), joined, self.topic, typed, qos) {
             Ok(core) => Ok(Publisher {
                 core: Arc::new(core),
             }),
@@ -195,7 +204,7 @@ impl Publisher {
         &self.core.topic_name
     }
 
-    /// The type of the topic's messages; empty while nobody has named one.
+    /// The type of its messages; empty: any.
     pub fn type_name(&self) -> &str {
         &self.core.type_name
     }
@@ -272,6 +281,12 @@ impl Publisher {
         );
         let remote = self.core.conductor.topic(self.topic());
         let remote = remote.map_or_else(|_| Vec::new(), |topic| topic.remote);
+        if self.mismatched() > 0 {
+            text += &format!("; {} do not match", self.mismatched());
+            for reason in self.mismatches().unwrap_or_default() {
+                text += &format!(": {reason}");
+            }
+        }
         for row in remote {
             if !row.ready && row.subscribers > 0 {
                 let RemoteRow {
@@ -286,9 +301,27 @@ impl Publisher {
         text
     }
 
-    /// Subscribers of the topic now, those on other hosts that messages reach included.
+    /// Subscribers that match this publisher now, those on other hosts that messages reach included.
     pub fn subscribers(&self) -> u32 {
         self.core.subscribers()
+    }
+
+    /// Subscribers of the topic on this host that do not match this publisher, and get none of its messages: they
+    /// expect another type, or demand what it does not offer.
+    pub fn mismatched(&self) -> u32 {
+        self.core.slot().mismatched().load(Ordering::Acquire)
+    }
+
+    /// Why they do not match: a line each, of the first few. Asks the daemon.
+    pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
+        let topic = self.core.conductor.topic(self.topic())?;
+        let slot = self.core.member.slot;
+        let own = topic.mismatches.into_iter().filter(|row| {
+            let mut subscribers = topic.subscribers.iter();
+            row.publisher == slot
+                && subscribers.any(|other| other.slot == row.subscriber && !other.observer)
+        });
+        Ok(own.map(|row| row.reason).collect())
     }
 
     /// A random number that is this publisher's own, as in [`Sample::publisher_id`](crate::Sample::publisher_id).
@@ -340,6 +373,8 @@ pub(crate) struct PublisherCore {
     member: Member,
     topic_name: String,
     type_name: String,
+    /// What each message has to be.
+    declared: Option<TensorType>,
     topic: TopicView<Shared>,
     storage: Shared,
     doorbell: u32,
@@ -354,6 +389,7 @@ impl PublisherCore {
         conductor: Arc<Conductor>,
         joined: Joined,
         topic_name: String,
+        (type_name, declared): (String, Option<TensorType>),
         qos: PublisherQos,
     ) -> Result<PublisherCore, ClientError> {
         let Joined {
@@ -418,7 +454,8 @@ impl PublisherCore {
             staging: Mutex::default(),
             member,
             topic_name,
-            type_name: joined.type_name,
+            type_name,
+            declared,
             topic,
             storage,
             doorbell,
@@ -537,6 +574,7 @@ impl PublisherCore {
             crate::tensor::check_extent(tensor, filled.bytes)
                 .map_err(|error| PublishError::Argument(error.to_string()))?;
         }
+        self.check_type(filled.tensor)?;
         if let Some(metadata) = filled.metadata {
             Parts::check(Some(metadata), filled.bytes)
                 .map_err(|reason| PublishError::Argument(reason.to_owned()))?;
@@ -554,7 +592,7 @@ impl PublisherCore {
         // subscribers to read on.
         let mut state = self.room(filled.bytes)?;
         state.writer.ring_ahead();
-        let is_elsewhere = self.topic.elsewhere().load(Ordering::Acquire) != 0;
+        let is_elsewhere = self.read_elsewhere() != 0;
         if is_elsewhere || self.own.mapping.context().is_some() || early.is_some() {
             drop(state);
             let begun = early.take().map_or_else(Vec::new, |early| early.end());
@@ -567,6 +605,28 @@ impl PublisherCore {
             copies: [],
         };
         self.announce(state, block, &message, with)
+    }
+
+    /// Whether a message is of the type that this publisher has declared, and that its subscribers expect.
+    #[inline]
+    fn check_type(&self, tensor: Option<&Tensor>) -> Result<(), PublishError> {
+        let Some(declared) = &self.declared else {
+            return Ok(());
+        };
+        let shape = |tensor: &Tensor| usize::from(tensor.ndim).min(tensor.shape.len());
+        match tensor {
+            Some(tensor) if declared.holds(tensor.dtype, &tensor.shape[..shape(tensor)]) => Ok(()),
+            tensor => Err(PublishError::TypeMismatch {
+                topic: self.topic_name.clone(),
+                message: tensor.map_or_else(
+                    || "plain bytes".to_owned(),
+                    |tensor| {
+                        TensorType::of(tensor.dtype, &tensor.shape[..shape(tensor)]).to_string()
+                    },
+                ),
+                declared: declared.to_string(),
+            }),
+        }
     }
 
     /// The same where work on a GPU writes the message, or has to copy it.
@@ -713,9 +773,29 @@ impl PublisherCore {
         state.give_back(block, asked, Recorded::here(stream));
     }
 
+    fn slot(&self) -> PublisherView<Shared> {
+        self.topic.publisher(self.member.slot as usize)
+    }
+
+    /// Of some subscribers of the topic, those that read this publisher. Look these up first: a subscriber is
+    /// matched before it is in any of the topic's masks.
+    #[inline]
+    fn matched(&self, among: u64) -> u64 {
+        const ALL: u64 = (1 << MAX_SUBSCRIBERS) - 1;
+        match among {
+            0 => 0,
+            _ => among & ALL & self.slot().matched().load(Ordering::Acquire),
+        }
+    }
+
+    /// Subscribers that read this publisher's messages in a pool of their own.
+    #[inline]
+    fn read_elsewhere(&self) -> u64 {
+        self.matched(self.topic.elsewhere().load(Ordering::Acquire))
+    }
+
     fn subscribers(&self) -> u32 {
-        let all = (1 << MAX_SUBSCRIBERS) - 1;
-        let mut left = self.topic.subscribers().load(Ordering::Acquire) & all;
+        let mut left = self.matched(self.topic.subscribers().load(Ordering::Acquire));
         let mut count = 0u32;
         while left != 0 {
             let slot = self.topic.subscriber(left.trailing_zeros() as usize);

@@ -13,9 +13,9 @@ use rgaps_layout::{PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, M
 use rgaps_sync::Wake;
 use rgaps_topic::{
     abandon, admit_subscriber, clear_holder, clear_let_go, empty_letting_go, evict_through,
-    live_blocks, progress, ring, ring_publishers, ring_range, settle_points, Held, LettingGo,
-    Message, Point, Progress, Reader, RegionView, Shared, Sleeper, Start, Storage, Taken,
-    TopicView, Writer,
+    live_blocks, progress, ring, ring_publishers, ring_range, settle_points, Admission, Held,
+    LettingGo, Message, Point, Progress, Reader, RegionView, Shared, Sleeper, Start, Storage,
+    Taken, TopicView, Writer,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
@@ -152,6 +152,7 @@ impl Host {
             .block_capacity()
             .store(GEOMETRY.block_capacity, Relaxed);
         words.start().store(start, Relaxed);
+        words.matched().store(u64::MAX, Relaxed);
         words
             .doorbell()
             .store(PUBLISHER_DOORBELL + slot as u32, Relaxed);
@@ -262,7 +263,13 @@ impl Host {
         words.doorbell().store(slot, Relaxed);
         words.seen_epoch().store(daemon.epoch, Relaxed);
         daemon.epoch += 1;
-        admit_subscriber(&self.topic, slot as usize, reliable, true, daemon.epoch);
+        let admission = Admission {
+            reliable,
+            late: false,
+            matched: u64::MAX,
+            epoch: daemon.epoch,
+        };
+        admit_subscriber(&self.topic, slot as usize, admission);
         daemon.subscribers |= 1 << slot;
         self.topic.subscribers().fetch_or(1 << slot, Release);
         self.announce(&mut daemon);

@@ -155,8 +155,13 @@ impl Cells {
         match from.checked_sub(subscribers) {
             None => from >= slots + publishers * size_of::<PublisherSlot>() as u64,
             Some(from) => {
-                let cursors = offset_of!(SubscriberSlot, cursors) as u64;
-                from % size_of::<SubscriberSlot>() as u64 >= cursors + 8 * publishers
+                let field = from % size_of::<SubscriberSlot>() as u64;
+                let lists = [
+                    offset_of!(SubscriberSlot, cursors),
+                    offset_of!(SubscriberSlot, passed_over),
+                ];
+                let list = lists.into_iter().rfind(|list| *list as u64 <= field);
+                list.is_some_and(|list| field >= list as u64 + 8 * publishers)
             }
         }
     }
@@ -213,6 +218,7 @@ fn topic_words32(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(PublisherSlot, sweep),
         offset_of!(PublisherSlot, wants_blocks),
         offset_of!(PublisherSlot, blocks_used),
+        offset_of!(PublisherSlot, transient_local),
     ];
     let subscriber = [
         offset_of!(SubscriberSlot, doorbell),
@@ -239,6 +245,7 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(PublisherSlot, incarnation),
         offset_of!(PublisherSlot, region_offset),
         offset_of!(PublisherSlot, start),
+        offset_of!(PublisherSlot, matched),
         offset_of!(PublisherSlot, head),
         offset_of!(PublisherSlot, tail),
         offset_of!(PublisherSlot, published_bytes),
@@ -249,7 +256,10 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
     ];
     let cursors = (0..shape.subscribers).flat_map(move |subscriber| {
         let at = subscriber_at(subscriber) + offset_of!(SubscriberSlot, cursors) as u64;
-        (0..shape.publishers.min(MAX_PUBLISHERS) as u64).map(move |publisher| at + publisher * 8)
+        let passed_over =
+            subscriber_at(subscriber) + offset_of!(SubscriberSlot, passed_over) as u64;
+        (0..shape.publishers.min(MAX_PUBLISHERS) as u64)
+            .flat_map(move |publisher| [at + publisher * 8, passed_over + publisher * 8])
     });
     topic
         .map(|at| TOPIC + at as u64)

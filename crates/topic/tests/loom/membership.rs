@@ -6,7 +6,9 @@ use crate::check;
 use crate::world::World;
 use loom::thread;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{abandon, admit_subscriber, evict_through, live_blocks, Reader, Start, Taken};
+use rgaps_topic::{
+    abandon, admit_subscriber, evict_through, live_blocks, Admission, Reader, Start, Taken,
+};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -174,7 +176,9 @@ fn a_subscriber_does_not_mistake_a_publisher_for_its_predecessor() {
 fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
     check(4, || {
         let world = World::new(SMALL);
-        let mut publisher = world.publisher();
+        // It joined before the subscriber, which the daemon has not matched with it yet.
+        world.add_matched_publisher(0, 0, 0, 0);
+        let mut publisher = world.publisher_at(0, 0, 0);
         publisher.publish(1);
         let publishing = thread::spawn(move || {
             for tag in 2..4 {
@@ -185,7 +189,13 @@ fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
             }
             publisher
         });
-        admit_subscriber(&world.topic, 0, true, true, 2);
+        let admission = Admission {
+            reliable: true,
+            late: false,
+            matched: 1,
+            epoch: 2,
+        };
+        admit_subscriber(&world.topic, 0, admission);
         let mut reader = Reader::new(world.topic.clone(), 0, true, Start::Live).unwrap();
         let publisher = publishing.join().unwrap();
         let first = reader.poll();
@@ -195,6 +205,45 @@ fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
             world.consume(taken);
         });
         assert_eq!(reader.missed(), 0);
+        publisher.finish();
+    });
+}
+
+/// A publisher that does not match comes, publishes and ends, and one that matches takes its slot, while
+/// a subscriber learns of them: it reads the second one's messages only, and has missed nothing.
+#[test]
+fn a_subscriber_reads_only_publishers_that_match() {
+    check(3, || {
+        let world = World::new(Shape {
+            publishers: 2,
+            ..SMALL
+        });
+        let mut reader = world.subscriber(0, false);
+        let polling = thread::spawn({
+            let world = world.clone();
+            move || {
+                let taken = reader.poll();
+                let taken = taken.map(|taken| (taken.missed, world.consume(taken)));
+                (taken, reader)
+            }
+        });
+        world.add_matched_publisher(0, 0, 0, 0);
+        let mut stranger = world.publisher_at(0, 0, 0);
+        stranger.publish(1);
+        // The engine's `end_publisher`.
+        let passed_over = world.topic.subscriber(0);
+        passed_over.passed_over(0).store(1, Ordering::Relaxed);
+        world.remove_publisher(0);
+        world.add_matched_publisher(0, 1, 1, 1);
+        let mut publisher = world.publisher_at(0, 1, 1);
+        publisher.publish(2);
+        let (early, mut reader) = polling.join().unwrap();
+        let late = reader
+            .poll()
+            .map(|taken| (taken.missed, world.consume(taken)));
+        assert_eq!(early.or(late), Some((0, 2)));
+        assert_eq!(reader.missed(), 0);
+        stranger.finish();
         publisher.finish();
     });
 }

@@ -66,7 +66,7 @@ fn a_sleeping_subscriber_is_woken_by_a_message() {
 /// again, and is woken again.
 #[test]
 fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
-    message_wakes(4, ring_ahead);
+    message_wakes(4, |topic| ring_ahead(topic, &topic.publisher(0)));
 }
 
 /// A subscriber that slept in vain joins a wait set while a message is published: its doorbell

@@ -55,9 +55,13 @@ impl World {
         100 + region as u64
     }
 
-    /// The daemon lets a publisher join slot `slot` with region `region`, as in the engine's
-    /// `fill_publisher`.
+    /// The daemon lets a publisher join slot `slot` with region `region`, that all subscribers match.
     pub fn add_publisher(&self, slot: usize, region: usize, start: u64) {
+        self.add_matched_publisher(slot, region, start, u64::MAX);
+    }
+
+    /// The same for one that `matched` subscribers match, as in the engine's `fill_publisher`.
+    pub fn add_matched_publisher(&self, slot: usize, region: usize, start: u64, matched: u64) {
         let words = self.slot(slot);
         words.incarnation().store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -74,6 +78,8 @@ impl World {
             .block_capacity()
             .store(GEOMETRY.block_capacity, Ordering::Relaxed);
         words.start().store(start, Ordering::Relaxed);
+        words.matched().store(matched, Ordering::Relaxed);
+        words.transient_local().store(1, Ordering::Relaxed);
         words
             .incarnation()
             .store(Self::incarnation(region), Ordering::Release);

@@ -1,0 +1,160 @@
+//! Who reads whom, and who is told where that is nobody.
+//!
+//! As in DDS, a publisher and a subscriber of a topic whose types or qualities of service do not go together
+//! are not matched: no message goes from one to the other, and neither is refused. Each pair is judged by
+//! itself ([`qos`](crate::qos)), so nobody is kept out by somebody else. The words in the control segment
+//! follow from what is here ([`write_matches`](crate::membership::write_matches)).
+
+use crate::engine::{Engine, SessionId};
+use crate::qos::{mismatch, Offered, Wanted};
+use crate::topic::{Owner, Publisher, Subscriber, Topic};
+use crate::zone::Zone;
+use rgaps_session::{Member, MismatchRow, Notice, Side, ZoneId, MAX_MISMATCHES, MAX_REASON_BYTES};
+
+/// Others that a member is told of when it joins; a listing has the rest.
+const MAX_TOLD: usize = 4;
+
+impl Topic {
+    /// Why a publisher and a subscriber of this topic do not match.
+    pub(crate) fn mismatch(publisher: &Publisher, subscriber: &Subscriber) -> Option<String> {
+        mismatch(
+            Offered {
+                offer: &publisher.offer,
+                type_name: &publisher.type_name,
+            },
+            Wanted {
+                demand: &subscriber.demand,
+                type_name: &subscriber.type_name,
+                observer: subscriber.observer,
+            },
+        )
+    }
+
+    /// Whether a subscriber reads a publisher.
+    pub(crate) fn matches(publisher: &Publisher, subscriber: &Subscriber) -> bool {
+        !subscriber.dead && Topic::mismatch(publisher, subscriber).is_none()
+    }
+
+    /// What `PublisherSlot::matched` of a publisher should be.
+    pub(crate) fn matched_subscribers(&self, publisher: &Publisher) -> u64 {
+        let matched = self.subscribers.iter();
+        let matched = matched.filter(|subscriber| Topic::matches(publisher, subscriber));
+        matched.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+    }
+
+    /// Slots of the publishers that a subscriber reads.
+    pub(crate) fn matched_publishers(&self, subscriber: &Subscriber) -> u64 {
+        let matched = self.publishers.iter();
+        let matched = matched.filter(|publisher| Topic::matches(publisher, subscriber));
+        matched.fold(0, |bits, publisher| bits | 1 << publisher.slot)
+    }
+
+    /// How many subscribers do not match a publisher. Observers ask for nothing.
+    pub(crate) fn mismatched_subscribers(&self, publisher: &Publisher) -> u32 {
+        let others = self.subscribers.iter().filter(|s| !s.observer);
+        let others = others.filter(|other| Topic::mismatch(publisher, other).is_some());
+        others.count() as u32
+    }
+
+    /// How many publishers do not match a subscriber.
+    pub(crate) fn mismatched_publishers(&self, subscriber: &Subscriber) -> u32 {
+        let others = self.publishers.iter();
+        let others = others.filter(|other| Topic::mismatch(other, subscriber).is_some());
+        others.count() as u32
+    }
+
+    /// Pairs that do not match, and why.
+    pub(crate) fn mismatch_rows(&self) -> Vec<MismatchRow> {
+        let rows = self.pairs().filter_map(|(publisher, subscriber)| {
+            Some(MismatchRow {
+                publisher: publisher.slot,
+                subscriber: subscriber.slot,
+                reason: Topic::mismatch(publisher, subscriber)?,
+            })
+        });
+        rows.take(MAX_MISMATCHES).collect()
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&Publisher, &Subscriber)> {
+        let subscribers = &self.subscribers;
+        let publishers = self.publishers.iter();
+        publishers.flat_map(move |publisher| {
+            subscribers
+                .iter()
+                .map(move |subscriber| (publisher, subscriber))
+        })
+    }
+}
+
+impl Zone {
+    /// What clients are to be told of the members that do not match this one: itself first, of the first
+    /// few of them.
+    fn news_of_mismatches(&self, member: &Member) -> Vec<(u32, String)> {
+        let Some(topic) = self.topics.get(&member.topic) else {
+            return Vec::new();
+        };
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for (publisher, subscriber) in topic.pairs() {
+            let joined = match member.side {
+                Side::Publisher => publisher.slot == member.slot,
+                Side::Subscriber => subscriber.slot == member.slot,
+            };
+            let Some(why) = Topic::mismatch(publisher, subscriber).filter(|_| joined) else {
+                continue;
+            };
+            let to_publisher = format!(
+                "subscriber {} does not match: {why}",
+                self.describe_client(subscriber.client)
+            );
+            let to_subscriber = format!(
+                "{} does not match: {why}",
+                self.describe_publisher(publisher)
+            );
+            if let (Owner::Client(client), false) = (publisher.owner, subscriber.observer) {
+                match member.side {
+                    Side::Publisher => own.push((client, to_publisher)),
+                    Side::Subscriber => others.push((client, to_publisher)),
+                }
+            }
+            match member.side {
+                Side::Publisher => others.push((subscriber.client, to_subscriber)),
+                Side::Subscriber => own.push((subscriber.client, to_subscriber)),
+            }
+        }
+        own.truncate(MAX_TOLD);
+        own.extend(others);
+        own
+    }
+}
+
+impl Engine {
+    /// Tells the processes of a member that has joined, and of those that do not match it.
+    pub(crate) fn tell_mismatches(&mut self, zone_id: ZoneId, member: &Member) {
+        let Some(zone) = self.zones.get(&zone_id) else {
+            return;
+        };
+        let topic = zone.topics.get(&member.topic);
+        let topic = topic.map_or_else(String::new, |topic| topic.name.clone());
+        let news: Vec<(Option<SessionId>, String)> = zone
+            .news_of_mismatches(member)
+            .into_iter()
+            .map(|(client, reason)| {
+                let client = zone.clients.get(&client);
+                (client.and_then(|client| client.session), reason)
+            })
+            .collect();
+        for (session, mut reason) in news {
+            tracing::info!(topic, "{reason}");
+            let there = session.filter(|session| {
+                let known = self.sessions.get(session);
+                known.is_some_and(|session| !session.detached)
+            });
+            let Some(session) = there else { continue };
+            while reason.len() > MAX_REASON_BYTES {
+                reason.pop();
+            }
+            let topic = topic.clone();
+            self.notify(session, Notice::Mismatch { topic, reason }, Vec::new());
+        }
+    }
+}
