@@ -129,8 +129,8 @@ def test_configurations(realm):
         rgaps.Node(config="nowhere.toml")
     with pytest.raises(rgaps.ConfigError, match="cap"):
         rgaps.Node(config={"pool": {"host": {"cap": "lots"}}})
-    with pytest.raises(rgaps.InvalidArgument, match="write a file"):
-        rgaps.Node(config={"access": []})
+    with pytest.raises(rgaps.InvalidArgument, match="key 'pool.host.cap': None is not a text"):
+        rgaps.Node(config={"pool": {"host": {"cap": None}}})
     with pytest.raises(rgaps.DaemonUnavailable, match="rgaps up"):
         rgaps.Node(config={"autostart": False})
     socket = os.path.join(realm, "other")
@@ -144,6 +144,42 @@ def test_configurations(realm):
     with rgaps.Node(config="rgaps.file", socket=socket) as node:
         assert node.status()["realm"] == "from-a-file"
         node.stop_daemon()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"config": {"foo": 1}}, r"argument config, key 'foo': there is no key 'foo' here; the nearest is '\w+'"),
+        ({"config": {"idle_exit": 1}}, r"no key 'idle_exit' here; did you mean 'idle_exit_ms'\?"),
+        ({"config": {"pool": {"host": {"cop": "1GiB"}}}}, r"key 'pool.host.cop': .*did you mean 'cap'\?"),
+        ({"config": {"pool.host.cop": "1GiB"}}, r"key 'pool.host.cop': .*did you mean 'cap'\?"),
+        ({"config": {"limits": {"topics": 0}}}, r"key 'limits.topics': limits.topics = 0"),
+        ({"config": {"autostart": "perhaps"}}, r"key 'autostart': invalid type"),
+        ({"realm": "not/ok"}, r"argument realm: realm = \"not/ok\""),
+    ],
+)
+def test_an_argument_is_blamed_by_name_and_an_unknown_key_is_refused(arguments, words):
+    with pytest.raises(rgaps.ConfigError, match=words) as raised:
+        rgaps.Node(**arguments)
+    assert "variable" not in str(raised.value)
+
+
+def test_a_variable_and_a_line_of_a_file_are_blamed_where_they_are_wrong(monkeypatch):
+    with open("wrong.toml", "w") as file:
+        file.write("log = 'info'\n[limits]\ntopics = 0\n")
+    with pytest.raises(rgaps.ConfigError, match=r"wrong\.toml, line 3: limits\.topics = 0"):
+        rgaps.Node(config="wrong.toml")
+    monkeypatch.setenv("RGAPS_LIMITS__TOPICS", "0")
+    with pytest.raises(rgaps.ConfigError, match="environment variable RGAPS_LIMITS__TOPICS=0"):
+        rgaps.Node(config={"log": "info"})
+    monkeypatch.delenv("RGAPS_LIMITS__TOPICS")
+
+
+def test_a_configuration_of_lists_and_mappings(realm):
+    rule = {"name": "secret", "topics": ["secret/*"], "users": ["nobody"]}
+    with rgaps.Node(config={"access": [rule]}) as node:
+        with pytest.raises(rgaps.NotPermitted):
+            node.publisher("secret/plan")
 
 
 def test_access_rules(realm):

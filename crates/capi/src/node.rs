@@ -6,7 +6,7 @@ use crate::options::{read_options, Plain};
 use crate::status::{rgaps_status_t, Failure, Outcome};
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_rs::Node;
-use rgaps_session::Config;
+use rgaps_session::{Argument, Config, Environment};
 use std::ffi::c_char;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -93,17 +93,19 @@ unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
         )
     };
     let invalid = |error: &dyn std::fmt::Display| Failure::argument(error.to_string());
-    let mut config = Config::load(file.map(Path::new)).map_err(|error| invalid(&error))?;
+    let mut environment = Environment::current();
+    if let Some(realm) = realm {
+        let argument = Argument::text("options->realm", "realm", realm);
+        environment.arguments.push(argument);
+    }
+    let mut config =
+        Config::load_from(file.map(Path::new), &environment).map_err(|error| invalid(&error))?;
     if let Some(socket) = socket {
         let socket = std::path::absolute(socket).map_err(|error| {
             Failure::argument(format!("socket '{socket}' is not a path: {error}"))
         })?;
         config.socket = Some(socket);
     }
-    if let Some(realm) = realm {
-        config.realm = realm.to_owned();
-    }
-    config.check().map_err(|error| invalid(&error))?;
     Ok(config)
 }
 

@@ -3,9 +3,9 @@
 use crate::args::{Common, Up};
 use crate::output::Output;
 use crate::status::describe_history;
-use crate::{mps, session};
+use crate::{links, mps, session};
 use anyhow::Context;
-use rgaps::{KeptHistory, MpsInfo, Node};
+use rgaps::{KeptHistory, LinksInfo, LinksState, MpsInfo, Node};
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -18,6 +18,7 @@ struct Running {
     version: String,
     idle_exit_ms: Option<u64>,
     mps: MpsInfo,
+    links: LinksInfo,
 }
 
 pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
@@ -30,8 +31,9 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     config.idle_exit_ms = 0;
     config.autostart = true;
     let started = rgaps_session::connect(&config)?.is_none();
-    let node = Node::builder("rgaps-up").config(config).build()?;
-    let status = node.status()?;
+    let node = Node::builder("rgaps-up").config(config.clone()).build()?;
+    let status = links::settled(&node)?;
+    let links_failure = links::failure(&config, &status.links);
     let running = Running {
         started,
         pid: status.pid,
@@ -39,12 +41,16 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
         version: status.version,
         idle_exit_ms: status.idle_exit_ms,
         mps: node.mps()?,
+        links: status.links,
     };
     output.put(&running, |to| {
         let how = if started { "started" } else { "is running already" };
         writeln!(to, "rgapsd {} {how}: process {}, {}", running.version, running.pid, running.socket)?;
         if wants_mps {
             writeln!(to, "MPS: {}", mps::describe(&running.mps))?;
+        }
+        if running.links.state != LinksState::Off && links_failure.is_none() {
+            writeln!(to, "links to other hosts: {}", links::describe(&running.links))?;
         }
         if let Some(ms) = running.idle_exit_ms {
             writeln!(
@@ -58,7 +64,8 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     if wants_mps {
         mps::check(&running.mps)?;
     }
-    Ok(())
+    // The daemon serves this host all the same, but not as it was told to.
+    links_failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 /// Becomes the daemon.
@@ -92,7 +99,16 @@ struct Stopped {
 }
 
 pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
-    let node = session::look(common)?;
+    // A mistake in the configuration is no reason to leave a daemon running.
+    let (config, invalid) = session::config_or_address(common)?;
+    if let Some(error) = invalid {
+        eprintln!(
+            "rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' all the same",
+            config.realm,
+            config.socket_path().display()
+        );
+    }
+    let node = session::look_by(config)?;
     let status = node.status()?;
     node.stop_daemon()?;
     let stopped = Stopped {

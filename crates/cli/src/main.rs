@@ -8,6 +8,7 @@ mod daemon;
 mod doctor;
 mod domain;
 mod exit;
+mod links;
 mod mps;
 mod output;
 mod peers;

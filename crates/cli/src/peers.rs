@@ -3,10 +3,10 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::top::{times, Times};
-use crate::{session, units};
+use crate::{links, session, units};
 use rgaps::{
-    LaneEnd, LinkFigures, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, RdmaFigures, Stage,
-    TraceFigures,
+    LaneEnd, LinkFigures, LinksInfo, LinksState, PathKind, PeerRow, PeerState, PeerTopic,
+    PeersInfo, RdmaFigures, Stage, TraceFigures,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,6 +83,7 @@ impl From<&LinkFigures> for Link {
 #[derive(Serialize)]
 struct Report<'a> {
     host: &'a str,
+    links: LinksInfo,
     peers: Vec<Peer<'a>>,
     troubles: &'a [String],
     /// None: no messages are traced.
@@ -140,11 +141,15 @@ impl<'a> From<&'a PeerRow> for Peer<'a> {
 }
 
 pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
-    let node = session::look(common)?;
+    let config = session::config(common)?;
+    let node = session::look_by(config.clone())?;
     let info: PeersInfo = node.peers()?;
+    let links = node.status()?.links;
+    let failure = links::failure(&config, &links);
     let figures = node.link_figures()?;
     let mut report = Report {
         host: &info.host,
+        links,
         peers: info.peers.iter().map(Peer::from).collect(),
         troubles: &info.troubles,
         traces: Traces::of(&info.traces),
@@ -155,11 +160,18 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     }
     output.put(&report, |to| {
         if report.host.is_empty() {
-            return writeln!(
-                to,
-                "this host has no links: set links.enabled = true in the daemon's rgaps.toml (see \
-                 docs/reference/configuration.md), and look for warnings in 'rgaps status'"
-            );
+            return match report.links.state {
+                LinksState::Off if !config.links.enabled => writeln!(
+                    to,
+                    "this host has no links to others: for some, set links.enabled = true in rgaps.toml, then 'rgaps \
+                     down' and 'rgaps up'"
+                ),
+                LinksState::Off | LinksState::Failed => writeln!(to, "this host has no links to others"),
+                LinksState::Starting | LinksState::Running => writeln!(
+                    to,
+                    "the links to other hosts are starting: run this again in a moment"
+                ),
+            };
         }
         writeln!(to, "this host is '{}'\n", report.host)?;
         let cells: Vec<_> = report.peers.iter().map(cells).collect();
@@ -223,7 +235,8 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             writeln!(to, "  {line}")?;
         }
         Ok(())
-    })
+    })?;
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 /// What was counted and timed on the link.

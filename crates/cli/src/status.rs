@@ -2,8 +2,9 @@
 
 use crate::args::Common;
 use crate::output::{table, Output};
-use crate::{mps, session, units};
-use rgaps::{ClientRow, KeptHistory, MpsInfo, MpsState, Status};
+use crate::{links, mps, session, units};
+use rgaps::{ClientRow, KeptHistory, LinksState, MpsInfo, MpsState, Status};
+use rgaps_session::{visible_daemons, VisibleDaemon};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -12,15 +13,21 @@ struct Report {
     daemon: Status,
     mps: MpsInfo,
     processes: Vec<ClientRow>,
+    /// All of this realm that can be seen from here.
+    daemons: Vec<VisibleDaemon>,
 }
 
 pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
-    let node = session::look(common)?;
+    let config = session::config(common)?;
+    let node = session::look_by(config.clone())?;
     let report = Report {
         daemon: node.status()?,
         mps: node.mps()?,
         processes: node.clients()?,
+        daemons: visible_daemons(&config),
     };
+    let failure = links::failure(&config, &report.daemon.links);
+    let split = VisibleDaemon::warning_of(&config, &report.daemons);
     output.put(&report, |to| {
         let daemon = &report.daemon;
         writeln!(
@@ -63,6 +70,14 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         )?;
         if report.mps.state != MpsState::Off {
             writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
+        }
+        if let Some(failure) = &failure {
+            writeln!(to, "links        do not run: {failure}")?;
+        } else if daemon.links.state != LinksState::Off {
+            writeln!(to, "links        {}", links::describe(&daemon.links))?;
+        }
+        if let Some(warning) = &split {
+            writeln!(to, "warning      {warning}")?;
         }
         for warning in &daemon.warnings {
             writeln!(to, "warning      {warning}")?;

@@ -6,8 +6,8 @@ use crate::refuse::refuse;
 use crate::sources::Sources;
 use crate::zone::Zone;
 use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, LinkFigures, Notice, PeersInfo, Refusal,
-    RefusalCode, RemoteRow, Request, ZoneId,
+    Access, AccessError, Answer, Config, Credentials, LinkFigures, LinksFailure, Notice, PeersInfo,
+    Refusal, RefusalCode, RemoteRow, Request, ZoneId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -121,7 +121,7 @@ pub struct Engine {
     /// Of topics that do not cross between hosts: who said so, and why.
     pub(crate) unserved: BTreeMap<String, (SessionId, Vec<RemoteRow>)>,
     /// Why there are no links where there should be.
-    pub(crate) links_trouble: Option<Arc<Mutex<Option<String>>>>,
+    pub(crate) links_failure: Option<Arc<Mutex<Option<LinksFailure>>>>,
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
@@ -153,7 +153,7 @@ impl Engine {
             figures: BTreeMap::new(),
             troubles: Vec::new(),
             unserved: BTreeMap::new(),
-            links_trouble: None,
+            links_failure: None,
             requests: 0,
             notices: Vec::new(),
             stopping: false,

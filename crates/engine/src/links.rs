@@ -9,9 +9,10 @@ use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinkFigures, Member, PeersInfo,
-    Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
-    MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
+    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinkFigures, LinksFailure, LinksInfo,
+    LinksState, Member, PeersInfo, Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS,
+    INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED, MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS,
+    MAX_REMOTE_HOSTS, MAX_TROUBLES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,19 +20,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Topics that do not cross, of which it is known why.
 const MAX_UNSERVED: usize = 8192;
+/// Longest advice, and longest reason, of links that do not run; both fit a packet with all else.
+const MAX_FAILURE_CHARS: usize = 4096;
 
 impl Engine {
-    /// Where whoever keeps the links' process running tells why it does not run.
-    pub fn watch_links(&mut self, trouble: Arc<Mutex<Option<String>>>) {
-        self.links_trouble = Some(trouble);
+    /// The daemon keeps the links' process running, and puts here why it does not run.
+    pub fn watch_links(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
+        self.links_failure = Some(failure);
     }
 
-    pub(crate) fn links_warning(&self) -> Option<String> {
-        let trouble = self.links_trouble.as_ref()?;
-        trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub(crate) fn links_info(&self) -> LinksInfo {
+        let Some(failure) = &self.links_failure else {
+            return LinksInfo::default();
+        };
+        // What failed before it joined is over.
+        if self.sessions.keys().any(|session| self.is_links(*session)) {
+            return LinksInfo {
+                state: LinksState::Running,
+                failure: None,
+            };
+        }
+        let failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+        LinksInfo {
+            state: match *failure {
+                Some(_) => LinksState::Failed,
+                None => LinksState::Starting,
+            },
+            failure: failure.as_ref().map(|failure| LinksFailure {
+                advice: clip(&failure.advice),
+                reason: clip(&failure.reason),
+            }),
+        }
     }
 
     /// Refuses those who call themselves links and are not of the daemon's user.
@@ -262,6 +281,10 @@ impl Engine {
     pub(crate) fn list_peers(&self) -> PeersInfo {
         self.told_peers().cloned().unwrap_or_default()
     }
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(MAX_FAILURE_CHARS).collect()
 }
 
 fn row_fits(row: &RemoteRow) -> bool {

@@ -59,12 +59,14 @@ impl Engine {
             sessions_cut_off: self.counters.sessions_cut_off,
             kept: self.kept_history(session),
             warnings: self.warnings(),
+            links: self.links_info(),
         }
     }
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.quarantine.warnings();
-        warnings.extend(self.links_warning());
+        let links = self.links_info().failure;
+        warnings.extend(links.map(|failure| failure.to_string()));
         warnings.extend(self.troubles.iter().cloned());
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(

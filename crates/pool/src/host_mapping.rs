@@ -1,5 +1,6 @@
 //! A pool of host memory as one process sees it.
 
+use crate::fork::ReservedInChildren;
 use crate::memfd::{inspect, HUGE_BYTES};
 use crate::segment::{Access, Mapping, PageSize, PoolError, Stream};
 use crate::shared_map::{keep_private, map_hint, protection};
@@ -16,7 +17,7 @@ const GIANT_BYTES: usize = 1 << 30;
 /// A reserved address range with sealed memfds mapped from its start.
 ///
 /// The range stays where it is until the value is dropped, so an address computed from a pool
-/// offset stays good. Forked children do not inherit it, and core dumps leave it out.
+/// offset stays good. Forked children do not inherit it (see `fork`), and core dumps leave it out.
 #[derive(Debug)]
 pub struct HostMapping {
     base: NonNull<u8>,
@@ -27,6 +28,8 @@ pub struct HostMapping {
     /// Held while extending. False when the addresses behind the mapped part may be someone
     /// else's (see `place`).
     reserved: Mutex<bool>,
+    /// None only while it is dropped.
+    in_children: Option<ReservedInChildren>,
 }
 
 // SAFETY: the struct is an address range of the process and two synchronised fields. The range
@@ -65,6 +68,7 @@ impl HostMapping {
             access,
             mapped: AtomicU64::new(0),
             reserved: Mutex::new(true),
+            in_children: Some(ReservedInChildren::new(base, cap)),
         })
     }
 
@@ -254,6 +258,8 @@ impl Mapping for HostMapping {
 
 impl Drop for HostMapping {
     fn drop(&mut self) {
+        // First: the addresses may be another mapping's as soon as they are unmapped.
+        self.in_children = None;
         let reserved = *self
             .reserved
             .get_mut()
@@ -268,7 +274,7 @@ impl Drop for HostMapping {
         }
         // SAFETY: the range is the reservation that `new` made, as far as it is certainly ours;
         // the segments in it go with it, and users of its addresses keep this value alive. In a
-        // forked child nothing is mapped there.
+        // forked child the range is reserved, or nothing is mapped there.
         let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
         debug_assert!(result.is_ok(), "munmap of an own reservation: {result:?}");
     }

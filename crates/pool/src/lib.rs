@@ -8,6 +8,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod fork;
 mod host_mapping;
 mod host_source;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A whole memfd in this process's address space.
 
+use crate::fork::ReservedInChildren;
 use crate::memfd::inspect;
 use crate::segment::Access;
 use crate::PoolError;
@@ -17,6 +18,8 @@ pub struct SharedMap {
     base: NonNull<u8>,
     bytes: usize,
     access: Access,
+    /// None where forked children inherit it.
+    in_children: Option<ReservedInChildren>,
 }
 
 // SAFETY: the struct is an address and a length; the mapping belongs to the process, not to a
@@ -29,8 +32,9 @@ impl SharedMap {
     /// Maps the sealed memfd `fd` of exactly `bytes` bytes. Seals and size are checked first.
     pub fn new(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Self, PoolError> {
         inspect(fd, bytes)?;
-        let map = Self::map_unchecked(fd, bytes, access)?;
+        let mut map = Self::map_unchecked(fd, bytes, access)?;
         map.keep_private();
+        map.in_children = Some(ReservedInChildren::new(map.base, map.bytes));
         Ok(map)
     }
 
@@ -64,6 +68,7 @@ impl SharedMap {
             base,
             bytes: length,
             access,
+            in_children: None,
         })
     }
 
@@ -90,10 +95,11 @@ impl SharedMap {
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
+        // First: the addresses may be another mapping's as soon as they are unmapped.
+        self.in_children = None;
         // SAFETY: `base` and `bytes` are the mapping that `map_unchecked` made; nothing else
         // unmaps it, and users of `base` keep this value alive. In a forked child the range is
-        // not mapped (MADV_DONTFORK), and unmapping nothing is no error; that the child has put
-        // nothing of its own there is the rule that handles are poisoned in a child.
+        // reserved (`fork`), so nothing of the child's own lies there.
         let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(result.is_ok(), "munmap of an own mapping: {result:?}");
     }

@@ -44,6 +44,7 @@ fn _rgaps(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Sample", sample::class(py)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(device::domains, module)?)?;
+    module.add_function(wrap_pyfunction!(owner::_host_views, module)?)?;
     module.add_function(wrap_pyfunction!(listener::_stop_listeners, module)?)?;
     Ok(())
 }

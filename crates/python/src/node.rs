@@ -12,9 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use rgaps::{ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SubscriberQos};
 use rgaps_layout::MAX_CLIENT_NAME;
-use rgaps_session::{Config, Environment};
+use rgaps_session::{split_warning, Argument, Config, Environment};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,14 +54,13 @@ fn configuration(
     let mut file = None;
     if let Some(config) = config {
         match config.cast::<PyMapping>() {
-            Ok(keys) => flatten(keys, "RGAPS", &mut environment.variables)?,
+            Ok(keys) => flatten(keys, "", &mut environment.arguments)?,
             Err(_) => file = Some(config.extract::<PathBuf>()?),
         }
     }
     if let Some(realm) = realm {
-        environment
-            .variables
-            .insert("RGAPS_REALM".to_owned(), realm);
+        let argument = Argument::text("argument realm", "realm", &realm);
+        environment.arguments.push(argument);
     }
     let mut config =
         Config::load_from(file.as_deref(), &environment).map_err(IntoPyErr::into_py_err)?;
@@ -72,36 +70,58 @@ fn configuration(
     Ok(config)
 }
 
-/// Keys of a mapping in the way that environment variables name them.
+/// Keys of a mapping, with dots between those of mappings in it.
 fn flatten(
     keys: &Bound<'_, PyMapping>,
     prefix: &str,
-    variables: &mut BTreeMap<String, String>,
+    arguments: &mut Vec<Argument>,
 ) -> PyResult<()> {
     for item in keys.items()? {
         let (key, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
-        let separator = if prefix == "RGAPS" { "_" } else { "__" };
-        let name = format!("{prefix}{separator}{}", key.to_ascii_uppercase());
-        if let Ok(inner) = value.cast::<PyMapping>() {
-            flatten(inner, &name, variables)?;
-            continue;
+        let key = format!("{prefix}{key}");
+        match value.cast::<PyMapping>() {
+            Ok(inner) => flatten(inner, &format!("{key}."), arguments)?,
+            Err(_) => arguments.push(Argument {
+                name: format!("argument config, key '{key}'"),
+                value: setting(&key, &value)?,
+                key,
+            }),
         }
-        let text = if value.is_instance_of::<PyBool>() {
-            value.is_truthy()?.to_string()
-        } else if value.is_instance_of::<PyString>()
-            || value.is_instance_of::<PyInt>()
-            || value.is_instance_of::<PyFloat>()
-        {
-            value.to_string()
-        } else {
-            return Err(invalid(format!(
-                "the configuration's '{key}' is {value}, not a text, a number, a bool or a mapping \
-                 of those; write a file for more"
-            )));
-        };
-        variables.insert(name, text);
     }
     Ok(())
+}
+
+/// A value of the configuration.
+fn setting(key: &str, value: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
+    // A bool is an int in Python.
+    if value.is_instance_of::<PyBool>() {
+        return Ok(value.is_truthy()?.into());
+    }
+    if value.is_instance_of::<PyInt>() {
+        return Ok(value.extract::<i64>()?.into());
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(value.extract::<f64>()?.into());
+    }
+    if value.is_instance_of::<PyString>() {
+        return Ok(value.extract::<String>()?.into());
+    }
+    if let Ok(list) = value.cast::<PyList>() {
+        let values = list.iter().map(|value| setting(key, &value));
+        return Ok(toml::Value::Array(values.collect::<PyResult<_>>()?));
+    }
+    if let Ok(keys) = value.cast::<PyMapping>() {
+        let mut table = toml::Table::new();
+        for item in keys.items()? {
+            let (name, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
+            table.insert(name, setting(key, &value)?);
+        }
+        return Ok(table.into());
+    }
+    Err(invalid(format!(
+        "argument config, key '{key}': {value} is not a text, a number, a bool, a list or a mapping; leave the key out \
+         for its default"
+    )))
 }
 
 /// The folder of the programs that the wheel carries.
@@ -228,12 +248,18 @@ impl Node {
     ) -> PyResult<Node> {
         let name = name.unwrap_or_else(|| default_name(py));
         let config = configuration(config, realm, socket)?;
+        let address = config.clone();
         let builder = rgaps::Node::builder(&name)
             .config(config)
             .bin_dir(bin_dir(py)?);
         let node = py
             .detach(|| builder.build())
             .map_err(IntoPyErr::into_py_err)?;
+        if let Some(warning) = py.detach(|| split_warning(&address)) {
+            let warning = CString::new(warning)?;
+            let category = py.import("rgaps._errors")?.getattr("RealmWarning")?;
+            PyErr::warn(py, &category, &warning, 1)?;
+        }
         Ok(Node {
             node: Handle::new("node", node),
             name,

@@ -13,13 +13,42 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Keeps a view's bytes. May be dropped on any thread, attached to the interpreter or not.
 pub(crate) enum Owner {
     /// A received block: not reused before this is dropped.
-    Sample(#[allow(dead_code)] Arc<Held>),
+    Sample(#[allow(dead_code)] SampleView),
     /// A block that is being filled.
     Loan(#[allow(dead_code)] LoanView),
     /// A copy that is the view's own.
     Copy(#[allow(dead_code)] Box<[u8]>),
     /// The same on a GPU.
     DeviceCopy(#[allow(dead_code)] DeviceBuffer),
+}
+
+/// Views of received blocks in host memory, which forked children have pointers to and cannot read.
+static HOST_VIEWS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many views of received blocks in host memory there are.
+#[pyfunction]
+pub(crate) fn _host_views() -> usize {
+    HOST_VIEWS.load(Ordering::Relaxed)
+}
+
+/// A view of a received block; counted.
+pub(crate) struct SampleView(Arc<Held>);
+
+impl SampleView {
+    pub(crate) fn new(held: Arc<Held>) -> SampleView {
+        if held.sample.domain() == Domain::Host {
+            HOST_VIEWS.fetch_add(1, Ordering::Relaxed);
+        }
+        SampleView(held)
+    }
+}
+
+impl Drop for SampleView {
+    fn drop(&mut self) {
+        if self.0.sample.domain() == Domain::Host {
+            HOST_VIEWS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A received block.

@@ -3,7 +3,7 @@
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::error::{closed, IntoPyErr};
 use crate::geometry::Geometry;
-use crate::owner::{drop_block, Held, Owner};
+use crate::owner::{drop_block, Held, Owner, SampleView};
 use crate::{dlpack, dtype, order};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -166,7 +166,7 @@ impl SampleBase {
             address: held.view_address(py)?,
             geometry: self.geometry,
             readonly: true,
-            owner: Owner::Sample(held),
+            owner: Owner::Sample(SampleView::new(held)),
         })
     }
 }

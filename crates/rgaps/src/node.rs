@@ -61,7 +61,11 @@ impl NodeBuilder {
             Some(config) => config,
             None => Config::load(None).map_err(|error| OpenError::Argument(error.to_string()))?,
         };
+        let address = tracing::enabled!(tracing::Level::WARN).then(|| config.clone());
         let conductor = Conductor::start(config, &self.name, &self.bin_dirs, self.host_memory)?;
+        if let Some(warning) = address.as_ref().and_then(rgaps_session::split_warning) {
+            tracing::warn!("{warning}");
+        }
         Ok(Node {
             conductor: Arc::new(conductor),
         })

@@ -1,8 +1,10 @@
 //! Keeps the process with the links to other hosts running, where the configuration has some.
 
-use rgaps_session::{links_command, Config};
+use rgaps_session::{links_command, Config, LinksFailure};
 use rustix::process::{kill_process, Pid, Signal};
-use std::process::Child;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStderr, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,16 +18,18 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const LIVED: Duration = Duration::from_secs(10);
 /// How long it may take to leave in order.
 const LEAVE_LIMIT: Duration = Duration::from_millis(1500);
+/// Of what it logs, the last lines are told when it has ended, each cut to so many characters.
+const LAST_LINES: (usize, usize) = (5, 600);
 
 /// The links' process. Dropping it ends the process.
 pub struct Links {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    trouble: Trouble,
+    failure: Board,
 }
 
-/// Why there are no links where there should be.
-pub type Trouble = Arc<Mutex<Option<String>>>;
+/// Why the process does not run; none: it was started, and has not failed.
+pub type Board = Arc<Mutex<Option<LinksFailure>>>;
 
 impl Links {
     /// Starts the process, and again whenever it ends. None: the configuration has no links.
@@ -33,22 +37,22 @@ impl Links {
         if !config.links.enabled {
             return Ok(None);
         }
-        let trouble = Trouble::default();
+        let failure = Board::default();
         let (stop, stopped) = channel();
-        let (config, board) = (config.clone(), trouble.clone());
+        let (config, board) = (config.clone(), failure.clone());
         let thread = std::thread::Builder::new()
             .name("rgapsd-links".to_owned())
             .spawn(move || supervise(&config, &stopped, &board))?;
         Ok(Some(Links {
             stop: Some(stop),
             thread: Some(thread),
-            trouble,
+            failure,
         }))
     }
 
-    /// Where it is told why there are no links.
-    pub fn trouble(&self) -> Trouble {
-        self.trouble.clone()
+    /// Where it is told why the process does not run.
+    pub fn failure(&self) -> Board {
+        self.failure.clone()
     }
 }
 
@@ -61,35 +65,37 @@ impl Drop for Links {
     }
 }
 
-fn tell(board: &Trouble, trouble: Option<String>) {
-    if let Some(trouble) = &trouble {
-        tracing::error!("{trouble}");
+fn tell(board: &Board, failure: Option<LinksFailure>) {
+    let mut told = board.lock().unwrap_or_else(PoisonError::into_inner);
+    // Once, though it is tried again and again.
+    if let Some(failure) = failure
+        .as_ref()
+        .filter(|failure| told.as_ref() != Some(failure))
+    {
+        tracing::error!("links to other hosts do not run: {failure}");
     }
-    *board.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    *told = failure;
 }
 
-fn supervise(config: &Config, stopped: &Receiver<()>, board: &Trouble) {
+fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
     let mut pause = PAUSES.0;
     loop {
         let begun = Instant::now();
-        let child = links_command(config).and_then(|mut command| {
-            let child = command.spawn();
-            child.map_err(|error| format!("rgaps-links cannot be started: {error}"))
-        });
-        match child {
-            Ok(mut child) => {
-                tell(board, None);
-                match watch(&mut child, stopped) {
-                    Some(how) => {
-                        if begun.elapsed() >= LIVED {
-                            pause = PAUSES.0;
-                        }
-                        tell(board, Some(format!("links to other hosts do not run: rgaps-links ended ({how}) and is started again; see the daemon's log")));
+        match start(config) {
+            Ok((mut child, log)) => match watch(&mut child, stopped, board) {
+                Some(how) => {
+                    if begun.elapsed() >= LIVED {
+                        pause = PAUSES.0;
                     }
-                    None => return end(child),
+                    tell(board, Some(ended(&how, log)));
                 }
-            }
-            Err(why) => tell(board, Some(why)),
+                None => {
+                    end(child);
+                    let _ = log.join();
+                    return;
+                }
+            },
+            Err(failure) => tell(board, Some(failure)),
         }
         match stopped.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES.1),
@@ -98,13 +104,67 @@ fn supervise(config: &Config, stopped: &Receiver<()>, board: &Trouble) {
     }
 }
 
+/// The last lines of what a process logged, when it has ended.
+type LastLines = JoinHandle<VecDeque<String>>;
+
+/// Starts the process, and a thread that passes on what it logs.
+fn start(config: &Config) -> Result<(Child, LastLines), LinksFailure> {
+    let mut command = links_command(config)?;
+    let failed = |error: std::io::Error| LinksFailure {
+        advice: "see the daemon's log; it is tried again every 5 s".to_owned(),
+        reason: format!("rgaps-links cannot be started: {error}"),
+    };
+    let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let log = child.stderr.take().expect("it was asked for");
+    let thread = std::thread::Builder::new().name("rgapsd-links-log".to_owned());
+    match thread.spawn(move || pass_on(log)) {
+        Ok(thread) => Ok((child, thread)),
+        Err(error) => {
+            end(child);
+            Err(failed(error))
+        }
+    }
+}
+
+/// Writes what the process logs to the daemon's log, and keeps the last lines.
+fn pass_on(log: ChildStderr) -> VecDeque<String> {
+    let (lines, chars) = LAST_LINES;
+    let mut last = VecDeque::new();
+    for line in BufReader::new(log).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        // A log that cannot be written is no reason to stop the links.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        if last.len() == lines {
+            last.pop_front();
+        }
+        last.push_back(line.chars().take(chars).collect());
+    }
+    last
+}
+
+fn ended(how: &str, log: LastLines) -> LinksFailure {
+    let lines = Vec::from(log.join().unwrap_or_default());
+    let said = match lines.is_empty() {
+        true => "it logged nothing".to_owned(),
+        false => format!("its last lines are:\n{}", lines.join("\n")),
+    };
+    LinksFailure {
+        advice: "correct what rgaps-links reports, then 'rgaps down' and 'rgaps up'".to_owned(),
+        reason: format!("rgaps-links ended ({how}); {said}"),
+    }
+}
+
 /// Waits until the process has ended, and says how; none: until it is to end.
-fn watch(child: &mut Child, stopped: &Receiver<()>) -> Option<String> {
+fn watch(child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<String> {
+    let begun = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status.to_string()),
             Ok(None) => {}
             Err(error) => return Some(error.to_string()),
+        }
+        if begun.elapsed() >= LIVED {
+            tell(board, None);
         }
         match stopped.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => {}

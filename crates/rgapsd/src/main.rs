@@ -12,7 +12,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rgaps_engine::{
     leave_environment, snapshots, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
 };
-use rgaps_session::{Config, DaemonLock, Listener, LogFormat, Ready};
+use rgaps_session::{
+    split_warning, Argument, Config, DaemonLock, Environment, Listener, LogFormat, Ready,
+};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -107,7 +109,7 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
         ..config.clone()
     })?;
     if let Some(links) = &links {
-        engine.watch_links(links.trouble());
+        engine.watch_links(links.failure());
     }
     let (asker, source) = snapshots(config.metrics.topics_max as usize)?;
     // Messages do not wait for figures: a port that is taken is a warning.
@@ -126,6 +128,9 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
     ready.ready();
     notify::ready();
+    if let Some(warning) = split_warning(&config) {
+        tracing::warn!("{warning}");
+    }
     let outcome = reactor.run();
     drop((links, metrics));
     outcome?;
@@ -133,10 +138,12 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
 }
 
 fn configure(arguments: Arguments) -> anyhow::Result<Config> {
-    let mut config = Config::load(arguments.config.as_deref())?;
-    if let Some(realm) = arguments.realm {
-        config.realm = realm;
+    let mut environment = Environment::current();
+    if let Some(realm) = &arguments.realm {
+        let argument = Argument::text("--realm", "realm", realm);
+        environment.arguments.push(argument);
     }
+    let mut config = Config::load_from(arguments.config.as_deref(), &environment)?;
     if let Some(socket) = arguments.socket {
         config.socket = Some(std::path::absolute(socket).context("--socket")?);
     }
@@ -144,7 +151,6 @@ fn configure(arguments: Arguments) -> anyhow::Result<Config> {
         config.idle_exit_ms = 0;
     }
     config.cuda.mps |= arguments.mps;
-    config.check().map_err(anyhow::Error::msg)?;
     Ok(config)
 }
 

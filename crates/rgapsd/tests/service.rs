@@ -393,10 +393,22 @@ fn the_units_that_are_shipped_start_it() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("rgaps");
         // What RuntimeDirectory= makes.
-        let mode = values(&unit, "RuntimeDirectoryMode").remove(0);
-        std::fs::create_dir(&run).unwrap();
-        let mode = std::fs::Permissions::from_mode(u32::from_str_radix(&mode, 8).unwrap());
-        std::fs::set_permissions(&run, mode).unwrap();
+        if let Some(mode) = values(&unit, "RuntimeDirectoryMode").first() {
+            std::fs::create_dir(&run).unwrap();
+            let mode = std::fs::Permissions::from_mode(u32::from_str_radix(mode, 8).unwrap());
+            std::fs::set_permissions(&run, mode).unwrap();
+        }
+        // The user's is where clients look that nothing is configured for.
+        let realm = format!("test-unit-{}", std::process::id());
+        let own = rgaps_session::Config {
+            realm: realm.clone(),
+            ..rgaps_session::Config::default()
+        };
+        let is_users = name.starts_with("user");
+        let socket = match is_users {
+            true => own.socket_path(),
+            false => run.join("default.sock"),
+        };
         let notified = folder.path().join("notify");
         let notify = std::os::unix::net::UnixDatagram::bind(&notified).unwrap();
         notify.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -411,7 +423,7 @@ fn the_units_that_are_shipped_start_it() {
             .args(&command[1..])
             .env_clear()
             .envs(settings)
-            .env("XDG_RUNTIME_DIR", folder.path())
+            .envs(is_users.then_some(("RGAPS_REALM", &realm)))
             .env("NOTIFY_SOCKET", &notified)
             .current_dir(folder.path())
             .stdin(std::process::Stdio::null())
@@ -419,7 +431,6 @@ fn the_units_that_are_shipped_start_it() {
             .unwrap();
         let mut said = [0; 64];
         let told = notify.recv(&mut said);
-        let socket = run.join("default.sock");
         let served = Channel::connect(&socket).map(|channel| Client::connect(channel, "unit"));
         let idle_exit_ms = served.map(|mut client| status(&mut client).idle_exit_ms);
         let mode = std::fs::metadata(&socket).map(|meta| meta.permissions().mode() & 0o777);
@@ -434,13 +445,17 @@ fn the_units_that_are_shipped_start_it() {
         }
         let _ = child.kill();
         let _ = child.wait();
+        for file in std::fs::read_dir(socket.parent().unwrap())
+            .unwrap()
+            .flatten()
+        {
+            if file.file_name().to_string_lossy().starts_with(&realm) {
+                std::fs::remove_file(file.path()).unwrap();
+            }
+        }
         assert_eq!(&said[..told.unwrap()], b"READY=1\n", "{name}");
         assert_eq!(idle_exit_ms.unwrap(), None, "{name}: it stays");
-        let wanted = if name.starts_with("user") {
-            0o600
-        } else {
-            0o660
-        };
+        let wanted = if is_users { 0o600 } else { 0o660 };
         assert_eq!(mode.unwrap(), wanted, "{name}");
         assert!(
             ended.is_some_and(|status| status.success()),

@@ -7,7 +7,7 @@ use crate::config::{prepare_folder, INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 use crate::lock::{with_suffix, StartLock};
 use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
-use crate::{Channel, Config, ConfigError, DaemonLock, LockError, SocketError};
+use crate::{Channel, Config, ConfigError, DaemonLock, LinksFailure, LockError, SocketError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::PipeFlags;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ const LOG_TAIL_BYTES: usize = 2048;
 const REASON_BYTES_MAX: usize = 4096;
 /// What a daemon inherits, besides `RGAPS_*` and `LC_*`. Not `CUDA_*`, but for where there is an MPS:
 /// the daemon serves others than the client that started it, on all GPUs.
-const INHERITED: [&str; 11] = [
+const INHERITED: [&str; 10] = [
     "PATH",
     "HOME",
     "USER",
@@ -39,7 +39,6 @@ const INHERITED: [&str; 11] = [
     "LANG",
     "TZ",
     "TMPDIR",
-    "XDG_RUNTIME_DIR",
     // Where containers keep the driver's libraries.
     "LD_LIBRARY_PATH",
     // For the daemon to know of; it stays outside itself.
@@ -302,18 +301,37 @@ pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
         .map_err(|searched| LaunchError::NotFound { searched })
 }
 
-/// The program with the links to other hosts, as a daemon of this configuration starts it: found as the
-/// daemon is (`RGAPS_LINKS_PROGRAM`, `rgaps-links`). It gets all signals, and ends with whoever
-/// starts it.
-pub fn links_command(config: &Config) -> Result<Command, String> {
-    let program = find_program(LINKS_PROGRAM_VARIABLE, "rgaps-links", &[]).map_err(|searched| {
-        format!(
-            "the program 'rgaps-links' was not found in {}; install it beside rgapsd, or set \
-             {LINKS_PROGRAM_VARIABLE} to its path",
-            list(&searched)
-        )
+/// The program with the links to other hosts: what `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or
+/// on the `PATH`.
+pub fn find_links() -> Result<PathBuf, LinksFailure> {
+    find_program(LINKS_PROGRAM_VARIABLE, "rgaps-links", &[]).map_err(|searched| {
+        match std::env::var_os(LINKS_PROGRAM_VARIABLE) {
+            Some(_) => LinksFailure {
+                advice: format!(
+                    "set {LINKS_PROGRAM_VARIABLE} to the program rgaps-links, or unset it, then 'rgaps down' and \
+                     'rgaps up'"
+                ),
+                reason: format!("{LINKS_PROGRAM_VARIABLE} names {}, which cannot be run", list(&searched)),
+            },
+            None => LinksFailure {
+                advice: format!(
+                    "install rgaps-links beside rgapsd, or set {LINKS_PROGRAM_VARIABLE} to its path, then \
+                     'rgaps down' and 'rgaps up'"
+                ),
+                reason: format!("the program 'rgaps-links' was not found in {}", list(&searched)),
+            },
+        }
+    })
+}
+
+/// The program with the links to other hosts, as a daemon of this configuration starts it. It gets all
+/// signals, and ends with whoever starts it.
+pub fn links_command(config: &Config) -> Result<Command, LinksFailure> {
+    let program = find_links()?;
+    let inline = config.to_inline().map_err(|error| LinksFailure {
+        advice: "correct the daemon's configuration".to_owned(),
+        reason: error.to_string(),
     })?;
-    let inline = config.to_inline().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command
         .arg("--with-parent")

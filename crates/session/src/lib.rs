@@ -14,20 +14,21 @@ mod mps;
 mod path;
 mod ready;
 mod socket;
+mod visible;
 
 pub use access::{
     check_topic_name, pattern_matches, Access, AccessClass, AccessError, TopicNameError,
     DEFAULT_CLASS,
 };
 pub use config::{
-    segment_bytes, AccessRule, Action, ByteSize, ByteSizeError, Config, ConfigError, Cuda,
-    CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn, LandingRule,
-    Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools, Principal,
-    Quota, Rdma, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
+    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn,
+    LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools,
+    Principal, Quota, Rdma, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{
-    connect, connect_or_start, find_daemon, links_command, unblock_signals, LaunchError,
+    connect, connect_or_start, find_daemon, find_links, links_command, unblock_signals, LaunchError,
 };
 pub use lock::{DaemonLock, LockError};
 pub use message::*;
@@ -38,3 +39,4 @@ pub use mps::{
 pub use path::{CameOver, PathKind, PathKindError};
 pub use ready::Ready;
 pub use socket::{Channel, Credentials, Listener, SocketError};
+pub use visible::{split_warning, visible_daemons, DaemonRole, VisibleDaemon};

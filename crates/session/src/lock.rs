@@ -40,6 +40,9 @@ pub enum LockError {
 #[derive(Debug)]
 pub struct DaemonLock {
     _file: File,
+    /// Shared by the daemons of a folder. It keeps systemd-tmpfiles, which removes what is old in `/tmp`, from the
+    /// folder and all in it (tmpfiles.d(5), "Age").
+    _folder: Option<File>,
 }
 
 impl DaemonLock {
@@ -69,7 +72,10 @@ impl DaemonLock {
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(system)?;
-        Ok(DaemonLock { _file: file })
+        Ok(DaemonLock {
+            _file: file,
+            _folder: path.parent().and_then(|folder| share(folder).ok()),
+        })
     }
 
     /// Whether the lock is free, found by taking it for a moment.
@@ -93,6 +99,14 @@ fn lock(path: &Path) -> Result<File, LockError> {
     Err(LockError::AlreadyRunning {
         pid: text.trim().parse().ok(),
     })
+}
+
+/// A shared lock on a folder.
+fn share(folder: &Path) -> std::io::Result<File> {
+    let file = File::open(folder)?;
+    let lock = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+    rustix::io::retry_on_intr(lock)?;
+    Ok(file)
 }
 
 /// Held while a client starts a daemon.
@@ -149,6 +163,21 @@ mod tests {
         }
         drop(held);
         DaemonLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_folder_with_daemons_is_locked_against_removal_of_what_is_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = |name: &str| DaemonLock::path_for(&folder.path().join(name));
+        let one = DaemonLock::take(&lock("one.sock")).unwrap();
+        let other = DaemonLock::take(&lock("other.sock")).unwrap();
+        // What systemd-tmpfiles tries before it removes anything in a folder.
+        let opened = File::open(folder.path()).unwrap();
+        assert!(!try_lock(&opened).unwrap());
+        drop(one);
+        assert!(!try_lock(&opened).unwrap(), "the other is still there");
+        drop(other);
+        assert!(try_lock(&opened).unwrap());
     }
 
     #[test]

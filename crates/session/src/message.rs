@@ -654,6 +654,42 @@ pub struct Status {
     pub kept: KeptHistory,
     /// Warnings worth a look: fallbacks taken, limits near.
     pub warnings: Vec<String>,
+    /// The process with the links to other hosts.
+    pub links: LinksInfo,
+}
+
+/// Whether the process with the links to other hosts runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinksInfo {
+    /// Whether it runs.
+    pub state: LinksState,
+    /// Why it does not; none unless the state is [`LinksState::Failed`].
+    pub failure: Option<LinksFailure>,
+}
+
+/// Whether the process with the links to other hosts runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinksState {
+    /// The daemon's configuration has no links.
+    #[default]
+    Off,
+    /// It was started, and has not joined the daemon yet.
+    Starting,
+    /// It has joined the daemon.
+    Running,
+    /// It cannot be started, or has ended.
+    Failed,
+}
+
+/// Why the process with the links to other hosts does not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{advice}: {reason}")]
+pub struct LinksFailure {
+    /// What to do.
+    pub advice: String,
+    /// What is wrong.
+    pub reason: String,
 }
 
 /// History of publishers that are gone.

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 const BACKLOG: i32 = 1024;
 /// Supplementary groups that one process can have (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65536;
+/// A listening socket is made under its path with this behind, and moved to the path when it is ready. The kernel knows
+/// it by the first name for ever.
+pub(crate) const MAKING_SUFFIX: &str = ".new";
 /// `SO_PEERPIDFD` of Linux 6.5, which the libc crate does not know on every target.
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -397,7 +400,7 @@ impl Listener {
         }
         // Under another name first: at `path` it must never be seen half made.
         let mut making = path.as_os_str().to_owned();
-        making.push(".new");
+        making.push(MAKING_SUFFIX);
         let making = PathBuf::from(making);
         let address = address(&making)?;
         let name = |what: &'static str| {

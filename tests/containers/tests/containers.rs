@@ -84,6 +84,18 @@ fn containers_talk_to_each_other() {
 }
 
 #[test]
+fn a_container_that_has_only_the_folder_finds_the_daemon_without_configuration() {
+    if daemon().is_none() {
+        return;
+    }
+    let mut daemon = Daemon::start_with(&[("RGAPS_REALM", "r")]);
+    let subscriber = container(&daemon, "find-and-subscribe", "between");
+    let _publisher = container(&daemon, "find-and-publish", "between");
+    subscriber.reaches("received", 50);
+    daemon.assert_well();
+}
+
+#[test]
 fn who_dies_in_a_container_is_cleaned_up_after() {
     let Some(mut daemon) = daemon() else { return };
     let node = daemon.node("outside");

@@ -7,6 +7,7 @@
 mod gpu;
 mod handover;
 mod limits;
+mod links;
 mod memory;
 mod mps;
 mod rdma;
@@ -16,7 +17,8 @@ use crate::args::{Common, Doctor};
 use crate::output::Output;
 use crate::session;
 use crate::status::describe_history;
-use rgaps::{Config, Node};
+use rgaps::{Config, Node, Status};
+use rgaps_session::{visible_daemons, DaemonRole, VisibleDaemon};
 use serde::Serialize;
 
 /// How a check came out.
@@ -77,6 +79,8 @@ struct Report {
     /// Where messages can live here.
     domains: Vec<String>,
     checks: Vec<Check>,
+    /// The realm's daemons that can be seen from here.
+    daemons: Vec<VisibleDaemon>,
     /// Ports of network cards with RDMA.
     rdma: Vec<rdma::Card>,
     /// From kernel to kernel, where that was measured.
@@ -90,14 +94,22 @@ struct Report {
 struct Unusable;
 
 pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::Result<()> {
-    let config = session::config(common)?;
-    let mut checks = vec![Check::ok(
-        "configuration",
-        match &config.file {
-            Some(file) => format!("'{}', realm '{}'", file.display(), config.realm),
-            None => format!("built-in values, realm '{}'", config.realm),
-        },
-    )];
+    let (config, invalid) = session::config_or_address(common)?;
+    let mut checks = vec![match (invalid, &config.file) {
+        (Some(error), _) => Check::fail(
+            "configuration",
+            error.to_string(),
+            "correct it; what follows is with built-in values",
+        ),
+        (None, Some(file)) => Check::ok(
+            "configuration",
+            format!("'{}', realm '{}'", file.display(), config.realm),
+        ),
+        (None, None) => Check::ok(
+            "configuration",
+            format!("built-in values, realm '{}'", config.realm),
+        ),
+    }];
     checks.extend(system::checks());
     checks.extend(memory::checks(&config));
     checks.extend(limits::checks(&config));
@@ -114,7 +126,11 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
         checks.extend(measured);
         handovers = figures;
     }
-    checks.push(daemon(&config));
+    let (check, status) = daemon(&config);
+    checks.push(check);
+    let daemons = visible_daemons(&config);
+    checks.extend(other_daemons(&config, &daemons));
+    checks.push(links::check(&config, status.as_ref()));
     let usable = checks.iter().all(|check| check.verdict != Verdict::Fail);
     let mut domains = Vec::new();
     if usable {
@@ -125,6 +141,7 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
         usable,
         domains,
         checks,
+        daemons,
         rdma: cards,
         handovers,
     };
@@ -150,23 +167,26 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
 }
 
 /// The daemon, if one runs: none is no lack, clients start one.
-fn daemon(config: &Config) -> Check {
+fn daemon(config: &Config) -> (Check, Option<Status>) {
     const NAME: &str = "daemon";
+    let fail = |error: &dyn std::fmt::Display, advice| Check::fail(NAME, error.to_string(), advice);
     match rgaps_session::connect(config) {
         Ok(Some(_)) => {}
-        Ok(None) => return no_daemon(config),
-        Err(error) => return Check::fail(NAME, error.to_string(), "see the socket's folder above"),
+        Ok(None) => return (no_daemon(config), None),
+        Err(error) => return (fail(&error, "see the socket's folder above"), None),
     }
     let config = Config {
         autostart: false,
         ..config.clone()
     };
-    let status = Node::builder("rgaps-doctor")
-        .config(config)
-        .build()
-        .map(|node| node.status());
-    match status {
-        Ok(Ok(status)) if status.warnings.is_empty() => {
+    let node = Node::builder("rgaps-doctor").config(config).build();
+    let status = match node.map(|node| node.status()) {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => return (fail(&error, "rgaps down, then rgaps up"), None),
+        Err(error) => return (fail(&error, "rgaps down, then rgaps up"), None),
+    };
+    let check = match status.warnings.is_empty() {
+        true => {
             let kept = match status.kept.messages {
                 0 => String::new(),
                 _ => format!("; keeps {}", describe_history(&status.kept)),
@@ -179,10 +199,29 @@ fn daemon(config: &Config) -> Check {
                 ),
             )
         }
-        Ok(Ok(status)) => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
-        Ok(Err(error)) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),
-        Err(error) => Check::fail(NAME, error.to_string(), "rgaps down, then rgaps up"),
+        false => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
+    };
+    (check, Some(status))
+}
+
+/// Daemons that other processes could use instead, by mistake.
+fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
+    const NAME: &str = "other daemons";
+    let others = daemons
+        .iter()
+        .filter(|daemon| daemon.role != DaemonRole::Used);
+    let list: Vec<String> = others.map(|daemon| daemon.to_string()).collect();
+    if list.is_empty() {
+        return None;
     }
+    let found = format!("realm '{}': {}", config.realm, list.join("; "));
+    Some(match VisibleDaemon::warning_of(config, daemons) {
+        Some(warning) => Check::lack(NAME, found, warning),
+        None => Check::ok(
+            NAME,
+            format!("{found}; processes of other users, also under sudo, have topics of their own"),
+        ),
+    })
 }
 
 fn no_daemon(config: &Config) -> Check {

@@ -16,6 +16,8 @@ published: while one is alive, a copy is published instead, with a `CopyWarning`
 others read cannot be changed.
 
 Handles may be used from any thread. In a forked child they raise `Forked`: make new ones there.
+Arrays over a sample of the parent cannot be read in a forked child; copy them before the fork.
+Handles and samples cannot be pickled: send a copy of the bytes, or subscribe in the other process.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from __future__ import annotations
 import atexit as _atexit
 from typing import NamedTuple
 
+from . import _processes  # noqa: F401 (it registers what happens at a fork)
 from ._default import default_node, publisher, subscriber
 from ._errors import (
     Aborted,
@@ -34,6 +37,7 @@ from ._errors import (
     DomainUnavailable,
     Error,
     Forked,
+    ForkWarning,
     HeldBack,
     InvalidArgument,
     LimitReached,
@@ -44,6 +48,7 @@ from ._errors import (
     NotPermitted,
     PathTooSlow,
     PoolFull,
+    RealmWarning,
     SystemFailure,
     TimedOut,
     TooLarge,
@@ -88,6 +93,7 @@ __all__ = [
     "DomainMismatch",
     "DomainUnavailable",
     "Error",
+    "ForkWarning",
     "Forked",
     "HeldBack",
     "InvalidArgument",
@@ -104,6 +110,7 @@ __all__ = [
     "PathTooSlow",
     "PoolFull",
     "Publisher",
+    "RealmWarning",
     "Sample",
     "Subscriber",
     "SystemFailure",

@@ -117,6 +117,19 @@ class MismatchWarning(RuntimeWarning):
     message says what does not fit."""
 
 
+class ForkWarning(RuntimeWarning):
+    """The process forked while arrays over samples in host memory were alive.
+
+    A child does not have that memory: one that reads such an array ends with SIGSEGV. Copy what a child
+    needs before the fork (``array.copy()``), or have the child subscribe itself. Where no child reads such
+    an array, ``warnings.simplefilter("ignore", rgaps.ForkWarning)`` turns this off.
+    """
+
+
+class RealmWarning(RuntimeWarning):
+    """Several daemons serve this user's realm, and their clients do not see each other's topics."""
+
+
 class CopyWarning(RuntimeWarning):
     """A loan was published by a copy, since an array over it was still alive.
 

@@ -1,6 +1,8 @@
-//! Reading the configuration from files and the environment.
+//! Reading the configuration from files, the environment and a program's own arguments.
 
-use super::{Config, ConfigError};
+use super::blame::{key_in, line_of_key, refused_in_file, rejected, rejected_in_file, wrong};
+use super::{check_realm, Config, ConfigError};
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +49,30 @@ pub struct Environment {
     pub variables: BTreeMap<String, String>,
     /// Files to look for, the first that exists is taken.
     pub files: Vec<PathBuf>,
+    /// What the program sets itself, over files and variables.
+    pub arguments: Vec<Argument>,
+}
+
+/// A key that a program's caller sets: by an option, by a parameter of a function.
+#[derive(Clone, Debug)]
+pub struct Argument {
+    /// How the caller knows it, for errors: `--realm`, `realm=`.
+    pub name: String,
+    /// The key, with dots: `pool.host.cap`.
+    pub key: String,
+    /// Its value. A string is also taken for another type that it can be read as, as in a variable.
+    pub value: toml::Value,
+}
+
+impl Argument {
+    /// A key that is set to a text.
+    pub fn text(name: &str, key: &str, value: &str) -> Argument {
+        Argument {
+            name: name.to_owned(),
+            key: key.to_owned(),
+            value: toml::Value::String(value.to_owned()),
+        }
+    }
 }
 
 impl Environment {
@@ -67,7 +93,11 @@ impl Environment {
         let mut files = vec![PathBuf::from("rgaps.toml")];
         files.extend(personal.map(|folder| folder.join("rgaps/rgaps.toml")));
         files.push(PathBuf::from("/etc/rgaps/rgaps.toml"));
-        Environment { variables, files }
+        Environment {
+            variables,
+            files,
+            arguments: Vec::new(),
+        }
     }
 }
 
@@ -82,39 +112,72 @@ impl Config {
         file: Option<&Path>,
         environment: &Environment,
     ) -> Result<Config, ConfigError> {
-        if let (None, Some(text)) = (file, environment.variables.get(INLINE_VARIABLE)) {
-            return checked(parse(text, INLINE_VARIABLE)?, INLINE_VARIABLE);
-        }
-        let named = file
-            .map(Path::to_owned)
-            .or_else(|| environment.variables.get(FILE_VARIABLE).map(PathBuf::from));
-        let found = match named {
-            Some(path) => Some((read(&path)?, path)),
-            None => first_there(&environment.files)?,
-        };
-        let (config, table, path) = match found {
-            Some((text, path)) => {
-                let place = path.display().to_string();
-                let config = checked(parse(&text, &place)?, &place)?;
-                let table = toml::from_str(&text).map_err(|error| wrong(&place, error))?;
-                (config, table, Some(path))
-            }
-            None => (Config::default(), toml::Table::new(), None),
-        };
-        let mut config = overlay(config, table, &environment.variables)?;
+        let base = Base::load(file, environment)?;
+        let mut config = base.with(&steps(&base, environment))?;
         // Relative to where the configuration was read, also for a daemon that runs elsewhere.
-        if let Some(socket) = config.socket.take() {
-            config.socket =
-                Some(std::path::absolute(&socket).map_err(|error| wrong("socket", error))?);
-        }
+        make_absolute(&mut config.socket, "socket")?;
         let tls = &mut config.links.tls;
         for path in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
-            if let Some(named) = path.take() {
-                let absolute = std::path::absolute(&named);
-                *path = Some(absolute.map_err(|error| wrong("links.tls", error))?);
+            make_absolute(path, "links.tls")?;
+        }
+        config.file = base
+            .file
+            .map(|path| std::path::absolute(&path).unwrap_or(path));
+        config.ignored_variables = match base.is_inline {
+            true => Vec::new(),
+            false => ignored(&environment.variables),
+        };
+        Ok(config)
+    }
+
+    /// A configuration with only the realm and the socket of the one that [`load_from`](Self::load_from) refuses: enough
+    /// to find a daemon and stop it. What cannot be read is an error only where it could name another daemon.
+    pub fn load_address(
+        file: Option<&Path>,
+        environment: &Environment,
+    ) -> Result<Config, ConfigError> {
+        let set = |key: &str| {
+            let argument = environment
+                .arguments
+                .iter()
+                .rev()
+                .find(|set| set.key == key);
+            let argument = argument.and_then(|set| set.value.as_str());
+            let variable = || {
+                environment
+                    .variables
+                    .get(&format!("RGAPS_{}", key.to_uppercase()))
+            };
+            argument
+                .or_else(|| variable().map(String::as_str))
+                .map(str::to_owned)
+        };
+        let (mut realm, mut socket) = (set("realm"), set("socket"));
+        // A socket says it all; a realm does where the file has no socket.
+        if socket.is_none() {
+            let table = find(file, environment).and_then(|found| match found {
+                Some((text, path)) => from_text(&text, &path.display().to_string()),
+                None => Ok(toml::Table::new()),
+            });
+            match table {
+                Ok(table) => {
+                    let text = |key: &str| Some(table.get(key)?.as_str()?.to_owned());
+                    socket = text("socket");
+                    realm = realm.or_else(|| text("realm"));
+                }
+                Err(error) if realm.is_none() => return Err(error),
+                Err(_) => {}
             }
         }
-        config.file = path.map(|path| std::path::absolute(&path).unwrap_or(path));
+        let mut config = Config {
+            socket: socket.map(PathBuf::from),
+            ..Config::default()
+        };
+        if let Some(realm) = realm {
+            check_realm(&realm).map_err(|reason| wrong("the realm", reason))?;
+            config.realm = realm;
+        }
+        make_absolute(&mut config.socket, "socket")?;
         Ok(config)
     }
 
@@ -124,11 +187,134 @@ impl Config {
     }
 }
 
-fn wrong(place: &str, reason: impl ToString) -> ConfigError {
-    ConfigError::Wrong {
-        place: place.to_owned(),
-        reason: reason.to_string().trim_end().to_owned(),
+/// What variables and arguments go over: the configuration of a file, or the built-in values.
+#[derive(Default)]
+struct Base {
+    config: Config,
+    /// The same.
+    table: toml::Table,
+    text: String,
+    /// Where it is from, for errors.
+    place: String,
+    file: Option<PathBuf>,
+    /// It is the whole configuration of the client that started this daemon.
+    is_inline: bool,
+}
+
+impl Base {
+    fn load(file: Option<&Path>, environment: &Environment) -> Result<Base, ConfigError> {
+        let inline = environment.variables.get(INLINE_VARIABLE);
+        let (text, place, file, is_inline) = match (file, inline) {
+            (None, Some(text)) => (text.clone(), INLINE_VARIABLE.to_owned(), None, true),
+            _ => match find(file, environment)? {
+                Some((text, path)) => (text, path.display().to_string(), Some(path), false),
+                None => return Ok(Base::default()),
+            },
+        };
+        Ok(Base {
+            config: from_text(&text, &place)?,
+            table: from_text(&text, &place)?,
+            text,
+            place,
+            file,
+            is_inline,
+        })
     }
+
+    /// The configuration after all steps. What cannot be together is checked at the end.
+    fn with(&self, steps: &[Step]) -> Result<Config, ConfigError> {
+        let (mut config, mut table) = (self.config.clone(), self.table.clone());
+        let mut checks = vec![config.check()];
+        for step in steps {
+            let set = with(&table, &step.key, step.value.clone());
+            (config, table) = set.map_err(|error| rejected(&step.place, &error))?;
+            checks.push(config.check());
+        }
+        match checks.last() {
+            Some(Err(reason)) => Err(self.blame(steps, &checks, reason)),
+            _ => Ok(config),
+        }
+    }
+
+    /// Blames whoever set the key that the reason starts with, else the first step after which it was so.
+    fn blame(&self, steps: &[Step], checks: &[Result<(), String>], reason: &str) -> ConfigError {
+        let key = key_in(reason);
+        if let Some(step) = steps.iter().rfind(|step| step.key.join(".") == key) {
+            return wrong(&step.place, reason);
+        }
+        let is_this = |check: &Result<(), String>| check.as_ref().is_err_and(|told| told == reason);
+        match checks.iter().position(is_this).unwrap_or(0) {
+            0 => refused_in_file(&self.place, &self.text, reason),
+            _ if line_of_key(&self.text, key).is_some() => {
+                refused_in_file(&self.place, &self.text, reason)
+            }
+            number => wrong(&steps[number - 1].place, reason),
+        }
+    }
+}
+
+/// A key that a variable or an argument sets.
+struct Step {
+    /// Who sets it, for errors.
+    place: String,
+    key: Vec<String>,
+    value: toml::Value,
+}
+
+fn steps(base: &Base, environment: &Environment) -> Vec<Step> {
+    let variables = environment.variables.iter().filter(|_| !base.is_inline);
+    let variables = variables.filter_map(|(variable, text)| {
+        let key = key_of(variable).filter(|key| KEYS.contains(&key[0].as_str()))?;
+        Some(Step {
+            place: format!("environment variable {variable}={text}"),
+            key,
+            value: toml::Value::String(text.clone()),
+        })
+    });
+    let arguments = environment.arguments.iter().map(|argument| Step {
+        place: argument.name.clone(),
+        key: argument.key.split('.').map(str::to_owned).collect(),
+        value: argument.value.clone(),
+    });
+    variables.chain(arguments).collect()
+}
+
+/// The key that a variable names, if it could be one of ours.
+fn key_of(variable: &str) -> Option<Vec<String>> {
+    let rest = variable.strip_prefix("RGAPS_")?;
+    if NO_KEYS.contains(&variable) || variable.starts_with(TEST_PREFIX) {
+        return None;
+    }
+    let key = rest.to_ascii_lowercase();
+    Some(key.split("__").map(str::to_owned).collect())
+}
+
+/// Variables that look like keys and are none.
+fn ignored(variables: &BTreeMap<String, String>) -> Vec<String> {
+    let is_unknown =
+        |variable: &&String| key_of(variable).is_some_and(|key| !KEYS.contains(&key[0].as_str()));
+    variables.keys().filter(is_unknown).cloned().collect()
+}
+
+/// The text of the configuration file, if there is one.
+fn find(
+    file: Option<&Path>,
+    environment: &Environment,
+) -> Result<Option<(String, PathBuf)>, ConfigError> {
+    let named = file
+        .map(Path::to_owned)
+        .or_else(|| environment.variables.get(FILE_VARIABLE).map(PathBuf::from));
+    match named {
+        Some(path) => Ok(Some((read(&path)?, path))),
+        None => first_there(&environment.files),
+    }
+}
+
+fn make_absolute(path: &mut Option<PathBuf>, key: &str) -> Result<(), ConfigError> {
+    if let Some(named) = path.take() {
+        *path = Some(std::path::absolute(&named).map_err(|error| wrong(key, error))?);
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
@@ -153,55 +339,17 @@ fn first_there(files: &[PathBuf]) -> Result<Option<(String, PathBuf)>, ConfigErr
     Ok(None)
 }
 
-fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
-    toml::from_str(text).map_err(|error| wrong(place, error))
+fn from_text<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| rejected_in_file(place, text, &error))
 }
 
-fn checked(config: Config, place: &str) -> Result<Config, ConfigError> {
-    config.check().map_err(|reason| wrong(place, reason))?;
-    Ok(config)
-}
-
-/// Puts the environment's variables over a file's table, one by one, so that each mistake is
-/// reported with the variable that made it.
-fn overlay(
-    mut config: Config,
-    mut table: toml::Table,
-    variables: &BTreeMap<String, String>,
-) -> Result<Config, ConfigError> {
-    let mut ignored = Vec::new();
-    for (variable, text) in variables {
-        let Some(rest) = variable.strip_prefix("RGAPS_") else {
-            continue;
-        };
-        if NO_KEYS.contains(&variable.as_str()) || variable.starts_with(TEST_PREFIX) {
-            continue;
-        }
-        let key = rest.to_ascii_lowercase();
-        let key: Vec<&str> = key.split("__").collect();
-        if !KEYS.contains(&key[0]) {
-            ignored.push(variable.clone());
-            continue;
-        }
-        let place = format!("environment variable {variable}={text}");
-        (config, table) = with(&table, &key, text).map_err(|error| wrong(&place, error))?;
-        config = checked(config, &place)?;
-    }
-    config.ignored_variables = ignored;
-    Ok(config)
-}
-
-/// The table with `key` set to what `text` says: as a TOML value (`60000`, `true`, `["a"]`) where
-/// that fits, else as a string (`2GiB`, or a realm called `123`).
+/// The table with `key` set to a value. A string is taken for the TOML value that it is the text of (`60000`, `true`,
+/// `["a"]`) where that fits, else for itself (`2GiB`, or a realm called `123`).
 fn with(
     table: &toml::Table,
-    key: &[&str],
-    text: &str,
+    key: &[String],
+    value: toml::Value,
 ) -> Result<(Config, toml::Table), toml::de::Error> {
-    let as_string = toml::Value::String(text.to_owned());
-    let as_value = toml::from_str::<toml::Table>(&format!("v = {text}"))
-        .ok()
-        .and_then(|mut t| t.remove("v"));
     let attempt = |value: toml::Value| {
         let mut table = table.clone();
         set(&mut table, key, value);
@@ -210,17 +358,19 @@ fn with(
             .try_into::<Config>()
             .map(|config| (config, table))
     };
-    match as_value {
-        Some(value) => attempt(value.clone()).or_else(|error| match value {
-            // A string already: trying it again would only say the same less well.
-            toml::Value::String(_) => Err(error),
-            _ => attempt(as_string).map_err(|_| error),
-        }),
-        None => attempt(as_string),
+    let text_of = value
+        .as_str()
+        .and_then(|text| toml::from_str::<toml::Table>(&format!("v = {text}")).ok())
+        .and_then(|mut table| table.remove("v"));
+    match text_of {
+        // A string in quotes: trying it again would only say the same less well.
+        Some(inner @ toml::Value::String(_)) => attempt(inner),
+        Some(inner) => attempt(inner).or_else(|error| attempt(value).map_err(|_| error)),
+        None => attempt(value),
     }
 }
 
-fn set(table: &mut toml::Table, key: &[&str], value: toml::Value) {
+fn set(table: &mut toml::Table, key: &[String], value: toml::Value) {
     let (last, folders) = key.split_last().expect("a split gives at least one part");
     let mut here = table;
     for folder in folders {

@@ -3,8 +3,10 @@
 //! Built-in values, then the first of the files there is (the one named by `--config` or
 //! `RGAPS_CONFIG`, else `./rgaps.toml`, `~/.config/rgaps/rgaps.toml`, `/etc/rgaps/rgaps.toml`),
 //! then the environment: `RGAPS_REALM`, `RGAPS_POOL__HOST__CAP=2GiB` and so on, two underscores
-//! for a dot. A daemon that a client starts gets the client's configuration as a whole.
+//! for a dot; then what the program's caller sets by arguments. An error names the one of these that made it.
+//! A daemon that a client starts gets the client's configuration as a whole.
 
+mod blame;
 mod landing;
 mod links;
 mod load;
@@ -18,11 +20,11 @@ mod traces;
 
 pub use landing::{LandIn, LandingRule};
 pub use links::{Links, LinksTls, Rdma, Watermark};
-pub use load::Environment;
+pub use load::{Argument, Environment};
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub use metrics::{LogFormat, Metrics};
 pub use numa::NumaPlace;
-pub(crate) use paths::prepare_folder;
+pub(crate) use paths::{prepare_folder, uid, SYSTEM_FOLDER, USER_PREFIX};
 pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
 pub use traces::Traces;
@@ -51,10 +53,10 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file or an environment variable says something that cannot be.
+    /// A file, an environment variable or an argument says something that cannot be.
     #[error("{place}: {reason}")]
     Wrong {
-        /// The file or variable.
+        /// The file and its line, the variable, or the argument.
         place: String,
         /// What is wrong with which key.
         reason: String,

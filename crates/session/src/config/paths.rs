@@ -1,25 +1,27 @@
 //! Where the daemon's socket is.
+//!
+//! Without a configured socket, it is `/tmp/rgaps-<uid>/<realm>.sock`: the same for every process of a user, however it
+//! was started. No environment variable takes part, and nothing that comes with a login and goes with it, as
+//! `/run/user/<uid>` does. See `docs/decisions/0027-one-socket-folder.md`.
 
 use super::{Config, ConfigError};
-use rustix::fs::Access;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Sockets of daemons that serve all users of a host.
-const SYSTEM_FOLDER: &str = "/run/rgaps";
+pub(crate) const SYSTEM_FOLDER: &str = "/run/rgaps";
+/// The folder that holds the users' own folders: `/tmp/rgaps-<uid>`.
+const USERS_FOLDER: &str = "/tmp";
+/// The name of a user's folder, before the user's number.
+pub(crate) const USER_PREFIX: &str = "rgaps-";
 
 impl Config {
     /// The socket that a daemon with this configuration listens at: the configured one, else
-    /// `$XDG_RUNTIME_DIR/rgaps/<realm>.sock` if that folder is ours, else
     /// `/tmp/rgaps-<uid>/<realm>.sock`.
     pub fn socket_path(&self) -> PathBuf {
         match &self.socket {
             Some(path) => path.clone(),
-            None => {
-                let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-                own_folder(runtime.as_deref(), Path::new("/tmp"))
-                    .join(format!("{}.sock", self.realm))
-            }
+            None => self.default_sockets().0,
         }
     }
 
@@ -29,35 +31,37 @@ impl Config {
         prepare_folder(&self.socket_path(), self.socket.is_none(), true).map(|_| ())
     }
 
+    /// Whether the socket is where clients look without a configured one. A daemon that a client starts has that path in
+    /// its configuration.
+    pub(crate) fn has_default_socket(&self) -> bool {
+        let (own, system) = self.default_sockets();
+        self.socket
+            .as_ref()
+            .is_none_or(|socket| *socket == own || *socket == system)
+    }
+
     /// Where a client looks for a daemon, in this order: unless a socket is configured, the
     /// system's daemon comes after the user's own.
     pub fn socket_candidates(&self) -> Vec<PathBuf> {
-        let mut paths = vec![self.socket_path()];
-        if self.socket.is_none() {
-            paths.push(Path::new(SYSTEM_FOLDER).join(format!("{}.sock", self.realm)));
+        match &self.socket {
+            Some(path) => vec![path.clone()],
+            None => {
+                let (own, system) = self.default_sockets();
+                vec![own, system]
+            }
         }
-        paths
+    }
+
+    /// The sockets of this realm where none is configured: the user's own, and the system's.
+    pub(crate) fn default_sockets(&self) -> (PathBuf, PathBuf) {
+        let name = format!("{}.sock", self.realm);
+        let own = Path::new(USERS_FOLDER).join(format!("{USER_PREFIX}{}", uid()));
+        (own.join(&name), Path::new(SYSTEM_FOLDER).join(name))
     }
 }
 
-fn uid() -> u32 {
+pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-fn own_folder(runtime: Option<&Path>, temporary: &Path) -> PathBuf {
-    match runtime {
-        Some(folder) if usable(folder) => folder.join("rgaps"),
-        _ => temporary.join(format!("rgaps-{}", uid())),
-    }
-}
-
-/// Whether a runtime folder is what its name promises: ours, writable, and no one else's to
-/// write in. (`su` and `sudo` keep the variable of another user.)
-fn usable(folder: &Path) -> bool {
-    folder.is_absolute()
-        && std::fs::metadata(folder)
-            .is_ok_and(|there| there.is_dir() && there.uid() == uid() && there.mode() & 0o022 == 0)
-        && rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Checks the folder of a socket, creating it (0700) if `create`. Gives whether it is there.
@@ -122,25 +126,6 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_folder_if_it_is_ours() {
-        let runtime = tempfile::tempdir().unwrap();
-        let temporary = Path::new("/somewhere");
-        let fallback = temporary.join(format!("rgaps-{}", uid()));
-        chmod(runtime.path(), 0o700);
-        assert_eq!(
-            own_folder(Some(runtime.path()), temporary),
-            runtime.path().join("rgaps")
-        );
-        chmod(runtime.path(), 0o777);
-        assert_eq!(own_folder(Some(runtime.path()), temporary), fallback);
-        assert_eq!(
-            own_folder(Some(Path::new("/not/there")), temporary),
-            fallback
-        );
-        assert_eq!(own_folder(None, temporary), fallback);
-    }
-
-    #[test]
     fn a_folder_that_others_prepared_is_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let socket = temporary.path().join("rgaps-0/default.sock");
@@ -176,7 +161,7 @@ mod tests {
             ..Config::default()
         };
         let paths = config.socket_candidates();
-        assert!(paths[0].ends_with("lab.sock") && paths.len() == 2);
-        assert_eq!(paths[1], Path::new("/run/rgaps/lab.sock"));
+        let own = PathBuf::from(format!("/tmp/rgaps-{}/lab.sock", uid()));
+        assert_eq!(paths, [own, PathBuf::from("/run/rgaps/lab.sock")]);
     }
 }

@@ -9,7 +9,18 @@ fn environment(variables: &[(&str, &str)], files: &[&Path]) -> Environment {
             .map(|(k, v)| (k.to_string(), v.to_string()))
             .collect(),
         files: files.iter().map(|path| path.to_path_buf()).collect(),
+        arguments: Vec::new(),
     }
+}
+
+fn load(text: &str, environment: &Environment) -> Result<Config, String> {
+    let path = file(text);
+    let loaded = Config::load_from(Some(path.path()), environment);
+    loaded.map_err(|error| {
+        error
+            .to_string()
+            .replace(path.path().to_str().unwrap(), "FILE")
+    })
 }
 
 fn file(text: &str) -> tempfile::NamedTempFile {
@@ -231,4 +242,115 @@ fn the_list_of_keys_is_complete() {
             "{key} is not known as a key of the environment"
         );
     }
+}
+
+#[test]
+fn an_error_names_the_file_and_its_line() {
+    for (text, told) in [
+        ("log = \"info\"\nrelm = \"x\"", "FILE, line 2 ('relm = \"x\"'): there is no key 'relm' here; did you mean 'realm'?"),
+        ("\n\n[pool.host]\nhugepage = \"off\"", "FILE, line 4 ('hugepage = \"off\"'): there is no key 'hugepage' here; did you mean 'hugepages'?"),
+        ("\nthis is not TOML", "FILE, line 2 ('this is not TOML'): "),
+        ("log = \"info\"\n\n[limits]\n# few\ntopics = 0", "FILE, line 5: limits.topics = 0: it must be"),
+        ("[pool.host]\nsegment = \"1MiB\"", "FILE, line 2: pool.host.segment = 1MiB: "),
+    ] {
+        let error = load(text, &environment(&[], &[])).unwrap_err();
+        assert!(error.starts_with(told), "{text}: {error}");
+    }
+}
+
+#[test]
+fn an_argument_is_blamed_by_its_own_name_and_goes_over_variables() {
+    let variables = [
+        ("RGAPS_REALM", "from-variable"),
+        ("RGAPS_LIMITS__TOPICS", "7"),
+    ];
+    let with = |name: &str, key: &str, value: toml::Value| {
+        let mut environment = environment(&variables, &[]);
+        environment.arguments.push(Argument {
+            name: name.to_owned(),
+            key: key.to_owned(),
+            value,
+        });
+        Config::load_from(None, &environment)
+    };
+    let config = with("--realm", "realm", "lab".into()).unwrap();
+    assert_eq!((config.realm.as_str(), config.limits.topics), ("lab", 7));
+    let config = with("config", "pool.host.cap", "2GiB".into()).unwrap();
+    assert_eq!(config.pool.host.cap, Some(ByteSize(2 << 30)));
+    for (key, value, told) in [
+        ("realm", "not/ok".into(), "--option: realm = \"not/ok\": "),
+        (
+            "foo",
+            1.into(),
+            "--option: there is no key 'foo' here; the nearest is '",
+        ),
+        (
+            "idle_exit",
+            1.into(),
+            "--option: there is no key 'idle_exit' here; did you mean 'idle_exit_ms'?",
+        ),
+        (
+            "pool.host.cop",
+            "1GiB".into(),
+            "--option: there is no key 'cop' here; did you mean 'cap'?",
+        ),
+        ("limits.topics", 0.into(), "--option: limits.topics = 0: "),
+    ] {
+        let error = with("--option", key, value).unwrap_err().to_string();
+        assert!(error.starts_with(told), "{key}: {error}");
+        assert!(!error.contains("environment variable"), "{error}");
+    }
+}
+
+#[test]
+fn the_address_of_a_daemon_is_known_under_an_invalid_configuration() {
+    let address = |text: &str, environment: &Environment| {
+        let path = file(text);
+        assert!(
+            Config::load_from(Some(path.path()), environment).is_err(),
+            "{text}"
+        );
+        Config::load_address(Some(path.path()), environment)
+            .map(|config| (config.realm, config.socket))
+    };
+    let none = environment(&[], &[]);
+    let lab = |socket: Option<&str>| ("lab".to_owned(), socket.map(PathBuf::from));
+    let wrong = "realm = \"lab\"\nsocket = \"/x/y.sock\"\n[limits]\ntopics = 0\n";
+    assert_eq!(address(wrong, &none).unwrap(), lab(Some("/x/y.sock")));
+    assert_eq!(
+        address("realm = \"lab\"\nfoo = 1", &none).unwrap(),
+        lab(None)
+    );
+    let variable = environment(
+        &[("RGAPS_REALM", "lab"), ("RGAPS_POOL__HOST__CAP", "much")],
+        &[],
+    );
+    assert_eq!(address("foo = 1", &variable).unwrap(), lab(None));
+    // It may have named any realm.
+    let error = address("realm = \"lab", &none).unwrap_err();
+    assert!(error.to_string().contains("line 1"), "{error}");
+    assert_eq!(address("realm = \"other", &variable).unwrap(), lab(None));
+}
+
+#[test]
+fn what_must_be_set_together_may_be_set_by_several() {
+    let all = [
+        ("RGAPS_LINKS__ENABLED", "true"),
+        ("RGAPS_LINKS__LISTEN", "127.0.0.1:0"),
+        ("RGAPS_LINKS__SCOUTING", "true"),
+    ];
+    let config = Config::load_from(None, &environment(&all, &[])).unwrap();
+    assert!(config.links.enabled);
+    let variable = environment(&all[1..], &[]);
+    let text = "log = \"info\"\n[links]\nenabled = true\n";
+    assert!(load(text, &variable).unwrap().links.enabled);
+    let error = load(text, &environment(&[], &[])).unwrap_err();
+    assert!(error.starts_with("FILE, line 2: links.listen"), "{error}");
+    let error = Config::load_from(None, &environment(&all[..1], &[])).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("environment variable RGAPS_LINKS__ENABLED=true: "),
+        "{error}"
+    );
 }

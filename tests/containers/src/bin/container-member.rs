@@ -1,4 +1,5 @@
-//! A publisher or subscriber in a container: `container-member SOCKET publish|subscribe TOPIC`.
+//! A publisher or subscriber in a container: `container-member SOCKET publish|subscribe TOPIC`. With `find-and-` before
+//! its role it knows the realm only, which is the socket's name.
 #![forbid(unsafe_code)]
 
 use rgaps::{Config, Node};
@@ -18,14 +19,25 @@ fn main() {
     assert_eq!(std::process::id(), 1, "the first process of its namespace");
     let shared = std::fs::read_dir("/dev/shm").expect("/dev/shm");
     assert_eq!(shared.count(), 0, "nothing is shared through /dev/shm");
-    let config = Config {
-        socket: Some(PathBuf::from(socket)),
+    let socket = PathBuf::from(socket);
+    let mut config = Config {
         autostart: false,
         ..Config::default()
     };
+    let role = match role.strip_prefix("find-and-") {
+        Some(role) => {
+            let realm = socket.file_stem().expect("a name");
+            config.realm = realm.to_string_lossy().into_owned();
+            role
+        }
+        None => {
+            config.socket = Some(socket);
+            role
+        }
+    };
     let node = Node::builder("in-container").config(config).build();
     let node = node.expect("a node");
-    match role.as_str() {
+    match role {
         "publish" => publish(&node, topic),
         "subscribe" => subscribe(&node, topic),
         other => panic!("no role is called {other}"),

@@ -1,0 +1,173 @@
+//! One daemon for a user and a realm, however its processes were started; and commands under a configuration that is
+//! not valid.
+
+mod support;
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use support::{wait_for, Realm, Run};
+
+/// A realm at the socket that is used without a configured one. Its name keeps it apart from others of this user.
+struct DefaultPlace {
+    realm: Realm,
+    name: String,
+}
+
+impl DefaultPlace {
+    fn new(test: &str) -> DefaultPlace {
+        DefaultPlace {
+            realm: Realm::new(),
+            name: format!("test-{test}-{}", std::process::id()),
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.realm.command(arguments);
+        command
+            .env_remove("RGAPS_SOCKET")
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("SUDO_UID")
+            .env("RGAPS_REALM", &self.name);
+        command
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let mut command = self.command(arguments);
+        let run: Run = command.arg("--json").output().unwrap().into();
+        serde_json::from_str(&run.ok()).unwrap()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let uid = rustix::process::geteuid().as_raw();
+        let folder = std::fs::read_dir(format!("/tmp/rgaps-{uid}"));
+        let files = folder
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|file| file.path());
+        files
+            .filter(|file| {
+                let name = file.file_name().unwrap().to_string_lossy();
+                name.starts_with(&format!("{}.", self.name))
+            })
+            .collect()
+    }
+
+    fn remove_files(&self) {
+        for file in self.files() {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+}
+
+impl Drop for DefaultPlace {
+    fn drop(&mut self) {
+        let _ = self.command(&["down"]).output();
+        self.remove_files();
+    }
+}
+
+#[test]
+fn a_realm_does_not_split_where_one_process_has_xdg_runtime_dir() {
+    let place = DefaultPlace::new("xdg");
+    let with = tempfile::tempdir().unwrap();
+    let mut first = place.command(&["up", "--json"]);
+    let first: Run = first
+        .env("XDG_RUNTIME_DIR", with.path())
+        .output()
+        .unwrap()
+        .into();
+    let first: Value = serde_json::from_str(&first.ok()).unwrap();
+    // As cron and sudo start it.
+    let without = place.json(&["status"]);
+    assert_eq!(without["pid"], first["pid"]);
+    let mut elsewhere = place.command(&["status", "--json"]);
+    let elsewhere: Run = elsewhere
+        .env("XDG_RUNTIME_DIR", "/run/user/4294967294")
+        .env("TMPDIR", with.path())
+        .env("HOME", with.path())
+        .output()
+        .unwrap()
+        .into();
+    let elsewhere: Value = serde_json::from_str(&elsewhere.ok()).unwrap();
+    assert_eq!(elsewhere["pid"], first["pid"]);
+    let daemons = without["daemons"].as_array().unwrap();
+    assert_eq!(daemons.len(), 1, "{without}");
+    assert_eq!(daemons[0]["role"], "used");
+    assert_eq!(std::fs::read_dir(with.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn two_daemons_of_a_realm_are_told_to_everybody() {
+    let place = DefaultPlace::new("two");
+    let lost = place.json(&["up"])["pid"].as_u64().unwrap();
+    // As somebody does who empties /tmp.
+    place.remove_files();
+    let used = place.json(&["up"])["pid"].as_u64().unwrap();
+    assert_ne!(lost, used);
+    let advice = format!("stop process {lost} ('kill {lost}')");
+
+    let status = place.json(&["status"]);
+    let daemons = status["daemons"].as_array().unwrap();
+    let seen: Vec<_> = daemons
+        .iter()
+        .map(|daemon| {
+            (
+                daemon["role"].as_str().unwrap(),
+                daemon["pid"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(seen, [("used", used), ("cut_off", lost)]);
+    let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
+    assert!(text.contains(&format!("warning      {advice}")), "{text}");
+    let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
+    assert!(doctor.contains("lack  other daemons"), "{doctor}");
+    assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
+    let log = place.files();
+    let log = log
+        .iter()
+        .find(|file| file.extension().is_some_and(|end| end == "log"));
+    let log = std::fs::read_to_string(log.expect("a log")).unwrap();
+    assert!(log.contains(&advice), "{log}");
+
+    let pid = rustix::process::Pid::from_raw(lost as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    wait_for("the lost daemon to be gone", || {
+        place.json(&["status"])["daemons"].as_array().unwrap().len() == 1
+    });
+}
+
+#[test]
+fn down_works_under_an_invalid_configuration_and_doctor_says_what_is_wrong() {
+    let realm = Realm::new();
+    let up = realm.json(&["up"]);
+    std::fs::write(
+        realm.path("rgaps.toml"),
+        "realm = \"default\"\n[limits]\ntopics = 0\n",
+    )
+    .unwrap();
+    let wrong = "rgaps.toml, line 3: limits.topics = 0";
+    let said = realm.run(&["status"]).fails_with(2);
+    assert!(said.contains(wrong), "{said}");
+    let doctor = realm.run(&["doctor"]);
+    assert!(
+        doctor.stdout.contains("FAIL  configuration") && doctor.stdout.contains(wrong),
+        "{doctor:?}"
+    );
+    let down = realm.run(&["down"]);
+    assert!(down.stderr.contains(wrong), "{down:?}");
+    let stopped = format!("process {} has stopped", up["pid"]);
+    assert!(down.ok().contains(&stopped));
+}
+
+#[test]
+fn an_option_is_blamed_and_not_a_variable() {
+    let realm = Realm::new();
+    let said = realm
+        .run(&["status", "--realm", "not/a/realm"])
+        .fails_with(2);
+    assert!(said.contains("--realm: realm = \"not/a/realm\""), "{said}");
+    assert!(!said.contains("variable"), "{said}");
+}

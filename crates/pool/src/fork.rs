@@ -1,0 +1,256 @@
+//! What a forked child finds at the addresses of its parent's shared memory.
+//!
+//! A child does not inherit the mappings (`MADV_DONTFORK`): only the parent's holds keep a block's bytes, and the parent
+//! may release them at any time, so a child that could read them would read bytes of other messages. But the child has
+//! the parent's pointers, in arrays and tensors. So each range is reserved in the child before `fork` returns there:
+//! nothing of the child's comes to lie at those addresses, and an access is a fault whose handler says what happened. The
+//! handler then gives way to the one that was there, so that Python's `faulthandler`, debuggers and core dumps still see
+//! the fault.
+//!
+//! Invariants: a range is in the table from when it was reserved until before it is unmapped; the handlers make no
+//! call but system calls, and touch only this table.
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Once;
+
+/// Most ranges that are known at once; those beyond are not reserved in a child.
+const RANGES_MAX: usize = 1024;
+/// A slot whose range is being written.
+const CLAIMED: usize = 1;
+/// What a child's access to its parent's memory says on standard error.
+const MESSAGE: &[u8] = b"rgaps: this process was forked, and read or wrote shared memory of the process that it was \
+forked from: an array or tensor over a sample or loan of the parent. Copy such arrays before the fork \
+(array.copy()), or make a node and a subscriber in the child. It ends with SIGSEGV.\n";
+
+struct Range {
+    /// 0: the slot is free. Stored with Release when `bytes` is there.
+    base: AtomicUsize,
+    bytes: AtomicUsize,
+    /// A parent's.
+    is_inherited: AtomicBool,
+}
+
+static RANGES: [Range; RANGES_MAX] = [const {
+    Range {
+        base: AtomicUsize::new(0),
+        bytes: AtomicUsize::new(0),
+        is_inherited: AtomicBool::new(false),
+    }
+}; RANGES_MAX];
+
+/// A range that forked children find reserved, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ReservedInChildren {
+    slot: Option<usize>,
+}
+
+impl ReservedInChildren {
+    /// `base` and `bytes` are a mapping of the caller's that children do not inherit.
+    pub(crate) fn new(base: NonNull<u8>, bytes: usize) -> ReservedInChildren {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            // SAFETY: the C library forgets the function when this library is unloaded; it makes only system calls.
+            let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            if failed != 0 {
+                tracing::warn!(
+                    "pthread_atfork failed ({failed}); forked children do not say why they crash"
+                );
+            }
+        });
+        let claimed = |range: &Range| {
+            let base = &range.base;
+            base.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        };
+        let slot = RANGES.iter().position(claimed);
+        match slot {
+            Some(slot) => {
+                let range = &RANGES[slot];
+                range.bytes.store(bytes, Ordering::Relaxed);
+                range.is_inherited.store(false, Ordering::Relaxed);
+                range.base.store(base.addr().get(), Ordering::Release);
+            }
+            None => tracing::debug!(
+                "more than {RANGES_MAX} mappings: a forked child is not told of this one"
+            ),
+        }
+        ReservedInChildren { slot }
+    }
+}
+
+impl Drop for ReservedInChildren {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            RANGES[slot].base.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The action that was there before ours.
+struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: written only by `in_child`, while the child has one thread, and before the handler that reads it is installed.
+unsafe impl Sync for Previous {}
+
+static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::zeroed()));
+/// Whether our handler is installed in this process or was in its parent.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Runs in a child before `fork` returns there.
+extern "C" fn in_child() {
+    let mut any = false;
+    for range in &RANGES {
+        let base = range.base.load(Ordering::Acquire);
+        if base <= CLAIMED || range.is_inherited.load(Ordering::Relaxed) {
+            continue;
+        }
+        let (start, bytes) = (base as *mut c_void, range.bytes.load(Ordering::Relaxed));
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: a mapping that is there is not replaced.
+        let placed = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
+        // Not where the kernel does not know MADV_DONTFORK: the child has the parent's mapping.
+        let Ok(placed) = placed else { continue };
+        if placed != start {
+            // A kernel before 4.17 takes the address for a wish.
+            // SAFETY: the mapping was made just now.
+            let _ = unsafe { rustix::mm::munmap(placed, bytes) };
+            continue;
+        }
+        range.is_inherited.store(true, Ordering::Relaxed);
+        any = true;
+    }
+    if any && !INSTALLED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the action is complete; its function makes only system calls. `PREVIOUS` is ours alone while the
+        // child has one thread.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &action, PREVIOUS.0.get().cast());
+        }
+    }
+}
+
+/// Says so if the fault is at a parent's memory, and gives way to the handler that was there before.
+extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel gives a handler with SA_SIGINFO what it knows of the signal.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Not of one that somebody sent.
+    let is_fault = code > 0;
+    let inherited = |range: &Range| {
+        let (base, bytes) = (
+            range.base.load(Ordering::Acquire),
+            range.bytes.load(Ordering::Relaxed),
+        );
+        range.is_inherited.load(Ordering::Relaxed)
+            && (base..base.saturating_add(bytes)).contains(&address)
+    };
+    // SAFETY: system calls with memory of ours. `PREVIOUS` was written before this handler was installed.
+    unsafe {
+        if is_fault && RANGES.iter().any(inherited) {
+            libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        }
+        libc::sigaction(libc::SIGSEGV, PREVIOUS.0.get().cast(), std::ptr::null_mut());
+        // A fault comes again when this returns, to the other handler; a signal that was sent does not.
+        if !is_fault {
+            libc::raise(libc::SIGSEGV);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::segment::{Access, Mapping, SegmentSource};
+    use crate::{HostConfig, HostMapping, HostSource};
+    use rgaps_layout::GRANULE_BYTES;
+    use rustix::mm::{MapFlags, ProtFlags};
+    use std::io::Read;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    /// Runs `child` in a forked process; gives how it ended and what it said on standard error.
+    fn forked(child: impl FnOnce() -> i32) -> (i32, String) {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        // SAFETY: the child makes system calls and touches memory of the test, then exits.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: as above; `_exit` runs no handlers of the parent.
+            unsafe {
+                libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO);
+                libc::_exit(child());
+            }
+        }
+        drop(writer);
+        let mut said = String::new();
+        std::fs::File::from(reader)
+            .read_to_string(&mut said)
+            .unwrap();
+        let mut status = 0;
+        // SAFETY: `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        (status, said)
+    }
+
+    fn mapped() -> HostMapping {
+        let mut source = HostSource::new(HostConfig::default());
+        let segment = source.create(GRANULE_BYTES).unwrap();
+        let mapping = HostMapping::new(4 * GRANULE_BYTES, Access::ReadWrite).unwrap();
+        mapping.extend(segment.fd.as_fd(), segment.bytes).unwrap();
+        mapping
+    }
+
+    fn read_at(address: u64) -> i32 {
+        // SAFETY: it is not: this is a fault, on purpose.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(address as usize).read_volatile() }.into()
+    }
+
+    #[test]
+    fn a_child_that_touches_its_parents_memory_is_told_why_it_ends() {
+        let mapping = mapped();
+        let (status, said) = forked(|| read_at(mapping.base() + 100));
+        assert!(libc::WIFSIGNALED(status), "{status}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        assert!(said.contains("rgaps: this process was forked"), "{said:?}");
+        // Also in a child of a child.
+        let (status, said) = forked(|| {
+            let (status, _) = forked(|| 0);
+            assert_eq!(status, 0);
+            read_at(mapping.base())
+        });
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        assert!(said.contains("rgaps: this process was forked"), "{said:?}");
+        // The parent goes on.
+        mapping.write(0, b"here").unwrap();
+    }
+
+    #[test]
+    fn another_fault_in_a_child_is_not_explained_by_the_fork() {
+        let _mapping = mapped();
+        let (status, said) = forked(|| read_at(8));
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        assert_eq!(said, "");
+    }
+
+    #[test]
+    fn nothing_of_a_childs_comes_to_lie_where_its_parents_pointers_point() {
+        let mapping = mapped();
+        let (status, _) = forked(|| {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            let place = mapping.base() as *mut std::ffi::c_void;
+            // SAFETY: a mapping that is there is not replaced.
+            let taken = unsafe { rustix::mm::mmap_anonymous(place, 4096, ProtFlags::READ, flags) };
+            i32::from(taken.is_ok())
+        });
+        assert_eq!(status, 0, "the address was free");
+        // What is unmapped before the fork is the child's to use.
+        let base = mapping.base();
+        drop(mapping);
+        let (status, said) = forked(|| read_at(base));
+        assert!(status == 0 || said.is_empty(), "{said}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Errors of a configuration that name the place of the mistake, the key, and the key that was probably meant.
+
+use super::ConfigError;
+use toml::de::DeTable;
+
+/// A key that is this similar to an unknown one was probably meant (1 is the same text).
+const SIMILAR_MIN: f64 = 0.6;
+
+pub(super) fn wrong(place: &str, reason: impl ToString) -> ConfigError {
+    ConfigError::Wrong {
+        place: place.to_owned(),
+        reason: reason.to_string().trim_end().to_owned(),
+    }
+}
+
+/// An error of serde's, from a source without lines.
+pub(super) fn rejected(place: &str, error: &toml::de::Error) -> ConfigError {
+    wrong(place, in_words(error.message()))
+}
+
+/// An error of serde's in a file.
+pub(super) fn rejected_in_file(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let line = error.span().map(|span| line_of_offset(text, span.start));
+    let place = at_line(file, line);
+    let source = line.and_then(|line| text.lines().nth(line - 1));
+    match source.map(str::trim).filter(|source| !source.is_empty()) {
+        Some(source) => wrong(&format!("{place} ('{source}')"), in_words(error.message())),
+        None => wrong(&place, in_words(error.message())),
+    }
+}
+
+/// A value in a file that cannot be; `reason` starts with its key.
+pub(super) fn refused_in_file(file: &str, text: &str, reason: &str) -> ConfigError {
+    wrong(&at_line(file, line_of_key(text, key_in(reason))), reason)
+}
+
+/// The key that a reason starts with.
+pub(super) fn key_in(reason: &str) -> &str {
+    let is_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '.';
+    reason.split(|c| !is_key(c)).next().unwrap_or_default()
+}
+
+fn at_line(file: &str, line: Option<usize>) -> String {
+    line.map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
+}
+
+fn line_of_offset(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().iter().take(offset);
+    1 + before.filter(|byte| **byte == b'\n').count()
+}
+
+/// The line of the key, or of the longest part of it that the file has.
+pub(super) fn line_of_key(text: &str, key: &str) -> Option<usize> {
+    let root = DeTable::parse(text).ok()?.into_inner();
+    let (mut table, mut line) = (Some(&root), None);
+    for part in key.split('.') {
+        let found = table.and_then(|table| table.iter().find(|(key, _)| key.get_ref() == part));
+        let Some((key, value)) = found else {
+            break;
+        };
+        line = Some(line_of_offset(text, key.span().start));
+        table = value.get_ref().as_table();
+    }
+    line
+}
+
+/// What serde says, with unknown keys in words of ours: "unknown field `foo`, expected one of `log`, `pool`".
+fn in_words(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("unknown field `") else {
+        return message.to_owned();
+    };
+    let mut quoted = rest.split('`');
+    let key = quoted.next().unwrap_or_default();
+    // Every second part is between quotes.
+    let known: Vec<&str> = quoted.skip(1).step_by(2).collect();
+    let distance = |known: &&str| strsim::normalized_damerau_levenshtein(key, known);
+    let nearest = known
+        .iter()
+        .map(|known| (distance(known), known))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((similar, nearest)) if similar >= SIMILAR_MIN => {
+            format!("there is no key '{key}' here; did you mean '{nearest}'?")
+        }
+        Some((_, nearest)) => format!(
+            "there is no key '{key}' here; the nearest is '{nearest}', and all are: {}",
+            known.join(", ")
+        ),
+        None => format!("there is no key '{key}' here"),
+    }
+}

@@ -1,0 +1,327 @@
+//! The daemons of a realm that can be seen from this process.
+//!
+//! Processes of one user and realm should share one daemon. Where they do not, publishers and subscribers wait for each
+//! other for ever, so whoever looks is told. Two sources are read: who answers at the sockets where clients look, and the
+//! kernel's list of listening sockets (`/proc/net/unix`), which also has daemons that nobody reaches by path: because
+//! their socket was removed, because it lies in another mount namespace (a service with `PrivateTmp=`), or because it
+//! belongs to another user.
+
+use crate::config::{uid, SYSTEM_FOLDER, USER_PREFIX};
+use crate::socket::MAKING_SUFFIX;
+use crate::{Channel, Config};
+use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The program whose processes are looked through for the owner of a socket.
+const PROGRAM: &str = "rgapsd";
+/// `__SO_ACCEPTCON`: the socket listens.
+const LISTENS: u32 = 0x10000;
+/// The user who called `sudo`.
+const SUDO_VARIABLE: &str = "SUDO_UID";
+
+/// What a daemon is to processes with a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DaemonRole {
+    /// They use it.
+    Used,
+    /// It serves the same realm, to this user too, at a socket that comes later in their search.
+    Second,
+    /// It is this user's and serves the same realm, and no new process reaches it: its socket was
+    /// removed or replaced, or lies in another mount namespace.
+    CutOff,
+    /// It serves the realm of that name of another user.
+    OtherUser,
+}
+
+/// A daemon that can be seen from here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VisibleDaemon {
+    /// What it is to processes with the configuration.
+    pub role: DaemonRole,
+    /// Its socket, as the daemon names it.
+    pub socket: PathBuf,
+    /// Its process; none where it cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Its user; none where that is not known.
+    pub uid: Option<u32>,
+}
+
+impl std::fmt::Display for VisibleDaemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => write!(f, "a process")?,
+        }
+        if let Some(uid) = self.uid {
+            write!(f, " of user {uid}")?;
+        }
+        write!(f, " at '{}'", self.socket.display())
+    }
+}
+
+/// The daemons of the configuration's realm that can be seen from here, the one that is used first. With a configured
+/// socket, only those at that path.
+pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
+    let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let config = &Config {
+        socket: config
+            .socket
+            .clone()
+            .filter(|_| !config.has_default_socket()),
+        realm: config.realm.clone(),
+        ..Config::default()
+    };
+    let listeners = listeners(&listed, config);
+    let mut seen: Vec<VisibleDaemon> = Vec::new();
+    for socket in config.socket_candidates() {
+        let Ok(peer) = Channel::connect(&socket).and_then(|channel| channel.peer()) else {
+            continue;
+        };
+        let role = match seen.is_empty() {
+            true => DaemonRole::Used,
+            false => DaemonRole::Second,
+        };
+        seen.push(VisibleDaemon {
+            role,
+            socket,
+            pid: peer.pid,
+            uid: Some(peer.uid),
+        });
+    }
+    let answering = seen.len();
+    for listener in listeners {
+        let at_path = |daemon: &&VisibleDaemon| daemon.socket == listener.socket;
+        let known = seen[..answering].iter().find(at_path);
+        match (known, listener.owner) {
+            // It answers at this path; whether this is the same one shows by the process.
+            (Some(known), Some((pid, _))) if known.pid != Some(pid) => {}
+            (Some(_), _) => continue,
+            (None, _) => {}
+        }
+        let by_path = user_of_folder(&listener.socket);
+        let owner = listener.owner.map(|(_, owner)| owner).or(by_path);
+        seen.push(VisibleDaemon {
+            role: match owner {
+                Some(owner) if owner == uid() => DaemonRole::CutOff,
+                // The system's, which does not serve this user.
+                _ => DaemonRole::OtherUser,
+            },
+            socket: listener.socket,
+            pid: listener.owner.map(|(pid, _)| pid),
+            uid: owner,
+        });
+    }
+    seen
+}
+
+/// Why processes of this user and realm may not see each other's topics, and what to do; none if nothing was seen that
+/// says so.
+pub fn split_warning(config: &Config) -> Option<String> {
+    warning(config, &visible_daemons(config), sudo_caller())
+}
+
+impl VisibleDaemon {
+    /// The warning that [`split_warning`] gives for these daemons.
+    pub fn warning_of(config: &Config, daemons: &[VisibleDaemon]) -> Option<String> {
+        warning(config, daemons, sudo_caller())
+    }
+}
+
+fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>) -> Option<String> {
+    let own = uid();
+    let apart = |daemon: &&VisibleDaemon| match daemon.role {
+        DaemonRole::Used => false,
+        DaemonRole::Second | DaemonRole::CutOff => true,
+        DaemonRole::OtherUser => daemon.uid.is_some() && daemon.uid == sudo_caller,
+    };
+    let others: Vec<&VisibleDaemon> = daemons.iter().filter(apart).collect();
+    let first = others.first()?;
+    let advice = match (first.role, first.pid) {
+        (DaemonRole::OtherUser, _) => format!(
+            "run this command without sudo, or let all users share the daemon at '{SYSTEM_FOLDER}'"
+        ),
+        (DaemonRole::CutOff, Some(pid)) => format!(
+            "stop process {pid} ('kill {pid}') and restart its clients; if it is in a container or a service with \
+             PrivateTmp=yes, give both sides one socket (RGAPS_SOCKET)"
+        ),
+        (DaemonRole::CutOff, None) => "stop it and restart its clients".to_owned(),
+        _ => format!(
+            "stop one of them ('rgaps down --socket {}') and restart its clients",
+            first.socket.display()
+        ),
+    };
+    let list: Vec<String> = others.iter().map(|daemon| daemon.to_string()).collect();
+    let used = daemons
+        .iter()
+        .find(|daemon| daemon.role == DaemonRole::Used);
+    let used = used.map_or_else(
+        || format!("user {own} has none that answers"),
+        |daemon| format!("this user's processes use {daemon}"),
+    );
+    Some(format!(
+        "{advice}: realm '{}' has more than one daemon, and their clients do not see each other's topics: {used}; there \
+         is also {}",
+        config.realm,
+        list.join(", ")
+    ))
+}
+
+fn sudo_caller() -> Option<u32> {
+    let caller = std::env::var(SUDO_VARIABLE).ok()?.parse().ok()?;
+    (caller != uid()).then_some(caller)
+}
+
+struct Listening {
+    socket: PathBuf,
+    /// Process and user.
+    owner: Option<(u32, u32)>,
+}
+
+/// The listening sockets of the realm in the kernel's list.
+fn listeners(listed: &str, config: &Config) -> Vec<Listening> {
+    let sockets = listed.lines().filter_map(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let mut fields = line.split_ascii_whitespace();
+        let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
+        let inode: u64 = fields.nth(2)?.parse().ok()?;
+        let path = Path::new(fields.next()?.strip_suffix(MAKING_SUFFIX)?);
+        let is_ours = match &config.socket {
+            Some(socket) => path == socket,
+            None => is_default_socket(path, &config.realm),
+        };
+        (flags & LISTENS != 0 && is_ours).then(|| (path.to_owned(), inode))
+    });
+    let sockets: Vec<(PathBuf, u64)> = sockets.collect();
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let owners = owners(&sockets);
+    let owner_of = |inode| owners.iter().find(|(of, _)| *of == inode);
+    sockets
+        .into_iter()
+        .map(|(socket, inode)| Listening {
+            socket,
+            owner: owner_of(inode).map(|(_, owner)| *owner),
+        })
+        .collect()
+}
+
+/// Whether it is the socket of a daemon of this realm for one user or all.
+fn is_default_socket(path: &Path, realm: &str) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let named = name.and_then(|name| name.strip_suffix(".sock")) == Some(realm);
+    let folder = path.parent();
+    named && (folder == Some(Path::new(SYSTEM_FOLDER)) || user_of_folder(path).is_some())
+}
+
+/// The user that a socket's folder is named by.
+fn user_of_folder(socket: &Path) -> Option<u32> {
+    let folder = socket.parent()?.file_name()?.to_str()?;
+    folder.strip_prefix(USER_PREFIX)?.parse().ok()
+}
+
+/// The processes that have these sockets, by inode: the daemons' that this user may look into.
+fn owners(sockets: &[(PathBuf, u64)]) -> Vec<(u64, (u32, u32))> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let daemons = processes.filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let program = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+        (program.trim_end() == PROGRAM).then(|| (pid, entry))
+    });
+    let mut owners = Vec::new();
+    for (pid, process) in daemons {
+        let Ok(user) = process.metadata().map(|there| there.uid()) else {
+            continue;
+        };
+        let files = std::fs::read_dir(process.path().join("fd"));
+        for file in files.into_iter().flatten().flatten() {
+            let target = std::fs::read_link(file.path()).unwrap_or_default();
+            let target = target.to_string_lossy();
+            let number = target
+                .strip_prefix("socket:[")
+                .map(|rest| rest.trim_end_matches(']'));
+            let inode: Option<u64> = number.and_then(|number| number.parse().ok());
+            owners.extend(
+                sockets
+                    .iter()
+                    .filter(|(_, listed)| Some(*listed) == inode)
+                    .map(|(_, listed)| (*listed, (pid, user))),
+            );
+        }
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(role: DaemonRole, socket: &str, pid: u32, uid: u32) -> VisibleDaemon {
+        VisibleDaemon {
+            role,
+            socket: socket.into(),
+            pid: Some(pid),
+            uid: Some(uid),
+        }
+    }
+
+    #[test]
+    fn listening_sockets_of_the_realm_are_found_in_the_kernels_list() {
+        let listed = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0005 01 11 /tmp/rgaps-1000/lab.sock.new
+0000000000000000: 00000003 00000000 00000000 0005 03 12 /tmp/rgaps-1000/lab.sock.new
+0000000000000000: 00000002 00000000 00010000 0005 01 13 /run/rgaps/lab.sock.new
+0000000000000000: 00000002 00000000 00010000 0005 01 14 /tmp/rgaps-1000/other.sock.new
+0000000000000000: 00000002 00000000 00010000 0001 01 15 /tmp/x/lab.sock.new
+0000000000000000: 00000002 00000000 00010000 0001 01 16
+";
+        let config = Config {
+            realm: "lab".to_owned(),
+            ..Config::default()
+        };
+        let found = listeners(listed, &config);
+        let sockets: Vec<&Path> = found.iter().map(|one| one.socket.as_path()).collect();
+        let wanted = ["/tmp/rgaps-1000/lab.sock", "/run/rgaps/lab.sock"];
+        assert_eq!(sockets, wanted.map(Path::new));
+        let configured = Config {
+            socket: Some("/tmp/x/lab.sock".into()),
+            ..Config::default()
+        };
+        let found = listeners(listed, &configured);
+        assert_eq!(found.len(), 1, "only those at the configured path");
+    }
+
+    #[test]
+    fn one_daemon_is_no_split_and_two_are_with_advice_first() {
+        let config = Config::default();
+        let used = daemon(DaemonRole::Used, "/tmp/rgaps-1/default.sock", 7, uid());
+        assert_eq!(warning(&config, std::slice::from_ref(&used), None), None);
+        let system = daemon(DaemonRole::Second, "/run/rgaps/default.sock", 8, 990);
+        let said = warning(&config, &[used.clone(), system], None).unwrap();
+        assert!(
+            said.starts_with("stop one of them ('rgaps down --socket /run/rgaps/default.sock')"),
+            "{said}"
+        );
+        assert!(
+            said.contains("process 7") && said.contains("process 8"),
+            "{said}"
+        );
+        let lost = daemon(DaemonRole::CutOff, "/tmp/rgaps-1/default.sock", 9, uid());
+        let said = warning(&config, &[used.clone(), lost], None).unwrap();
+        assert!(said.starts_with("stop process 9 ('kill 9')"), "{said}");
+    }
+
+    #[test]
+    fn another_users_daemon_matters_only_to_whom_sudo_made_another_user() {
+        let config = Config::default();
+        let caller = daemon(DaemonRole::OtherUser, "/tmp/rgaps-77/default.sock", 9, 77);
+        let daemons = [caller];
+        assert_eq!(warning(&config, &daemons, None), None);
+        assert_eq!(warning(&config, &daemons, Some(78)), None);
+        let said = warning(&config, &daemons, Some(77)).unwrap();
+        assert!(said.starts_with("run this command without sudo"), "{said}");
+    }
+}
