@@ -1,5 +1,5 @@
-//! The command line. Every command is a thin layer over the public API: it asks, and prints what
-//! came back as text for people or as JSON for programs (`--json`).
+//! The command line. Every command is a thin layer over the public API: it calls it, and prints the answer as
+//! text for people or as JSON for programs (`--json`).
 #![forbid(unsafe_code)]
 
 mod args;
@@ -13,6 +13,7 @@ mod mps;
 mod output;
 mod peers;
 mod pool;
+mod reference;
 mod session;
 mod status;
 mod stop;
@@ -56,10 +57,14 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             let document = serde_json::json!({ "shell": shell, "script": script });
             output.put(&document, |to| to.write_all(script.as_bytes()))
         }
+        Command::Reference => {
+            let page = reference::page(Cli::command());
+            output.put(&page, |to| to.write_all(page.as_bytes()))
+        }
     }
 }
 
-/// Only what goes wrong, unless `RUST_LOG` asks for more: standard output is for results.
+/// Logs errors to standard error, unless `RUST_LOG` asks for more. Standard output is for results.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
     tracing_subscriber::fmt()

@@ -89,7 +89,8 @@ impl Node {
         }
     }
 
-    /// A publisher of `topic`, to be configured and created.
+    /// A publisher of `topic`, to be configured and created. A leading `/` of the name is ignored, as in
+    /// every call that takes a topic.
     pub fn publisher(&self, topic: &str) -> PublisherBuilder {
         PublisherBuilder::new(self.clone(), topic)
     }

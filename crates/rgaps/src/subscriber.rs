@@ -11,7 +11,9 @@ use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
-use rgaps_session::{Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role};
+use rgaps_session::{
+    bare_topic_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
+};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
     progress, Held, LettingGo, Message, Progress, Reader, Shared, Sleeper, Start, SubscriberView,
@@ -53,7 +55,7 @@ impl SubscriberBuilder {
     pub(crate) fn new(node: Node, topic: &str) -> Self {
         SubscriberBuilder {
             node,
-            topic: topic.to_owned(),
+            topic: bare_topic_name(topic).to_owned(),
             type_name: String::new(),
             domain: None,
             require: None,

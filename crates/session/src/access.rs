@@ -7,18 +7,25 @@ use rgaps_layout::MAX_TOPIC_NAME;
 /// Name of the class of topics that no rule names: open to all who can open the socket.
 pub const DEFAULT_CLASS: &str = "default";
 
-/// A topic's name is not one.
+/// The text is not a valid topic name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not a topic's name: {reason}")]
+#[error("{name:?} is not a valid topic name: {reason}")]
 pub struct TopicNameError {
-    /// The name.
+    /// The text.
     pub name: String,
-    /// Why.
+    /// Why it is refused.
     pub reason: &'static str,
 }
 
-/// Checks a topic's name: 1 to 255 bytes of UTF-8 without control characters; parts between
-/// slashes are not empty, and a part is not `.` or `..`. `*` and `?` are for rules only.
+/// The name that the registry, the wire and the listings use for what a user wrote: ROS 2 writes topics with a
+/// leading slash, so `/camera` means `camera`. Every API calls this where a name enters, and nothing after it
+/// sees the slash.
+pub fn bare_topic_name(name: &str) -> &str {
+    name.strip_prefix('/').unwrap_or(name)
+}
+
+/// Checks a bare topic name: 1 to 255 bytes of UTF-8 without control characters; parts between
+/// slashes are not empty, and a part is not `.` or `..`. `*` and `?` are reserved for patterns.
 pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
     let reason = if name.is_empty() {
         "it is empty"
@@ -27,11 +34,11 @@ pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
     } else if name.chars().any(char::is_control) {
         "it has control characters"
     } else if name.contains(['*', '?']) {
-        "'*' and '?' stand for other characters in access rules"
+        "'*' and '?' are reserved for patterns"
     } else if name.split('/').any(str::is_empty) {
-        "it has an empty part: no slash at the start or end, nor two in a row"
+        "it has an empty part: remove a slash at the end, or one of two in a row"
     } else if name.split('/').any(|part| matches!(part, "." | "..")) {
-        "'.' and '..' are no parts of a name"
+        "'.' and '..' are not allowed as parts"
     } else {
         return Ok(());
     };
@@ -41,10 +48,10 @@ pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
     })
 }
 
-/// Whether `pattern` stands for `name`. `*` stands for any characters within a part, `?` for
-/// one, a part `**` for any number of parts.
+/// Whether `pattern` matches `name`, a bare topic name. `*` matches any characters within a part, `?` matches
+/// one, a part `**` matches any number of parts. A leading slash of the pattern is ignored, as in names.
 pub fn pattern_matches(pattern: &str, name: &str) -> bool {
-    let patterns: Vec<&str> = pattern.split('/').collect();
+    let patterns: Vec<&str> = bare_topic_name(pattern).split('/').collect();
     let parts: Vec<&str> = name.split('/').collect();
     matches_with(
         &patterns,
@@ -295,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn a_leading_slash_means_the_same_name_without_it() {
+        for (written, bare) in [("/a/b", "a/b"), ("a/b", "a/b"), ("/", ""), ("//a", "/a")] {
+            assert_eq!(bare_topic_name(written), bare);
+        }
+        // One slash is a habit, two are a mistake.
+        assert!(check_topic_name(bare_topic_name("//a")).is_err());
+        assert!(check_topic_name(bare_topic_name("/")).is_err());
+    }
+
+    #[test]
     fn patterns() {
         for (pattern, name) in [
             ("a", "a"),
@@ -311,6 +328,9 @@ mod tests {
             ("a/**/d", "a/b/c/d"),
             ("a/**/c/**/e", "a/c/c/d/e"),
             ("?a", "äa"),
+            ("/a", "a"),
+            ("/a/**", "a/b"),
+            ("/**", "a/b"),
         ] {
             assert!(pattern_matches(pattern, name), "{pattern} {name}");
         }
@@ -325,6 +345,7 @@ mod tests {
             ("a/**/d", "a/b/c"),
             ("?", "ab"),
             ("", "a"),
+            ("//a", "a"),
         ] {
             assert!(!pattern_matches(pattern, name), "{pattern} {name}");
         }

@@ -17,8 +17,8 @@ mod socket;
 mod visible;
 
 pub use access::{
-    check_topic_name, pattern_matches, Access, AccessClass, AccessError, TopicNameError,
-    DEFAULT_CLASS,
+    bare_topic_name, check_topic_name, pattern_matches, Access, AccessClass, AccessError,
+    TopicNameError, DEFAULT_CLASS,
 };
 pub use config::{
     segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,

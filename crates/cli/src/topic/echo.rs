@@ -76,10 +76,16 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         match (&mut file, echo.format) {
             (Some(file), _) => {
                 copy_out(&sample, |bytes| Ok(file.write_all(bytes)?))?;
-                show(&echo.topic, &sample, Format::Summary, 0, output)?;
+                show(subscriber.topic(), &sample, Format::Summary, 0, output)?;
             }
             (None, Format::Raw) => copy_out(&sample, |bytes| output.raw(bytes))?,
-            (None, format) => show(&echo.topic, &sample, format, echo.max_bytes.0, output)?,
+            (None, format) => show(
+                subscriber.topic(),
+                &sample,
+                format,
+                echo.max_bytes.0,
+                output,
+            )?,
         }
     }
     Ok(())

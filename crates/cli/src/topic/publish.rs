@@ -47,7 +47,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     wait_for_subscribers(&publisher, publish, &stop)?;
     let begun = Instant::now();
     let mut report = Report {
-        topic: &publish.topic,
+        topic: publisher.topic(),
         messages: 0,
         bytes: 0,
         seconds: 0.0,

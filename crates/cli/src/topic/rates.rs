@@ -84,7 +84,7 @@ pub fn watch(
     let mut report_at = Instant::now() + watch.every;
     let report = |window: &Window, output: &mut Output| {
         let report = Report {
-            topic: &watch.topic,
+            topic: subscriber.topic(),
             messages: window.messages,
             missed: subscriber.missed(),
             window: window.arrivals.len(),

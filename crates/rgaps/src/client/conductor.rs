@@ -9,9 +9,9 @@ use crate::node::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, CameOver, ClientRow, Config, Forgotten, InterestRow, LinkFigures, Member, MpsInfo,
-    PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role, Status,
-    TopicInfo, TopicRow, ZoneId,
+    bare_topic_name, Answer, CameOver, ClientRow, Config, Forgotten, InterestRow, LinkFigures,
+    Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring,
+    Role, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
@@ -269,7 +269,7 @@ impl Conductor {
     /// One topic.
     pub(crate) fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
         match self.ask(Request::Topic {
-            topic: name.to_owned(),
+            topic: bare_topic_name(name).to_owned(),
         })? {
             Answer::Topic(topic) => Ok(topic),
             other => Err(unexpected("a question for a topic", &other)),
@@ -279,7 +279,7 @@ impl Conductor {
     /// Drops the history that publishers of a topic left who are gone.
     pub(crate) fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
         match self.ask(Request::Forget {
-            topic: name.to_owned(),
+            topic: bare_topic_name(name).to_owned(),
         })? {
             Answer::Forgotten(forgotten) => Ok(forgotten),
             other => Err(unexpected("a request to forget a topic", &other)),

@@ -28,7 +28,7 @@ use rgaps_layout::{
     WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
+use rgaps_session::{bare_topic_name, CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{
@@ -58,7 +58,7 @@ impl PublisherBuilder {
     pub(crate) fn new(node: Node, topic: &str) -> Self {
         PublisherBuilder {
             node,
-            topic: topic.to_owned(),
+            topic: bare_topic_name(topic).to_owned(),
             type_name: String::new(),
             domain: None,
             require: None,

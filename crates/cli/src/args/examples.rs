@@ -1,0 +1,316 @@
+//! What follows the options in each `--help`: examples, and the fields of the JSON.
+//!
+//! A line that begins with `  rgaps`, or pipes into `rgaps`, is an example. The test below parses each, so none can
+//! name an option that does not exist.
+
+pub const RGAPS: &str = "\
+Examples:
+  # Publish a message, and print the messages of a topic.
+  rgaps topic echo greetings
+  rgaps topic pub greetings --text hello
+  # Show what happens on this host, and what is missing on it.
+  rgaps top
+  rgaps doctor
+
+Exit codes:
+  0    success; also when Ctrl-C or a closed pipe ends a command that runs until then
+  1    failure
+  2    wrong usage or configuration
+  3    no daemon runs, or it went away
+  4    no such topic
+  5    timeout: no message, no subscriber, or a reliable subscriber that did not read in time
+  6    refused: permission, type, quality of service, a limit, a full pool
+  130  a second Ctrl-C ended the command at once
+
+Configuration: rgaps.toml in ., ~/.config/rgaps or /etc/rgaps. Environment variables RGAPS_* override the file.
+Logs go to standard error. RUST_LOG chooses what is logged, for example RUST_LOG=rgaps=debug.";
+
+pub const UP: &str = "\
+Examples:
+  # Start the daemon in the background.
+  rgaps up
+  # Run it in this terminal, or as a service that a supervisor restarts.
+  rgaps up --foreground
+  # Let processes share the GPU through MPS.
+  rgaps up --mps
+
+JSON fields: started, pid, socket, version, idle_exit_ms, mps";
+
+pub const DOWN: &str = "\
+Examples:
+  rgaps down
+  # Stop the daemon of another realm.
+  rgaps down --realm robot
+
+JSON fields: stopped, pid, dropped";
+
+pub const STATUS: &str = "\
+Examples:
+  rgaps status
+  # Print the names of the client processes.
+  rgaps status --json | jq -r '.processes[].name'
+
+JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones, rss_bytes, idle_exit_ms,
+clients_reaped, blocks_reclaimed, sessions_cut_off, kept, warnings, mps, processes";
+
+pub const ENV: &str = "\
+Examples:
+  # Set the variables in this shell.
+  eval \"$(rgaps env)\"
+
+JSON fields: state, variables";
+
+pub const RUN: &str = "\
+Examples:
+  # Start two processes that share the GPU through MPS.
+  rgaps run -- python camera.py
+  rgaps run -- python detector.py";
+
+pub const DOCTOR: &str = "\
+Examples:
+  rgaps doctor
+  # Print only what is missing, with the advice.
+  rgaps doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
+  # Measure what MPS gains on this machine's GPUs.
+  rgaps doctor --handover
+
+JSON fields: usable, domains, checks (name, verdict: ok, lack or fail, found, advice), rdma, handovers";
+
+pub const TOPIC: &str = "\
+Examples:
+  rgaps topic list
+  rgaps topic echo camera/left
+  rgaps topic pub greetings --text hello
+  rgaps topic hz camera/left";
+
+pub const LIST: &str = "\
+Examples:
+  rgaps topic list
+  # Print the names only.
+  rgaps topic list --json | jq -r '.[].name'
+
+JSON fields of each topic: name, type_name, domain, publishers, subscribers, orphans, messages, bytes";
+
+pub const INFO: &str = "\
+Examples:
+  rgaps topic info camera/left
+  # Print how messages reach each subscriber, and why that way.
+  rgaps topic info camera/left --json | jq '.subscriber_list[].path'
+
+JSON fields: those of topic list, zone, publisher_list, subscriber_list, hosts";
+
+pub const HZ: &str = "\
+Examples:
+  rgaps topic hz camera/left
+  # Measure 100 messages, then exit.
+  rgaps topic hz camera/left --count 100 --json
+
+JSON fields: topic, messages, missed, window, rate_hz, interval_min_ms, interval_mean_ms, interval_max_ms,
+interval_stddev_ms";
+
+pub const BW: &str = "\
+Examples:
+  rgaps topic bw camera/left
+  # Report every 5 seconds, for one minute.
+  rgaps topic bw camera/left --every 5 --duration 60
+
+JSON fields: topic, messages, missed, window, bytes_per_s, bytes_min, bytes_mean, bytes_max";
+
+pub const DELAY: &str = "\
+Examples:
+  rgaps topic delay camera/left
+  # Measure the delay of 1000 messages, then exit.
+  rgaps topic delay camera/left --count 1000 --json
+
+JSON fields: topic, messages, missed, window, min_us, p50_us, p99_us, max_us";
+
+pub const ECHO: &str = "\
+Examples:
+  rgaps topic echo camera/left
+  # Print what a transient-local publisher published last, then exit.
+  rgaps topic echo map --late latest --count 1
+  # Write the bytes of ten messages to a file.
+  rgaps topic echo log --reliable --count 10 --format raw > log.bin
+
+JSON fields: topic, sequence, publisher, publisher_id, publish_ns, delay_us, missed, tag, bytes, domain, tensor,
+text or hex, truncated";
+
+pub const PUB: &str = "\
+Examples:
+  rgaps topic pub greetings --text hello
+  # Publish each line of a file, ten per second.
+  rgaps topic pub log --file log.txt --lines --rate 10
+  # Keep a value for subscribers that come later.
+  rgaps topic pub config --text '{\"gain\": 2}' --transient-local
+  # Publish 1 MiB messages, 100 per second, until Ctrl-C.
+  rgaps topic pub load --size 1MiB --rate 100
+
+JSON fields: topic, messages, bytes, seconds";
+
+pub const FORGET: &str = "\
+Examples:
+  # Drop a value that an earlier run kept with --transient-local.
+  rgaps topic forget map
+
+JSON fields: publishers, messages";
+
+pub const TOP: &str = "\
+Examples:
+  rgaps top
+  # Print one document, without a terminal.
+  rgaps top --json --count 1 | jq '.topics[] | {topic, messages_per_s}'
+
+JSON fields: interval_s, daemon, topics, links, pools, clients";
+
+pub const POOL: &str = "\
+Examples:
+  rgaps pool
+  # Print the bytes leased per domain.
+  rgaps pool --json | jq '.[] | {domain, leased_bytes}'
+
+JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, pages, numa_node,
+numa_percent, copied_messages, copied_bytes, warnings";
+
+pub const PEERS: &str = "\
+Examples:
+  rgaps peers
+  # Print hosts that are not linked.
+  rgaps peers --json | jq '.peers[] | select(.state != \"linked\") | {host, state, detail}'
+
+JSON fields: host, peers, troubles, traces";
+
+pub const BENCH: &str = "\
+Examples:
+  rgaps bench latency
+  rgaps bench fanout --subscribers 1,8,32
+  # Write the figures to a file.
+  rgaps bench throughput --json > throughput.json";
+
+pub const BENCH_LATENCY: &str = "\
+Examples:
+  rgaps bench latency
+  # Frames of 6 MiB at 30 Hz to four subscribers.
+  rgaps bench latency --size 6MiB --subscribers 4 --pause-us 33000 --messages 300
+  # Messages in the memory of the first GPU.
+  rgaps bench latency --domain cuda";
+
+pub const BENCH_HANDOFF: &str = "\
+Examples:
+  # Between two processes on the first GPU.
+  rgaps bench handoff
+  # From GPU 0 to GPU 1.
+  rgaps bench handoff --gpus 0,1 --size 4MiB";
+
+pub const BENCH_SPREAD: &str = "\
+Examples:
+  # From GPU 0 to four readers on GPU 1.
+  rgaps bench spread
+  # From the host to GPU 0.
+  rgaps bench spread --from host --to cuda:0 --readers 2";
+
+pub const BENCH_ALLOC: &str = "\
+Examples:
+  rgaps bench alloc
+  rgaps bench alloc --processes 1,16";
+
+pub const BENCH_FANOUT: &str = "\
+Examples:
+  rgaps bench fanout
+  rgaps bench fanout --subscribers 1,60 --size 4KiB";
+
+pub const BENCH_FANIN: &str = "\
+Examples:
+  rgaps bench fanin
+  rgaps bench fanin --publishers 1,16 --wait poll";
+
+pub const BENCH_THROUGHPUT: &str = "\
+Examples:
+  rgaps bench throughput
+  rgaps bench throughput --size 4KiB";
+
+pub const BENCH_MEMORY: &str = "\
+Examples:
+  rgaps bench memory
+  rgaps bench memory --topics 200";
+
+pub const BENCH_LINK: &str = "\
+Examples:
+  # 64 MiB messages over TCP.
+  rgaps bench link
+  # Small messages over four encrypted lanes.
+  rgaps bench link --size 4KiB --lanes 4 --tls
+  # From a GPU of one host to a GPU of the other.
+  rgaps bench link --domain cuda:0 --to cuda:1";
+
+pub const BENCH_COPIES: &str = "\
+Examples:
+  rgaps bench copies
+  rgaps bench copies --domain cuda:1 --size 64MiB --count 100";
+
+pub const COMPLETION: &str = "\
+Examples:
+  # In ~/.bashrc:
+  source <(rgaps completion bash)
+  # In ~/.zshrc:
+  source <(rgaps completion zsh)
+  # Once, for fish:
+  rgaps completion fish > ~/.config/fish/completions/rgaps.fish";
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cli;
+    use clap::{Command, CommandFactory, Parser as _};
+
+    /// The words of the rgaps commands in a line of shell.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let mut found = Vec::new();
+        let line = line.replace("source <(", "").replace("eval \"$(", "");
+        for part in line.split(" | ") {
+            let Some(at) = part.find("rgaps ") else {
+                continue;
+            };
+            if !part[..at].trim().is_empty() {
+                continue;
+            }
+            let part = part.split(" > ").next().unwrap_or(part);
+            let words = shlex::split(part.trim_end_matches([')', '"'])).expect("a line of shell");
+            found.push(words);
+        }
+        found
+    }
+
+    fn check(command: &Command, path: &str, seen: &mut usize) {
+        let help = command.get_after_help();
+        if !command.is_hide_set() {
+            let help = help
+                .unwrap_or_else(|| panic!("{path} has no examples"))
+                .to_string();
+            assert!(help.starts_with("Examples:\n"), "{path}: {help}");
+            let examples = help.split("\n\n").next().unwrap_or_default();
+            let lines = examples
+                .lines()
+                .skip(1)
+                .filter(|line| !line.trim().starts_with('#'));
+            for line in lines {
+                let commands = commands(line);
+                assert!(!commands.is_empty(), "{path}: '{line}' runs no rgaps");
+                for words in commands {
+                    *seen += 1;
+                    if let Err(error) = Cli::try_parse_from(&words) {
+                        panic!("{path}: {words:?}: {error}");
+                    }
+                }
+            }
+        }
+        for below in command.get_subcommands().filter(|c| c.get_name() != "help") {
+            check(below, &format!("{path} {}", below.get_name()), seen);
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        let mut seen = 0;
+        check(&Cli::command(), "rgaps", &mut seen);
+        assert!(seen > 50, "{seen} examples");
+    }
+}

@@ -1,0 +1,219 @@
+//! `rgaps topic`.
+
+use super::examples;
+use crate::units::{frequency, period, seconds};
+use clap::{Args, Subcommand, ValueEnum};
+use rgaps_session::ByteSize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Subcommand)]
+pub enum Topic {
+    /// List all topics.
+    #[command(after_help = examples::LIST)]
+    List,
+    /// Show one topic: its publishers and subscribers, their quality of service, and the path that messages take.
+    #[command(after_help = examples::INFO)]
+    Info {
+        /// The topic. A leading / is ignored.
+        topic: String,
+    },
+    /// Measure the rate of messages.
+    #[command(after_help = examples::HZ)]
+    Hz(Watch),
+    /// Measure the bytes per second.
+    #[command(after_help = examples::BW)]
+    Bw(Watch),
+    /// Measure the time from the publish call until this command receives the message.
+    #[command(after_help = examples::DELAY)]
+    Delay(Watch),
+    /// Print the messages of a topic.
+    #[command(after_help = examples::ECHO)]
+    Echo(Echo),
+    /// Publish messages.
+    #[command(after_help = examples::PUB)]
+    Pub(Publish),
+    /// Drop the history that publishers left behind when they exited.
+    ///
+    /// Publishers that still run keep theirs. A topic without members disappears. Without this command, newer messages
+    /// replace such history, or the end of the daemon drops it.
+    #[command(after_help = examples::FORGET)]
+    Forget {
+        /// The topic. A leading / is ignored.
+        topic: String,
+    },
+}
+
+#[derive(Args)]
+pub struct Watch {
+    /// The topic. A leading / is ignored.
+    pub topic: String,
+    /// Exit after N messages.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Exit after this time.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Fail with exit code 5 when no message arrives for this time.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Seconds between two reports.
+    #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "1")]
+    pub every: Duration,
+    /// Compute the figures over the last N messages.
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub window: u32,
+    #[command(flatten)]
+    pub place: ReadIn,
+}
+
+/// How `topic echo` prints the bytes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// As text if the bytes are text, otherwise as hex.
+    Auto,
+    /// As text.
+    Text,
+    /// As hex.
+    Hex,
+    /// One line per message, without its bytes.
+    Summary,
+    /// The bytes themselves and nothing else.
+    Raw,
+}
+
+#[derive(Args)]
+pub struct Echo {
+    /// The topic. A leading / is ignored.
+    pub topic: String,
+    /// How to print the bytes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub format: Format,
+    /// Append the bytes to this file, and print one line per message.
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
+    pub output: Option<PathBuf>,
+    /// Print at most this many bytes of a message as text or hex.
+    #[arg(long, value_name = "BYTES", default_value = "1KiB")]
+    pub max_bytes: ByteSize,
+    /// Exit after N messages.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Fail with exit code 5 when no message arrives for this time.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Subscribe reliably: reliable publishers wait for this command rather than overwrite a message.
+    #[arg(long)]
+    pub reliable: bool,
+    /// Start with messages that transient-local publishers kept, also those that exited: the `latest`, `all`, or the
+    /// newest N, in the order of publishing.
+    #[arg(long, value_name = "WHICH", value_parser = late)]
+    pub late: Option<rgaps::Late>,
+    /// Read only messages of this type.
+    #[arg(
+        long = "type",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub type_name: String,
+    #[command(flatten)]
+    pub place: ReadIn,
+}
+
+#[derive(Args)]
+pub struct ReadIn {
+    /// Read in this domain: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>. [default: where the messages are]
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: Option<String>,
+    /// Refuse paths that are slower than this one: tcp, rdma, gpudirect, pinned, peer or zero_copy.
+    #[arg(long, value_name = "PATH")]
+    pub require: Option<rgaps::PathKind>,
+}
+
+#[derive(Args)]
+pub struct Publish {
+    /// The topic. A leading / is ignored.
+    pub topic: String,
+    #[command(flatten)]
+    pub source: Source,
+    /// With standard input or --file: publish each line as a message.
+    #[arg(long, conflicts_with_all = ["text", "size"])]
+    pub lines: bool,
+    /// Publish this many messages per second. Without --count, until Ctrl-C.
+    #[arg(long, value_name = "HZ", value_parser = frequency)]
+    pub rate: Option<f64>,
+    /// Publish N messages. [default: 1; with --lines, one per line]
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// First wait until the topic has N subscribers.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub wait_subscribers: u32,
+    /// Wait at most this long for subscribers, for memory, and for reliable subscribers to read.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    pub timeout: Duration,
+    /// Publish from this domain: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>. [default: the topic's
+    /// domain, or host for a new topic]
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// Refuse paths that are slower than this one: tcp, rdma, gpudirect, pinned, peer or zero_copy.
+    #[arg(long, value_name = "PATH")]
+    pub require: Option<rgaps::PathKind>,
+    /// Keep the last N messages.
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub keep_last: u32,
+    /// Keep the history for late joiners, also after this command exits.
+    #[arg(long)]
+    pub transient_local: bool,
+    /// Publish as best effort: never wait for subscribers.
+    #[arg(long)]
+    pub best_effort: bool,
+    /// The type name of the messages.
+    #[arg(
+        long = "type",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub type_name: String,
+}
+
+/// Where the bytes come from. Without one of these options: standard input.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct Source {
+    /// Publish this text.
+    #[arg(long)]
+    pub text: Option<String>,
+    /// Publish the content of this file.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Publish generated messages of this size. Each has different bytes.
+    #[arg(long, value_name = "BYTES")]
+    pub size: Option<ByteSize>,
+}
+
+fn late(text: &str) -> Result<rgaps::Late, String> {
+    match text {
+        "latest" => Ok(rgaps::Late::Latest),
+        "all" => Ok(rgaps::Late::AllKept),
+        number => match number.parse() {
+            Ok(0) | Err(_) => Err("write 'latest', 'all' or a number above 0".to_owned()),
+            Ok(n) => Ok(rgaps::Late::Last(n)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_is_a_word_or_a_number() {
+        assert_eq!(late("latest"), Ok(rgaps::Late::Latest));
+        assert_eq!(late("all"), Ok(rgaps::Late::AllKept));
+        assert_eq!(late("3"), Ok(rgaps::Late::Last(3)));
+        for wrong in ["", "0", "-1", "none"] {
+            assert!(late(wrong).is_err(), "{wrong}");
+        }
+    }
+}
