@@ -203,7 +203,7 @@ static void disagreements(const char *name)
     OK(rgaps_publisher_push(publisher, "2", 1));
     OK(rgaps_publisher_loan(publisher, 1, &loan));
     *(char *)rgaps_loan_data(loan) = '3';
-    FAILS(RGAPS_ERROR_HELD_BACK, second, rgaps_loan_publish(loan, &sequence));
+    FAILS(RGAPS_ERROR_BACK_PRESSURED, second, rgaps_loan_publish(loan, &sequence));
     CHECK(rgaps_loan_bytes(loan) == 1);
     for (i = 0; i < 2; i++) {
         const void *data;

@@ -12,7 +12,7 @@ def test_every_error_is_an_rgaps_error():
     errors = [each for each in named if isinstance(each, type) and issubclass(each, Exception)]
     errors = [each for each in errors if not issubclass(each, Warning)]
     assert len(errors) > 20 and all(issubclass(error, rgaps.Error) for error in errors)
-    assert issubclass(rgaps.TimedOut, TimeoutError) and issubclass(rgaps.HeldBack, TimeoutError)
+    assert issubclass(rgaps.TimedOut, TimeoutError) and issubclass(rgaps.BackPressured, TimeoutError)
     assert issubclass(rgaps.NotPermitted, PermissionError)
     assert issubclass(rgaps.PoolFull, MemoryError)
 
@@ -29,11 +29,11 @@ def test_a_pool_that_is_full(node):
             loan.discard()
 
 
-def test_held_back(node):
+def test_back_pressured(node):
     with node.subscriber("t", reliable=True) as sub:
         with node.publisher("t", history=2, deadline=0.25) as pub:
             loan = None
-            with pytest.raises(rgaps.HeldBack, match="reliable subscriber.*250ms"):
+            with pytest.raises(rgaps.BackPressured, match="reliable subscriber.*250ms"):
                 for number in range(10):
                     loan = pub.loan(1)
                     loan.write(bytes([number]))

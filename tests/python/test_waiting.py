@@ -1,6 +1,7 @@
 """Waiting: time-outs, threads, callbacks, wait sets, event loops, Ctrl-C."""
 
 import asyncio
+import functools
 import gc
 import select
 import signal
@@ -29,12 +30,38 @@ def test_timeouts(pair):
             sub.recv(wanted)
         assert not sub.wait(wanted)
         assert wanted * 3 <= time.monotonic() - begun < wanted * 3 + 1
-    for wrong in (-1, float("nan")):
-        with pytest.raises(rgaps.InvalidArgument):
-            sub.recv(wrong)
 
 
-@pytest.mark.parametrize("timeout", [None, float("inf"), 20])
+@pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf")])
+def test_a_timeout_that_is_none_fails_at_once_whether_or_not_a_message_is_queued(
+    node, pair, wrong
+):
+    pub, sub = pair
+    fails = functools.partial(pytest.raises, rgaps.InvalidArgument)
+    with rgaps.WaitSet(sub) as waits:
+        for queued in (False, True):
+            if queued:
+                pub.put(b"x")
+            with fails(match="^timeout=.*None to wait for ever$"):
+                sub.recv(wrong)
+            with fails(match="^timeout="):
+                sub.wait(wrong)
+            with fails(match="^timeout="):
+                sub.recv_async(wrong)
+            with fails(match="^timeout="):
+                waits.wait(wrong)
+        with fails(match="^timeout="):
+            pub.wait_for_subscribers(1, wrong)
+        with sub.recv(20) as sample, fails(match="^timeout="):
+            sample.synchronize(wrong)
+    for name in ("deadline", "loan_timeout"):
+        with fails(match=f"^{name}="):
+            node.publisher("wrong", **{name: wrong})
+    with fails(match="^spin="):
+        node.subscriber("wrong", spin=wrong)
+
+
+@pytest.mark.parametrize("timeout", [None, 20])
 def test_a_message_ends_the_wait(pair, timeout):
     pub, sub = pair
     later(0.15, pub.put, b"x")

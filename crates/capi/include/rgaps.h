@@ -90,7 +90,7 @@ enum rgaps_status {
     /* The subscriber holds as many samples as it may. */
     RGAPS_ERROR_TOO_MANY_HELD = -7,
     /* Reliable subscribers did not read on before the publisher's deadline. */
-    RGAPS_ERROR_HELD_BACK = -8,
+    RGAPS_ERROR_BACK_PRESSURED = -8,
     /* The pointer or handle is not held: it was released or destroyed before, or never given. */
     RGAPS_ERROR_NOT_HELD = -9,
     /* The message is not a tensor. */

@@ -36,7 +36,7 @@ codes! {
     PoolFull = -5, c"RGAPS_ERROR_POOL_FULL";
     TooManyLoans = -6, c"RGAPS_ERROR_TOO_MANY_LOANS";
     TooManyHeld = -7, c"RGAPS_ERROR_TOO_MANY_HELD";
-    HeldBack = -8, c"RGAPS_ERROR_HELD_BACK";
+    BackPressured = -8, c"RGAPS_ERROR_BACK_PRESSURED";
     NotHeld = -9, c"RGAPS_ERROR_NOT_HELD";
     NoTensor = -10, c"RGAPS_ERROR_NO_TENSOR";
     Busy = -11, c"RGAPS_ERROR_BUSY";
@@ -195,7 +195,7 @@ impl Coded for LoanError {
 impl Coded for PublishError {
     fn code(&self) -> Code {
         match self {
-            PublishError::HeldBack { .. } => Code::HeldBack,
+            PublishError::BackPressured { .. } => Code::BackPressured,
             PublishError::LoanLost(_) => Code::Protocol,
             PublishError::TypeMismatch { .. } => Code::TypeMismatch,
             PublishError::Argument(_) => Code::Argument,

@@ -65,7 +65,7 @@ fn number(error: &anyhow::Error) -> u8 {
         (Some(LoanError::Argument(_)), _) => return USAGE,
         (Some(LoanError::Pool(_)), _) => return FAILED,
         (Some(_), _) => return REFUSED,
-        (_, Some(PublishError::HeldBack { .. })) => return NOT_IN_TIME,
+        (_, Some(PublishError::BackPressured { .. })) => return NOT_IN_TIME,
         (_, Some(PublishError::TypeMismatch { .. })) => return REFUSED,
         (_, Some(PublishError::Client(error))) => return of_client(error),
         _ => {}

@@ -134,7 +134,7 @@ fn who_does_not_match_is_told_and_gets_nothing() {
             .collect();
         publish(&mut world.writer(&a, &publishing), 7);
         let info = world.info(&a, "t");
-        assert_eq!(info.publishers[0].mismatched, 4);
+        assert_eq!(info.publishers[0].mismatched, 3);
         for (at, (_, _, why)) in wanted.iter().enumerate() {
             let row = &info.subscribers[at];
             assert_eq!(row.mismatched, u32::from(why.is_some()));

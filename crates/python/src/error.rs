@@ -102,7 +102,7 @@ impl IntoPyErr for PublishError {
         let message = self.to_string();
         let name = match self {
             PublishError::Client(error) => return error.into_py_err(),
-            PublishError::HeldBack { .. } => "HeldBack",
+            PublishError::BackPressured { .. } => "BackPressured",
             PublishError::LoanLost(_) => "LoanLost",
             PublishError::TypeMismatch { .. } => "TypeMismatch",
             PublishError::Argument(_) => "InvalidArgument",

@@ -302,8 +302,8 @@ impl Node {
         max_loans: u32,
         require: Option<&str>,
     ) -> PyResult<Publisher> {
-        let (deadline, deadline_slice) = sliced(deadline)?;
-        let (loan_timeout, loan_slice) = sliced(loan_timeout)?;
+        let (deadline, deadline_slice) = sliced("deadline", deadline)?;
+        let (loan_timeout, loan_slice) = sliced("loan_timeout", loan_timeout)?;
         let mut qos = PublisherQos {
             reliable,
             transient_local,
@@ -370,7 +370,7 @@ impl Node {
             late: self::late(late)?,
             depth,
             max_held,
-            spin: duration(spin)?,
+            spin: duration("spin", spin)?,
         };
         let domain = domain.map(device::domain).transpose()?;
         let node = self.node.get()?;

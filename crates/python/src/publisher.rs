@@ -89,7 +89,7 @@ impl Sender {
             };
             *loan = failed.loan.map(|loan| *loan);
             match failed.error {
-                error @ PublishError::HeldBack { .. } => {
+                error @ PublishError::BackPressured { .. } => {
                     last = Some(error);
                     Ok(None)
                 }
@@ -100,11 +100,11 @@ impl Sender {
             (Some(number), _) => Ok(number),
             (
                 None,
-                Some(PublishError::HeldBack {
+                Some(PublishError::BackPressured {
                     topic, subscribers, ..
                 }),
             ) => {
-                let error = PublishError::HeldBack {
+                let error = PublishError::BackPressured {
                     topic,
                     subscribers,
                     waited: self.deadline.unwrap_or(Duration::MAX),
@@ -307,8 +307,9 @@ impl Publisher {
     /// Waits until the topic has ``n`` subscribers. False: not in time; `missing_subscribers` says why.
     #[pyo3(signature = (n=1, timeout=None))]
     fn wait_for_subscribers(&self, py: Python<'_>, n: u32, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = crate::wait::timeout("timeout", timeout)?;
         let publisher = self.sender.get()?.publisher;
-        let found = in_slices(py, crate::wait::timeout(timeout)?, |slice| {
+        let found = in_slices(py, timeout, |slice| {
             let found = publisher.wait_for_subscribers(n, slice);
             found
                 .map(|found| found.then_some(()))
@@ -366,8 +367,8 @@ impl Drop for Publisher {
 }
 
 /// A time-out of the user's as one of a publisher's own, at most a slice.
-pub(crate) fn sliced(seconds: Option<f64>) -> PyResult<(Option<Duration>, Duration)> {
-    let whole = timeout(seconds)?;
+pub(crate) fn sliced(name: &str, seconds: Option<f64>) -> PyResult<(Option<Duration>, Duration)> {
+    let whole = timeout(name, seconds)?;
     let slice = whole.map_or(crate::wait::SLICE, |whole| whole.min(crate::wait::SLICE));
     Ok((whole, slice))
 }

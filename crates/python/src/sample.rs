@@ -328,7 +328,8 @@ impl SampleBase {
     /// Waits on the CPU until it has. False: not in time.
     #[pyo3(signature = (timeout=None))]
     fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        order::synchronize(py, &self.held()?.sample, crate::wait::timeout(timeout)?)
+        let timeout = crate::wait::timeout("timeout", timeout)?;
+        order::synchronize(py, &self.held()?.sample, timeout)
     }
 
     /// Has work that is queued on this stream from now on come behind the publisher's, and keeps

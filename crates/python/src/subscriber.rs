@@ -52,12 +52,13 @@ impl Subscriber {
     }
 
     fn receive(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<rgaps::Sample>> {
+        let timeout = timeout("timeout", seconds)?;
         let Receiver { subscriber, .. } = self.receiver.get()?;
         // Mostly there is one, and then there is no need to let others run.
         if let Some(sample) = subscriber.try_recv().map_err(IntoPyErr::into_py_err)? {
             return Ok(Some(sample));
         }
-        in_slices(py, timeout(seconds)?, |slice| {
+        in_slices(py, timeout, |slice| {
             match subscriber.recv_timeout(slice) {
                 Ok(sample) => Ok(Some(sample)),
                 // Closed by another thread meanwhile?
@@ -155,6 +156,7 @@ impl Subscriber {
     /// Waits until a message is there, without taking it. False: not in time.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = crate::wait::timeout("timeout", timeout)?;
         let Receiver { subscriber, .. } = self.receiver.get()?;
         // As in `receive`: mostly there is one.
         if subscriber
@@ -163,12 +165,11 @@ impl Subscriber {
         {
             return Ok(true);
         }
-        let found = in_slices(py, crate::wait::timeout(timeout)?, |slice| match subscriber
-            .wait(slice)
-            .map_err(IntoPyErr::into_py_err)?
-        {
-            true => Ok(Some(())),
-            false => self.receiver.get().map(|_| None),
+        let found = in_slices(py, timeout, |slice| {
+            match subscriber.wait(slice).map_err(IntoPyErr::into_py_err)? {
+                true => Ok(Some(())),
+                false => self.receiver.get().map(|_| None),
+            }
         })?;
         Ok(found.is_some())
     }
@@ -179,6 +180,7 @@ impl Subscriber {
         slf: &Bound<'py, Self>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        crate::wait::timeout("timeout", timeout)?;
         let module = slf.py().import("rgaps._asyncio")?;
         module.call_method1("receive", (slf, timeout))
     }

@@ -7,19 +7,27 @@ use std::time::{Duration, Instant};
 /// A wait looks for signals this often.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// A time-out as Python gives it: seconds; none, or infinite, is for ever.
-pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    match seconds {
-        None => Ok(None),
-        Some(seconds) if seconds == f64::INFINITY => Ok(None),
-        Some(seconds) => duration(seconds).map(Some),
+/// A time-out as Python gives it, in seconds; None waits for ever. Check it before anything else, so that a
+/// wrong one fails whether or not there is something to wait for.
+pub(crate) fn timeout(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else {
+        return Ok(None);
+    };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) => Ok(Some(timeout)),
+        Err(_) => Err(invalid(format!(
+            "{name}={seconds} is no time to wait: give seconds from 0 on, or None to wait for ever"
+        ))),
     }
 }
 
 /// A length of time in seconds.
-pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| invalid(format!("{seconds} is not a length of time in seconds")))
+pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        invalid(format!(
+            "{name}={seconds} is no length of time: give seconds from 0 on"
+        ))
+    })
 }
 
 /// Calls `step` with at most a slice's time until it gives something, or until the time is over.

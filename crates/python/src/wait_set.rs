@@ -91,8 +91,9 @@ impl WaitSet {
     /// Waits until some of the subscribers have a message, and says which; none: not in time.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Py<Subscriber>>> {
+        let timeout = crate::wait::timeout("timeout", timeout)?;
         self.check_process()?;
-        let ready = in_slices(py, crate::wait::timeout(timeout)?, |slice| {
+        let ready = in_slices(py, timeout, |slice| {
             if lock(&self.members).is_empty() {
                 return Err(invalid("the wait set is empty: attach subscribers first"));
             }

@@ -95,7 +95,7 @@ pub enum LoanError {
 pub enum PublishError {
     /// Reliable subscribers did not read on in time.
     #[error("{subscribers} reliable subscriber(s) of topic '{topic}' did not read on within {waited:?}; see 'rgaps topic info {topic}'")]
-    HeldBack {
+    BackPressured {
         /// Topic.
         topic: String,
         /// How many hold the publisher back.

@@ -181,7 +181,7 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     assert!(begun.elapsed() >= Duration::from_millis(100));
     assert!(matches!(
         unpublished.error,
-        PublishError::HeldBack { subscribers: 1, .. }
+        PublishError::BackPressured { subscribers: 1, .. }
     ));
     assert_eq!(
         subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(),

@@ -129,7 +129,7 @@ impl Place for Landed {
             }
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
-                (PublishError::HeldBack { .. } | PublishError::Elsewhere(_), Some(loan)) => {
+                (PublishError::BackPressured { .. } | PublishError::Elsewhere(_), Some(loan)) => {
                     landing.relay.undo(published);
                     landing.gap.fetch_add(missed, Ordering::AcqRel);
                     self.loan = Some(*loan);

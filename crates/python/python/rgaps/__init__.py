@@ -29,6 +29,7 @@ from . import _processes  # noqa: F401 (it registers what happens at a fork)
 from ._default import default_node, publisher, subscriber
 from ._errors import (
     Aborted,
+    BackPressured,
     Closed,
     ConfigError,
     CopyWarning,
@@ -38,7 +39,6 @@ from ._errors import (
     Error,
     Forked,
     ForkWarning,
-    HeldBack,
     InvalidArgument,
     LimitReached,
     LoanLost,
@@ -86,6 +86,7 @@ _atexit.register(_stop_listeners)
 
 __all__ = [
     "Aborted",
+    "BackPressured",
     "Closed",
     "ConfigError",
     "CopyWarning",
@@ -95,7 +96,6 @@ __all__ = [
     "Error",
     "ForkWarning",
     "Forked",
-    "HeldBack",
     "InvalidArgument",
     "KeepAll",
     "LimitReached",

@@ -30,7 +30,7 @@ class TimedOut(Error, TimeoutError):
     """Nothing came in time."""
 
 
-class HeldBack(Error, TimeoutError):
+class BackPressured(Error, TimeoutError):
     """Reliable subscribers did not read on within the publisher's deadline."""
 
 

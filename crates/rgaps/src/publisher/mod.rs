@@ -742,7 +742,7 @@ impl PublisherCore {
                 return Ok(state);
             }
             let Some(left_ns) = deadline.left_ns() else {
-                return Err(PublishError::HeldBack {
+                return Err(PublishError::BackPressured {
                     topic: self.topic_name.clone(),
                     subscribers: state.writer.held_back_by(bytes).count_ones(),
                     waited: self.qos.deadline,

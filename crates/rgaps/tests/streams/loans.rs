@@ -96,7 +96,7 @@ fn a_loan_whose_publishing_failed_is_not_reused_under_its_work() {
         gpu.configure("");
         let unpublished = loan.publish_on(stream.handle()).unwrap_err();
         assert!(
-            matches!(unpublished.error, PublishError::HeldBack { .. }),
+            matches!(unpublished.error, PublishError::BackPressured { .. }),
             "{unpublished}"
         );
         assert!(
