@@ -55,7 +55,7 @@ def test_a_type_that_differs_is_told_and_keeps_nobody_out(node):
 
 
 def test_a_demand_that_nobody_offers_is_told_and_keeps_nobody_out(node):
-    demands = [({"reliable": True}, "reliable"), ({"depth": 5}, "history of 5"), ({"late": "latest"}, "volatile")]
+    demands = [({"reliable": True}, "reliable"), ({"late": "latest"}, "volatile")]
     for demand, why in demands:
         with node.subscriber("t", **demand) as sub:
             with pytest.warns(rgaps.MismatchWarning, match=why):
@@ -64,6 +64,16 @@ def test_a_demand_that_nobody_offers_is_told_and_keeps_nobody_out(node):
                 pub.put(b"x")
                 assert live.recv(30).tobytes() == b"x"
                 assert sub.try_recv() is None and why in sub.mismatches()[0]
+
+
+def test_a_depth_that_cannot_be(node):
+    for wrong in ({"depth": 0}, {"depth": 32769}):
+        with pytest.raises(rgaps.InvalidArgument, match="^a depth of .* not between 1 and 32768"):
+            node.subscriber("t", **wrong)
+    with pytest.raises(rgaps.InvalidArgument, match="depth of 1, not of 2"):
+        node.subscriber("t", keep="latest", depth=2)
+    with pytest.raises(rgaps.InvalidArgument, match="not 'newest'"):
+        node.subscriber("t", keep="newest")
 
 
 def test_a_path_that_is_required(node):

@@ -259,3 +259,23 @@ def test_trim_gives_memory_back(pair):
     assert pub.trim() > 0
     pub.put(b"and goes on")
     assert sub.recv(1).tobytes() == b"and goes on"
+
+
+@pytest.mark.parametrize("keep", [{"depth": 1}, {"keep": "latest"}])
+def test_a_slow_reader_of_a_fast_camera_reads_the_newest_frame(node, keep):
+    with node.subscriber("camera", **keep) as sub, node.publisher("camera") as pub:
+        for read in range(3):
+            for frame in range(30):
+                pub.put(bytes([30 * read + frame]))
+            with sub.recv(20) as sample:
+                assert sample.tobytes() == bytes([30 * read + 29]) and sample.missed == 29
+            assert sub.try_recv() is None and sub.missed == 29 * (read + 1)
+
+
+def test_a_depth_is_over_all_publishers_and_asks_nothing_of_them(node):
+    with node.subscriber("t", depth=5, reliable=True) as sub:
+        with node.publisher("t", history=16) as one, node.publisher("t", history=16) as two:
+            for number in range(40):
+                (one, two)[number % 2].put(bytes([number]))
+            read = sorted(sub.recv(20).tobytes()[0] for _ in range(5))
+            assert read == [35, 36, 37, 38, 39] and sub.try_recv() is None and sub.missed == 35

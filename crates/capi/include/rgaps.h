@@ -349,7 +349,8 @@ typedef struct rgaps_subscriber_options {
     const char *domain;     /* as for publishers; NULL: where the topic's messages live */
     const char *type_name;  /* NULL: any */
     uint32_t reliable;      /* not 0: holds publishers back rather than miss a message */
-    uint32_t depth;         /* messages that publishers must keep at least; 0: any */
+    uint32_t depth;         /* of the messages that wait, the newest so many; others are skipped and
+                               missed. 1: the newest. 0: all that publishers keep */
     uint32_t late;          /* enum rgaps_late */
     uint32_t late_messages; /* for RGAPS_LATE_LAST */
     uint32_t max_held;      /* samples held at once, pulled or received; 0: 64; at most 4096 */

@@ -126,7 +126,7 @@ impl rgaps_subscriber_options_t {
         Ok(SubscriberQos {
             reliable: self.reliable != 0,
             late,
-            depth: self.depth,
+            depth: (self.depth > 0).then_some(self.depth),
             max_held: match self.max_held {
                 0 => default.max_held,
                 samples => samples,

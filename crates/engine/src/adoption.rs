@@ -152,6 +152,8 @@ impl Zone {
             words
                 .pool()
                 .store(pool.map_or(0, |pool| pool + 1), Ordering::Relaxed);
+            let depth = known.map_or(0, |subscriber| subscriber.demand.depth);
+            words.depth().store(depth, Ordering::Relaxed);
             let incarnation = known.map_or(0, |subscriber| subscriber.incarnation);
             words.incarnation().store(incarnation, Ordering::Release);
         }

@@ -20,7 +20,9 @@ use crate::zone::Zone;
 use rgaps_layout::MAX_PUBLISHERS;
 use rgaps_session::{check_topic_name, Answer, Forgotten, KeptHistory, Refusal, RefusalCode};
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{evict_lost, evict_through, published_after, published_ns, Shared, TopicView};
+use rgaps_topic::{
+    evict_lost, evict_through, published_after, published_ns, wanted_from, Shared, TopicView,
+};
 
 /// Publishers of a topic that left history for late joiners: as many slots stay free for those that live.
 const ORPHANS_MAX: usize = MAX_PUBLISHERS / 2;
@@ -123,7 +125,7 @@ impl Zone {
         let Owner::Orphan(orphan) = publisher.owner else {
             return false;
         };
-        let through = passed(topic, &view, publisher, through.min(orphan.head), readers);
+        let through = passed(topic, &view, publisher, orphan.head, readers).min(through);
         if through <= orphan.tail {
             return false;
         }
@@ -343,12 +345,12 @@ pub(crate) fn order_orphans(control: &Control, topic: &mut Topic, from: u64) -> 
     orphans.len() as u64
 }
 
-/// Up to where the subscribers that match a publisher have read it, at most `end`.
+/// Up to where the subscribers that match a publisher have read the `head` messages of it, or skip them.
 fn passed(
     topic: &Topic,
     view: &TopicView<Shared>,
     publisher: &Publisher,
-    end: u64,
+    head: u64,
     readers: Readers,
 ) -> u64 {
     topic
@@ -357,9 +359,8 @@ fn passed(
         .filter(|subscriber| Topic::matches(publisher, subscriber))
         .filter(|subscriber| subscriber.demand.reliable || readers == Readers::All)
         .map(|s| {
-            view.subscriber(s.slot as usize)
-                .cursor(publisher.slot as usize)
-                .load(Ordering::Acquire)
+            let slot = view.subscriber(s.slot as usize);
+            wanted_from(&slot, publisher.slot as usize, head)
         })
-        .fold(end, u64::min)
+        .fold(head, u64::min)
 }

@@ -311,19 +311,14 @@ impl Zone {
             .subscribers
             .iter()
             .filter(|subscriber| !self.is_links_client(subscriber.client));
-        let mut demand = Demand {
-            reliable: false,
-            transient_local: false,
-            depth: 0,
-        };
+        let mut demand: Option<Demand> = None;
         let (mut subscribers, mut readers) = (0, BTreeSet::new());
         for subscriber in own {
             subscribers += 1;
             let reads = subscriber.pool.map(|pool| self.pools[pool as usize].domain);
             readers.extend(reads);
-            demand.reliable |= subscriber.demand.reliable;
-            demand.transient_local |= subscriber.demand.transient_local;
-            demand.depth = demand.depth.max(subscriber.demand.depth);
+            let own = subscriber.demand;
+            demand = Some(demand.unwrap_or(own).and(own));
         }
         InterestRow {
             name: topic.name.clone(),
@@ -340,7 +335,7 @@ impl Zone {
                 .collect(),
             landed: landed.into_iter().map(|p| p.incarnation).collect(),
             subscribers,
-            demand,
+            demand: demand.unwrap_or_default(),
             readers: readers.into_iter().collect(),
         }
     }

@@ -300,6 +300,11 @@ impl Zone {
             let cursor = words.cursor(slot).load(Ordering::Relaxed);
             lag.saturating_add(head.saturating_sub(cursor))
         });
+        // Of what is behind, all but the newest will be skipped.
+        let lag = match subscriber.demand.depth {
+            0 => lag,
+            depth => lag.min(u64::from(depth)),
+        };
         let client = self.clients.get(&subscriber.client);
         SubscriberRow {
             slot: subscriber.slot,

@@ -92,6 +92,8 @@ pub(crate) fn fill_subscriber(
         slot.passed_over(publisher).store(0, Ordering::Relaxed);
     }
     slot.stands_for().store(stands_for, Ordering::Relaxed);
+    slot.depth()
+        .store(subscriber.demand.depth, Ordering::Relaxed);
     // Before it counts as a subscriber in any mask: a publisher that sees it there sees where it
     // reads.
     let pool = subscriber.pool.map_or(0, |pool| pool + 1);

@@ -56,14 +56,7 @@ fn quality_mismatch(offer: &Offer, demand: &Demand) -> Option<String> {
                 .to_owned(),
         );
     }
-    let kept = offer.history.depth();
-    (demand.depth > kept).then(|| {
-        format!(
-            "the subscriber demands a history of {} messages and the publisher keeps {kept}: \
-             publish with more, or demand less",
-            demand.depth
-        )
-    })
+    None
 }
 
 /// Refuses offers outside the limits.
@@ -99,7 +92,8 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
         return Err(refuse(
             RefusalCode::LimitReached,
             format!(
-                "no publisher keeps {} messages; the limit is {MAX_DEPTH}",
+                "a subscriber's queue of {} messages is over the limit of {MAX_DEPTH}; ask for less, or \
+                 for no depth: then all that publishers keep waits",
                 demand.depth
             ),
         ));
@@ -127,13 +121,8 @@ mod tests {
     fn matches(offered: Offered<'_>, wanted: Wanted<'_>) -> bool {
         let (offer, demand) = (offered.offer, wanted.demand);
         let of_type = wanted.type_name.is_empty() || wanted.type_name == offered.type_name;
-        let kept = match offer.history {
-            History::KeepLast(n) => n,
-            History::KeepAll { messages, .. } => messages,
-        };
-        let of_quality = offer.reliable >= demand.reliable
-            && offer.transient_local >= demand.transient_local
-            && kept >= demand.depth;
+        let of_quality =
+            offer.reliable >= demand.reliable && offer.transient_local >= demand.transient_local;
         of_type && (wanted.observer || of_quality)
     }
 

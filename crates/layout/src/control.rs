@@ -202,8 +202,13 @@ pub struct SubscriberSlot {
     pub stands_for: u32,
     /// How many publishers do not match the subscriber. Written by the daemon.
     pub mismatched: u32,
+    /// Messages of all publishers that wait for it at most, the newest ones; 0: all that publishers keep.
+    /// Written by the daemon.
+    pub depth: u32,
     /// Padding.
-    pub reserved0: [u64; 5],
+    pub reserved5: u32,
+    /// Padding.
+    pub reserved0: [u64; 4],
 
     /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
     /// that left are reused only when every subscriber is past their leaving.
@@ -439,6 +444,7 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, pool) == 12);
     assert!(offset_of!(SubscriberSlot, stands_for) == 16);
     assert!(offset_of!(SubscriberSlot, mismatched) == 20);
+    assert!(offset_of!(SubscriberSlot, depth) == 24);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(SubscriberSlot, passed_over) == 256);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);

@@ -29,7 +29,7 @@ pub struct Node {
 }
 
 /// What a host's subscribers of a topic ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// How many there are.
     pub subscribers: u32,

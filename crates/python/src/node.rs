@@ -187,6 +187,20 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
     }
 }
 
+/// How many messages wait for a subscriber.
+fn depth(depth: Option<u32>, keep: Option<&str>) -> PyResult<Option<u32>> {
+    match (keep, depth) {
+        (None, depth) => Ok(depth),
+        (Some("latest"), None | Some(1)) => Ok(Some(1)),
+        (Some("latest"), Some(depth)) => Err(invalid(format!(
+            "keep='latest' is a depth of 1, not of {depth}: give one of both"
+        ))),
+        (Some(keep), _) => Err(invalid(format!(
+            "keep is 'latest' or None, not '{keep}'; depth=n keeps the newest n messages"
+        ))),
+    }
+}
+
 /// The slowest path that will do.
 fn path(require: Option<&str>) -> PyResult<Option<PathKind>> {
     let path = require.map(str::parse).transpose();
@@ -345,10 +359,14 @@ impl Node {
     /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
     /// joined: None, ``"latest"``, a number of messages, or ``"all"`` that are kept, over all publishers
     /// in the order of publishing.
+    /// ``depth`` is the subscriber's own queue: of the messages that wait for it, over all publishers, it reads the
+    /// newest ``depth`` (at most 32768); the others are skipped and counted in ``missed``. ``depth=1``, or
+    /// ``keep="latest"``, reads the newest message. None: all that publishers keep. A ``reliable`` subscriber with a depth
+    /// holds publishers back for its newest ``depth`` messages only, thus never one that keeps as many.
     /// ``type``, ``dtype`` and ``shape`` are as for a publisher: publishers of another type, or of
     /// none, do not match (see ``mismatched``). ``require`` is the slowest path from publishers that will do, as for a publisher.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
-        late=None, depth=0, max_held=64, spin=20e-6, require=None))]
+        late=None, depth=None, keep=None, max_held=64, spin=20e-6, require=None))]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn subscriber(
         &self,
@@ -360,7 +378,8 @@ impl Node {
         domain: Option<&str>,
         reliable: bool,
         late: Option<&Bound<'_, PyAny>>,
-        depth: u32,
+        depth: Option<u32>,
+        keep: Option<&str>,
         max_held: u32,
         spin: f64,
         require: Option<&str>,
@@ -368,7 +387,7 @@ impl Node {
         let qos = SubscriberQos {
             reliable,
             late: self::late(late)?,
-            depth,
+            depth: self::depth(depth, keep)?,
             max_held,
             spin: duration("spin", spin)?,
         };

@@ -40,8 +40,11 @@ pub struct SubscriberQos {
     pub reliable: bool,
     /// What it gets of what was published before it joined. Default: nothing (volatile).
     pub late: Late,
-    /// History that publishers must keep at least, in messages; 0 (the default) asks for nothing.
-    pub depth: u32,
+    /// The subscriber's own queue: of the messages that wait for it, over all publishers, the newest so many, at
+    /// most 32768. The oldest of the others are skipped and counted as missed. 1 reads the newest message. Default:
+    /// none, then all that publishers keep waits. A reliable subscriber with a depth holds a publisher back for its
+    /// newest `depth` messages only, thus never one that keeps as many.
+    pub depth: Option<u32>,
     /// Samples that it may hold at once. Default: 64.
     pub max_held: u32,
     /// How long it spins before it sleeps, waiting for a message. Default: 20 us.
@@ -68,7 +71,7 @@ impl Default for SubscriberQos {
         SubscriberQos {
             reliable: false,
             late: Late::Nothing,
-            depth: 0,
+            depth: None,
             max_held: rgaps_layout::DEFAULT_HELD,
             spin: Duration::from_micros(20),
         }

@@ -9,7 +9,7 @@ use crate::pending::Deadline;
 use crate::readiness::Readiness;
 use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
-use rgaps_layout::{Domain, CONTROL_BYTES, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
+use rgaps_layout::{Domain, CONTROL_BYTES, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
     bare_topic_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
@@ -112,6 +112,18 @@ impl SubscriberBuilder {
         self
     }
 
+    /// Reads of the messages that wait, over all publishers, the newest `messages` only; skips the others and counts them as
+    /// missed. Default: all that publishers keep.
+    pub fn depth(mut self, messages: u32) -> Self {
+        self.qos.depth = Some(messages);
+        self
+    }
+
+    /// Reads the newest message, as a [`depth`](Self::depth) of 1.
+    pub fn keep_latest(self) -> Self {
+        self.depth(1)
+    }
+
     /// Samples that it may hold at once.
     pub fn max_held(mut self, samples: u32) -> Self {
         self.qos.max_held = samples;
@@ -133,10 +145,19 @@ impl SubscriberBuilder {
                 qos.max_held
             )));
         }
+        if qos
+            .depth
+            .is_some_and(|depth| !(1..=MAX_DEPTH).contains(&depth))
+        {
+            return Err(OpenError::Argument(format!(
+                "a depth of {} messages is not between 1 and {MAX_DEPTH}; without a depth, all that publishers keep waits",
+                qos.depth.unwrap_or_default()
+            )));
+        }
         let demand = Demand {
             reliable: qos.reliable,
             transient_local: qos.late != Late::Nothing,
-            depth: qos.depth,
+            depth: qos.depth.unwrap_or(0),
         };
         let conductor = &self.node.conductor;
         let role = match self.observer {

@@ -156,14 +156,31 @@ pub struct Offer {
 }
 
 /// What a subscriber asks for. Only publishers that offer it match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
     /// Hold publishers back rather than miss a message.
     pub reliable: bool,
     /// Start with the kept history.
     pub transient_local: bool,
-    /// History that publishers must keep at least, in messages; 0 asks for nothing.
+    /// The subscriber's own queue: of the messages that wait for it, the newest so many; 0: all that publishers
+    /// keep. It asks nothing of publishers.
     pub depth: u32,
+}
+
+impl Demand {
+    /// What serves both subscribers.
+    pub fn and(self, other: Demand) -> Demand {
+        let reliable = self.reliable || other.reliable;
+        Demand {
+            reliable,
+            transient_local: self.transient_local || other.transient_local,
+            // One that is reliable skips nothing on its way to the host of who reads it.
+            depth: match (reliable, self.depth, other.depth) {
+                (true, ..) | (_, 0, _) | (_, _, 0) => 0,
+                (false, one, other) => one.max(other),
+            },
+        }
+    }
 }
 
 /// In which role a client joins a topic.

@@ -1,11 +1,10 @@
 //! What a late joiner reads of the history: the newest messages of the whole topic, oldest first.
 //!
-//! Each publisher's ring is in order already, so this is a merge of at most [`MAX_PUBLISHERS`] sorted
+//! Each publisher's ring is in order already, so this is a merge of at most [`MAX_PUBLISHERS`](rgaps_layout::MAX_PUBLISHERS) sorted
 //! sequences by the time of publishing. The daemon uses the same times to see which messages of
 //! publishers that are gone have been superseded.
 
 use crate::{ring_range, PublisherView, RegionView, Storage};
-use rgaps_layout::MAX_PUBLISHERS;
 use rgaps_sync::atomic::{fence, Ordering};
 use std::ops::Range;
 
@@ -60,32 +59,4 @@ pub fn published_after<S: Storage>(
         }
     }
     end - after
-}
-
-/// Where to begin in each of the `kept` ranges of messages to read the newest `n` of all. `published` says
-/// when a message was published; a range is used back to the first message of which it does not.
-pub(crate) fn newest(
-    n: u64,
-    kept: &[Range<u64>; MAX_PUBLISHERS],
-    published: impl Fn(usize, u64) -> Option<i64>,
-) -> [u64; MAX_PUBLISHERS] {
-    let mut begin: [u64; MAX_PUBLISHERS] = std::array::from_fn(|index| kept[index].end);
-    let before = |index: usize, begin: u64| {
-        let sequence = begin.checked_sub(1)?;
-        kept[index]
-            .contains(&sequence)
-            .then(|| published(index, sequence))?
-    };
-    let mut next: [Option<i64>; MAX_PUBLISHERS] =
-        std::array::from_fn(|index| before(index, begin[index]));
-    for _ in 0..n {
-        // `None` is less than every time.
-        let newest = (0..MAX_PUBLISHERS).max_by_key(|index| next[*index]);
-        let Some(index) = newest.filter(|index| next[*index].is_some()) else {
-            break;
-        };
-        begin[index] -= 1;
-        next[index] = before(index, begin[index]);
-    }
-    begin
 }

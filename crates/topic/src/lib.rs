@@ -16,6 +16,7 @@ mod letting_go;
 mod metadata;
 mod orphan;
 mod point;
+mod queue;
 mod reader;
 mod replica;
 #[cfg(not(loom))]
@@ -39,6 +40,7 @@ pub use orphan::{
     evict_through, live_blocks, ring_range, Abandoned,
 };
 pub use point::{bytes_there, progress, Point, Progress};
+pub use queue::wanted_from;
 pub use reader::{Held, Reader, Start, Taken};
 pub use replica::{replicas, Copied};
 #[cfg(not(loom))]

@@ -3,8 +3,9 @@
 //! A late joiner first reads the history, merged by the time of publishing over all publishers, then takes
 //! what is published from then on of the publishers in turn.
 
-use crate::backlog::{newest, published_ns};
+use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
+use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
 use crate::{
@@ -177,6 +178,8 @@ pub struct Reader<S: Storage> {
     backlog_ends: [u64; MAX_PUBLISHERS],
     /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
     passed_over: [u64; MAX_PUBLISHERS],
+    /// How many messages wait at most; 0: as many as publishers keep.
+    depth: u64,
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -238,8 +241,14 @@ impl<S: Storage> Reader<S> {
             return None;
         }
         let slot = topic.subscriber(slot_index as usize);
+        let depth = u64::from(slot.depth().load(Ordering::Relaxed));
+        let start = match start {
+            Start::Kept(n) if depth > 0 => Start::Kept(n.min(depth)),
+            start => start,
+        };
         let mut reader = Reader {
             slot,
+            depth,
             slot_index,
             reliable,
             pool: None,
@@ -358,6 +367,9 @@ impl<S: Storage> Reader<S> {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen || !self.leaving.is_empty() {
             self.follow_membership(epoch);
+        }
+        if self.depth != 0 {
+            self.skip_surplus();
         }
         if self.backlog != 0 {
             if let Some(taken) = self.poll_backlog() {
@@ -660,10 +672,40 @@ impl<S: Storage> Reader<S> {
             .min(SEQUENCE_END)
     }
 
+    /// Skips the oldest of the messages that wait, where there are more than the subscriber's queue holds.
+    fn skip_surplus(&mut self) {
+        let waiting: [Range<u64>; MAX_PUBLISHERS] = std::array::from_fn(|index| {
+            let Some(source) = &self.sources[index] else {
+                return 0..0;
+            };
+            let head = source.publisher.head().load(Ordering::Acquire);
+            let head = head.min(SEQUENCE_END);
+            self.cursors[index].max(self.oldest_kept(index)).min(head)..head
+        });
+        let lengths = waiting.iter().map(|range| range.end - range.start);
+        if lengths.fold(0, u64::saturating_add) <= self.depth {
+            return;
+        }
+        let begin = newest(self.depth, &waiting, |index, sequence| {
+            let source = self.sources[index].as_ref()?;
+            published_ns(&source.region, source.incarnation, sequence)
+        });
+        for (index, begin) in begin.into_iter().enumerate() {
+            let cursor = self.cursors[index];
+            if begin > cursor && self.sources[index].is_some() {
+                self.skip_to(index, cursor, begin);
+            }
+        }
+    }
+
     /// Moves past a message that is gone, to the oldest one that is still kept.
     fn skip(&mut self, index: usize, cursor: u64) {
         // At least one on, so that a peer that lies about its tail cannot hold us here.
         let next = self.oldest_kept(index).max(cursor + 1);
+        self.skip_to(index, cursor, next);
+    }
+
+    fn skip_to(&mut self, index: usize, cursor: u64, next: u64) {
         self.count_missed(
             index,
             next.saturating_sub(cursor.max(self.counts_from[index])),

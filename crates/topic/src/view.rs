@@ -259,6 +259,12 @@ impl<S: Storage> SubscriberView<S> {
     field!(
         u32,
         SubscriberSlot,
+        depth,
+        "Messages that wait for it at most; 0: all that publishers keep."
+    );
+    field!(
+        u32,
+        SubscriberSlot,
         stands_for,
         "How many subscribers on other hosts it stands for, plus 1; 0: it is one itself."
     );

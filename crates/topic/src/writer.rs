@@ -5,8 +5,8 @@ use crate::letting_go::claim_passed;
 use crate::step::step;
 use crate::wake::Foresight;
 use crate::{
-    progress, ring_ahead, ring_sleepers, Copied, Metadata, Point, Progress, PublisherView,
-    RegionView, Storage, TopicView,
+    progress, ring_ahead, ring_sleepers, wanted_from, Copied, Metadata, Point, Progress,
+    PublisherView, RegionView, Storage, TopicView,
 };
 use rgaps_layout::{
     DType, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
@@ -372,7 +372,7 @@ impl<S: Storage> Writer<S> {
         };
         let reliable = self.reliable();
         (0..64)
-            .filter(|bit| reliable >> bit & 1 != 0 && self.cursor(*bit) <= last)
+            .filter(|bit| reliable >> bit & 1 != 0 && self.wanted_from(*bit, self.head + 1) <= last)
             .fold(0, |mask, bit| mask | 1 << bit)
     }
 
@@ -451,17 +451,19 @@ impl<S: Storage> Writer<S> {
         self.slot.matched().load(Ordering::Acquire) & holder::SUBSCRIBERS
     }
 
-    fn cursor(&self, subscriber: u32) -> u64 {
+    /// First message that a subscriber may still read when there are `head` of them.
+    fn wanted_from(&self, subscriber: u32, head: u64) -> u64 {
         let slot = self.topic.subscriber(subscriber as usize);
-        slot.cursor(self.slot_index as usize)
-            .load(Ordering::Acquire)
+        wanted_from(&slot, self.slot_index as usize, head)
     }
 
     fn slowest_reliable(&self) -> u64 {
         let mut reliable = self.reliable();
         let mut slowest = u64::MAX;
         while reliable != 0 {
-            slowest = slowest.min(self.cursor(reliable.trailing_zeros()));
+            // With the message that asks for room.
+            let wanted = self.wanted_from(reliable.trailing_zeros(), self.head + 1);
+            slowest = slowest.min(wanted);
             reliable &= reliable - 1;
         }
         slowest
@@ -713,13 +715,13 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Takes messages out of the ring that every matched subscriber has read, of a volatile publisher
+    /// Takes messages out of the ring that no matched subscriber will read any more, of a volatile publisher
     /// that is short of memory. Returns how many.
     pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
         let mut subscribers = self.topic.subscribers().load(Ordering::Acquire) & self.matched();
         let mut read = self.head;
         while subscribers != 0 {
-            read = read.min(self.cursor(subscribers.trailing_zeros()));
+            read = read.min(self.wanted_from(subscribers.trailing_zeros(), self.head));
             subscribers &= subscribers - 1;
         }
         let before = self.tail;

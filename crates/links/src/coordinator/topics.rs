@@ -51,25 +51,11 @@ type Hosts = BTreeMap<String, BTreeMap<String, Want>>;
 
 /// All that any of them wants.
 fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
-    let mut all = Want {
-        subscribers: 0,
-        demand: Demand {
-            reliable: false,
-            transient_local: false,
-            depth: 0,
-        },
+    let both = |one: Want, other: Want| Want {
+        subscribers: one.subscribers.saturating_add(other.subscribers),
+        demand: one.demand.and(other.demand),
     };
-    for Want {
-        subscribers,
-        demand,
-    } in wants
-    {
-        all.subscribers = all.subscribers.saturating_add(*subscribers);
-        all.demand.reliable |= demand.reliable;
-        all.demand.transient_local |= demand.transient_local;
-        all.demand.depth = all.demand.depth.max(demand.depth);
-    }
-    all
+    wants.copied().reduce(both).unwrap_or_default()
 }
 
 impl Outward {
@@ -521,7 +507,7 @@ impl Coordinator {
                     true => Late::AllKept,
                     false => Late::Nothing,
                 },
-                depth: demand.depth,
+                depth: (demand.depth > 0).then_some(demand.depth),
                 max_held: self.config.links.held_max,
                 spin: self.config.links.spin(),
             };
