@@ -215,6 +215,19 @@ def test_late_joiners(node, late, expected):
             assert got == expected
 
 
+def test_the_latest_is_the_newest_of_all_publishers(node):
+    for number in range(3):
+        with node.publisher("t", history=2, transient_local=True) as pub:
+            pub.put(bytes([number]))
+    with node.subscriber("t", late="latest") as sub:
+        assert sub.recv(1).tobytes() == b"\2"
+    with node.subscriber("t", late="all") as sub:
+        assert [sub.recv(1).tobytes()[0] for _ in range(2)] == [1, 2]
+    assert node.forget_topic("t") == {"publishers": 2, "messages": 2}
+    with pytest.raises(rgaps.NotFound, match="rgaps topic list"):
+        node.forget_topic("t")
+
+
 def test_keep_all_is_a_log(node):
     with node.publisher("t", history=rgaps.KeepAll(100, 1 << 20), transient_local=True) as pub:
         for number in range(50):

@@ -239,6 +239,46 @@ fn late_joiners_get_the_history_also_of_a_publisher_that_left() {
 }
 
 #[test]
+fn the_latest_is_the_newest_of_all_publishers_and_restarts_leave_one_history() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let publish = |byte: u8| {
+        let publisher = node.publisher("state").keep_last(4).transient_local();
+        let publisher = publisher.create().unwrap();
+        publisher.put(&[byte]).unwrap();
+        publisher
+    };
+    let expect = |late: Late, expected: &[u8]| {
+        let subscriber = node.subscriber("state").late(late).create().unwrap();
+        for byte in expected {
+            let sample = subscriber.recv_timeout(SOON).unwrap();
+            assert_eq!(
+                (sample.as_slice().unwrap(), sample.missed()),
+                (&[*byte][..], 0)
+            );
+        }
+        assert!(subscriber.try_recv().unwrap().is_none());
+    };
+    let first = publish(0);
+    for restart in 1..=20 {
+        drop(publish(restart));
+        expect(Late::Latest, &[restart]);
+    }
+    // The first one lives: what it keeps stays, of those that are gone the last four do.
+    expect(Late::AllKept, &[0, 17, 18, 19, 20]);
+    expect(Late::Last(2), &[19, 20]);
+    first.put(&[21]).unwrap();
+    expect(Late::Latest, &[21]);
+    let forgotten = node.forget_topic("state").unwrap();
+    assert!(forgotten.messages >= 3, "{forgotten:?}");
+    expect(Late::AllKept, &[0, 21]);
+    drop(first);
+    assert_eq!(node.forget_topic("state").unwrap().messages, 2);
+    let error = node.forget_topic("state").unwrap_err();
+    assert!(error.to_string().contains("rgaps topic list"), "{error}");
+}
+
+#[test]
 fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
