@@ -116,6 +116,15 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
 }
 
 #[test]
+fn a_daemon_whose_socket_is_gone_keeps_no_history_for_ever() {
+    let realm = Realm::new();
+    realm.keep("map", "here");
+    let pid = realm.pid();
+    std::fs::remove_file(realm.path("r.sock")).unwrap();
+    wait_for("the daemon to leave", || !runs(pid));
+}
+
+#[test]
 fn down_says_which_history_goes_with_the_daemon() {
     let realm = Realm::new();
     realm.keep("map", "a");

@@ -126,6 +126,8 @@ pub struct Engine {
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
     idle_since: Option<Instant>,
+    /// No late joiner can come any more.
+    history_given_up: bool,
     next_tend: Option<Instant>,
     tend_pause: Duration,
 }
@@ -158,6 +160,7 @@ impl Engine {
             notices: Vec::new(),
             stopping: false,
             idle_since: Some(now),
+            history_given_up: false,
             next_tend: None,
             tend_pause: TEND_FIRST,
             setup,
@@ -347,10 +350,25 @@ impl Engine {
             .is_some_and(|(since, wait)| now >= since + wait)
     }
 
+    /// Whether history for late joiners is all that keeps the daemon from being idle.
+    pub(crate) fn stays_for_history(&self) -> bool {
+        let keeps = || self.zones.values().any(Zone::keeps_history);
+        !self.is_in_use() && !self.history_given_up && keeps()
+    }
+
+    /// History keeps the daemon no longer: its socket is gone, so no late joiner can come.
+    pub(crate) fn give_up_history(&mut self) {
+        self.history_given_up = true;
+        self.note_idleness();
+    }
+
+    fn is_in_use(&self) -> bool {
+        let absent = || self.zones.values().any(|zone| !zone.clients.is_empty());
+        !self.sessions.is_empty() || absent()
+    }
+
     pub(crate) fn note_idleness(&mut self) {
-        let absent = self.zones.values().any(|zone| !zone.clients.is_empty());
-        let keeps = self.zones.values().any(Zone::keeps_history);
-        if !self.sessions.is_empty() || absent || keeps {
+        if self.is_in_use() || self.stays_for_history() {
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(self.now);

@@ -164,6 +164,10 @@ impl Reactor {
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
         self.engine.tick(now);
+        if self.engine.stays_for_history() && !self.listener.is_reachable() {
+            tracing::warn!("the socket is gone, so nobody can read the history that is kept here");
+            self.engine.give_up_history();
+        }
         for session in self.engine.overdue(now) {
             self.cut_off(session, "it did not say hello in time");
         }

@@ -448,6 +448,12 @@ impl Listener {
         }
     }
 
+    /// Whether clients that come to the path still come here: nobody has removed or replaced the socket.
+    pub fn is_reachable(&self) -> bool {
+        std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == self.identity)
+    }
+
     /// Removes the path: no new connections come, those that wait can still be accepted. A
     /// daemon that leaves does this first and looks once more.
     pub fn retire(&mut self) {
@@ -455,9 +461,7 @@ impl Listener {
             return;
         }
         self.retired = true;
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|there| (there.dev(), there.ino()) == self.identity);
-        if ours {
+        if self.is_reachable() {
             // The name was ours; if it went by itself, so much the better.
             let _ = std::fs::remove_file(&self.path);
         }
