@@ -431,7 +431,10 @@ fn the_units_that_are_shipped_start_it() {
             .unwrap();
         let mut said = [0; 64];
         let told = notify.recv(&mut said);
-        let served = Channel::connect(&socket).map(|channel| Client::connect(channel, "unit"));
+        let served = Channel::connect(&socket).map(|channel| {
+            let realm = if is_users { &realm } else { "default" };
+            Client::connect_to(channel, hello_in(realm, "unit"))
+        });
         let idle_exit_ms = served.map(|mut client| status(&mut client).idle_exit_ms);
         let mode = std::fs::metadata(&socket).map(|meta| meta.permissions().mode() & 0o777);
         // systemd's way to end it.

@@ -145,12 +145,16 @@ pub struct Client {
 
 impl Client {
     pub fn connect(channel: Channel, name: &str) -> Client {
+        Client::connect_to(channel, hello(name))
+    }
+
+    pub fn connect_to(channel: Channel, hello: Request) -> Client {
         let mut client = Client {
             channel,
             next: 1,
             notices: Vec::new(),
         };
-        client.ask(hello(name)).unwrap();
+        client.ask(hello).unwrap();
         client
     }
 
@@ -197,10 +201,14 @@ impl Client {
 }
 
 pub fn hello(name: &str) -> Request {
+    hello_in("default", name)
+}
+
+pub fn hello_in(realm: &str, name: &str) -> Request {
     Request::Hello {
         protocol: PROTOCOL_VERSION,
         layout: LAYOUT_VERSION,
-        realm: "default".into(),
+        realm: realm.into(),
         name: name.into(),
     }
 }
