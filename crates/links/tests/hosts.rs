@@ -1,10 +1,12 @@
 //! Topics between hosts that are two or three daemons on this machine.
 mod support;
 
-use rgaps::{DType, Late};
+use rgaps::{DType, Late, PeerState};
+use rgaps_session::LANE_PORT;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 use support::stream::all_talk;
-use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
+use support::{content, hosts, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
 const SIZES: [usize; 7] = [0, 1, 100, 5_000, 70_000, 3_000_000, 12_345_678];
 
@@ -240,4 +242,51 @@ fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     }
     until("the publisher", || publishing.is_finished());
     publishing.join().unwrap();
+}
+
+/// An address of this machine that no other test run uses.
+fn own_address(last: u32) -> Ipv4Addr {
+    let process = std::process::id();
+    Ipv4Addr::from((127 << 24) | ((process & 0x3fff) << 8) | (64 + last))
+}
+
+fn with_fixed_port(at: usize, ports: &[u16]) -> Host {
+    let links = format!(
+        "host = \"host-{at}\"\nlisten = \"{}\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
+         connect = [\"tcp/127.0.0.1:{}\"]\n",
+        own_address(at as u32),
+        ports[at],
+        ports[1 - at]
+    );
+    Host::start(&format!("host-{at}"), &links)
+}
+
+#[test]
+fn lanes_use_one_port_that_a_firewall_can_be_told() {
+    let ports = ports(2);
+    let hosts = [0, 1].map(|at| with_fixed_port(at, &ports));
+    hosts[0].wait_for_peers(1);
+    for at in 0..2 {
+        let lanes = SocketAddr::from((own_address(at), LANE_PORT));
+        assert!(
+            TcpStream::connect(lanes).is_ok(),
+            "nobody listens at {lanes}"
+        );
+    }
+}
+
+#[test]
+fn links_that_were_killed_get_their_fixed_port_again() {
+    let ports = ports(2);
+    let mut hosts = [0, 1].map(|at| with_fixed_port(at, &ports));
+    hosts[0].wait_for_peers(1);
+    hosts[0].kill_links();
+    let node = hosts[1].node("watch");
+    until("the killed links to be missed", || {
+        let peers = node.peers().unwrap_or_default().peers;
+        peers.iter().all(|peer| peer.state != PeerState::Linked)
+    });
+    hosts[0].start_links();
+    hosts[1].wait_for_peers(1);
+    assert!(TcpStream::connect((own_address(0), LANE_PORT)).is_ok());
 }

@@ -24,7 +24,7 @@ pub use config::{
     segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
     Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn,
     LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools,
-    Principal, Quota, Rdma, Traces, Watermark, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Principal, Quota, Rdma, Traces, Watermark, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

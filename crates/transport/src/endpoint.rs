@@ -62,7 +62,10 @@ pub struct EndpointConfig {
 #[derive(Debug, Error)]
 pub enum EndpointError {
     /// It cannot listen there.
-    #[error("cannot accept lanes at {address}: {error}; choose another address for `listen`")]
+    #[error(
+        "cannot accept lanes at {address}: {error}; {}",
+        advice(error, address)
+    )]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -84,6 +87,20 @@ pub enum EndpointError {
     /// Another link has this key.
     #[error("another link has this key: each pair of daemons has its own")]
     Key,
+}
+
+fn advice(error: &io::Error, address: &SocketAddr) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "another daemon's links or another program has this port ('ss -ltnp' names it): end it, or give this \
+             host another one, as in links.listen = \"{}\"",
+            SocketAddr::new(address.ip(), address.port().wrapping_add(1).max(1024))
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            "links.listen must be an address of this host ('ip addr' lists them)".to_owned()
+        }
+        _ => "choose another address for links.listen".to_owned(),
+    }
 }
 
 #[derive(Debug, Default)]

@@ -457,3 +457,26 @@ fn a_chunk_over_another_or_outside_its_message_is_a_lie() {
     within_limit("the link's end", move || drop((to_a, b)));
     at_b.gives_back();
 }
+
+#[test]
+fn a_port_that_is_taken_is_named_with_what_to_do() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let error = Endpoint::new(EndpointConfig {
+        incarnation: 1,
+        realm: 7,
+        listen: Some(address),
+        security: Security::Loopback,
+        rdma: None,
+    })
+    .map(drop)
+    .unwrap_err()
+    .to_string();
+    for part in [
+        &address.to_string(),
+        "another program has this port",
+        "links.listen = ",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}

@@ -32,9 +32,10 @@ use anyhow::Context;
 use rgaps::links::{CameOver, InterestRow, LINKS_CLIENT};
 use rgaps::{Config, Node, PeersInfo, RemoteRow};
 use rgaps_session::{CudaUse, NumaPlace};
-use rgaps_transport::{Endpoint, EndpointConfig, Rdma, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -148,7 +149,7 @@ impl Coordinator {
             Err(why) => (None, why),
         };
         // Before the node, whose memory its cards are to know.
-        let endpoint = Endpoint::new(EndpointConfig {
+        let endpoint = accept_lanes(EndpointConfig {
             incarnation: own.incarnation,
             realm: number_of(&config.realm),
             listen: Some(links.listen.context("links.listen names no address")?),
@@ -337,6 +338,21 @@ impl Coordinator {
 }
 
 /// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+/// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.
+fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
+    let until = Instant::now() + FORMER_LIMIT;
+    loop {
+        match Endpoint::new(config.clone()) {
+            Err(EndpointError::Listen { error, .. })
+                if error.kind() == ErrorKind::AddrInUse && Instant::now() < until =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            endpoint => return endpoint,
+        }
+    }
+}
+
 fn wait_for_former(node: &Node) -> anyhow::Result<()> {
     let until = Instant::now() + FORMER_LIMIT;
     loop {

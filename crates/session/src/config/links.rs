@@ -2,7 +2,7 @@
 
 use super::landing::{self, LandingRule};
 use super::rules::{self, Direction, LinkRule, Quota};
-use super::ByteSize;
+use super::{lane_address, ByteSize};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -33,7 +33,9 @@ pub struct Links {
     /// What to call this host: `[A-Za-z0-9_-]`, at most 64 characters, no other of the realm's. None
     /// takes the machine's name.
     pub host: Option<String>,
-    /// This host's own address, at which lanes of other hosts are accepted. Port 0 takes a free one.
+    /// This host's own address, at which lanes of other hosts are accepted. Without a port it is
+    /// [`LANE_PORT`](super::LANE_PORT); port 0 takes a free one.
+    #[serde(deserialize_with = "lane_address::deserialize")]
     pub listen: Option<SocketAddr>,
     /// Zenoh endpoints at which the control plane listens: `tcp/10.0.0.1:7447`, `tls/...`.
     pub control: Vec<String>,
@@ -296,7 +298,7 @@ impl Links {
         }
         if self.listen.is_none() {
             return Err(
-                "links.listen names no address for lanes: write listen = \"10.0.0.1:0\" \
+                "links.listen names no address for lanes: write listen = \"10.0.0.1\" \
                         with this host's own address"
                     .to_owned(),
             );

@@ -8,6 +8,7 @@
 
 mod blame;
 mod landing;
+mod lane_address;
 mod links;
 mod load;
 mod memory;
@@ -19,6 +20,7 @@ mod size;
 mod traces;
 
 pub use landing::{LandIn, LandingRule};
+pub use lane_address::LANE_PORT;
 pub use links::{Links, LinksTls, Rdma, Watermark};
 pub use load::{Argument, Environment};
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
@@ -438,5 +440,7 @@ fn check_pool(key: &str, cap: Option<ByteSize>, segment: ByteSize) -> Result<(),
     }
 }
 
+#[cfg(test)]
+mod page_tests;
 #[cfg(test)]
 mod tests;
