@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -173,8 +173,13 @@ plots: ## docs/performance/plots and docs/performance/results.md from bench/resu
 docs: ## The site, in target/site: open target/site/index.html
 	@tools/setup.sh base rust docs
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --quiet --no-deps -p rgaps
+	@tools/docs/cli.sh
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 	@.venv/bin/python tools/docs/check.py target/site
+
+docs-test: wheel test-driver ## Every code block of README and docs/ is run
+	cargo build --locked --quiet -p rgaps -p rgaps-links
+	@tools/docs/test.sh
 
 miri: ## Undefined behaviour in the pure crates
 	@tools/miri.sh

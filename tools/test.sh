@@ -7,7 +7,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-STEPS=(setup check docs unit loom build c-test python chaos test-rdma test-netem aarch64)
+STEPS=(setup check docs unit loom build c-test python docs-test chaos test-rdma test-netem aarch64)
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
 export KILLS=${TEST_KILLS:-200} SEED=${SEED:-1}
 STEP_SECONDS=${STEP_SECONDS:-1800}

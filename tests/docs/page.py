@@ -9,7 +9,7 @@ A comment `<!-- test: WORDS -->` right before a block says how the block is run;
     on HOST        on that host, of those that the page's first comment names: `hosts robot 10.0.0.1 desk 10.0.0.2`
     gpu            on CUDA's test driver, without a GPU (at the top: the whole page)
     needs MODULE   where that module of Python is installed
-    skip REASON    not run, for that reason, which the run counts and prints
+    skip REASON    not run, for that reason, which the run counts and prints; the last of the words
 """
 
 from __future__ import annotations
@@ -84,9 +84,12 @@ def parse(name: str, text: str | None = None) -> Page:
 
 def _words(text: str) -> dict[str, str]:
     found = {}
-    for part in text.split(";"):
+    text, skip, reason = text.partition("skip")
+    if skip:
+        found["skip"] = reason.strip()
+    for part in filter(str.strip, text.split(";")):
         word, _, rest = part.strip().partition(" ")
-        if word not in {"shared", "file", "background", "output", "on", "hosts", "gpu", "needs", "skip"}:
+        if word not in {"shared", "file", "background", "output", "on", "hosts", "gpu", "needs"}:
             raise ValueError(f"<!-- test: {text} -->: {word!r} is no word that tests/docs/page.py knows")
         found[word] = rest.strip()
     return found
