@@ -1,9 +1,10 @@
 """Every example of README and of the pages below docs/ is run as it stands."""
 
+import re
 from collections import Counter
 
 import pytest
-from page import Page, pages, parse
+from page import ROOT, Page, pages, parse
 from running import Failed, Runner
 
 
@@ -47,3 +48,10 @@ def test_a_wrong_example_fails(what):
 def test_a_word_that_nobody_knows_is_an_error():
     with pytest.raises(ValueError, match="no word"):
         parse("made up for a test", "<!-- test: hide -->\n```sh\ntrue\n```\n")
+
+
+def test_the_page_of_errors_has_all_that_python_raises():
+    source = (ROOT / "crates/python/python/rgaps/_errors.py").read_text()
+    names = set(re.findall(r"^class (\w+)\(", source, re.MULTILINE)) - {"Error"}
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    assert len(names) > 20 and [name for name in sorted(names) if f"`{name}`" not in page] == []
