@@ -3,8 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use std::net::{IpAddr, SocketAddr};
 
-/// The port of lanes where `links.listen` names none, so that a firewall can be told once. IANA has assigned it to
-/// nobody.
+/// The port of lanes where `links.listen` names none: fixed, so that a firewall can be told once.
 pub const LANE_PORT: u16 = 7448;
 
 /// Reads `10.0.0.1`, `10.0.0.1:7449`, `fd00::1` or `[fd00::1]:7449`.
