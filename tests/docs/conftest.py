@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
+from page import ELSEWHERE
 
 RAN = Counter()
-NOT_RUN = []
+NOT_RUN = list(ELSEWHERE.items())
 
 
 @pytest.fixture(scope="session")

@@ -55,3 +55,14 @@ def test_the_page_of_errors_has_all_that_python_raises():
     names = set(re.findall(r"^class (\w+)\(", source, re.MULTILINE)) - {"Error"}
     page = (ROOT / "docs/troubleshooting.md").read_text()
     assert len(names) > 20 and [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_the_reference_of_python_has_all_that_is_public():
+    package = ROOT / "crates/python/python/rgaps"
+    names = re.search(r"^__all__ = \[(.*?)\]", (package / "__init__.py").read_text(), re.DOTALL | re.MULTILINE)[1]
+    names = set(re.findall(r'"(\w+)"', names)) - {"__version__"}
+    # These are listed by the module that has them.
+    names -= set(re.findall(r"^class (\w+)\(", (package / "_errors.py").read_text(), re.MULTILINE))
+    page = (ROOT / "docs/reference/python.md").read_text()
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not re.search(rf"^::: rgaps(\._\w+)?\.{name}$", page, re.MULTILINE)] == []
