@@ -33,7 +33,7 @@ def test_back_pressured(node):
     with node.subscriber("t", reliable=True) as sub:
         with node.publisher("t", history=2, deadline=0.25) as pub:
             loan = None
-            with pytest.raises(rgaps.BackPressured, match="reliable subscriber.*250ms"):
+            with pytest.raises(rgaps.BackPressured, match=rf"reliable subscriber 'test' \(process {os.getpid()}\) did not read on within 250ms"):
                 for number in range(10):
                     loan = pub.loan(1)
                     loan.write(bytes([number]))

@@ -232,6 +232,13 @@ enum rgaps_path {
 
 /* ---- Publishers ------------------------------------------------------------------------------ */
 
+/* What becomes of a publish when reliable subscribers have not read on within the deadline. */
+enum rgaps_slow_reader {
+    RGAPS_SLOW_READER_FAIL = 0, /* it fails with RGAPS_ERROR_BACK_PRESSURED; nothing is published */
+    RGAPS_SLOW_READER_DROP = 1  /* the publisher goes on without them; they are told how many they missed,
+                                   and are waited for again once they have read all that is published */
+};
+
 typedef struct rgaps_publisher_options {
     size_t size;              /* sizeof(rgaps_publisher_options_t) */
     rgaps_node_t *node;       /* NULL: the default node */
@@ -250,7 +257,7 @@ typedef struct rgaps_publisher_options {
     uint64_t deadline_ns;     /* how long publishing waits for reliable subscribers; 0: 1 s */
     uint64_t loan_timeout_ns; /* how long a loan waits for memory; 0: not at all */
     uint32_t require;         /* enum rgaps_path: the slowest path to subscribers that will do */
-    uint32_t reserved;        /* 0 */
+    uint32_t slow_reader;     /* enum rgaps_slow_reader */
 } rgaps_publisher_options_t;
 
 /* Joins `topic` as a publisher. `options` may be NULL. */

@@ -3,6 +3,7 @@
 //! brought to one form, C's without spaces around `*`.
 
 use crate::path::PATHS;
+use crate::publisher::SLOW_READER;
 use crate::status;
 use crate::subscriber::LATE;
 use rgaps_layout::{DType, MAX_DIMS};
@@ -248,7 +249,7 @@ fn constants_are_the_same_on_both_sides() {
     for (value, name) in status::names() {
         assert_eq!(constants.remove(name), Some(value), "{name}");
     }
-    for (name, value) in LATE {
+    for (name, value) in LATE.into_iter().chain(SLOW_READER) {
         assert_eq!(constants.remove(name), Some(i64::from(value)), "{name}");
     }
     assert_eq!(constants.remove("RGAPS_PATH_ANY"), Some(0));

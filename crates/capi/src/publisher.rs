@@ -10,7 +10,7 @@ use crate::path::required;
 use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use rgaps_layout::{BLOCK_ALIGN, MAX_DEPTH};
 use rgaps_pool::Stream;
-use rgaps_rs::{Loan, Node, Publisher, PublisherQos};
+use rgaps_rs::{Loan, Node, Publisher, PublisherQos, SlowReaderPolicy};
 use rgaps_session::History;
 use std::ffi::{c_char, c_void, CString};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct rgaps_publisher_options_t {
     deadline_ns: u64,
     loan_timeout_ns: u64,
     require: u32,
-    reserved: u32,
+    slow_reader: u32,
 }
 
 // SAFETY: numbers and pointers, for which 0 is a value, and without padding.
@@ -56,8 +56,22 @@ unsafe impl Plain for rgaps_publisher_options_t {
     const NAME: &'static str = "rgaps_publisher_options_t";
 }
 
+/// `enum rgaps_slow_reader`.
+pub(crate) const SLOW_READER: [(&str, u32); 2] =
+    [("RGAPS_SLOW_READER_FAIL", 0), ("RGAPS_SLOW_READER_DROP", 1)];
+
 impl rgaps_publisher_options_t {
-    fn qos(&self) -> PublisherQos {
+    fn qos(&self) -> Outcome<PublisherQos> {
+        let slow_reader = match self.slow_reader {
+            0 => SlowReaderPolicy::Fail,
+            1 => SlowReaderPolicy::Drop,
+            other => {
+                return Err(Failure::argument(format!(
+                    "slow_reader {other} is none of {}",
+                    SLOW_READER.map(|(name, _)| name).join(", ")
+                )))
+            }
+        };
         let default = PublisherQos::default();
         let history = match (self.history_messages, self.history_bytes) {
             (0, 0) => default.history,
@@ -68,7 +82,7 @@ impl rgaps_publisher_options_t {
             },
             (messages, bytes) => History::KeepAll { messages, bytes },
         };
-        PublisherQos {
+        Ok(PublisherQos {
             history,
             reliable: self.best_effort == 0,
             transient_local: self.transient_local != 0,
@@ -76,12 +90,13 @@ impl rgaps_publisher_options_t {
                 0 => default.deadline,
                 deadline_ns => Duration::from_nanos(deadline_ns),
             },
+            slow_reader,
             loan_timeout: Duration::from_nanos(self.loan_timeout_ns),
             max_loans: match self.max_loans {
                 0 => default.max_loans,
                 loans => loans,
             },
-        }
+        })
     }
 }
 
@@ -112,14 +127,9 @@ pub unsafe extern "C" fn rgaps_publisher_create(
             )
         };
         let require = required(options.require)?;
-        if options.reserved != 0 {
-            return Err(Failure::argument("the field reserved is not 0"));
-        }
+        let qos = options.qos()?;
         let publisher = domain.join(|domain| {
-            let mut builder = node
-                .publisher(topic)
-                .type_name(type_name)
-                .qos(options.qos());
+            let mut builder = node.publisher(topic).type_name(type_name).qos(qos);
             if let Some(domain) = domain {
                 builder = builder.domain(domain);
             }

@@ -284,6 +284,7 @@ impl Zone {
             leased_bytes,
             uses,
             blocks_used: words.blocks_used().load(Ordering::Relaxed),
+            drops: words.drops().load(Ordering::Relaxed),
         }
     }
 
@@ -300,6 +301,14 @@ impl Zone {
             let cursor = words.cursor(slot).load(Ordering::Relaxed);
             lag.saturating_add(head.saturating_sub(cursor))
         });
+        let drops = topic.publishers.iter().filter(|publisher| {
+            let words = view.publisher(publisher.slot as usize);
+            words.dropped().load(Ordering::Relaxed) >> subscriber.slot & 1 != 0
+        });
+        let dropped_by = match subscriber.demand.reliable {
+            true => drops.count() as u32,
+            false => 0,
+        };
         // Of what is behind, all but the newest will be skipped.
         let lag = match subscriber.demand.depth {
             0 => lag,
@@ -318,6 +327,7 @@ impl Zone {
             missed: words.missed().load(Ordering::Relaxed),
             held: words.held().load(Ordering::Relaxed),
             lag,
+            dropped_by,
             domain: subscriber
                 .pool
                 .filter(|pool| topic.pool != Some(*pool))

@@ -30,6 +30,8 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     slot.wants_blocks().store(0, Ordering::Relaxed);
     slot.blocks_used().store(0, Ordering::Relaxed);
     slot.published_bytes().store(0, Ordering::Relaxed);
+    slot.dropped().store(0, Ordering::Relaxed);
+    slot.drops().store(0, Ordering::Relaxed);
     describe_publisher(&slot, topic, publisher);
 }
 

@@ -181,8 +181,13 @@ pub struct PublisherSlot {
     pub blocks_used: u32,
     /// Bytes of messages published, ever.
     pub published_bytes: u64,
+    /// Slots of slow reliable subscribers that the publisher does not wait for, as of its last message. Written
+    /// by the publisher, which decides it alone; others show it.
+    pub dropped: u64,
+    /// How often it stopped waiting for one, ever.
+    pub drops: u64,
     /// Padding.
-    pub reserved1: [u64; 4],
+    pub reserved1: [u64; 2],
 }
 
 /// One subscriber's place in a topic; its index is its bit in holder words.
@@ -435,6 +440,8 @@ const _: () = {
     assert!(offset_of!(PublisherSlot, wants_blocks) == 80);
     assert!(offset_of!(PublisherSlot, blocks_used) == 84);
     assert!(offset_of!(PublisherSlot, published_bytes) == 88);
+    assert!(offset_of!(PublisherSlot, dropped) == 96);
+    assert!(offset_of!(PublisherSlot, drops) == 104);
     assert!(size_of::<SubscriberSlot>() == 384);
     assert!(offset_of!(SubscriberSlot, doorbell) == 8);
     assert!(offset_of!(SubscriberSlot, seen_epoch) == 64);

@@ -5,7 +5,7 @@ use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Block, Owner};
-use crate::publisher::Sender;
+use crate::publisher::{Publisher, Sender, Waits};
 use crate::source::Source;
 use crate::{device, dlpack, dtype, order};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
@@ -131,6 +131,7 @@ impl LoanBase {
     fn take_loan(
         &self,
         py: Python<'_>,
+        sender: &Sender,
         block: &Arc<Block>,
         stream: Stream,
     ) -> PyResult<rgaps::Loan> {
@@ -151,7 +152,7 @@ impl LoanBase {
         let category = py.import("rgaps._errors")?.getattr("CopyWarning")?;
         let message = CString::new(message).unwrap_or_default();
         PyErr::warn(py, &category, &message, 1)?;
-        let mut copy = self.sender.loan(py, block.bytes)?;
+        let mut copy = sender.loan(py, block.bytes)?;
         // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
         // keeps while views of it live.
         py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, block.bytes, &[stream]) })
@@ -181,9 +182,11 @@ impl LoanBase {
     fn publish_block(
         &self,
         py: Python<'_>,
+        sender: &Sender,
         block: &mut Arc<Block>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        sender.check_room(py, block.bytes)?;
         let form = lock(&self.form).clone();
         self.sender
             .check_declared("the loan", Some((form.dtype, &form.shape)))?;
@@ -191,19 +194,37 @@ impl LoanBase {
         if stream != Stream::NONE {
             block.join(stream).map_err(IntoPyErr::into_py_err)?;
         }
-        let mut loan = self.take_loan(py, block, stream)?;
+        let mut loan = self.take_loan(py, sender, block, stream)?;
         let is_copy = block.has_loan();
         loan.set_tag(self.tag.load(Ordering::Relaxed));
         let shaped = loan.set_tensor(form.tensor()?.0);
         let mut loan = Some(loan);
         let outcome = shaped
             .map_err(IntoPyErr::into_py_err)
-            .and_then(|()| self.sender.publish(py, &mut loan, stream));
+            .and_then(|()| sender.publish(py, &mut loan, stream));
         match loan {
             // The loan can be published again.
             Some(unpublished) if !is_copy => *block = Arc::new(Block::new(unpublished)),
             // Published, lost, or a copy, which is of no more use.
             _ => {}
+        }
+        outcome
+    }
+
+    fn publish_by(
+        &self,
+        py: Python<'_>,
+        sender: &Sender,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let mut block = self.take()?;
+        let outcome = self.publish_block(py, sender, &mut block, stream);
+        match &outcome {
+            // Nothing is left to wait for: the interpreter is not let go of, which may take long to get back.
+            Ok(_) if !block.has_loan() => drop(block),
+            Ok(_) => drop_block(self.domain, block),
+            Err(_) if block.has_loan() => self.put_back(block),
+            Err(_) => {}
         }
         outcome
     }
@@ -350,16 +371,34 @@ impl LoanBase {
         py: Python<'_>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
-        let mut block = self.take()?;
-        let outcome = self.publish_block(py, &mut block, stream);
-        match &outcome {
-            // Nothing is left to wait for: the interpreter is not let go of, which may take long to get back.
-            Ok(_) if !block.has_loan() => drop(block),
-            Ok(_) => drop_block(self.domain, block),
-            Err(_) if block.has_loan() => self.put_back(block),
-            Err(_) => {}
-        }
-        outcome
+        self.publish_by(py, &self.sender, stream)
+    }
+
+    /// Publishes as `publish` does, for ``await``: waiting for readers does not stop the event loop. A call that is
+    /// cancelled publishes nothing, and the loan stays open.
+    #[pyo3(signature = (*, stream=None))]
+    fn publish_async<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("publish", (slf, stream))
+    }
+
+    /// For `rgaps._asyncio`: publishes, or raises `WouldWait`.
+    #[pyo3(signature = (overdue, stream=None))]
+    fn _publish_at_once(
+        &self,
+        py: Python<'_>,
+        overdue: bool,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        self.publish_by(py, &self.sender.with(Waits::No { overdue }), stream)
+    }
+
+    /// For `rgaps._asyncio`: the publisher.
+    fn _publisher(&self) -> Publisher {
+        Publisher::new(self.sender.clone())
     }
 
     /// Gives the block back without publishing it.
@@ -455,16 +494,38 @@ impl LoanBase {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        if self._is_filled(py, !exception.is_none())? {
+            self.publish(py, None)?;
+        }
+        Ok(())
+    }
+
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("enter", (slf,))
+    }
+
+    fn __aexit__<'py>(
+        slf: &Bound<'py, Self>,
+        exception: &Bound<'py, PyAny>,
+        _value: &Bound<'py, PyAny>,
+        _traceback: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("leave", (slf, !exception.is_none()))
+    }
+
+    /// The end of a with statement: takes the array back that it gave, and discards the loan after an
+    /// exception. Whether the loan is to be published.
+    fn _is_filled(&self, py: Python<'_>, failed: bool) -> PyResult<bool> {
         let given = lock(&self.given).take();
         if let Some(given) = given.filter(|_| self.open()) {
             given.take_back(py)?;
         }
-        if !exception.is_none() {
+        if failed {
             self.discard();
-        } else if self.open() {
-            self.publish(py, None)?;
         }
-        Ok(())
+        Ok(self.open())
     }
 
     fn __repr__(&self) -> String {

@@ -5,18 +5,22 @@ use crate::device;
 use crate::error::{invalid, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
-use crate::publisher::{sliced, Publisher, Sender};
+use crate::publisher::{sliced, Publisher, Sender, Waits};
 use crate::subscriber::{Receiver, Subscriber};
-use crate::wait::duration;
+use crate::wait::{duration, timeout};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use rgaps::{ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SubscriberQos};
+use rgaps::{
+    ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SlowReaderPolicy,
+    SubscriberQos,
+};
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{split_warning, Argument, Config, Environment};
 use serde::Serialize;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A process's connection to the daemon of its host, which it starts if there is none.
 #[pyclass(frozen, weakref, module = "rgaps")]
@@ -187,6 +191,16 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
     }
 }
 
+fn slow_reader(policy: &str) -> PyResult<SlowReaderPolicy> {
+    match policy {
+        "fail" => Ok(SlowReaderPolicy::Fail),
+        "drop" => Ok(SlowReaderPolicy::Drop),
+        _ => Err(invalid(format!(
+            "slow_reader is 'fail' or 'drop', not '{policy}'"
+        ))),
+    }
+}
+
 /// How many messages wait for a subscriber.
 fn depth(depth: Option<u32>, keep: Option<&str>) -> PyResult<Option<u32>> {
     match (keep, depth) {
@@ -293,12 +307,17 @@ impl Node {
     /// ``require`` names the slowest path to subscribers that will do, from ``"tcp"`` over
     /// ``"rdma"``, ``"gpudirect"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
     /// with `PathTooSlow`. Hosts that are reached by a slower one get nothing.
+    ///
+    /// A publish waits at most ``deadline`` for reliable subscribers that have not read what it would push out of the
+    /// history. Then, with ``slow_reader="fail"``, it raises `BackPressured` and publishes nothing; with ``"drop"`` the
+    /// publisher goes on without them: they are told in ``missed`` how many messages they lost, and are waited for again once
+    /// they have read all that is published.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
         reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64,
-        require=None),
+        require=None, slow_reader="fail"),
         text_signature = "($self, topic, *, type='', dtype=None, shape=None, domain=None, \
         history=None, reliable=True, transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64, \
-        require=None)")]
+        require=None, slow_reader='fail')")]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn publisher(
         &self,
@@ -315,13 +334,15 @@ impl Node {
         loan_timeout: Option<f64>,
         max_loans: u32,
         require: Option<&str>,
+        slow_reader: &str,
     ) -> PyResult<Publisher> {
-        let (deadline, deadline_slice) = sliced("deadline", deadline)?;
+        let deadline = timeout("deadline", deadline)?;
         let (loan_timeout, loan_slice) = sliced("loan_timeout", loan_timeout)?;
         let mut qos = PublisherQos {
             reliable,
             transient_local,
-            deadline: deadline_slice,
+            deadline: deadline.unwrap_or(Duration::MAX),
+            slow_reader: self::slow_reader(slow_reader)?,
             loan_timeout: loan_slice,
             max_loans,
             ..PublisherQos::default()
@@ -353,6 +374,7 @@ impl Node {
             publisher,
             deadline,
             loan_timeout,
+            waits: Waits::Yes,
         }))
     }
 

@@ -4,7 +4,7 @@
 use crate::error::{invalid, IntoPyErr};
 use crate::wait::in_slices;
 use pyo3::prelude::*;
-use rgaps::{Domain, RecvError, Stream, Unpublished};
+use rgaps::{Domain, Patience, RecvError, Stream, Unpublished};
 use std::time::Duration;
 
 /// The default stream of CUDA, as the array API standard numbers it.
@@ -132,8 +132,12 @@ pub(crate) fn discard(loan: rgaps::Loan, streams: &[Stream]) {
 }
 
 /// Publishes behind the work queued on `stream`.
-pub(crate) fn publish(loan: rgaps::Loan, stream: Stream) -> Result<u64, Unpublished> {
-    loan.publish_on(stream)
+pub(crate) fn publish(
+    loan: rgaps::Loan,
+    stream: Stream,
+    patience: Patience,
+) -> Result<u64, Unpublished> {
+    loan.publish_with(stream, patience)
 }
 
 /// Copies bytes of this process, of the host or of a GPU, into a loan behind the work queued on

@@ -9,23 +9,52 @@ use crate::order;
 use crate::source::{self, Source};
 use crate::wait::{in_slices, timeout};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
-use rgaps::{DType, LoanError, PublishError, Stream, TensorType};
+use pyo3::types::{PyDict, PyTuple, PyType};
+use rgaps::{DType, LoanError, Patience, PublishError, Stream, TensorType};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A publisher and how long it waits. Its own deadlines are a slice long, so that waits can be
-/// interrupted; the user's are kept here.
+/// Whether calls wait for room and memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    Yes,
+    /// They raise `rgaps._errors.WouldWait`, for `rgaps._asyncio`, which waits elsewhere. `overdue`: the publisher's
+    /// deadline is over, so its policy for slow readers decides.
+    No {
+        overdue: bool,
+    },
+}
+
+/// A publisher and how long it waits. Waits for memory are a slice long, so that they can be interrupted; the
+/// user's time is kept here.
 #[derive(Clone)]
 pub(crate) struct Sender {
     pub(crate) publisher: rgaps::Publisher,
     /// None: for ever.
     pub(crate) deadline: Option<Duration>,
     pub(crate) loan_timeout: Option<Duration>,
+    pub(crate) waits: Waits,
     /// The type of its messages, where that is a tensor's.
     pub(crate) declared: Option<Arc<TensorType>>,
     /// Whose element type it was declared with.
     pub(crate) framework: Framework,
+}
+
+fn would_wait(py: Python<'_>, what: &str, bytes: u64) -> PyErr {
+    let class = py
+        .import("rgaps._errors")
+        .and_then(|errors| errors.getattr("WouldWait"));
+    match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
+        Ok(class) => PyErr::from_type(class, (what.to_owned(), bytes)),
+        Err(error) => error,
+    }
+}
+
+fn is_shortage(error: &LoanError) -> bool {
+    matches!(
+        error,
+        LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
+    )
 }
 
 impl Sender {
@@ -52,12 +81,39 @@ impl Sender {
         checked.map(|_| ()).map_err(IntoPyErr::into_py_err)
     }
 
+    pub(crate) fn with(&self, waits: Waits) -> Sender {
+        Sender {
+            waits,
+            ..self.clone()
+        }
+    }
+
+    /// Whether a message of that size may be filled: one that would have to wait for readers is filled later, by who
+    /// must not wait.
+    pub(crate) fn check_room(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        if self.waits != (Waits::No { overdue: false }) {
+            return Ok(());
+        }
+        let found = self.publisher.wait_for_room(bytes, Duration::ZERO);
+        match found.map_err(IntoPyErr::into_py_err)? {
+            true => Ok(()),
+            false => Err(would_wait(py, "room", bytes)),
+        }
+    }
+
     pub(crate) fn loan(&self, py: Python<'_>, bytes: u64) -> PyResult<rgaps::Loan> {
+        if self.waits != Waits::Yes {
+            let found = self.publisher.try_loan(bytes);
+            return match found.map_err(IntoPyErr::into_py_err)? {
+                Some(loan) => Ok(loan),
+                None => Err(would_wait(py, "memory", bytes)),
+            };
+        }
         let mut last = None;
         let loan = in_slices(py, self.loan_timeout, |_| {
             match self.publisher.loan(bytes) {
                 Ok(loan) => Ok(Some(loan)),
-                Err(error @ (LoanError::PoolFull { .. } | LoanError::NoBlocks { .. })) => {
+                Err(error) if is_shortage(&error) => {
                     last = Some(error);
                     Ok(None)
                 }
@@ -78,41 +134,49 @@ impl Sender {
         loan: &mut Option<rgaps::Loan>,
         stream: Stream,
     ) -> PyResult<u64> {
-        let mut last = None;
-        let number = in_slices(py, self.deadline, |_| {
-            let Some(ready) = loan.take() else {
-                return Err(closed("loan"));
-            };
-            let failed = match order::publish(ready, stream) {
-                Ok(number) => return Ok(Some(number)),
-                Err(failed) => failed,
-            };
-            *loan = failed.loan.map(|loan| *loan);
-            match failed.error {
-                error @ PublishError::BackPressured { .. } => {
-                    last = Some(error);
-                    Ok(None)
+        let bytes = loan.as_ref().map_or(0, rgaps::Loan::len);
+        let number = match self.waits {
+            Waits::Yes => in_slices(py, self.deadline, |slice| {
+                let number = attempt(loan, stream, Patience::Try)?;
+                if number.is_none() {
+                    let found = self.publisher.wait_for_room(bytes, slice);
+                    found.map_err(IntoPyErr::into_py_err)?;
                 }
-                error => Err(error.into_py_err()),
+                Ok(number)
+            })?,
+            Waits::No { overdue: false } => {
+                return py
+                    .detach(|| attempt(loan, stream, Patience::Try))?
+                    .ok_or_else(|| would_wait(py, "room", bytes))
             }
-        })?;
-        match (number, last) {
-            (Some(number), _) => Ok(number),
-            (
-                None,
-                Some(PublishError::BackPressured {
-                    topic, subscribers, ..
-                }),
-            ) => {
-                let error = PublishError::BackPressured {
-                    topic,
-                    subscribers,
-                    waited: self.deadline.unwrap_or(Duration::MAX),
-                };
-                Err(error.into_py_err())
-            }
-            (None, _) => Err(invalid("no publish was tried")),
-        }
+            Waits::No { overdue: true } => None,
+        };
+        let number = match number {
+            Some(number) => Some(number),
+            None => py.detach(|| attempt(loan, stream, Patience::Over))?,
+        };
+        number.ok_or_else(|| invalid("nothing was published"))
+    }
+}
+
+/// Publishes; none: a reliable subscriber would have to be waited for. Leaves the loan there where it can be
+/// published again.
+fn attempt(
+    loan: &mut Option<rgaps::Loan>,
+    stream: Stream,
+    patience: Patience,
+) -> PyResult<Option<u64>> {
+    let Some(ready) = loan.take() else {
+        return Err(closed("loan"));
+    };
+    let failed = match order::publish(ready, stream, patience) {
+        Ok(number) => return Ok(Some(number)),
+        Err(failed) => failed,
+    };
+    *loan = failed.loan.map(|loan| *loan);
+    match failed.error {
+        PublishError::BackPressured { .. } if patience == Patience::Try => Ok(None),
+        error => Err(error.into_py_err()),
     }
 }
 
@@ -177,6 +241,7 @@ fn put_by_torch(
     };
     sender.check_declared("the tensor", Some((dtype, &form.shape)))?;
     let (_, bytes) = form.tensor()?;
+    sender.check_room(py, bytes)?;
     let loan = sender.loan(py, bytes)?;
     let loan = loan::wrap(py, loan, sender, form, Framework::Torch, tag)?;
     let copy = py.import("rgaps._torch")?.getattr("copy")?;
@@ -271,7 +336,19 @@ impl Publisher {
         };
         let (_, bytes) = form.tensor()?;
         let loan = sender.loan(py, bytes)?;
-        loan::wrap(py, loan, sender, form, framework, tag)
+        loan::wrap(py, loan, sender.with(Waits::Yes), form, framework, tag)
+    }
+
+    /// A block as from `loan`, for ``await`` and ``async with``: waiting for memory does not stop the event loop.
+    /// In ``async with`` it is published at the end, and waiting for readers does not stop the loop either.
+    #[pyo3(signature = (*arguments, **keywords))]
+    fn loan_async<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: &Bound<'py, PyTuple>,
+        keywords: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("Lending", (slf, arguments, keywords))
     }
 
     /// Publishes a copy of ``data``: bytes, an array, or anything with the buffer protocol, DLPack
@@ -294,6 +371,7 @@ impl Publisher {
         }
         let source = Source::of(data, stream)?;
         sender.check_declared("the array", source.tensor())?;
+        sender.check_room(py, source.bytes())?;
         let mut loan = sender.loan(py, source.bytes())?;
         loan.set_tag(tag);
         if let Some((dtype, shape)) = source.tensor() {
@@ -302,6 +380,65 @@ impl Publisher {
         }
         source.copy_into(py, &mut loan, 0)?;
         sender.publish(py, &mut Some(loan), order::named(stream)?)
+    }
+
+    /// Publishes a copy of ``data`` as `put` does, with the same keywords, for ``await``: waiting for memory or for
+    /// readers does not stop the event loop. Until it returns, do not change the data. A call that is
+    /// cancelled publishes nothing.
+    #[pyo3(signature = (data, **keywords))]
+    fn put_async<'py>(
+        slf: &Bound<'py, Self>,
+        data: &Bound<'py, PyAny>,
+        keywords: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("rgaps._asyncio")?;
+        module.call_method1("put", (slf, data, keywords))
+    }
+
+    /// For `rgaps._asyncio`: the same publisher, which raises `WouldWait` where this one waits.
+    #[pyo3(signature = (overdue))]
+    fn _at_once(&self, overdue: bool) -> PyResult<Publisher> {
+        let sender = self.sender.get()?;
+        Ok(Publisher::new(sender.with(Waits::No { overdue })))
+    }
+
+    /// For `rgaps._asyncio`: seconds that are waited at most for ``"room"`` or ``"memory"``; None: for ever.
+    fn _limit(&self, what: &str) -> PyResult<Option<f64>> {
+        let sender = self.sender.get()?;
+        let limit = match what {
+            "room" => sender.deadline,
+            _ => sender.loan_timeout,
+        };
+        Ok(limit.map(|limit| limit.as_secs_f64()))
+    }
+
+    /// For the threads of `rgaps._asyncio`: waits for room, at most ``seconds``.
+    fn _wait_for_room(&self, py: Python<'_>, bytes: u64, seconds: f64) -> PyResult<bool> {
+        let publisher = self.sender.get()?.publisher;
+        let slice = crate::wait::duration("seconds", seconds)?;
+        py.detach(|| publisher.wait_for_room(bytes, slice))
+            .map_err(IntoPyErr::into_py_err)
+    }
+
+    /// For the threads of `rgaps._asyncio`: leases memory for a loan, waiting for a slice. Without memory it raises,
+    /// if this is the ``last`` time.
+    fn _wait_for_memory(&self, py: Python<'_>, bytes: u64, last: bool) -> PyResult<()> {
+        let publisher = self.sender.get()?.publisher;
+        py.detach(|| match publisher.loan(bytes) {
+            Err(error) if last || !is_shortage(&error) => Err(error.into_py_err()),
+            // What was loaned goes back to the publisher's own memory, where the caller finds it.
+            _ => Ok(()),
+        })
+    }
+
+    /// For the threads of `rgaps._asyncio`: raises `BackPressured` if there is no room now and the publisher does not
+    /// drop slow readers.
+    fn _check_overdue(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        let publisher = self.sender.get()?.publisher;
+        match py.detach(|| publisher.overdue(bytes)) {
+            Some(error) => Err(error.into_py_err()),
+            None => Ok(()),
+        }
     }
 
     /// Waits until the topic has ``n`` subscribers. False: not in time; `missing_subscribers` says why.

@@ -3,6 +3,7 @@
 use crate::{ClientError, HeaderError, Loan, PartsError};
 use rgaps_layout::MAX_ATTACHMENT_BYTES;
 use rgaps_pool::PoolError;
+use std::fmt;
 use std::time::Duration;
 
 /// A publisher, subscriber, wait set or node cannot be made.
@@ -89,17 +90,51 @@ pub enum LoanError {
     Argument(String),
 }
 
+/// A reliable subscriber that holds a publisher back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowReader {
+    /// Its slot in the topic, as in [`SubscriberRow`](crate::SubscriberRow).
+    pub slot: u32,
+    /// Its process's name and number; empty and 0 where the daemon did not say.
+    pub client: String,
+    /// Its process's number.
+    pub pid: u32,
+    /// Of the process with the links: hosts that have subscribers, one of which is slow.
+    pub hosts: Vec<String>,
+}
+
+impl fmt::Display for SlowReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.client.as_str() {
+            "" => write!(f, "reliable subscriber {}", self.slot)?,
+            client => write!(f, "reliable subscriber '{client}' (process {})", self.pid)?,
+        }
+        match self.hosts.join("', '").as_str() {
+            "" => Ok(()),
+            hosts => write!(f, ", for subscribers on host '{hosts}',"),
+        }
+    }
+}
+
+fn who(readers: &[SlowReader]) -> String {
+    if readers.is_empty() {
+        return "a reliable subscriber".to_owned();
+    }
+    let readers: Vec<String> = readers.iter().map(SlowReader::to_string).collect();
+    readers.join(" and ")
+}
+
 /// A message was not published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// Reliable subscribers did not read on in time.
-    #[error("{subscribers} reliable subscriber(s) of topic '{topic}' did not read on within {waited:?}; see 'rgaps topic info {topic}'")]
+    /// Reliable subscribers did not read on within the deadline. Nothing was published.
+    #[error("topic '{topic}' is back-pressured: {} did not read on within {waited:?}. Nothing was published. Read faster, keep more history, wait longer (deadline), subscribe with a depth or best effort, or publish with slow_reader=drop; see 'rgaps topic info {topic}'", who(.readers))]
     BackPressured {
         /// Topic.
         topic: String,
-        /// How many hold the publisher back.
-        subscribers: u32,
+        /// Who holds the publisher back.
+        readers: Vec<SlowReader>,
         /// How long it was waited for them.
         waited: Duration,
     },

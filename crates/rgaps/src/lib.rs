@@ -40,14 +40,16 @@ pub mod tensor;
 mod wait_set;
 
 pub use client::ClientError;
-pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, Unpublished};
+pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, SlowReader, Unpublished};
 pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 pub use listener::Listener;
 pub use loan::Loan;
 pub use node::{Node, NodeBuilder};
 pub use parts::{Part, PartSpec, Parts, PartsError};
 pub use publisher::{Publisher, PublisherBuilder};
-pub use qos::{Late, PublisherQos, SubscriberQos};
+#[doc(hidden)]
+pub use qos::Patience;
+pub use qos::{Late, PublisherQos, SlowReaderPolicy, SubscriberQos};
 pub use rgaps_layout::{
     DType, Domain, GpuUuid, TensorType, TensorTypeError, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
     MAX_PART_NAME,

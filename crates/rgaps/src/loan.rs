@@ -2,7 +2,9 @@
 
 use crate::publisher::{EarlyCopies, PublisherCore};
 use crate::tensor::{check_extent, contiguous};
-use crate::{ClientError, DType, Header, LoanError, Part, Parts, PublishError, Unpublished};
+use crate::{
+    ClientError, DType, Header, LoanError, Part, Parts, Patience, PublishError, Unpublished,
+};
 use rgaps_cuda::{CudaError, DeviceReader};
 use rgaps_layout::{Domain, GpuUuid, MetadataLengths};
 use rgaps_pool::{Mapping, PoolError, Stream};
@@ -245,12 +247,18 @@ impl Loan {
     /// Publishes the bytes, which are there: on a device, behind the work on the stream that was copied
     /// on last, or else on the default stream. Returns the message's number among the publisher's,
     /// from 0.
-    pub fn publish(mut self) -> Result<u64, Unpublished> {
+    pub fn publish(self) -> Result<u64, Unpublished> {
         let stream = self.stream;
-        match self.send(stream) {
-            Ok(sequence) => Ok(sequence),
-            Err(error) => Err(self.unpublished(error, stream)),
-        }
+        self.publish_with(stream, Patience::Deadline)
+    }
+
+    /// Publishes, but waits for no subscriber: fails with
+    /// [`PublishError::BackPressured`] at once, naming nobody, where
+    /// [`publish`](Self::publish) would wait. For callers that must not block;
+    /// [`Publisher::wait_for_room`](crate::Publisher::wait_for_room) waits.
+    pub fn try_publish(self) -> Result<u64, Unpublished> {
+        let stream = self.stream;
+        self.publish_with(stream, Patience::Try)
     }
 
     /// Publishes behind the work queued on `stream` so far. Nothing waits for that work here: whoever
@@ -263,8 +271,15 @@ impl Loan {
     ///
     /// A reliable subscriber is waited for before anything is queued on the stream. A stream that
     /// captures a graph is refused.
-    pub fn publish_on(mut self, stream: Stream) -> Result<u64, Unpublished> {
-        match self.send(stream) {
+    pub fn publish_on(self, stream: Stream) -> Result<u64, Unpublished> {
+        self.publish_with(stream, Patience::Deadline)
+    }
+
+    /// Publishes behind the work queued on `stream`, with that much patience for slow reliable subscribers.
+    #[doc(hidden)]
+    #[inline]
+    pub fn publish_with(mut self, stream: Stream, patience: Patience) -> Result<u64, Unpublished> {
+        match self.send(stream, patience) {
             Ok(sequence) => Ok(sequence),
             Err(error) => Err(self.unpublished(error, stream)),
         }
@@ -272,7 +287,7 @@ impl Loan {
 
     /// Publishes where the loan is: it is large, and moving it takes as long as sending a message does.
     #[inline]
-    fn send(&mut self, stream: Stream) -> Result<u64, PublishError> {
+    fn send(&mut self, stream: Stream, patience: Patience) -> Result<u64, PublishError> {
         let filled = Filled {
             offset: self.offset,
             bytes: self.bytes,
@@ -292,7 +307,7 @@ impl Loan {
             None => &mut self.early,
         };
         self.publisher
-            .publish(&mut self.block, &filled, stream, early)
+            .publish(&mut self.block, &filled, stream, early, patience)
     }
 
     #[cold]

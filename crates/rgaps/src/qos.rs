@@ -14,6 +14,8 @@ pub struct PublisherQos {
     pub transient_local: bool,
     /// How long a publish waits for reliable subscribers at most. Default: 1 s.
     pub deadline: Duration,
+    /// What becomes of a publish when the deadline is over. Default: it fails.
+    pub slow_reader: SlowReaderPolicy,
     /// How long a loan waits for memory at most. Default: not at all.
     pub loan_timeout: Duration,
     /// Loans that may be open at once. Default: 64.
@@ -27,10 +29,34 @@ impl Default for PublisherQos {
             reliable: true,
             transient_local: false,
             deadline: Duration::from_secs(1),
+            slow_reader: SlowReaderPolicy::Fail,
             loan_timeout: Duration::ZERO,
             max_loans: 64,
         }
     }
+}
+
+/// What a publisher does about a reliable subscriber that has not read on within the deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowReaderPolicy {
+    /// Publishing fails with [`PublishError::BackPressured`](crate::PublishError::BackPressured).
+    #[default]
+    Fail,
+    /// The publisher goes on without it: messages that it has not read are dropped for it, and it is told how many
+    /// it missed. Once it has read all that is published, the publisher waits for it again.
+    Drop,
+}
+
+/// How long a publish waits for reliable subscribers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until the publisher's deadline; then its [`SlowReaderPolicy`] decides.
+    Deadline,
+    /// Not at all: the caller waits. The error names nobody.
+    Try,
+    /// Not at all: the caller has waited for the deadline, and the policy decides.
+    Over,
 }
 
 /// What a subscriber asks for.

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod support;
 
-use rgaps::{DType, Late, LoanError, Node, PublishError, PutError, RecvError};
+use rgaps::{DType, Late, LoanError, Node, PublishError, PutError, RecvError, SlowReaderPolicy};
 use std::time::{Duration, Instant};
 use support::Daemon;
 
@@ -179,10 +179,14 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     let begun = Instant::now();
     let unpublished = publisher.loan(1).unwrap().publish().unwrap_err();
     assert!(begun.elapsed() >= Duration::from_millis(100));
-    assert!(matches!(
-        unpublished.error,
-        PublishError::BackPressured { subscribers: 1, .. }
-    ));
+    // It names who holds it back.
+    let who = format!(
+        "topic 'reliable' is back-pressured: reliable subscriber 'test' (process {}) did not read on \
+         within 100ms. Nothing was published.",
+        std::process::id()
+    );
+    assert!(unpublished.to_string().starts_with(&who), "{unpublished}");
+    assert!(!publisher.wait_for_room(1, Duration::ZERO).unwrap());
     assert_eq!(
         subscriber.recv_timeout(SOON).unwrap().as_slice().unwrap(),
         [0]
@@ -199,6 +203,56 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     });
     publisher.put(&[4]).unwrap();
     assert_eq!(reader.join().unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_publisher_that_drops_slow_readers_goes_on_without_them_until_they_have_caught_up() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("slow").reliable().create().unwrap();
+    let builder = node.publisher("slow").keep_last(4);
+    let builder = builder.slow_reader(SlowReaderPolicy::Drop);
+    let publisher = builder.deadline(Duration::ZERO).create().unwrap();
+    for n in 0..10 {
+        publisher.put(&[n]).unwrap();
+    }
+    let info = node.topic("slow").unwrap();
+    assert_eq!(
+        (info.publishers[0].drops, info.subscribers[0].dropped_by),
+        (1, 1)
+    );
+    for n in 6..10 {
+        let sample = subscriber.try_recv().unwrap().unwrap();
+        assert_eq!(sample.as_slice().unwrap(), [n]);
+        assert_eq!(sample.missed(), if n == 6 { 6 } else { 0 });
+    }
+    publisher.put(&[10]).unwrap();
+    let info = node.topic("slow").unwrap();
+    assert_eq!(
+        (info.publishers[0].drops, info.subscribers[0].dropped_by),
+        (1, 0)
+    );
+    assert_eq!((subscriber.missed(), info.subscribers[0].missed), (6, 6));
+}
+
+#[test]
+fn publishing_by_who_must_not_wait_fails_at_once_and_keeps_the_loan() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("try").reliable().create().unwrap();
+    let publisher = node.publisher("try").keep_last(1).create().unwrap();
+    publisher.loan(1).unwrap().try_publish().unwrap();
+    let unpublished = publisher.loan(1).unwrap().try_publish().unwrap_err();
+    let PublishError::BackPressured {
+        readers, waited, ..
+    } = unpublished.error
+    else {
+        panic!("{}", unpublished.error);
+    };
+    assert_eq!((readers.len(), waited), (0, Duration::ZERO));
+    drop(subscriber.try_recv().unwrap().unwrap());
+    assert!(publisher.wait_for_room(1, SOON).unwrap());
+    unpublished.loan.unwrap().try_publish().unwrap();
 }
 
 #[test]

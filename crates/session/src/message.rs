@@ -798,6 +798,8 @@ pub struct PublisherRow {
     /// What is used of it, and why.
     pub uses: MemoryUses,
     pub blocks_used: u32,
+    /// How often it stopped waiting for a slow reliable subscriber.
+    pub drops: u64,
 }
 
 /// What a publisher's leased memory is used for. A block with several reasons counts for the first of
@@ -858,6 +860,8 @@ pub struct SubscriberRow {
     pub held: u32,
     /// Messages behind the heads of the publishers that match it.
     pub lag: u64,
+    /// Publishers that do not wait for it, though it is reliable, since it was slow: as of their last messages.
+    pub dropped_by: u32,
     /// Where it reads, if not where the messages are.
     pub domain: Option<Domain>,
     /// How its messages reach it ("zero copy"), and why not better where it could be.

@@ -11,6 +11,7 @@
 mod admit;
 mod backlog;
 mod block_use;
+mod dropped;
 mod holder;
 mod letting_go;
 mod metadata;

@@ -157,6 +157,18 @@ impl<S: Storage> PublisherView<S> {
     field!(
         u64,
         PublisherSlot,
+        dropped,
+        "Slow reliable subscribers that it does not wait for."
+    );
+    field!(
+        u64,
+        PublisherSlot,
+        drops,
+        "How often it stopped waiting for one."
+    );
+    field!(
+        u64,
+        PublisherSlot,
         incarnation,
         "Changes with every publisher; 0 when empty."
     );

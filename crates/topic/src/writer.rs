@@ -1,5 +1,6 @@
 //! A publisher's side: loans, publishing, eviction, blocks that come back.
 
+use crate::dropped::Dropped;
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
 use crate::letting_go::claim_passed;
 use crate::step::step;
@@ -160,6 +161,8 @@ pub struct Writer<S> {
     slowest: u64,
     epoch_seen: u32,
     sweep_seen: u32,
+    /// Reliable subscribers that are not waited for until they have caught up.
+    dropped: Dropped,
     /// Who was rung for ahead of the next message.
     rung_ahead: u64,
     foresight: Foresight,
@@ -210,6 +213,7 @@ impl<S: Storage> Writer<S> {
             region,
             slowest: start,
             epoch_seen: 0,
+            dropped: Dropped::default(),
             rung_ahead: 0,
             foresight: Foresight::default(),
         })
@@ -354,6 +358,9 @@ impl<S: Storage> Writer<S> {
     /// Whether the next message may be published now, or would push out one of `bytes` that a
     /// reliable subscriber has still to read. Ask before anything else is done.
     pub fn has_room(&mut self, bytes: u64) -> bool {
+        if self.dropped.are_any() {
+            self.readmit();
+        }
         let Some(last) = self.pushed_out(bytes) else {
             return true;
         };
@@ -374,6 +381,48 @@ impl<S: Storage> Writer<S> {
         (0..64)
             .filter(|bit| reliable >> bit & 1 != 0 && self.wanted_from(*bit, self.head + 1) <= last)
             .fold(0, |mask, bit| mask | 1 << bit)
+    }
+
+    /// Stops waiting for the subscribers that hold the publisher back from a message of `bytes` bytes: it goes
+    /// on, they lag and are told how many messages they missed. It waits for each of them again once that
+    /// has read all that is published.
+    ///
+    /// Whom a publisher waits for is its own affair: nothing of this is shared but for a copy to show.
+    pub fn drop_slow(&mut self, bytes: u64) {
+        let slow = self.held_back_by(bytes);
+        for slot in (0..64).filter(|slot| slow >> slot & 1 != 0) {
+            let incarnation = self.subscriber_incarnation(slot);
+            self.dropped.add(slot, incarnation);
+        }
+        let drops = self.slot.drops().load(Ordering::Relaxed);
+        let drops = drops.wrapping_add(u64::from(slow.count_ones()));
+        self.slot.drops().store(drops, Ordering::Relaxed);
+        self.show_dropped();
+    }
+
+    /// Waits again for the subscribers that have caught up, and for others in the slots of those that left.
+    #[cold]
+    fn readmit(&mut self) {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.retain(|slot, incarnation| {
+            let stayed = self.subscriber_incarnation(slot) == incarnation;
+            stayed && self.wanted_from(slot, self.head) < self.head
+        });
+        self.dropped = dropped;
+        // Who counts again may read below it.
+        self.slowest = 0;
+        self.show_dropped();
+    }
+
+    fn subscriber_incarnation(&self, slot: u32) -> u64 {
+        let slot = self.topic.subscriber(slot as usize);
+        slot.incarnation().load(Ordering::Acquire)
+    }
+
+    fn show_dropped(&self) {
+        self.slot
+            .dropped()
+            .store(self.dropped.mask(), Ordering::Relaxed);
     }
 
     /// Says that this publisher is about to sleep until a reliable subscriber reads on. Look
@@ -442,7 +491,7 @@ impl<S: Storage> Writer<S> {
 
     /// Subscribers that this publisher waits for.
     fn reliable(&self) -> u64 {
-        self.topic.reliable().load(Ordering::Acquire) & self.matched()
+        self.topic.reliable().load(Ordering::Acquire) & self.matched() & !self.dropped.mask()
     }
 
     /// Subscribers that read this publisher. Ask after the topic's masks: a subscriber is matched before

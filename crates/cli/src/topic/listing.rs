@@ -107,6 +107,7 @@ struct Publisher<'a> {
     used_bytes: u64,
     used: Uses,
     blocks_used: u32,
+    drops: u64,
 }
 
 /// What a publisher's memory is used for.
@@ -191,6 +192,7 @@ struct Subscriber<'a> {
     missed: u64,
     held: u32,
     lag: u64,
+    dropped_by: u32,
     domain: Option<String>,
     path: &'a str,
 }
@@ -225,6 +227,7 @@ impl<'a> From<&'a PublisherRow> for Publisher<'a> {
                 replicas: row.uses.replicas.into(),
             },
             blocks_used: row.blocks_used,
+            drops: row.drops,
         }
     }
 }
@@ -255,6 +258,7 @@ impl<'a> From<&'a SubscriberRow> for Subscriber<'a> {
             missed: row.missed,
             held: row.held,
             lag: row.lag,
+            dropped_by: row.dropped_by,
             domain: row.domain.map(|domain| domain.to_string()),
             path: &row.path,
         }

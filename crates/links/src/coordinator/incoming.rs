@@ -248,6 +248,7 @@ impl Coordinator {
                         deadline: Duration::ZERO,
                         loan_timeout: Duration::ZERO,
                         max_loans: LANDING_LOANS,
+                        ..PublisherQos::default()
                     };
                     let mut builder = self.node.publisher(&topic).type_name(&source.type_name);
                     if let Ok(Some(domain)) = lands_in {

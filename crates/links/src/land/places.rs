@@ -116,7 +116,8 @@ impl Place for Landed {
         landing
             .relay
             .begin(published, sequence, self.carry.as_ref());
-        match loan.publish() {
+        // A slow subscriber is waited for by the link, which asks again.
+        match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
                 let times = [self.placed_ns, turn_ns, monotonic_ns()];

@@ -1,15 +1,32 @@
-"""``async for`` and ``await`` over a subscriber's pollable descriptor."""
+"""``async for`` and ``await`` over a subscriber's pollable descriptor, and publishing from an event loop.
+
+A publisher has no descriptor to wait for. So a call that publishes is tried on the loop's thread, where it never waits;
+where it would have to, a thread of a small pool waits for what is missing, and the call is tried again. Only the
+tries publish, between two suspensions of the task, so a task that is cancelled while it waits has published nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import Closed, TimedOut
+from ._errors import Closed, TimedOut, WouldWait
 
 if TYPE_CHECKING:
-    from ._rgaps import Sample, Subscriber
+    from types import TracebackType
+
+    from ._rgaps import Loan, Publisher, Sample, Subscriber
+
+_T = TypeVar("_T")
+
+#: Threads that wait for publishers. Each waits for a slice at a time, so more waiting tasks take turns.
+_THREADS = 4
+_SLICE = 0.1
+_pool: ThreadPoolExecutor | None = None
 
 
 class Waiters:
@@ -88,3 +105,108 @@ class Receiver:
             return await _receive(self._subscriber)
         except Closed:
             raise StopAsyncIteration from None
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
+async def _in_thread(wait: Callable[..., object], *arguments: object) -> None:
+    """Waits in a thread. Nothing is lost where the task is cancelled meanwhile: the thread only waits."""
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rgaps-wait")
+    await asyncio.get_running_loop().run_in_executor(_pool, wait, *arguments)
+
+
+async def _tried(publisher: Publisher, attempt: Callable[[bool], _T]) -> _T:
+    """Calls ``attempt`` until it does not raise `WouldWait`. It is told whether the publisher's deadline is over."""
+    since: dict[str, float] = {}
+    overdue = False
+    while True:
+        try:
+            return attempt(overdue)
+        except WouldWait as would:
+            what, size = would.args
+        limit = publisher._limit(what)
+        now = time.monotonic()
+        left = None if limit is None else limit - (now - since.setdefault(what, now))
+        if what == "memory":
+            last = left is not None and left <= _SLICE
+            await _in_thread(publisher._wait_for_memory, size, last)
+        elif left is None or left > 0:
+            slice_ = _SLICE if left is None else min(left, _SLICE)
+            await _in_thread(publisher._wait_for_room, size, slice_)
+        else:
+            await _in_thread(publisher._check_overdue, size)
+            overdue = True
+
+
+async def put(publisher: Publisher, data: Any, keywords: dict[str, Any] | None) -> int:
+    """Publishes a copy."""
+
+    def attempt(overdue: bool) -> int:
+        return publisher._at_once(overdue).put(data, **(keywords or {}))
+
+    return await _tried(publisher, attempt)
+
+
+async def publish(loan: Loan, stream: object = None) -> int:
+    """Publishes a loan."""
+    return await _tried(
+        loan._publisher(), lambda overdue: loan._publish_at_once(overdue, stream=stream)
+    )
+
+
+async def enter(loan: Loan) -> Any:
+    """The beginning of ``async with`` over a loan."""
+    return loan.__enter__()
+
+
+async def leave(loan: Loan, failed: bool) -> None:
+    """The end of ``async with`` over a loan."""
+    if not loan._is_filled(failed):
+        return
+    try:
+        await publish(loan)
+    except asyncio.CancelledError:
+        loan.discard()
+        raise
+
+
+class Lending:
+    """A loan that is waited for, from `Publisher.loan_async`: for ``await``, or ``async with``."""
+
+    def __init__(
+        self, publisher: Publisher, arguments: tuple[Any, ...], keywords: dict[str, Any] | None
+    ) -> None:
+        self._publisher = publisher
+        self._arguments = arguments
+        self._keywords = keywords or {}
+        self._loan: Loan | None = None
+
+    async def _lend(self) -> Loan:
+        def attempt(overdue: bool) -> Loan:
+            return self._publisher._at_once(overdue).loan(*self._arguments, **self._keywords)
+
+        return await _tried(self._publisher, attempt)
+
+    def __await__(self) -> Generator[Any, None, Loan]:
+        return self._lend().__await__()
+
+    async def __aenter__(self) -> Any:
+        self._loan = await self._lend()
+        return await enter(self._loan)
+
+    async def __aexit__(
+        self,
+        exception: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._loan is not None:
+            await leave(self._loan, exception is not None)

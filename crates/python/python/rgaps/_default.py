@@ -36,6 +36,7 @@ def publisher(
     loan_timeout: float | None = 0.0,
     max_loans: int = 64,
     require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
+    slow_reader: Literal["fail", "drop"] = "fail",
 ) -> Publisher:
     """A publisher of ``topic`` on the default node. See `Node.publisher`."""
     return default_node().publisher(
@@ -51,6 +52,7 @@ def publisher(
         loan_timeout=loan_timeout,
         max_loans=max_loans,
         require=require,
+        slow_reader=slow_reader,
     )
 
 

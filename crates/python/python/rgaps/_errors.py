@@ -31,7 +31,13 @@ class TimedOut(Error, TimeoutError):
 
 
 class BackPressured(Error, TimeoutError):
-    """Reliable subscribers did not read on within the publisher's deadline."""
+    """Reliable subscribers did not read on within the publisher's deadline; the message names them. Nothing was
+    published: `put` has discarded the message, a loan is still open, to be published again or discarded."""
+
+
+class WouldWait(Exception):
+    """For ``rgaps._asyncio``, which waits elsewhere: a call would have to wait. Its arguments are
+    ``"room"`` or ``"memory"``, and the message's bytes."""
 
 
 class TooManyHeld(Error):

@@ -3,6 +3,7 @@
 mod early;
 mod elsewhere;
 mod memory;
+mod pressure;
 mod room;
 mod staging;
 
@@ -20,8 +21,8 @@ use crate::parts::lay_out;
 use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
-    ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, PublishError,
-    PublisherQos, PutError, TensorType,
+    ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, Patience, PublishError,
+    PublisherQos, PutError, SlowReaderPolicy, TensorType,
 };
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS,
@@ -128,6 +129,12 @@ impl PublisherBuilder {
     /// How long a publish waits for reliable subscribers at most.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.qos.deadline = deadline;
+        self
+    }
+
+    /// What becomes of a publish when that deadline is over. Default: it fails.
+    pub fn slow_reader(mut self, policy: SlowReaderPolicy) -> Self {
+        self.qos.slow_reader = policy;
         self
     }
 
@@ -263,6 +270,18 @@ impl Publisher {
         let mut loan = self.loan(bytes.len() as u64)?;
         loan.write(0, bytes)?;
         Ok(loan.publish()?)
+    }
+
+    /// Waits until no reliable subscriber holds a message of `bytes` bytes back. False: not in time. Another thread's
+    /// message may take the room; [`Loan::try_publish`] says.
+    pub fn wait_for_room(&self, bytes: u64, timeout: Duration) -> Result<bool, ClientError> {
+        self.core.wait_for_room(bytes, Deadline::after(timeout))
+    }
+
+    /// The error of a publish of `bytes` bytes whose deadline is over now; none: it would succeed.
+    #[doc(hidden)]
+    pub fn overdue(&self, bytes: u64) -> Option<PublishError> {
+        self.core.overdue(bytes)
     }
 
     /// Waits until the topic has `n` subscribers. False: not in time.
@@ -564,6 +583,7 @@ impl PublisherCore {
         filled: &Filled<'_>,
         stream: Stream,
         early: &mut Option<EarlyCopies>,
+        patience: Patience,
     ) -> Result<u64, PublishError> {
         let publish_ns = filled.publish_ns.unwrap_or_else(monotonic_ns);
         self.guard.check()?;
@@ -590,13 +610,13 @@ impl PublisherCore {
         };
         // Before anything is queued on the stream, so that nothing is in the way of what has to run for
         // subscribers to read on.
-        let mut state = self.room(filled.bytes)?;
+        let mut state = self.room(filled.bytes, patience)?;
         state.writer.ring_ahead();
         let is_elsewhere = self.read_elsewhere() != 0;
         if is_elsewhere || self.own.mapping.context().is_some() || early.is_some() {
             drop(state);
             let begun = early.take().map_or_else(Vec::new, |early| early.end());
-            return self.publish_behind(block, message, filled, stream, begun);
+            return self.publish_behind(block, message, filled, stream, begun, patience);
         }
         let with = With {
             tensor: filled.tensor,
@@ -637,6 +657,7 @@ impl PublisherCore {
         filled: &Filled<'_>,
         stream: Stream,
         mut begun: Vec<Provided>,
+        patience: Patience,
     ) -> Result<u64, PublishError> {
         let targets = match self.provide(filled.bytes, &mut begun) {
             Ok(targets) => targets,
@@ -658,7 +679,7 @@ impl PublisherCore {
         };
         let (read, copies) = self.copy(targets, filled, message.point, before);
         // Another thread's message may have taken the room that there was.
-        let state = match self.room(filled.bytes) {
+        let state = match self.room(filled.bytes, patience) {
             Ok(state) => state,
             Err(error) => {
                 self.take_back(copies, read);
@@ -696,18 +717,6 @@ impl PublisherCore {
             .map(|sequence| sequence - writer.start())
     }
 
-    /// Room for a message, waited for where reliable subscribers have to read on. It lasts as long as
-    /// the lock.
-    #[inline]
-    fn room(&self, bytes: u64) -> Result<MutexGuard<'_, State>, PublishError> {
-        let mut state = self.lock();
-        if !self.qos.reliable || state.writer.has_room(bytes) {
-            return Ok(state);
-        }
-        drop(state);
-        self.wait_for_room(bytes)
-    }
-
     /// A point behind the work queued on a stream so far.
     pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
         self.own
@@ -728,29 +737,6 @@ impl PublisherCore {
             .mapping
             .wait_on(&self.zone, &self.conductor, stream, point, on_cpu)
             .map_err(|error| self.own.mapping.fail(error))
-    }
-
-    /// Waits until reliable subscribers have read on, at most for the deadline.
-    #[cold]
-    fn wait_for_room(&self, bytes: u64) -> Result<MutexGuard<'_, State>, PublishError> {
-        let deadline = Deadline::after(self.qos.deadline);
-        loop {
-            let sleeper = self.sleeper()?;
-            let mut state = self.lock();
-            state.writer.announce_blocked();
-            if state.writer.has_room(bytes) {
-                return Ok(state);
-            }
-            let Some(left_ns) = deadline.left_ns() else {
-                return Err(PublishError::BackPressured {
-                    topic: self.topic_name.clone(),
-                    subscribers: state.writer.held_back_by(bytes).count_ones(),
-                    waited: self.qos.deadline,
-                });
-            };
-            drop(state);
-            sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
-        }
     }
 
     /// Gives a loan's block back whose copies had been begun.
