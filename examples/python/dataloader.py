@@ -10,25 +10,32 @@ topic's name, and each worker makes a node of its own in `__iter__`. That works 
 and forkserver.
 """
 
+from __future__ import annotations
+
 import argparse
 import multiprocessing
+from collections.abc import Iterator
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+import torch  # type: ignore[import-not-found,unused-ignore]
+from torch.utils.data import (  # type: ignore[import-not-found,unused-ignore]
+    DataLoader,
+    IterableDataset,
+    get_worker_info,
+)
 
 import rgaps
 
 
-class Frames(IterableDataset):
+class Frames(IterableDataset[torch.Tensor]):  # type: ignore[misc,unused-ignore]
     """The frames of a topic. With several workers, each takes its share by the messages' sequence numbers."""
 
-    def __init__(self, topic, frames, timeout=30.0):
+    def __init__(self, topic: str, frames: int, timeout: float = 30.0) -> None:
         self.topic = topic
         self.frames = frames
         self.timeout = timeout
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[torch.Tensor]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         with rgaps.Node(f"loader-{worker}") as node:
@@ -41,7 +48,7 @@ class Frames(IterableDataset):
                             yield torch.from_numpy(sample.numpy().copy())
 
 
-def publish(topic, frames, workers):
+def publish(topic: str, frames: int, workers: int) -> None:
     """Publishes frames of which each has its number in every pixel."""
     with rgaps.Node("camera") as node, node.publisher(topic, deadline=30.0) as pub:
         if not pub.wait_for_subscribers(workers, 30.0):
@@ -51,8 +58,8 @@ def publish(topic, frames, workers):
                 frame[...] = number
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--topic", default="camera/frames")
     parser.add_argument("--frames", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
@@ -72,7 +79,7 @@ def main():
         num_workers=arguments.workers,
         multiprocessing_context=arguments.method if arguments.workers else None,
     )
-    seen = []
+    seen: list[int] = []
     for batch in loader:
         seen.extend(batch[:, 0, 0, 0].tolist())
     if camera:

@@ -11,7 +11,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What to do for links to other hosts, where they do not run though the configuration has some.
 pub fn failure(config: &Config, links: &LinksInfo) -> Option<LinksFailure> {
     match links.state {
-        LinksState::Failed => links.failure.clone(),
+        LinksState::Failed => links.failure.as_deref().cloned(),
         LinksState::Off if config.links.enabled => Some(LinksFailure {
             advice: "'rgaps down', then 'rgaps up'".to_owned(),
             reason: "the configuration has links.enabled = true, and the daemon that runs was started without"

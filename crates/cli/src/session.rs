@@ -2,7 +2,7 @@
 
 use crate::args::Common;
 use rgaps::{Config, Node};
-use rgaps_session::{Argument, ConfigError, Environment};
+use rgaps_session::{split_warning, Argument, ConfigError, Environment};
 
 /// What listings call this process.
 const CLIENT_NAME: &str = "rgaps-cli";
@@ -49,7 +49,14 @@ pub fn look(common: &Common) -> anyhow::Result<Node> {
 /// The same with a configuration.
 pub fn look_by(mut config: Config) -> anyhow::Result<Node> {
     config.autostart = false;
-    Ok(Node::builder(CLIENT_NAME).config(config).build()?)
+    let node = Node::builder(CLIENT_NAME).config(config.clone()).build();
+    if node.is_err() {
+        // Perhaps there is one that this user or process does not reach.
+        if let Some(warning) = split_warning(&config) {
+            eprintln!("rgaps: {warning}");
+        }
+    }
+    Ok(node?)
 }
 
 /// A connection to the daemon, which is started if there is none.

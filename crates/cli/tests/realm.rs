@@ -4,7 +4,9 @@
 mod support;
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{wait_for, Realm, Run};
 
@@ -137,6 +139,69 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
     wait_for("the lost daemon to be gone", || {
         place.json(&["status"])["daemons"].as_array().unwrap().len() == 1
     });
+}
+
+/// Under sudo a process is root's, and so is its daemon: whoever looks there is told of the caller's.
+#[test]
+fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
+    const CALLER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a daemon of another user");
+        return;
+    }
+    let place = DefaultPlace::new("sudo");
+    // Programs that the other user can run.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let shared = |program: &Path| {
+        let copy = folder.path().join(program.file_name().unwrap());
+        if std::fs::hard_link(program, &copy).is_err() {
+            std::fs::copy(program, &copy).unwrap();
+        }
+        copy
+    };
+    let program = shared(Path::new(place.command(&[]).get_program()));
+    let daemon = shared(support::daemon());
+    let as_caller = |arguments: &[&str]| -> Run {
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .current_dir("/")
+            .env_clear()
+            .env("RGAPS_REALM", &place.name)
+            .env("RGAPS_DAEMON", &daemon)
+            .uid(CALLER)
+            .gid(CALLER);
+        command.output().unwrap().into()
+    };
+    let up: Value = serde_json::from_str(&as_caller(&["up", "--json"]).ok()).unwrap();
+    let told = format!(
+        "process {} of user {CALLER} at '/tmp/rgaps-{CALLER}/{}.sock'",
+        up["pid"], place.name
+    );
+    let mut under_sudo = place.command(&["status"]);
+    let status: Run = under_sudo
+        .env("SUDO_UID", CALLER.to_string())
+        .output()
+        .unwrap()
+        .into();
+    let mut doctor = place.command(&["doctor"]);
+    let doctor: Run = doctor
+        .env("SUDO_UID", CALLER.to_string())
+        .output()
+        .unwrap()
+        .into();
+    as_caller(&["down"]).ok();
+    let said = status.fails_with(3);
+    assert!(
+        said.starts_with("rgaps: run this command without sudo"),
+        "{said}"
+    );
+    assert!(said.contains(&told), "{said}");
+    assert!(
+        doctor.stdout.contains("-> run this command without sudo"),
+        "{doctor:?}"
+    );
 }
 
 #[test]

@@ -46,9 +46,11 @@ impl Engine {
                 Some(_) => LinksState::Failed,
                 None => LinksState::Starting,
             },
-            failure: failure.as_ref().map(|failure| LinksFailure {
-                advice: clip(&failure.advice),
-                reason: clip(&failure.reason),
+            failure: failure.as_ref().map(|failure| {
+                Box::new(LinksFailure {
+                    advice: clip(&failure.advice),
+                    reason: clip(&failure.reason),
+                })
             }),
         }
     }

@@ -681,7 +681,7 @@ pub struct LinksInfo {
     /// Whether it runs.
     pub state: LinksState,
     /// Why it does not; none unless the state is [`LinksState::Failed`].
-    pub failure: Option<LinksFailure>,
+    pub failure: Option<Box<LinksFailure>>,
 }
 
 /// Whether the process with the links to other hosts runs.

@@ -228,7 +228,7 @@ fn owners(sockets: &[(PathBuf, u64)]) -> Vec<(u64, (u32, u32))> {
     let daemons = processes.filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let program = std::fs::read_to_string(entry.path().join("comm")).ok()?;
-        (program.trim_end() == PROGRAM).then(|| (pid, entry))
+        (program.trim_end() == PROGRAM).then_some((pid, entry))
     });
     let mut owners = Vec::new();
     for (pid, process) in daemons {
