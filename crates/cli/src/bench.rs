@@ -1,5 +1,7 @@
 //! `bench`: the arguments of `rgaps-bench`, and its reports.
 
+mod figures;
+
 use crate::args::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait, Common};
 use crate::output::Output;
 use crate::{domain, session};
@@ -184,10 +186,10 @@ fn way(wait: BenchWait) -> Wait {
     }
 }
 
-/// JSON in any case; indented for people.
+/// JSON for programs, tables for people.
 fn put(report: &impl Serialize, output: &mut Output) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(report)?;
-    output.put(report, |to| writeln!(to, "{text}"))
+    let value = serde_json::to_value(report)?;
+    output.put(report, |to| figures::write(&value, to))
 }
 
 fn whole(lost: u64, corrupt: u64) -> anyhow::Result<()> {

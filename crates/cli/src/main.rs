@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod array;
 mod bench;
+mod completion;
 mod daemon;
 mod doctor;
 mod domain;
 mod exit;
+mod files;
 mod links;
 mod mps;
 mod output;
@@ -28,6 +31,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    completion::answer();
     let cli = Cli::parse();
     log_to_stderr();
     exit::code(run(cli))
@@ -49,14 +53,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "rgaps", &mut script);
-            let script = String::from_utf8(script)?;
-            let shell = shell.to_string();
-            let document = serde_json::json!({ "shell": shell, "script": script });
-            output.put(&document, |to| to.write_all(script.as_bytes()))
-        }
+        Command::Completion { shell } => completion::script(shell, &mut output),
         Command::Reference => {
             let page = reference::page(Cli::command());
             output.put(&page, |to| to.write_all(page.as_bytes()))

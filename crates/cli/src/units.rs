@@ -68,6 +68,23 @@ pub fn counted(count: u64, thing: &str) -> String {
     }
 }
 
+/// Nanoseconds since 1970 as a time in UTC: `2026-11-23T13:00:00.123456Z`.
+pub fn utc(ns: u64) -> String {
+    let (s, us) = (ns / 1_000_000_000, ns / 1000 % 1_000_000);
+    // Days to a date, by eras of 400 years that begin in March (Howard Hinnant, "chrono-Compatible Low-Level
+    // Date Algorithms").
+    let days = s / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +99,19 @@ mod tests {
         for wrong in ["0", "-3", "inf", "x"] {
             assert!(frequency(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn times_have_dates() {
+        for (s, date) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(utc(s * 1_000_000_000), date);
+        }
+        assert_eq!(utc(1_234_567), "1970-01-01T00:00:00.001234Z");
     }
 
     #[test]

@@ -102,19 +102,21 @@ JSON fields: those of topic list, zone, publisher_list, subscriber_list, hosts";
 pub const HZ: &str = "\
 Examples:
   rgaps topic hz camera/left
+  # All topics below camera/, also those that appear later.
+  rgaps topic hz 'camera/**'
   # Measure 100 messages, then exit.
   rgaps topic hz camera/left --count 100 --json
 
-JSON fields: topic, messages, missed, window, rate_hz, interval_min_ms, interval_mean_ms, interval_max_ms,
+JSON fields, one document per topic and report: topic, messages, missed, window, last_ms, rate_hz, interval_min_ms, interval_mean_ms, interval_max_ms,
 interval_stddev_ms";
 
 pub const BW: &str = "\
 Examples:
-  rgaps topic bw camera/left
+  rgaps topic bw camera/left lidar/points
   # Report every 5 seconds, for one minute.
   rgaps topic bw camera/left --every 5 --duration 60
 
-JSON fields: topic, messages, missed, window, bytes_per_s, bytes_min, bytes_mean, bytes_max";
+JSON fields, one document per topic and report: topic, messages, missed, window, last_ms, bytes_per_s, bytes_min, bytes_mean, bytes_max";
 
 pub const DELAY: &str = "\
 Examples:
@@ -122,18 +124,21 @@ Examples:
   # Measure the delay of 1000 messages, then exit.
   rgaps topic delay camera/left --count 1000 --json
 
-JSON fields: topic, messages, missed, window, min_us, p50_us, p99_us, max_us";
+JSON fields, one document per topic and report: topic, messages, missed, window, last_ms, min_us, p50_us, p99_us, max_us";
 
 pub const ECHO: &str = "\
 Examples:
   rgaps topic echo camera/left
   # Print what a transient-local publisher published last, then exit.
   rgaps topic echo map --late latest --count 1
+  # Save one image, or every image.
+  rgaps topic echo camera/left --save frame.png
+  rgaps topic echo camera/left --save frame-%06d.png --count 100
   # Write the bytes of ten messages to a file.
   rgaps topic echo log --reliable --count 10 --format raw > log.bin
 
-JSON fields: topic, sequence, publisher, publisher_id, publish_ns, delay_us, missed, tag, bytes, domain, tensor,
-text or hex, truncated";
+JSON fields: topic, sequence, publisher, publisher_id, publish_ns, delay_us, missed, tag, bytes, domain, header,
+attachment (hex), tensor, numbers (count, min, max, mean, nan, first), parts, text or hex, truncated, saved";
 
 pub const PUB: &str = "\
 Examples:
@@ -142,6 +147,12 @@ Examples:
   rgaps topic pub log --file log.txt --lines --rate 10
   # Keep a value for subscribers that come later.
   rgaps topic pub config --text '{\"gain\": 2}' --transient-local
+  # Publish an image, an array, or raw bytes that are an array.
+  rgaps topic pub camera/left --file frame.png --frame-id left --capture-now
+  rgaps topic pub weights --file weights.npy
+  rgaps topic pub depth --file depth.raw --dtype uint16 --shape 480,640
+  # Attach your own keys.
+  rgaps topic pub camera/left --file frame.png --meta exposure_us=800 --meta lens=wide
   # Publish 1 MiB messages, 100 per second, until Ctrl-C.
   rgaps topic pub load --size 1MiB --rate 100
 
@@ -249,7 +260,7 @@ Examples:
 
 pub const COMPLETION: &str = "\
 Examples:
-  # In ~/.bashrc:
+  # In ~/.bashrc. Then `rgaps topic echo cam<Tab>` completes names of topics.
   source <(rgaps completion bash)
   # In ~/.zshrc:
   source <(rgaps completion zsh)

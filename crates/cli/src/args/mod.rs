@@ -8,7 +8,7 @@ mod examples;
 mod topic;
 
 pub use bench::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait};
-pub use topic::{Echo, Format, Publish, ReadIn, Topic, Watch};
+pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;
 use clap::{Args, Parser, Subcommand};
@@ -95,7 +95,7 @@ pub enum Command {
         /// What the benchmark asks of it.
         orders: String,
     },
-    /// Print a completion script for a shell.
+    /// Print a completion script for a shell. It completes commands, options and the names of topics.
     #[command(after_help = examples::COMPLETION)]
     Completion {
         /// The shell.

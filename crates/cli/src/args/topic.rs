@@ -1,8 +1,12 @@
 //! `rgaps topic`.
 
 use super::examples;
+use crate::completion;
+use crate::topic::{meta, shape, Shape};
 use crate::units::{frequency, period, seconds};
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
+use rgaps::{DType, Value};
 use rgaps_session::ByteSize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +20,7 @@ pub enum Topic {
     #[command(after_help = examples::INFO)]
     Info {
         /// The topic. A leading / is ignored.
+        #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
     /// Measure the rate of messages.
@@ -40,15 +45,18 @@ pub enum Topic {
     #[command(after_help = examples::FORGET)]
     Forget {
         /// The topic. A leading / is ignored.
+        #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
 }
 
 #[derive(Args)]
 pub struct Watch {
-    /// The topic. A leading / is ignored.
-    pub topic: String,
-    /// Exit after N messages.
+    /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. Topics
+    /// that appear later are included. A leading / is ignored.
+    #[arg(required = true, value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
+    pub topics: Vec<String>,
+    /// Exit after N messages, counted over all topics.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Exit after this time.
@@ -70,8 +78,10 @@ pub struct Watch {
 /// How `topic echo` prints the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// As text if the bytes are text, otherwise as hex.
+    /// Arrays as numbers, other bytes as text if they are text, otherwise as hex.
     Auto,
+    /// As numbers: minimum, maximum, mean and the first values of each array. Plain bytes are an array of uint8.
+    Numbers,
     /// As text.
     Text,
     /// As hex.
@@ -82,16 +92,38 @@ pub enum Format {
     Raw,
 }
 
+/// Whether `topic echo` draws images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Thumbnail {
+    /// In colour or grey, whichever the terminal supports; none if the output is not a terminal.
+    Auto,
+    /// In 24-bit colour.
+    Color,
+    /// In characters from dark to bright.
+    Grey,
+    /// No images.
+    None,
+}
+
 #[derive(Args)]
 pub struct Echo {
     /// The topic. A leading / is ignored.
+    #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     /// How to print the bytes.
     #[arg(long, value_enum, default_value = "auto")]
     pub format: Format,
-    /// Append the bytes to this file, and print one line per message.
+    /// Save messages as files, by the end of the name: .png (images of uint8 or uint16), .npy (arrays) or .raw (the
+    /// bytes). {sequence} in the name becomes the message's number, %d or %06d counts the files, {part} becomes the name
+    /// of a part. Without {sequence} and %d, one message is saved.
     #[arg(long, value_name = "FILE", conflicts_with = "format")]
-    pub output: Option<PathBuf>,
+    pub save: Option<PathBuf>,
+    /// Draw a small image of arrays with the shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE")]
+    pub thumbnail: Thumbnail,
+    /// Print the first N values of an array.
+    #[arg(long, value_name = "N", default_value = "8")]
+    pub values: u32,
     /// Print at most this many bytes of a message as text or hex.
     #[arg(long, value_name = "BYTES", default_value = "1KiB")]
     pub max_bytes: ByteSize,
@@ -133,12 +165,34 @@ pub struct ReadIn {
 #[derive(Args)]
 pub struct Publish {
     /// The topic. A leading / is ignored.
+    #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     #[command(flatten)]
     pub source: Source,
     /// With standard input or --file: publish each line as a message.
     #[arg(long, conflicts_with_all = ["text", "size"])]
     pub lines: bool,
+    /// With --file: publish the bytes of a .npy, .png or .jpg file as they are.
+    #[arg(long, requires = "file")]
+    pub raw: bool,
+    /// Element type of the messages, for example uint8 or float32.
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<DType>,
+    /// Shape of the messages, for example 480,640,3. [default: one dimension]
+    #[arg(long, value_name = "N,...", value_parser = shape, requires = "dtype")]
+    pub shape: Option<Shape>,
+    /// A number of your own that travels with each message.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub tag: u64,
+    /// A key of the header. Numbers, true and false keep their type. Give the option several times for several keys.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = meta)]
+    pub meta: Vec<(String, Value)>,
+    /// The frame id in the header: the sensor or the coordinate frame.
+    #[arg(long, value_name = "NAME")]
+    pub frame_id: Option<String>,
+    /// Set the capture time in the header to the time of publishing.
+    #[arg(long)]
+    pub capture_now: bool,
     /// Publish this many messages per second. Without --count, until Ctrl-C.
     #[arg(long, value_name = "HZ", value_parser = frequency)]
     pub rate: Option<f64>,
@@ -167,7 +221,7 @@ pub struct Publish {
     /// Publish as best effort: never wait for subscribers.
     #[arg(long)]
     pub best_effort: bool,
-    /// The type name of the messages.
+    /// The type name of the messages. [default: from --dtype and --shape or the file, for example uint8[480,640,3]]
     #[arg(
         long = "type",
         value_name = "NAME",
@@ -184,7 +238,7 @@ pub struct Source {
     /// Publish this text.
     #[arg(long)]
     pub text: Option<String>,
-    /// Publish the content of this file.
+    /// Publish the content of this file. The array of a .npy, .png or .jpg file is published with its type and shape.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Publish generated messages of this size. Each has different bytes.

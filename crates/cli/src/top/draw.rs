@@ -12,11 +12,15 @@ use rgaps::PeerState;
 
 /// Rows of hosts, pools and clients at most.
 const MOST: usize = 6;
+/// Lines of each warning at most.
+const WARNING_LINES: usize = 3;
+/// From this width on, columns have room for units and long names.
+const WIDE: u16 = 112;
 const HELP: &str =
-    "q quit  s next order: n name m messages b bytes l lost u subscribers  r reverse  \
-                    p pause  arrows, page up/down, home, end scroll";
+    "q quit  s sort (n name m msgs b bytes l lost u subs)  r reverse  p pause  arrows";
 
 pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
+    let head = heading(view, report, frame.area().width);
     // A border above, the heads, the rows.
     let table = |rows: usize| Constraint::Length(2 + rows.min(MOST) as u16);
     let links = match report.links.is_empty() {
@@ -24,15 +28,15 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
         false => table(report.links.len()),
     };
     let areas = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(head.len() as u16),
         Constraint::Min(3),
         links,
         table(report.pools.len()),
         table(report.clients.len()),
         Constraint::Length(1),
     ]);
-    let [head, topics, links, pools, clients, help] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(view, report)), head);
+    let [heading, topics, links, pools, clients, help] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(head), heading);
     draw_topics(frame, topics, view, report);
     if !report.links.is_empty() {
         draw_links(frame, links, report);
@@ -42,7 +46,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
     frame.render_widget(Paragraph::new(HELP), help);
 }
 
-fn heading(view: &View, report: &Report) -> Vec<Line<'static>> {
+fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
     let daemon = &report.daemon;
     let host = match daemon.host.as_str() {
         "" => String::new(),
@@ -59,14 +63,67 @@ fn heading(view: &View, report: &Report) -> Vec<Line<'static>> {
         daemon.topics,
         report.interval_s,
     );
-    let second = daemon.warnings.first().map_or_else(String::new, |warning| {
-        let more = daemon.warnings.len() - 1;
-        match more {
+    let mut lines = wrapped(&first, width);
+    if let Some(warning) = daemon.warnings.first() {
+        let text = match daemon.warnings.len() - 1 {
             0 => format!("warning: {warning}"),
-            _ => format!("warning (and {more} more, see 'rgaps status'): {warning}"),
+            more => format!("warning (and {more} more, see 'rgaps status'): {warning}"),
+        };
+        lines.extend(wrapped(&text, width).into_iter().take(WARNING_LINES));
+    }
+    lines.into_iter().map(Line::from).collect()
+}
+
+/// Lines of at most so many characters, broken between words.
+fn wrapped(text: &str, width: u16) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("it begins with one");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > usize::from(width)
+        {
+            lines.push(word.to_owned());
+            continue;
         }
-    });
-    vec![Line::from(first), Line::from(second)]
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
+/// Text of at most so many characters: of a longer one the end, which tells names of one prefix apart.
+fn end_of(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let end: String = text.chars().skip(length + 1 - most).collect();
+    format!("\u{2026}{end}")
+}
+
+/// Bytes in few characters: `3.0M`.
+fn size(bytes: u64, width: u16) -> String {
+    if width >= WIDE {
+        return units::bytes(bytes);
+    }
+    let text = units::bytes(bytes);
+    let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
+    format!("{number}{}", unit.trim_end_matches("iB"))
+}
+
+/// A count in at most five characters: `99999`, `100k`, `2.5M`.
+fn count(count: u64) -> String {
+    let scaled = |unit: f64, name: &str| match count as f64 / unit {
+        few @ ..10.0 => format!("{few:.1}{name}"),
+        many => format!("{many:.0}{name}"),
+    };
+    match count {
+        ..100_000 => count.to_string(),
+        ..1_000_000 => scaled(1e3, "k"),
+        ..1_000_000_000 => scaled(1e6, "M"),
+        _ => scaled(1e9, "G"),
+    }
 }
 
 fn table(
@@ -92,11 +149,18 @@ fn table(
 fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) {
     let topics = view.sorted(report);
     let fits = area.height.saturating_sub(2) as usize;
-    let rows = topics
-        .iter()
-        .skip(view.first)
-        .take(fits)
-        .map(|topic| topic_row(topic));
+    let is_wide = area.width >= WIDE;
+    // All but the name, with a space before each.
+    let widths: &[u16] = match is_wide {
+        true => &[16, 14, 4, 7, 9, 12, 9, 7, 6],
+        false => &[12, 9, 4, 5, 7, 8, 6, 5, 5],
+    };
+    let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
+    let name = usize::from(area.width.saturating_sub(others));
+    let shown = topics.iter().skip(view.first).take(fits);
+    let rows = shown
+        .map(|topic| topic_row(topic, name, area.width))
+        .collect();
     let mark = |sort: Sort, head: &str| match view.sort == sort {
         true => format!("{head}{}", if view.reverse { "^" } else { "v" }),
         false => head.to_owned(),
@@ -107,45 +171,40 @@ fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) 
         "PUB".to_owned(),
         mark(Sort::Subscribers, "SUB"),
         mark(Sort::Messages, "MSG/S"),
-        mark(Sort::Bytes, "BYTES/S"),
+        mark(Sort::Bytes, if is_wide { "BYTES/S" } else { "B/S" }),
         mark(Sort::Missed, "LOST"),
         "KEPT".to_owned(),
         "HELD".to_owned(),
     ];
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    table(
-        frame,
-        area,
-        &heads,
-        &[16, 12, 4, 7, 9, 12, 9, 6, 6],
-        rows.collect(),
-    );
+    table(frame, area, &heads, widths, rows);
 }
 
-fn topic_row(topic: &Topic) -> Row<'static> {
+fn topic_row(topic: &Topic, name: usize, width: u16) -> Row<'static> {
     let subscribers = match topic.remote_subscribers {
         0 => topic.subscribers.to_string(),
         remote => format!("{}+{remote}", topic.subscribers),
     };
     Row::new([
-        topic.topic.clone(),
-        short(topic.domain.as_deref().unwrap_or("-")),
+        end_of(&topic.topic, name),
+        domain(topic.domain.as_deref().unwrap_or("-"), width),
         topic.publishers.to_string(),
         subscribers,
         number(topic.messages_per_s),
-        units::bytes(topic.bytes_per_s as u64),
-        topic.missed.to_string(),
-        topic.kept.to_string(),
-        topic.held.to_string(),
+        size(topic.bytes_per_s as u64, width),
+        count(topic.missed),
+        count(topic.kept),
+        count(topic.held),
     ])
 }
 
 /// Of a GPU's UUID, what tells it from others.
-fn short(domain: &str) -> String {
+fn domain(domain: &str, width: u16) -> String {
+    let most = if width >= WIDE { 14 } else { 9 };
     domain
         .replace("cuda:GPU-", "cuda:")
         .chars()
-        .take(12)
+        .take(most)
         .collect()
 }
 
@@ -153,29 +212,53 @@ fn number(value: f64) -> String {
     match value {
         ..10.0 => format!("{value:.2}"),
         ..1000.0 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
+        ..100_000.0 => format!("{value:.0}"),
+        _ => count(value as u64),
     }
 }
 
 fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &Report) {
-    let rows = report.links.iter().take(MOST).map(link_row);
-    let heads = [
-        "HOST",
-        "STATE",
-        "LANES",
-        "OUT MSG/S",
-        "BYTES/S",
-        "IN MSG/S",
-        "BYTES/S",
-        "WIRE p50/p99",
-        "TOTAL p50/p99",
-        "LOST",
-    ];
-    let widths = [12, 8, 5, 9, 11, 9, 11, 15, 15, 6];
-    table(frame, area, &heads, &widths, rows.collect());
+    let is_wide = area.width >= WIDE;
+    let (heads, widths): ([&str; 10], &[u16]) = match is_wide {
+        true => (
+            [
+                "HOST",
+                "STATE",
+                "LANES",
+                "OUT MSG/S",
+                "BYTES/S",
+                "IN MSG/S",
+                "BYTES/S",
+                "WIRE p50/p99",
+                "TOTAL p50/p99",
+                "LOST",
+            ],
+            &[12, 8, 5, 9, 11, 9, 11, 15, 15, 6],
+        ),
+        false => (
+            [
+                "HOST",
+                "STATE",
+                "LN",
+                "OUT/S",
+                "B/S",
+                "IN/S",
+                "B/S",
+                "WIRE50/99",
+                "ALL 50/99",
+                "LOST",
+            ],
+            &[8, 7, 2, 6, 7, 6, 7, 11, 11, 5],
+        ),
+    };
+    let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
+    let host = usize::from(area.width.saturating_sub(others));
+    let links = report.links.iter().take(MOST);
+    let rows = links.map(|link| link_row(link, host, area.width)).collect();
+    table(frame, area, &heads, widths, rows);
 }
 
-fn link_row(link: &Link) -> Row<'static> {
+fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
     let state = match link.state {
         PeerState::Joining => "joining",
         PeerState::Linked => "linked",
@@ -189,16 +272,16 @@ fn link_row(link: &Link) -> Row<'static> {
         .saturating_add(link.left_out)
         .saturating_add(link.given_up);
     Row::new([
-        link.host.clone(),
+        end_of(&link.host, host),
         state.to_owned(),
         link.lanes.to_string(),
         number(link.messages_out_per_s),
-        units::bytes(link.bytes_out_per_s as u64),
+        size(link.bytes_out_per_s as u64, width),
         number(link.messages_in_per_s),
-        units::bytes(link.bytes_in_per_s as u64),
+        size(link.bytes_in_per_s as u64, width),
         stage("wire"),
         stage("total"),
-        lost.to_string(),
+        count(lost),
     ])
 }
 
@@ -209,7 +292,7 @@ fn times(times: Option<Times>) -> String {
 fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
     let rows = report.pools.iter().take(MOST).map(|pool| {
         Row::new([
-            pool.domain.clone(),
+            domain(&pool.domain, WIDE),
             pool.access.clone(),
             units::bytes(pool.leased_bytes),
             units::bytes(pool.allocated_bytes),
@@ -344,6 +427,76 @@ mod tests {
         assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));
         assert!(line(&screen, "4711").contains("camera"));
         assert!(line(&screen, "q quit").contains("reverse"));
+    }
+
+    /// Eighty columns cut the last columns of topics and links off, and warnings before what they advise.
+    #[test]
+    fn eighty_columns_lose_nothing() {
+        let mut report = report();
+        let topic = &mut report.topics[0];
+        topic.topic = "a-very-long-prefix-of-a-robot/camera/left/image".to_owned();
+        topic.domain = Some("cuda:GPU-12345678-9abc-def0-1234-56789abcdef0".to_owned());
+        (topic.messages_per_s, topic.bytes_per_s) = (123_456.0, 9.9e9);
+        (topic.publishers, topic.remote_subscribers) = (16, 40);
+        (topic.missed, topic.kept, topic.held) = (2_500_000_000, 16, 8);
+        report.links[0].host = "warehouse-robot-2".to_owned();
+        (
+            report.links[0].missed,
+            report.links[0].left_out,
+            report.links[0].given_up,
+        ) = (99_999, 0, 0);
+        let warning = "install rgaps-links beside rgapsd, or set RGAPS_LINKS_PROGRAM to its path, then 'rgaps down' \
+                       and 'rgaps up': the program was not found";
+        report.daemon.warnings = vec![warning.to_owned()];
+        let screen = screen(80, 24, &View::default(), &report);
+        for head in [
+            "TOPIC", "DOMAIN", "PUB", "SUB", "MSG/S", "B/S", "LOST", "KEPT", "HELD",
+        ] {
+            assert!(
+                line(&screen, "TOPIC").contains(head),
+                "{head}:\n{}",
+                screen.join("\n")
+            );
+        }
+        let topic = line(&screen, "left/image");
+        for part in [
+            "\u{2026}",
+            "cuda:1234",
+            "16",
+            "2+40",
+            "123k",
+            "9.2G",
+            "2.5G",
+            " 16",
+            " 8",
+        ] {
+            assert!(topic.contains(part), "{part}: {topic}");
+        }
+        let heads = line(&screen, "HOST");
+        for head in [
+            "STATE",
+            "LN",
+            "OUT/S",
+            "IN/S",
+            "WIRE50/99",
+            "ALL 50/99",
+            "LOST",
+        ] {
+            assert!(heads.contains(head), "{head}: {heads}");
+        }
+        let link = line(&screen, "linked");
+        for part in ["robot-2", "30.0", "1.0M", "80us/1.5ms", "99999"] {
+            assert!(link.contains(part), "{part}: {link}");
+        }
+        assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));
+        let all = screen
+            .iter()
+            .map(|line| line.trim_end())
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(all.contains("then 'rgaps down' and 'rgaps up'"), "{all}");
+        assert!(all.contains("40 topics, every 1.0 s"), "{all}");
+        assert!(line(&screen, "q quit").contains("arrows"));
     }
 
     #[test]

@@ -1,16 +1,23 @@
 //! `topic echo`.
 
+use super::absent;
+use super::content::{Content, Part};
+use super::header::{header_json, header_line, hex};
 use super::message::{reader, Messages, Next};
-use crate::args::{Common, Echo, Format};
+use super::save::Save;
+use super::thumbnail::{self, Style};
+use crate::args::{Common, Echo, Format, Thumbnail};
+use crate::array::{summary, Number, Summary};
+use crate::exit::Usage;
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{session, units};
-use anyhow::Context;
-use rgaps::{Sample, SubscriberQos};
+use ratatui::crossterm::terminal;
+use rgaps::{Sample, SubscriberQos, Tensor};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, Write};
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
 
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -28,34 +35,108 @@ struct Message<'a> {
     bytes: u64,
     domain: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tensor: Option<Tensor>,
+    header: Option<serde_json::Value>,
+    /// In hex, where it is no header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attachment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor: Option<Shape>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numbers: Option<Numbers>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<Array>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
     /// Whether text or hex show less than all bytes.
     truncated: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    saved: Vec<String>,
+    /// Lines for people.
+    #[serde(skip)]
+    lines: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Tensor {
+struct Shape {
     dtype: String,
     shape: Vec<u64>,
     strides: Vec<i64>,
 }
 
+/// A part of a message.
+#[derive(Serialize)]
+struct Array {
+    name: String,
+    tensor: Shape,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numbers: Option<Numbers>,
+}
+
+#[derive(Serialize)]
+struct Numbers {
+    count: u64,
+    min: serde_json::Value,
+    max: serde_json::Value,
+    mean: Option<f64>,
+    nan: u64,
+    first: Vec<serde_json::Value>,
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape)
+    }
+}
+
+impl From<&Tensor> for Shape {
+    fn from(tensor: &Tensor) -> Self {
+        let dims = usize::from(tensor.ndim);
+        Shape {
+            dtype: tensor.dtype.to_string(),
+            shape: tensor.shape[..dims].to_vec(),
+            strides: tensor.strides[..dims].to_vec(),
+        }
+    }
+}
+
+impl From<&Summary> for Numbers {
+    fn from(summary: &Summary) -> Self {
+        let number = |number: Option<Number>| number.map_or(serde_json::Value::Null, to_json);
+        Numbers {
+            count: summary.count,
+            min: number(summary.min),
+            max: number(summary.max),
+            mean: summary.mean,
+            nan: summary.nan,
+            first: summary.first.iter().copied().map(to_json).collect(),
+        }
+    }
+}
+
+fn to_json(number: Number) -> serde_json::Value {
+    match number {
+        Number::Int(int) => match i64::try_from(int) {
+            Ok(int) => json!(int),
+            Err(_) => json!(int as u64),
+        },
+        Number::Float(float) => json!(float),
+        Number::Complex(re, im) => json!([re, im]),
+    }
+}
+
 pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result<()> {
     let stop = Stop::install()?;
-    let mut file = match &echo.output {
-        Some(path) => Some(
-            File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .with_context(|| format!("'{}' cannot be written", path.display()))?,
-        ),
-        None => None,
-    };
+    let mut save = echo.save.as_deref().map(Save::new).transpose()?;
+    let mut left = echo.count.unwrap_or(u64::MAX);
+    if save.as_ref().is_some_and(|save| !save.is_numbered()) {
+        if echo.count.is_some_and(|count| count > 1) {
+            let text = "--save with --count above 1: write {sequence} or %d in the file name";
+            return Err(Usage(text.to_owned()).into());
+        }
+        left = left.min(1);
+    }
     let node = session::join(common)?;
     let qos = SubscriberQos {
         reliable: echo.reliable,
@@ -66,27 +147,34 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         .type_name(&echo.type_name)
         .qos(qos)
         .create()?;
+    absent::warn(&node, subscriber.topic())?;
     let mut messages = Messages::new(&subscriber, &stop, echo.timeout);
-    let mut left = echo.count.unwrap_or(u64::MAX);
     while left > 0 {
         let Next::Message(sample) = messages.next(None)? else {
             break;
         };
         left -= 1;
-        match (&mut file, echo.format) {
-            (Some(file), _) => {
-                copy_out(&sample, |bytes| Ok(file.write_all(bytes)?))?;
-                show(subscriber.topic(), &sample, Format::Summary, 0, output)?;
-            }
-            (None, Format::Raw) => copy_out(&sample, |bytes| output.raw(bytes))?,
-            (None, format) => show(
-                subscriber.topic(),
-                &sample,
-                format,
-                echo.max_bytes.0,
-                output,
-            )?,
+        if echo.format == Format::Raw && save.is_none() {
+            copy_out(&sample, |bytes| output.raw(bytes))?;
+            continue;
         }
+        let mut message = describe(subscriber.topic(), &sample);
+        match &mut save {
+            Some(save) => {
+                let files = save.save(&sample, &Content::read(&sample)?)?;
+                message.saved = files
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect();
+                message.lines = message
+                    .saved
+                    .iter()
+                    .map(|file| format!("  saved {file}"))
+                    .collect();
+            }
+            None => show(&sample, echo, &mut message)?,
+        }
+        output.put(&message, |to| write_text(&message, to))?;
     }
     Ok(())
 }
@@ -111,51 +199,150 @@ fn read(sample: &Sample, at: u64, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn show(
-    topic: &str,
-    sample: &Sample,
-    format: Format,
-    max_bytes: u64,
-    output: &mut Output,
-) -> anyhow::Result<()> {
-    let delay_ns = monotonic_ns().saturating_sub(sample.publish_ns());
-    let shown = match format {
-        Format::Summary | Format::Raw => Vec::new(),
-        _ => read(sample, 0, max_bytes)?,
+/// All but the message's bytes.
+fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
+    // A message from before this host's start has a time before that of its clock.
+    let delay_ns = monotonic_ns().wrapping_sub(sample.publish_ns()) as i64;
+    let header = match sample.header() {
+        Ok(header) => header,
+        Err(error) => {
+            eprintln!(
+                "rgaps: message {} of topic '{topic}': {error}",
+                sample.sequence()
+            );
+            None
+        }
     };
-    let truncated = format != Format::Summary && (shown.len() as u64) < sample.len();
-    let as_text = match format {
-        Format::Text => true,
-        Format::Auto => is_text(&shown, truncated),
-        _ => false,
-    };
-    let as_hex = !as_text && format != Format::Summary;
-    let message = Message {
+    let attachment = sample.attachment().filter(|_| header.is_none());
+    let mut lines = Vec::new();
+    lines.extend(header.as_ref().map(header_line));
+    lines.extend(
+        attachment.map(|bytes| format!("  attachment: {}", hex(&bytes[..bytes.len().min(64)]))),
+    );
+    Message {
         topic,
         sequence: sample.sequence(),
         publisher: sample.publisher_slot(),
         publisher_id: format!("{:016x}", sample.publisher_id()),
         publish_ns: sample.publish_ns(),
-        delay_us: delay_ns as f64 / 1e3,
+        delay_us: delay_ns.max(0) as f64 / 1e3,
         missed: sample.missed(),
         tag: sample.tag(),
         bytes: sample.len(),
         domain: sample.domain().to_string(),
-        tensor: sample.tensor().map(tensor),
-        text: as_text.then(|| String::from_utf8_lossy(&shown).into_owned()),
-        hex: as_hex.then(|| shown.iter().map(|byte| format!("{byte:02x}")).collect()),
-        truncated,
-    };
-    output.put(&message, |to| write_text(&message, &shown, to))
+        header: header.as_ref().map(header_json),
+        attachment: attachment.map(hex),
+        tensor: sample.tensor().map(Shape::from),
+        numbers: None,
+        parts: Vec::new(),
+        text: None,
+        hex: None,
+        truncated: false,
+        saved: Vec::new(),
+        lines,
+    }
 }
 
-fn tensor(tensor: &rgaps::Tensor) -> Tensor {
-    let dims = usize::from(tensor.ndim);
-    Tensor {
-        dtype: tensor.dtype.to_string(),
-        shape: tensor.shape[..dims].to_vec(),
-        strides: tensor.strides[..dims].to_vec(),
+/// Adds the message's bytes in the format that was asked for.
+fn show(sample: &Sample, echo: &Echo, message: &mut Message<'_>) -> anyhow::Result<()> {
+    if echo.format == Format::Summary {
+        return Ok(());
     }
+    let is_typed = sample.tensor().is_some() || !sample.parts()?.is_empty();
+    if echo.format == Format::Numbers || echo.format == Format::Auto && is_typed {
+        let content = Content::read(sample)?;
+        for part in &content.parts {
+            show_part(part, echo, message)?;
+        }
+        return Ok(());
+    }
+    let shown = read(sample, 0, echo.max_bytes.0)?;
+    message.truncated = (shown.len() as u64) < sample.len();
+    let as_text = match echo.format {
+        Format::Text => true,
+        Format::Auto => is_text(&shown, message.truncated),
+        _ => false,
+    };
+    if as_text {
+        message.text = Some(String::from_utf8_lossy(&shown).into_owned());
+        return Ok(());
+    }
+    message.hex = Some(hex(&shown));
+    let lines = shown.chunks(16).enumerate();
+    message
+        .lines
+        .extend(lines.map(|(line, bytes)| hex_line(line * 16, bytes)));
+    message
+        .lines
+        .extend(message.truncated.then(|| "...".to_owned()));
+    Ok(())
+}
+
+/// Adds figures of an array, and a small picture where it is one.
+fn show_part(part: &Part<'_>, echo: &Echo, message: &mut Message<'_>) -> anyhow::Result<()> {
+    let array = part.as_array()?;
+    let found = summary(&array, echo.values as usize);
+    let name = part.name.as_ref().map_or_else(String::new, |name| {
+        format!("{name}: {}, ", Shape::from(&array.tensor))
+    });
+    let line = match &found {
+        Some(found) => figures(found),
+        None => {
+            let bytes = &array.bytes[..array.bytes.len().min(echo.values as usize)];
+            format!("bytes {}", hex(bytes))
+        }
+    };
+    message.lines.push(format!("  {name}{line}"));
+    if let Some((style, columns)) = style(echo.thumbnail) {
+        let drawn = thumbnail::draw(&array, style, columns).unwrap_or_default();
+        message.lines.extend(drawn.lines().map(str::to_owned));
+    }
+    let numbers = found.as_ref().map(Numbers::from);
+    match &part.name {
+        None => message.numbers = numbers,
+        Some(name) => message.parts.push(Array {
+            name: name.clone(),
+            tensor: Shape::from(&array.tensor),
+            numbers,
+        }),
+    }
+    Ok(())
+}
+
+/// `min 0, max 255, mean 117.3, first 1 2 3 ...`.
+fn figures(summary: &Summary) -> String {
+    let mut text = String::new();
+    if let (Some(min), Some(max), Some(mean)) = (summary.min, summary.max, summary.mean) {
+        text = format!("min {min}, max {max}, mean {}, ", crate::array::short(mean));
+    }
+    if summary.nan > 0 {
+        text += &format!("{} NaN, ", summary.nan);
+    }
+    let first: Vec<String> = summary.first.iter().map(Number::to_string).collect();
+    text += &format!("first {}", first.join(" "));
+    if (summary.first.len() as u64) < summary.count {
+        text += " ...";
+    }
+    text
+}
+
+/// How to draw pictures here, and how wide. None: not at all.
+fn style(wanted: Thumbnail) -> Option<(Style, u16)> {
+    let columns = terminal::size().map_or(80, |(columns, _)| columns);
+    let style = match wanted {
+        Thumbnail::None => return None,
+        Thumbnail::Color => Style::Color,
+        Thumbnail::Grey => Style::Grey,
+        Thumbnail::Auto if !io::stdout().is_terminal() => return None,
+        Thumbnail::Auto => {
+            let depth = std::env::var("COLORTERM").unwrap_or_default();
+            match depth.as_str() {
+                "truecolor" | "24bit" => Style::Color,
+                _ => Style::Grey,
+            }
+        }
+    };
+    Some((style, columns))
 }
 
 /// Whether the bytes can be shown as they are: UTF-8 (which may be cut off inside a character)
@@ -173,11 +360,18 @@ fn is_text(bytes: &[u8], truncated: bool) -> bool {
         .any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))
 }
 
-fn write_text(message: &Message<'_>, shown: &[u8], to: &mut dyn Write) -> io::Result<()> {
+fn write_text(message: &Message<'_>, to: &mut dyn Write) -> io::Result<()> {
     if message.missed > 0 {
-        writeln!(to, "--- {} messages missed ---", message.missed)?;
+        writeln!(
+            to,
+            "--- {} missed ---",
+            units::counted(message.missed, "message")
+        )?;
     }
     if let Some(text) = &message.text {
+        for line in &message.lines {
+            writeln!(to, "{line}")?;
+        }
         write!(to, "{text}")?;
         if message.truncated {
             write!(to, " ... ({} in all)", units::bytes(message.bytes))?;
@@ -187,26 +381,25 @@ fn write_text(message: &Message<'_>, shown: &[u8], to: &mut dyn Write) -> io::Re
         }
         return Ok(());
     }
-    let shape = match &message.tensor {
-        Some(tensor) => format!(", {}{:?}", tensor.dtype, tensor.shape),
-        None => String::new(),
+    let tensor = message
+        .tensor
+        .as_ref()
+        .map_or_else(String::new, |shape| format!("{shape}, "));
+    let tag = match message.tag {
+        0 => String::new(),
+        tag => format!(", tag {tag}"),
     };
     writeln!(
         to,
-        "publisher {} message {}: {} in {}{shape}, {:.1} us",
-        message.publisher,
+        "message {} of publisher {}: {tensor}{} in {}, {:.1} us after publish{tag}",
         message.sequence,
+        message.publisher,
         units::bytes(message.bytes),
         message.domain,
         message.delay_us
     )?;
-    if message.hex.is_some() {
-        for (line, bytes) in shown.chunks(16).enumerate() {
-            writeln!(to, "{}", hex_line(line * 16, bytes))?;
-        }
-        if message.truncated {
-            writeln!(to, "...")?;
-        }
+    for line in &message.lines {
+        writeln!(to, "{line}")?;
     }
     Ok(())
 }

@@ -1,15 +1,24 @@
 //! `topic` and its commands.
 
+mod absent;
+mod content;
+mod describe;
 mod echo;
 mod forget;
+mod header;
 mod listing;
 mod message;
 mod publish;
 mod rates;
+mod save;
+mod thumbnail;
+mod window;
+
+pub use describe::{meta, shape, Shape};
 
 use crate::args::{Common, Topic};
 use crate::output::Output;
-use rates::Rate;
+use window::Rate;
 
 pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Result<()> {
     match command {

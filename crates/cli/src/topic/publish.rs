@@ -1,12 +1,14 @@
 //! `topic pub`.
 
+use super::describe::Description;
 use crate::args::{Common, Publish};
 use crate::exit::{NotInTime, Unmatched, Usage};
+use crate::files;
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{domain, session, units};
 use anyhow::Context;
-use rgaps::{History, Publisher, PublisherQos};
+use rgaps::{History, Loan, Publisher, PublisherQos};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
 const SLICE: Duration = Duration::from_millis(50);
-/// Bytes that are made up at a time.
+/// Bytes that are generated at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Serialize)]
@@ -31,19 +33,26 @@ enum Messages {
     Same(Vec<u8>),
     /// One per line, without its end.
     Lines(Box<dyn BufRead>),
-    /// Made up, different every time.
-    MadeUp(u64),
+    /// Generated, different every time.
+    Generated(u64),
 }
 
 pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyhow::Result<()> {
     let stop = Stop::install()?;
-    let mut messages = open(publish)?;
+    let mut description = Description::new(publish)?;
+    let mut messages = open(publish, &mut description)?;
+    if let Messages::Same(bytes) = &messages {
+        description.check(bytes.len() as u64)?;
+    }
+    if let Messages::Generated(bytes) = &messages {
+        description.check(*bytes)?;
+    }
     let mut left = match (publish.count, publish.rate, &messages) {
         (Some(count), _, _) => count,
-        (None, None, Messages::Same(_) | Messages::MadeUp(_)) => 1,
+        (None, None, Messages::Same(_) | Messages::Generated(_)) => 1,
         _ => u64::MAX,
     };
-    let publisher = create(common, publish)?;
+    let publisher = create(common, publish, &description)?;
     wait_for_subscribers(&publisher, publish, &stop)?;
     let begun = Instant::now();
     let mut report = Report {
@@ -53,7 +62,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         seconds: 0.0,
     };
     while left > 0 && !stop.is_set() {
-        let Some(bytes) = send(&publisher, &mut messages, report.messages)? else {
+        let Some(bytes) = send(&publisher, &mut messages, &description, report.messages)? else {
             break;
         };
         report.messages += 1;
@@ -69,11 +78,8 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     let unmatched = unmatched(&publisher)?;
     output.put(&report, |to| {
         let bytes = units::bytes(report.bytes);
-        writeln!(
-            to,
-            "{} messages, {bytes} in {:.3} s",
-            report.messages, report.seconds
-        )
+        let messages = units::counted(report.messages, "message");
+        writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)
     })?;
     match unmatched {
         Some(unmatched) => Err(unmatched.into()),
@@ -103,13 +109,24 @@ fn unmatched(publisher: &Publisher) -> anyhow::Result<Option<Unmatched>> {
     Ok(Some(Unmatched(text)))
 }
 
-fn open(publish: &Publish) -> anyhow::Result<Messages> {
+/// Opens what is to be published, and takes from a file what its array is.
+fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Messages> {
     let source = &publish.source;
     if let Some(text) = &source.text {
         return Ok(Messages::Same(text.clone().into_bytes()));
     }
     if let Some(size) = source.size {
-        return Ok(Messages::MadeUp(size.0));
+        return Ok(Messages::Generated(size.0));
+    }
+    if let Some(path) = source
+        .file
+        .as_ref()
+        .filter(|_| !publish.lines && !publish.raw)
+    {
+        if let Some(array) = files::load(path)? {
+            description.take(&array.tensor)?;
+            return Ok(Messages::Same(array.bytes.into_owned()));
+        }
     }
     let (mut input, name): (Box<dyn BufRead>, String) = match &source.file {
         Some(path) => {
@@ -132,7 +149,11 @@ fn open(publish: &Publish) -> anyhow::Result<Messages> {
     Ok(Messages::Same(bytes))
 }
 
-fn create(common: &Common, publish: &Publish) -> anyhow::Result<Publisher> {
+fn create(
+    common: &Common,
+    publish: &Publish,
+    description: &Description,
+) -> anyhow::Result<Publisher> {
     let domain = publish.domain.as_deref().map(domain::parse).transpose()?;
     if publish.keep_last == 0 {
         return Err(Usage("--keep-last must be at least 1".to_owned()).into());
@@ -146,9 +167,13 @@ fn create(common: &Common, publish: &Publish) -> anyhow::Result<Publisher> {
         ..PublisherQos::default()
     };
     let node = session::join(common)?;
+    let type_name = match publish.type_name.as_str() {
+        "" => description.type_name(),
+        name => name.to_owned(),
+    };
     let mut builder = node
         .publisher(&publish.topic)
-        .type_name(&publish.type_name)
+        .type_name(&type_name)
         .qos(qos);
     if let Some(path) = publish.require {
         builder = builder.require(path);
@@ -182,17 +207,20 @@ fn wait_for_subscribers(
     Ok(())
 }
 
-/// Publishes the next message; gives its size, or none when there is no other.
+/// Publishes the next message. Returns its size, or none when there is no other.
 fn send(
     publisher: &Publisher,
     messages: &mut Messages,
+    description: &Description,
     number: u64,
 ) -> anyhow::Result<Option<u64>> {
-    match messages {
-        Messages::Same(bytes) => {
-            publisher.put(bytes)?;
-            Ok(Some(bytes.len() as u64))
-        }
+    let whole = |bytes: &[u8]| -> anyhow::Result<Loan> {
+        let mut loan = publisher.loan(bytes.len() as u64)?;
+        loan.write(0, bytes)?;
+        Ok(loan)
+    };
+    let mut loan = match messages {
+        Messages::Same(bytes) => whole(bytes)?,
         Messages::Lines(input) => {
             let mut line = Vec::new();
             if input
@@ -205,25 +233,28 @@ fn send(
             if line.last() == Some(&b'\n') {
                 line.pop();
             }
-            publisher.put(&line)?;
-            Ok(Some(line.len() as u64))
+            description.check(line.len() as u64)?;
+            whole(&line)?
         }
-        Messages::MadeUp(bytes) => {
+        Messages::Generated(bytes) => {
             let mut loan = publisher.loan(*bytes)?;
             let mut at = 0;
             while at < *bytes {
                 let length = (*bytes - at).min(CHUNK_BYTES as u64);
-                loan.write(at, &made_up(number, at, length as usize))?;
+                loan.write(at, &generated(number, at, length as usize))?;
                 at += length;
             }
-            loan.publish().map_err(|unpublished| unpublished.error)?;
-            Ok(Some(*bytes))
+            loan
         }
-    }
+    };
+    description.describe(&mut loan)?;
+    let bytes = loan.len();
+    loan.publish().map_err(|unpublished| unpublished.error)?;
+    Ok(Some(bytes))
 }
 
 /// The message's number in eight bytes, then bytes that count up from it.
-fn made_up(number: u64, at: u64, length: usize) -> Vec<u8> {
+fn generated(number: u64, at: u64, length: usize) -> Vec<u8> {
     let head = number.to_le_bytes();
     let byte = |i: u64| match head.get(i as usize) {
         Some(byte) => *byte,
@@ -247,10 +278,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn made_up_messages_differ_and_fit_together() {
-        let whole = made_up(7, 0, 64);
-        assert_eq!([made_up(7, 0, 20), made_up(7, 20, 44)].concat(), whole);
+    fn generated_messages_differ_and_fit_together() {
+        let whole = generated(7, 0, 64);
+        assert_eq!([generated(7, 0, 20), generated(7, 20, 44)].concat(), whole);
         assert_eq!(whole[..8], 7u64.to_le_bytes());
-        assert_ne!(made_up(8, 0, 64), whole);
+        assert_ne!(generated(8, 0, 64), whole);
     }
 }

@@ -1,38 +1,26 @@
-//! `topic hz`, `topic bw` and `topic delay`: figures over a window of the last messages.
+//! `topic hz`, `topic bw` and `topic delay`: figures of several topics, each over a window of its last messages.
 
-use super::message::{reader, Messages, Next};
+use super::absent;
+use super::message::reader;
+use super::window::{Figures, Rate, Window};
 use crate::args::{Common, Watch};
-use crate::output::Output;
+use crate::exit::NotInTime;
+use crate::output::{table, Output};
 use crate::stop::Stop;
 use crate::{session, units};
-use rgaps::Sample;
+use rgaps::{Node, RecvError, Subscriber, Token, WaitSet};
+use rgaps_session::{bare_topic_name, pattern_matches};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
-use std::collections::VecDeque;
-use std::io::{self, Write};
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-/// What is measured.
-#[derive(Clone, Copy)]
-pub enum Rate {
-    Hz,
-    Bandwidth,
-    Delay,
-}
-
-/// What is remembered of a message.
-#[derive(Clone, Copy)]
-struct Arrival {
-    at_ns: u64,
-    bytes: u64,
-    delay_ns: u64,
-}
-
-#[derive(Default)]
-struct Window {
-    arrivals: VecDeque<Arrival>,
-    messages: u64,
-}
+/// How long a signal may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+/// How often topics are looked for that match a pattern.
+const DISCOVERY: Duration = Duration::from_millis(250);
+/// Messages that are taken of a topic before the others have their turn.
+const BURST: u32 = 256;
 
 /// A report. Fields that are not asked for are left out; those that cannot be known yet are null.
 #[derive(Serialize)]
@@ -41,32 +29,30 @@ struct Report<'a> {
     messages: u64,
     missed: u64,
     window: usize,
+    /// Since the last message.
+    last_ms: Option<f64>,
     #[serde(flatten)]
     figures: Figures,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Figures {
-    Hz {
-        rate_hz: Option<f64>,
-        interval_min_ms: Option<f64>,
-        interval_mean_ms: Option<f64>,
-        interval_max_ms: Option<f64>,
-        interval_stddev_ms: Option<f64>,
-    },
-    Bandwidth {
-        bytes_per_s: Option<f64>,
-        bytes_min: Option<u64>,
-        bytes_mean: Option<f64>,
-        bytes_max: Option<u64>,
-    },
-    Delay {
-        min_us: Option<f64>,
-        p50_us: Option<f64>,
-        p99_us: Option<f64>,
-        max_us: Option<f64>,
-    },
+struct Watched {
+    subscriber: Subscriber,
+    token: Token,
+    window: Window,
+}
+
+/// The topics that are watched now.
+struct Topics<'a> {
+    node: Node,
+    watch: &'a Watch,
+    patterns: Vec<&'a str>,
+    set: WaitSet,
+    watched: Vec<Watched>,
+    /// Topics that match a pattern and cannot be joined, each reported once.
+    refused: BTreeSet<String>,
+    looked: Option<Instant>,
+    messages: u64,
+    last: Instant,
 }
 
 pub fn watch(
@@ -76,240 +62,284 @@ pub fn watch(
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let stop = Stop::install()?;
-    let node = session::join(common)?;
-    let subscriber = reader(&node, &watch.topic, &watch.place)?.create()?;
-    let mut messages = Messages::new(&subscriber, &stop, watch.timeout);
+    let mut topics = Topics::new(session::join(common)?, watch)?;
     let end = watch.duration.map(|duration| Instant::now() + duration);
-    let mut window = Window::default();
     let mut report_at = Instant::now() + watch.every;
-    let report = |window: &Window, output: &mut Output| {
-        let report = Report {
-            topic: subscriber.topic(),
-            messages: window.messages,
-            missed: subscriber.missed(),
-            window: window.arrivals.len(),
-            figures: window.figures(rate),
-        };
-        output.put(&report, |to| show(&report, to))
-    };
     loop {
-        let due = end.map_or(report_at, |end| end.min(report_at));
-        match messages.next(Some(due))? {
-            Next::Message(sample) => {
-                window.add(&sample, watch.window as usize);
-                if watch.count == Some(window.messages) {
-                    return report(&window, output);
+        let now = Instant::now();
+        let is_done = stop.is_set()
+            || end.is_some_and(|end| now >= end)
+            || watch.count.is_some_and(|count| topics.messages >= count);
+        if is_done || now >= report_at {
+            topics.report(rate, common.json, output)?;
+            if is_done {
+                return Ok(());
+            }
+            report_at = now + watch.every;
+        }
+        topics.look_for_more()?;
+        let until = [Some(report_at), end, Some(now + SLICE)]
+            .into_iter()
+            .flatten()
+            .min();
+        topics.take(until.unwrap_or(now).saturating_duration_since(now))?;
+        topics.check_patience()?;
+    }
+}
+
+impl<'a> Topics<'a> {
+    fn new(node: Node, watch: &'a Watch) -> anyhow::Result<Topics<'a>> {
+        let is_pattern = |topic: &&str| topic.contains(['*', '?']);
+        let named = watch.topics.iter().map(String::as_str);
+        let (patterns, names): (Vec<&str>, Vec<&str>) = named.partition(is_pattern);
+        let mut topics = Topics {
+            set: node.wait_set(),
+            node,
+            watch,
+            patterns,
+            watched: Vec::new(),
+            refused: BTreeSet::new(),
+            looked: None,
+            messages: 0,
+            last: Instant::now(),
+        };
+        for name in names.into_iter().map(bare_topic_name) {
+            if topics
+                .watched
+                .iter()
+                .all(|known| known.subscriber.topic() != name)
+            {
+                topics.join(name)?;
+                absent::warn(&topics.node, name)?;
+            }
+        }
+        Ok(topics)
+    }
+
+    fn join(&mut self, topic: &str) -> anyhow::Result<()> {
+        let subscriber = reader(&self.node, topic, &self.watch.place)?.create()?;
+        let token = self.set.attach(&subscriber)?;
+        let window = Window::default();
+        self.watched.push(Watched {
+            subscriber,
+            token,
+            window,
+        });
+        self.watched
+            .sort_by(|a, b| a.subscriber.topic().cmp(b.subscriber.topic()));
+        Ok(())
+    }
+
+    /// Joins topics that match a pattern and were not there before.
+    fn look_for_more(&mut self) -> anyhow::Result<()> {
+        let is_due = self
+            .looked
+            .is_none_or(|looked| looked.elapsed() >= DISCOVERY);
+        if self.patterns.is_empty() || !is_due {
+            return Ok(());
+        }
+        self.looked = Some(Instant::now());
+        for row in self.node.topics()? {
+            let is_wanted = self
+                .patterns
+                .iter()
+                .any(|pattern| pattern_matches(pattern, &row.name));
+            let is_known = self
+                .watched
+                .iter()
+                .any(|known| known.subscriber.topic() == row.name);
+            if !is_wanted || is_known || self.refused.contains(&row.name) {
+                continue;
+            }
+            if let Err(error) = self.join(&row.name) {
+                eprintln!(
+                    "rgaps: cannot read topic '{}': {}",
+                    row.name,
+                    rgaps_session::explain(error.as_ref())
+                );
+                self.refused.insert(row.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the messages that are there, or that come within this time.
+    fn take(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        if self.watched.is_empty() {
+            std::thread::sleep(timeout);
+            return Ok(());
+        }
+        for token in self.set.wait(timeout)? {
+            let Some(watched) = self
+                .watched
+                .iter_mut()
+                .find(|watched| watched.token == token)
+            else {
+                continue;
+            };
+            for _ in 0..BURST {
+                if self.watch.count.is_some_and(|count| self.messages >= count) {
+                    return Ok(());
+                }
+                match watched.subscriber.try_recv() {
+                    Ok(Some(sample)) => {
+                        watched.window.add(&sample, self.watch.window as usize);
+                        self.messages += 1;
+                        self.last = Instant::now();
+                    }
+                    Ok(None) => break,
+                    Err(RecvError::Untrusted { topic, reason }) => {
+                        eprintln!("rgaps: skipped a message of topic '{topic}': {reason}");
+                    }
+                    Err(error) => return Err(error.into()),
                 }
             }
-            Next::Stopped => return report(&window, output),
-            Next::Due if end.is_some_and(|end| Instant::now() >= end) => {
-                return report(&window, output);
-            }
-            Next::Due => {
-                report(&window, output)?;
-                report_at = Instant::now() + watch.every;
-            }
         }
-    }
-}
-
-impl Window {
-    fn add(&mut self, sample: &Sample, most: usize) {
-        let at_ns = monotonic_ns();
-        if self.arrivals.len() == most {
-            self.arrivals.pop_front();
-        }
-        self.arrivals.push_back(Arrival {
-            at_ns,
-            bytes: sample.len(),
-            delay_ns: at_ns.saturating_sub(sample.publish_ns()),
-        });
-        self.messages += 1;
+        Ok(())
     }
 
-    /// From the first to the last arrival, in seconds; none before there are two.
-    fn span_s(&self) -> Option<f64> {
-        let (first, last) = (self.arrivals.front()?, self.arrivals.back()?);
-        let span_ns = last.at_ns - first.at_ns;
-        (span_ns > 0).then_some(span_ns as f64 / 1e9)
-    }
-
-    fn figures(&self, rate: Rate) -> Figures {
-        match rate {
-            Rate::Hz => self.hz(),
-            Rate::Bandwidth => self.bandwidth(),
-            Rate::Delay => self.delay(),
-        }
-    }
-
-    fn hz(&self) -> Figures {
-        let pairs = self.arrivals.iter().zip(self.arrivals.iter().skip(1));
-        let intervals: Vec<f64> = pairs
-            .map(|(a, b)| (b.at_ns - a.at_ns) as f64 / 1e6)
-            .collect();
-        let mean = mean(&intervals);
-        let variance = mean.map(|mean| {
-            let squares = intervals.iter().map(|ms| (ms - mean).powi(2));
-            squares.sum::<f64>() / intervals.len() as f64
-        });
-        Figures::Hz {
-            rate_hz: self.span_s().map(|span| intervals.len() as f64 / span),
-            interval_min_ms: intervals.iter().copied().reduce(f64::min),
-            interval_mean_ms: mean,
-            interval_max_ms: intervals.iter().copied().reduce(f64::max),
-            interval_stddev_ms: variance.map(f64::sqrt),
-        }
-    }
-
-    fn bandwidth(&self) -> Figures {
-        let sizes = || self.arrivals.iter().map(|arrival| arrival.bytes);
-        // What came with the first arrival came before the span.
-        let within: u64 = sizes().skip(1).sum();
-        let all: Vec<f64> = sizes().map(|bytes| bytes as f64).collect();
-        Figures::Bandwidth {
-            bytes_per_s: self.span_s().map(|span| within as f64 / span),
-            bytes_min: sizes().min(),
-            bytes_mean: mean(&all),
-            bytes_max: sizes().max(),
-        }
-    }
-
-    fn delay(&self) -> Figures {
-        let mut delays: Vec<u64> = self
-            .arrivals
-            .iter()
-            .map(|arrival| arrival.delay_ns)
-            .collect();
-        delays.sort_unstable();
-        let at = |share: f64| {
-            let last = delays.len().checked_sub(1)?;
-            Some(delays[(last as f64 * share).round() as usize] as f64 / 1e3)
+    fn check_patience(&self) -> anyhow::Result<()> {
+        let Some(timeout) = self
+            .watch
+            .timeout
+            .filter(|timeout| self.last.elapsed() >= *timeout)
+        else {
+            return Ok(());
         };
-        Figures::Delay {
-            min_us: at(0.0),
-            p50_us: at(0.5),
-            p99_us: at(0.99),
-            max_us: at(1.0),
-        }
-    }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-fn show(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
-    match &report.figures {
-        _ if report.messages == 0 => write!(to, "no message yet")?,
-        Figures::Hz {
-            rate_hz: Some(hz),
-            interval_min_ms,
-            interval_max_ms,
-            interval_stddev_ms,
-            ..
-        } => write!(
-            to,
-            "{hz:.3} Hz, interval {:.3} to {:.3} ms, standard deviation {:.3} ms",
-            interval_min_ms.unwrap_or(0.0),
-            interval_max_ms.unwrap_or(0.0),
-            interval_stddev_ms.unwrap_or(0.0)
-        )?,
-        Figures::Bandwidth {
-            bytes_per_s: Some(rate),
-            bytes_min,
-            bytes_mean,
-            bytes_max,
-        } => write!(
-            to,
-            "{}/s, messages of {} to {}, mean {}",
-            units::bytes(*rate as u64),
-            units::bytes(bytes_min.unwrap_or(0)),
-            units::bytes(bytes_max.unwrap_or(0)),
-            units::bytes(bytes_mean.unwrap_or(0.0) as u64)
-        )?,
-        Figures::Delay {
-            min_us: Some(min),
-            p50_us: Some(p50),
-            p99_us: Some(p99),
-            max_us: Some(max),
-        } => {
-            write!(
-                to,
-                "delay p50 {p50:.1}, p99 {p99:.1}, {min:.1} to {max:.1} us"
-            )?;
-        }
-        _ => write!(to, "one message")?,
-    }
-    writeln!(
-        to,
-        "; {} messages, {} missed",
-        report.messages, report.missed
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn window(arrivals: &[(u64, u64, u64)]) -> Window {
-        let arrivals: VecDeque<_> = arrivals
+        let names: Vec<String> = self
+            .watch
+            .topics
             .iter()
-            .map(|&(ms, bytes, delay_ns)| Arrival {
-                at_ns: ms * 1_000_000,
-                bytes,
-                delay_ns,
-            })
+            .map(|topic| format!("'{topic}'"))
             .collect();
-        Window {
-            messages: arrivals.len() as u64,
-            arrivals,
+        let mut text = format!(
+            "no message on {} for {} s",
+            names.join(", "),
+            timeout.as_secs_f64()
+        );
+        for watched in &self.watched {
+            for reason in watched.subscriber.mismatches().unwrap_or_default() {
+                text += &format!(
+                    "; a publisher of '{}' does not match: {reason}",
+                    watched.subscriber.topic()
+                );
+            }
         }
+        Err(NotInTime(text).into())
     }
 
-    #[test]
-    fn figures_of_a_known_window() {
-        let window = window(&[(1000, 10, 1000), (1100, 20, 3000), (1400, 30, 2000)]);
-        let Figures::Hz {
+    /// A table, or a document per topic.
+    fn report(&self, rate: Rate, json: bool, output: &mut Output) -> anyhow::Result<()> {
+        let reports: Vec<Report<'_>> = self
+            .watched
+            .iter()
+            .map(|watched| watched.report(rate))
+            .collect();
+        if json {
+            return reports
+                .iter()
+                .try_for_each(|report| output.put(report, |_| Ok(())));
+        }
+        let cells: Vec<_> = reports.iter().map(cells).collect();
+        let several = self.watched.len() != 1 || !self.patterns.is_empty();
+        output.put(&(), |to| {
+            if reports.is_empty() {
+                return writeln!(to, "no topic matches {} yet", self.patterns.join(", "));
+            }
+            table(to, heads(rate), &cells)?;
+            if several {
+                writeln!(to)
+            } else {
+                Ok(())
+            }
+        })
+    }
+}
+
+impl Watched {
+    fn report(&self, rate: Rate) -> Report<'_> {
+        let last = self.window.arrivals.back();
+        Report {
+            topic: self.subscriber.topic(),
+            messages: self.window.messages,
+            missed: self.subscriber.missed(),
+            window: self.window.arrivals.len(),
+            last_ms: last.map(|last| (monotonic_ns() - last.at_ns) as f64 / 1e6),
+            figures: self.window.figures(rate),
+        }
+    }
+}
+
+fn heads(rate: Rate) -> &'static [&'static str] {
+    match rate {
+        Rate::Hz => &[
+            "TOPIC",
+            "HZ",
+            "MIN ms",
+            "MAX ms",
+            "STDDEV ms",
+            "MESSAGES",
+            "MISSED",
+            "LAST",
+        ],
+        Rate::Bandwidth => &[
+            "TOPIC", "BYTES/s", "SMALLEST", "MEAN", "LARGEST", "MESSAGES", "MISSED", "LAST",
+        ],
+        Rate::Delay => &[
+            "TOPIC", "p50 us", "p99 us", "MIN us", "MAX us", "MESSAGES", "MISSED", "LAST",
+        ],
+    }
+}
+
+fn cells(report: &Report<'_>) -> Vec<String> {
+    let number = |value: &Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), units::bytes);
+    let mut cells = vec![report.topic.to_owned()];
+    cells.extend(match &report.figures {
+        Figures::Hz {
             rate_hz,
             interval_min_ms,
             interval_max_ms,
             interval_stddev_ms,
             ..
-        } = window.hz()
-        else {
-            panic!()
-        };
-        assert_eq!((rate_hz, interval_min_ms), (Some(5.0), Some(100.0)));
-        assert_eq!(
-            (interval_max_ms, interval_stddev_ms),
-            (Some(300.0), Some(100.0))
-        );
-        let Figures::Bandwidth {
+        } => [
+            number(rate_hz, 2),
+            number(interval_min_ms, 2),
+            number(interval_max_ms, 2),
+            number(interval_stddev_ms, 2),
+        ],
+        Figures::Bandwidth {
             bytes_per_s,
+            bytes_min,
             bytes_mean,
-            ..
-        } = window.bandwidth()
-        else {
-            panic!()
-        };
-        assert_eq!((bytes_per_s, bytes_mean), (Some(125.0), Some(20.0)));
-        let Figures::Delay { p50_us, max_us, .. } = window.delay() else {
-            panic!()
-        };
-        assert_eq!((p50_us, max_us), (Some(2.0), Some(3.0)));
-    }
-
-    #[test]
-    fn too_few_messages_have_no_rate() {
-        for few in [window(&[]), window(&[(5, 7, 9)])] {
-            assert!(matches!(few.hz(), Figures::Hz { rate_hz: None, .. }));
-            assert!(matches!(
-                few.bandwidth(),
-                Figures::Bandwidth {
-                    bytes_per_s: None,
-                    ..
-                }
-            ));
-        }
-    }
+            bytes_max,
+        } => [
+            size(bytes_per_s.map(|rate| rate as u64)),
+            size(*bytes_min),
+            size(bytes_mean.map(|mean| mean as u64)),
+            size(*bytes_max),
+        ],
+        Figures::Delay {
+            min_us,
+            p50_us,
+            p99_us,
+            max_us,
+        } => [
+            number(p50_us, 1),
+            number(p99_us, 1),
+            number(min_us, 1),
+            number(max_us, 1),
+        ],
+    });
+    cells.push(report.messages.to_string());
+    cells.push(report.missed.to_string());
+    let ago = |ms: f64| format!("{} ago", units::micros(ms * 1e3));
+    cells.push(
+        report
+            .last_ms
+            .map_or_else(|| "no message yet".to_owned(), ago),
+    );
+    cells
 }

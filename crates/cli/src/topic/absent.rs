@@ -1,0 +1,67 @@
+//! A word about topics that nobody has: often the name is wrong.
+
+use rgaps::{Node, TopicRow};
+
+/// Names that are listed at most.
+const NAMES_MAX: usize = 10;
+/// How like a name has to be to be meant.
+const LIKENESS_MIN: f64 = 0.8;
+
+/// Says on standard error that a subscriber of this process waits for a topic that nobody else has.
+pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
+    let topics = node.topics()?;
+    let alone = |row: &TopicRow| row.publishers + row.orphans == 0 && row.subscribers <= 1;
+    if !topics.iter().any(|row| row.name == topic && !alone(row)) {
+        let known = topics
+            .iter()
+            .filter(|row| row.name != topic && row.publishers + row.orphans > 0);
+        let known: Vec<&str> = known.map(|row| row.name.as_str()).collect();
+        eprintln!("rgaps: {}", notice(topic, &known));
+    }
+    Ok(())
+}
+
+fn notice(topic: &str, known: &[&str]) -> String {
+    let mut text =
+        format!("topic '{topic}' has no publisher and no other member on this host; waiting.");
+    match known {
+        [] => text += " No topic has a publisher yet.",
+        _ => {
+            let listed: Vec<String> = known
+                .iter()
+                .take(NAMES_MAX)
+                .map(|name| format!("'{name}'"))
+                .collect();
+            text += &format!(" Known topics: {}", listed.join(", "));
+            match known.len().saturating_sub(NAMES_MAX) {
+                0 => text += ".",
+                more => text += &format!(" and {more} more (rgaps topic list)."),
+            }
+        }
+    }
+    let likeness = |name: &&&str| strsim::jaro_winkler(topic, name);
+    let nearest = known
+        .iter()
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    if let Some(name) = nearest.filter(|name| likeness(name) >= LIKENESS_MIN) {
+        text += &format!(" Did you mean '{name}'?");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_offered_and_others_are_not() {
+        let text = notice("camera/lefd", &["camera/left", "lidar/points"]);
+        assert!(text.ends_with("Did you mean 'camera/left'?"), "{text}");
+        assert!(text.contains("'lidar/points'."), "{text}");
+        assert!(!notice("imu", &["lidar/points"]).contains("mean"));
+        assert!(notice("imu", &[]).contains("No topic has a publisher"));
+        let many: Vec<String> = (0..25).map(|at| format!("t{at}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(notice("x", &many).contains("and 15 more"));
+    }
+}
