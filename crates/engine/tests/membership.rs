@@ -230,15 +230,16 @@ fn leases_grow_the_pool_and_come_back() {
     };
     assert_eq!((*id, bytes.len(), fds.len()), (b.id, 1, 1));
     // Over the edge of a segment, and larger than one.
-    let second = world.lease(&b, &pb, 20);
+    let larger = SEGMENT_GRANULES + 2;
+    let second = world.lease(&b, &pb, larger);
     assert_eq!(
         (second.offset, second.bytes),
-        (3 * GRANULE_BYTES, 20 * GRANULE_BYTES)
+        (3 * GRANULE_BYTES, larger * GRANULE_BYTES)
     );
     let full = Request::Lease {
         publisher: pa.member,
         pool: 0,
-        bytes: (POOL_GRANULES - 22) * GRANULE_BYTES,
+        bytes: (POOL_GRANULES - larger - 2) * GRANULE_BYTES,
     };
     assert_eq!(world.refused(&a, full), RefusalCode::PoolFull);
     for bytes in [u64::MAX, POOL_GRANULES * GRANULE_BYTES + 1] {
@@ -249,7 +250,7 @@ fn leases_grow_the_pool_and_come_back() {
         };
         assert_eq!(world.refused(&a, huge), RefusalCode::PoolFull);
     }
-    let rest = world.lease(&a, &pa, POOL_GRANULES - 23);
+    let rest = world.lease(&a, &pa, POOL_GRANULES - larger - 3);
     assert_eq!(world.leased_granules(&a), POOL_GRANULES);
     world
         .ask(

@@ -271,6 +271,61 @@ fn segments_that_nobody_had_are_given_up() {
     );
 }
 
+/// Small leases of many publishers, side by side and full of holes: a successor knows each granule.
+#[test]
+fn small_leases_side_by_side_are_all_taken_over() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let seats: Vec<Seat> = (0..7)
+        .map(|at| world.join(&mut a, &format!("t{at}"), volatile()))
+        .collect();
+    let zone = seats[0].member.zone;
+    let mut ranges = vec![Vec::new(); seats.len()];
+    for round in 0..3 {
+        for (at, seat) in seats.iter().enumerate() {
+            ranges[at].push(world.lease(&a, seat, 1 + (at as u64 + round) % 3));
+        }
+    }
+    world.fetch_segments(&mut a, &seats[0], true);
+    // Every second publisher gives the middle of what it has back.
+    let mut holes = Vec::new();
+    for (seat, ranges) in seats.iter().zip(&mut ranges).step_by(2) {
+        let hole = ranges.remove(1);
+        let request = Request::Return {
+            publisher: seat.member,
+            pool: 0,
+            ranges: vec![hole],
+        };
+        world.ask(&a, request).unwrap();
+        holes.push(hole);
+    }
+    let leased = |world: &mut World, a: &Sim| -> Vec<u64> {
+        let infos = (0..seats.len()).map(|at| world.info(a, &format!("t{at}")));
+        infos.map(|info| info.publishers[0].leased_bytes).collect()
+    };
+    let before = leased(&mut world, &a);
+    for _ in 0..2 {
+        world.restart();
+        let claims = seats.iter().map(|seat| seat.member);
+        let claims: Vec<_> = claims.zip(ranges.iter().cloned()).collect();
+        world.hand_back_all(&mut a, zone, &claims);
+        assert_eq!(leased(&mut world, &a), before);
+    }
+    // The holes are free, and nothing else below the end is.
+    holes.sort_unstable_by_key(|hole| hole.offset);
+    for hole in holes {
+        let granules = hole.bytes / GRANULE_BYTES;
+        assert_eq!(world.lease(&a, &seats[1], granules), hole);
+    }
+    let end = ranges
+        .iter()
+        .flatten()
+        .map(|range| range.offset + range.bytes)
+        .max();
+    let free = POOL_GRANULES - end.unwrap() / GRANULE_BYTES;
+    assert_eq!(Some(world.lease(&a, &seats[1], free).offset), end);
+}
+
 #[test]
 fn waiting_has_an_end() {
     let mut world = World::with(Config {

@@ -100,6 +100,21 @@ fn a_history_of_small_messages_is_leased_at_once() {
 }
 
 #[test]
+fn a_publisher_with_a_limit_leases_up_to_it() {
+    let daemon = Daemon::start_with("[limits]\nlease_per_publisher = \"512KiB\"\n");
+    let node = daemon.node("limited");
+    // Its history would take more than that, but nobody knows yet how much of it there will be.
+    let publisher = node.publisher("limited").create().unwrap();
+    for _ in 0..8 {
+        publish(&publisher, 60_000);
+    }
+    let leased = publisher.leased_bytes();
+    assert!((8 * 60_000..=512 * KIB).contains(&leased), "{leased}");
+    let error = publisher.loan(60_000).err().expect("a refusal").to_string();
+    assert!(error.contains("limits.lease_per_publisher"), "{error}");
+}
+
+#[test]
 fn a_thousand_small_topics_fit_a_small_pool() {
     const TOPICS: u64 = 1000;
     let daemon = Daemon::start_with("[pool.host]\ncap = \"64MiB\"\nsegment = \"8MiB\"\n");

@@ -5,7 +5,9 @@ use rgaps_hostile::daemon::Daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, Joined, Liar};
 use rgaps_hostile::random::{seed, Random};
-use rgaps_layout::{PartEntry, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, PART_ENTRY_BYTES};
+use rgaps_layout::{
+    PartEntry, PublisherRegion, CONTROL_BYTES, PART_ENTRY_BYTES, SEGMENT_UNIT_BYTES,
+};
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Answer, Request};
 use rgaps_topic::{Message, Metadata, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
@@ -54,12 +56,12 @@ fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
         },
         offset: match random.below(3) {
             0 => random.nasty(),
-            // Around the ends of the granules that there are.
-            _ => (random.below(40) * GRANULE_BYTES).wrapping_sub(random.below(3)),
+            // Around the ends of the segments that there are.
+            _ => (random.below(40) * SEGMENT_UNIT_BYTES).wrapping_sub(random.below(3)),
         },
         bytes: match random.below(3) {
             0 => random.nasty(),
-            _ => random.below(4 * GRANULE_BYTES),
+            _ => random.below(4 * SEGMENT_UNIT_BYTES),
         },
         publish_ns: random.nasty(),
         missed: match random.below(3) {
@@ -107,7 +109,7 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
     let leased = liar.ask(Request::Lease {
         publisher: member,
         pool: 0,
-        bytes: 4 * GRANULE_BYTES,
+        bytes: 4 * SEGMENT_UNIT_BYTES,
     });
     leased.expect("not cut off").expect("a lease");
     let topic = TopicView::new(words, region_offset).expect("the topic");

@@ -6,7 +6,7 @@ use rgaps_hostile::liar::{
     hello, join, publisher, subscriber, Joined, Liar, KERNEL_FDS_MAX, OVERSIZE,
 };
 use rgaps_hostile::random::{seed, Random};
-use rgaps_layout::{Domain, GpuUuid, LAYOUT_VERSION};
+use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, LAYOUT_VERSION};
 use rgaps_session::{
     Demand, History, Member, Offer, Range, RefusalCode, Request, Role, Side, PROTOCOL_VERSION,
 };
@@ -224,7 +224,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
     let mut ranges = Vec::new();
     for _ in 0..random.below(4) {
         let granule = match random.below(2) {
-            0 => 2 << 20,
+            0 => GRANULE_BYTES,
             _ => 1,
         };
         ranges.push(Range {

@@ -199,7 +199,7 @@ impl PublisherCore {
         let leased = self.lock().memory.leased_bytes(place.arena);
         let wanted = wanted_bytes(needed, leased, self.history_bytes(bytes));
         let mut outcome = self.lease(place, wanted);
-        if wanted > needed && matches!(&outcome, Err(error) if is_full(error)) {
+        if wanted > needed && matches!(&outcome, Err(error) if is_full(error) || is_limit(error)) {
             outcome = self.lease(place, needed);
         }
         match outcome {
@@ -250,6 +250,11 @@ fn wanted_bytes(needed: u64, leased: u64, history: u64) -> u64 {
 
 fn is_full(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
+}
+
+/// Whether the publisher may not have as much.
+fn is_limit(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::LimitReached)
 }
 
 /// The same ranges, with those as one that touch.
