@@ -121,7 +121,7 @@ impl Publisher {
             pool: self.pool,
             qos_flags: flags(self.offer.reliable, self.offer.transient_local)
                 | keep_all
-                | u32::from(self.forgotten) * FORGOTTEN
+                | (u32::from(self.forgotten) * FORGOTTEN)
                 | require_bits(self.require)
                 | self.offer.loans << NUMBER_SHIFT,
             max_bytes,
@@ -185,7 +185,7 @@ impl Subscriber {
             incarnation: self.incarnation,
             doorbell: self.doorbell,
             qos_flags: flags(self.demand.reliable, self.demand.transient_local)
-                | u32::from(self.observer) * OBSERVER
+                | (u32::from(self.observer) * OBSERVER)
                 | require_bits(self.require)
                 | self.demand.depth << NUMBER_SHIFT,
             pool: self.pool.map_or(0, |pool| pool + 1),

@@ -56,6 +56,7 @@ pub struct ClientPacket {
 
 /// From the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant)] // packets are short-lived
 pub enum DaemonPacket {
     /// To the request of this number.
     Answer {
