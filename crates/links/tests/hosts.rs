@@ -179,6 +179,47 @@ fn who_comes_late_gets_the_history_also_on_another_host() {
 }
 
 #[test]
+fn the_history_of_several_publishers_is_in_the_order_of_publishing_on_another_host_too() {
+    let hosts = hosts(2, "");
+    let here = hosts[0].node("publishers");
+    let publish = |number: u64| {
+        let publisher = here.publisher("state").transient_local().keep_last(4);
+        let publisher = publisher.deadline(LIMIT).create().unwrap();
+        publisher.put(&content(number, 1_000)).unwrap();
+        publisher
+    };
+    // The newest is of one that is gone; slots and publishers are not in that order.
+    let lives = publish(0);
+    (1..4).for_each(|number| drop(publish(number)));
+    lives.put(&content(4, 1_000)).unwrap();
+    drop(publish(5));
+    let node = hosts[1].node("late");
+    let late = |late: Late| {
+        let subscriber = node.subscriber("state").reliable().late(late);
+        subscriber.create().unwrap()
+    };
+    // Of those that are gone the last four of the topic: 2, 3, 4 and 5; of the one that lives all.
+    // They land while the first subscriber is there already, so it gets them as live messages.
+    let first = late(Late::AllKept);
+    let mut expected: Vec<_> = [0, 2, 3, 4, 5].map(|n| content(n, 1_000)).into();
+    while !expected.is_empty() {
+        let sample = receive(&first);
+        let at = expected
+            .iter()
+            .position(|c| sample.as_slice().unwrap() == c);
+        expected.remove(at.expect("one of those that are kept"));
+    }
+    // What has landed is a history there.
+    for (last, expected) in [(Late::Latest, 5..6), (Late::Last(3), 3..6)] {
+        let subscriber = late(last);
+        for number in expected {
+            assert!(receive(&subscriber).as_slice().unwrap() == content(number, 1_000));
+        }
+        assert!(subscriber.try_recv().unwrap().is_none());
+    }
+}
+
+#[test]
 fn publishers_that_publish_nothing_leave_no_place_taken() {
     let hosts = hosts(2, "");
     let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscriber"));
