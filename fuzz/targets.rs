@@ -18,7 +18,7 @@ pub fn frames(mut data: &[u8]) {
     while !data.is_empty() {
         match Frame::decode(data) {
             Ok(Decoded::Frame(frame, used)) => {
-                let mut bytes = [0; FRAME_BYTES_MAX];
+                let mut bytes = Vec::new();
                 let length = frame.encode(&mut bytes);
                 assert_eq!(bytes[..length], data[..used], "two ways to write {frame:?}");
                 let payload = usize::try_from(frame.payload_bytes()).unwrap();
@@ -245,7 +245,7 @@ pub fn ends(data: &[u8]) {
                 frame,
                 Frame::Ack { .. } | Frame::Grant { .. } | Frame::Head { .. }
             );
-            let mut bytes = [0; FRAME_BYTES_MAX];
+            let mut bytes = Vec::new();
             let length = frame.encode(&mut bytes);
             // What the decoder does not let through reaches nobody.
             if Frame::decode(&bytes[..length]).is_err() {

@@ -5,7 +5,7 @@
 use crate::keys::{is_host, Want, MAX_WANTED};
 use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
 use anyhow::{bail, Context};
-use rgaps::links::{Offer, MAX_REMOTE_HOSTS};
+use rgaps::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
 use rgaps::{DType, Tensor};
 use rgaps_session::check_topic_name;
 use rustix::time::{clock_gettime, ClockId};
@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 const DIMS: usize = 8;
 /// `Meta`'s flags: it is a tensor.
 const TYPED: u8 = 1;
+/// It has an attachment or parts.
+const METADATA: u8 = 2;
+/// The longest description.
+const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
 /// Longest text of [`Said`].
 pub const MAX_SAID_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
@@ -29,7 +33,7 @@ pub const MAX_WANTS_SAID: usize = 256;
 pub const SAID: u64 = 0;
 
 /// A message's description.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
     /// Bytes of it; an empty message is carried as one byte.
     pub bytes: u64,
@@ -39,27 +43,36 @@ pub struct Meta {
     pub published_ns: u64,
     /// Shape and element type.
     pub tensor: Option<Tensor>,
+    /// Attachment and parts.
+    pub metadata: Metadata,
 }
 
 impl Meta {
-    /// As it travels: at most 160 bytes.
+    /// As it travels: at most 160 bytes, and as many as attachment and parts have.
     pub fn encode(&self) -> Vec<u8> {
-        let mut to = Vec::with_capacity(160);
+        let metadata = self.metadata.as_bytes();
+        let mut to = Vec::with_capacity(160 + 8 + metadata.len());
         for number in [self.bytes, self.tag, self.published_ns] {
             to.extend(number.to_le_bytes());
         }
-        let Some(tensor) = &self.tensor else {
-            to.push(0);
-            return to;
-        };
-        let dims = usize::from(tensor.ndim).min(DIMS);
-        to.extend([TYPED, tensor.dtype.code, tensor.dtype.bits]);
-        to.extend(tensor.dtype.lanes.to_le_bytes());
-        to.push(dims as u8);
-        for dim in 0..dims {
-            to.extend(tensor.shape[dim].to_le_bytes());
-            to.extend(tensor.strides[dim].to_le_bytes());
+        let typed = if self.tensor.is_some() { TYPED } else { 0 };
+        let beside = if metadata.is_empty() { 0 } else { METADATA };
+        to.push(typed | beside);
+        if let Some(tensor) = &self.tensor {
+            let dims = usize::from(tensor.ndim).min(DIMS);
+            to.extend([tensor.dtype.code, tensor.dtype.bits]);
+            to.extend(tensor.dtype.lanes.to_le_bytes());
+            to.push(dims as u8);
+            for dim in 0..dims {
+                to.extend(tensor.shape[dim].to_le_bytes());
+                to.extend(tensor.strides[dim].to_le_bytes());
+            }
         }
+        if !metadata.is_empty() {
+            to.extend(self.metadata.lengths().to_word().to_le_bytes());
+            to.extend(metadata);
+        }
+        debug_assert!(to.len() <= META_BYTES_MAX);
         to
     }
 
@@ -73,9 +86,13 @@ impl Meta {
         };
         let mut number = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
         let (bytes, tag, published_ns) = (number()?, number()?, number()?);
-        let tensor = match take(1)?[0] {
+        let flags = take(1)?[0];
+        if flags & !(TYPED | METADATA) != 0 {
+            return None;
+        }
+        let tensor = match flags & TYPED {
             0 => None,
-            TYPED => {
+            _ => {
                 let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
                 let dtype = DType {
                     code,
@@ -94,13 +111,22 @@ impl Meta {
                 }
                 Some(tensor)
             }
-            _ => return None,
         };
+        let mut metadata = Metadata::EMPTY;
+        if flags & METADATA != 0 {
+            let word = u64::from_le_bytes(take(8)?.try_into().ok()?);
+            let lengths = MetadataLengths::from_word(word)?;
+            let bytes = take(lengths.bytes())?;
+            if bytes.is_empty() || !metadata.assign(lengths, bytes) {
+                return None;
+            }
+        }
         rest.is_empty().then_some(Meta {
             bytes,
             tag,
             published_ns,
             tensor,
+            metadata,
         })
     }
 }
@@ -329,6 +355,7 @@ mod tests {
     use super::*;
     use rgaps::links::Demand;
     use rgaps::tensor::strided;
+    use rgaps::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
     use rgaps_session::History;
 
     fn tensor() -> Meta {
@@ -337,6 +364,7 @@ mod tests {
             tag: u64::MAX,
             published_ns: 7,
             tensor: Some(strided(DType::F32, &[3, 2, 2], &[4, 2, 1]).unwrap()),
+            metadata: Metadata::EMPTY,
         }
     }
 
@@ -350,14 +378,40 @@ mod tests {
             tensor: Some(strided(DType::U8, &[1; 8], &[-1; 8]).unwrap()),
             ..tensor()
         };
-        for meta in [plain, tensor(), eight] {
+        let attached = |bytes: usize, parts: usize| {
+            let lengths = MetadataLengths {
+                attachment_bytes: bytes as u32,
+                attachment_kind: bytes as u16 % 2,
+                parts: parts as u16,
+            };
+            let mut meta = tensor();
+            assert!(meta.metadata.assign(lengths, &vec![9; lengths.bytes()]));
+            meta
+        };
+        let most = attached(MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS);
+        for meta in [plain, tensor(), eight, attached(7, 0), attached(0, 2), most] {
             let bytes = meta.encode();
-            assert!(bytes.len() <= 160);
+            assert!(bytes.len() <= META_BYTES_MAX);
+            assert!(rgaps_transport::Meta::new(&bytes).is_some());
             assert_eq!(Meta::decode(&bytes), Some(meta));
             for length in 0..bytes.len() {
                 assert_eq!(Meta::decode(&bytes[..length]), None, "{length}");
             }
             assert_eq!(Meta::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn a_description_whose_metadata_lies_about_its_length_is_none() {
+        let mut meta = tensor();
+        meta.tensor = None;
+        assert!(meta.metadata.set_attachment(b"12345678", false));
+        let bytes = meta.encode();
+        assert!(Meta::decode(&bytes).is_some());
+        for (at, byte) in [(25, 7), (25, 0), (27, 0xff), (29, 2), (31, 1), (31, 33)] {
+            let mut lie = bytes.clone();
+            lie[at] = byte;
+            assert_eq!(Meta::decode(&lie), None, "{at}");
         }
     }
 

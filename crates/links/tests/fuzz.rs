@@ -5,7 +5,7 @@ mod control;
 #[path = "../../../fuzz/seeded.rs"]
 mod seeded;
 
-use rgaps::links::{Demand, Offer};
+use rgaps::links::{Demand, Metadata, Offer};
 use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_links::keys::{Node, Token, Want, PLANE_VERSION};
@@ -70,11 +70,14 @@ fn seeds() -> Vec<Vec<u8>> {
         Said::Wanting(9),
         Said::Written(9, Err("no network card".to_owned())),
     ];
+    let mut metadata = Metadata::EMPTY;
+    assert!(metadata.set_attachment(b"an attachment", false));
     let meta = Meta {
         bytes: 48,
         tag: u64::MAX,
         published_ns: 7,
         tensor: Some(strided(DType::F32, &[3, 2, 2], &[4, 2, 1]).unwrap()),
+        metadata,
     };
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let mut all = Vec::new();

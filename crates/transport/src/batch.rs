@@ -1,6 +1,6 @@
 //! What a lane takes to write at once, and how far that is.
 
-use crate::frame::{Frame, Meta, Remote, FRAME_BYTES_MAX};
+use crate::frame::{Frame, Meta, Remote};
 use crate::owner::Payload;
 use rgaps_verbs::MARK_MAX;
 use std::io::IoSlice;
@@ -172,10 +172,8 @@ impl Batch {
         payload: Option<Bytes>,
         remote: Option<Remote>,
     ) {
-        let mut bytes = [0; FRAME_BYTES_MAX];
-        let length = frame.encode(&mut bytes);
         let before = self.heads.len();
-        self.heads.extend_from_slice(&bytes[..length]);
+        frame.encode(&mut self.heads);
         self.heads
             .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
         // Of its message.

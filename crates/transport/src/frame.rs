@@ -1,5 +1,5 @@
-//! Frames: what travels over a lane. Little-endian, a header of 8 bytes and a body whose length is that
-//! of its kind; bytes of messages follow *eager* and *chunk* frames.
+//! Frames: what travels over a lane. Little-endian, a header of 8 bytes and a body, whose length its kind bounds: it
+//! is fixed but for what ends with a description. Bytes of messages follow *eager* and *chunk* frames.
 //!
 //! ```text
 //! 0      1        2         4            8
@@ -9,17 +9,18 @@
 //! frame says is true (a cursor, a grant, a place) only the link knows, and checks.
 
 use crate::wire::{Fields, Sink};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use thiserror::Error;
 
 /// The version of all frames; peers name theirs in every header.
-pub const WIRE_VERSION: u8 = 3;
+pub const WIRE_VERSION: u8 = 4;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 8;
 /// The longest frame, header included, without the message's bytes.
-pub const FRAME_BYTES_MAX: usize = 384;
-/// The longest description of a message (its element type, shape, times).
-pub const META_BYTES_MAX: usize = 256;
+pub const FRAME_BYTES_MAX: usize = 128 + META_BYTES_MAX;
+/// The longest description of a message (its element type, shape, times, attachment, parts).
+pub const META_BYTES_MAX: usize = 12 << 10;
 /// Lanes of a link.
 pub const LANES_MAX: usize = 8;
 /// Bytes of a message in one chunk.
@@ -394,18 +395,18 @@ const CHANNEL: u8 = 16;
 const READY: u8 = 17;
 const NO_CHANNEL: u8 = 18;
 
-/// A length and room for the longest.
-const META_WIRE_BYTES: usize = 2 + META_BYTES_MAX;
 /// Whether there is one, an address and keys.
 const REMOTE_WIRE_BYTES: usize = 9 + 4 * RAILS_MAX;
 
-/// The length of a kind's body.
-fn body_bytes(kind: u8) -> Option<usize> {
-    Some(match kind {
+/// The lengths that a kind's body may have.
+fn body_bytes(kind: u8) -> Option<RangeInclusive<usize>> {
+    // Before a description, which has a length and so many bytes.
+    let described = |before: usize| Some(before + 2..=before + 2 + META_BYTES_MAX);
+    let fixed = match kind {
         HELLO => 37 + KEY_BYTES,
         OPEN | CLOSE => 24,
         EAGER => 46,
-        REQUEST => 40 + META_WIRE_BYTES,
+        REQUEST => return described(40),
         GRANT => 41 + 4 * LANES_MAX + REMOTE_WIRE_BYTES,
         CHUNK => 20,
         ACK => 32,
@@ -413,11 +414,12 @@ fn body_bytes(kind: u8) -> Option<usize> {
         HEAD | STALL | ABANDON | ALIVE => 8,
         RESET => 9,
         GOODBYE => 0,
-        CHANNEL => 1 + META_WIRE_BYTES,
+        CHANNEL => return described(1),
         READY => 1,
-        NO_CHANNEL => META_WIRE_BYTES,
+        NO_CHANNEL => return described(0),
         _ => return None,
-    })
+    };
+    Some(fixed..=fixed)
 }
 
 impl Frame {
@@ -457,13 +459,12 @@ impl Frame {
         check(self).is_ok()
     }
 
-    /// Writes the frame; the bytes that it took.
-    pub fn encode(&self, into: &mut [u8; FRAME_BYTES_MAX]) -> usize {
-        let kind = self.kind();
-        let body = body_bytes(kind).expect("every frame has a kind");
+    /// Appends the frame; the bytes that it took.
+    pub fn encode(&self, into: &mut Vec<u8>) -> usize {
+        let (kind, start) = (self.kind(), into.len());
         let mut sink = Sink::new(into);
-        sink.u8(kind).u8(WIRE_VERSION).u16(0);
-        sink.u32(u32::try_from(body).expect("bodies are short"));
+        // The length of the body is known behind it.
+        sink.u8(kind).u8(WIRE_VERSION).u16(0).u32(0);
         match *self {
             Self::Hello {
                 node,
@@ -569,9 +570,12 @@ impl Frame {
                 sink.meta(why);
             }
         }
-        let written = sink.written();
-        assert_eq!(written, HEADER_BYTES + body, "a kind's body has one length");
-        written
+        let body = into.len() - start - HEADER_BYTES;
+        let may_be = body_bytes(kind).expect("every frame has a kind");
+        assert!(may_be.contains(&body), "a kind's body has its length");
+        let length = u32::try_from(body).expect("bodies are short");
+        into[start + 4..start + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+        HEADER_BYTES + body
     }
 
     /// Reads a frame from the beginning of what a peer sent.
@@ -583,7 +587,7 @@ impl Frame {
         if version != WIRE_VERSION {
             return Err(DecodeError::Version(version));
         }
-        let expected = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
+        let may_be = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
         let (Some(zero), Some(bytes)) = (header.u16(), header.u32()) else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
@@ -593,16 +597,21 @@ impl Frame {
                 field: "reserved",
             });
         }
-        if usize::try_from(bytes) != Ok(expected) {
-            return Err(DecodeError::Length { kind, bytes });
-        }
-        let Some(body) = from.get(HEADER_BYTES..HEADER_BYTES + expected) else {
-            return Ok(Decoded::Short(HEADER_BYTES + expected));
+        let wrong = DecodeError::Length { kind, bytes };
+        let length = usize::try_from(bytes).ok();
+        let length = length.filter(|length| may_be.contains(length));
+        let whole = HEADER_BYTES + length.ok_or(wrong)?;
+        let Some(body) = from.get(HEADER_BYTES..whole) else {
+            return Ok(Decoded::Short(whole));
         };
-        let frame = decode_body(kind, &mut Fields::new(body))
-            .ok_or(DecodeError::Length { kind, bytes })?
+        let mut fields = Fields::new(body);
+        let frame = decode_body(kind, &mut fields)
+            .ok_or(wrong)?
             .map_err(|field| DecodeError::Field { kind, field })?;
-        Ok(Decoded::Frame(frame, HEADER_BYTES + expected))
+        match fields.is_empty() {
+            true => Ok(Decoded::Frame(frame, whole)),
+            false => Err(wrong),
+        }
     }
 }
 
@@ -725,15 +734,10 @@ fn decode_body(kind: u8, from: &mut Fields<'_>) -> Option<Result<Frame, &'static
     Some(check(&frame).map(|()| frame))
 }
 
-/// A length, and bytes of which those behind it are zero.
+/// A length, and so many bytes.
 fn decode_meta(from: &mut Fields<'_>) -> Option<Result<Meta, &'static str>> {
     let length = usize::from(from.u16()?);
-    let all = from.bytes(META_BYTES_MAX)?;
-    let Some(meta) = all.get(..length).and_then(Meta::new) else {
-        return Some(Err("meta_bytes"));
-    };
-    let zero = all[length..] == [0; META_BYTES_MAX][length..];
-    Some(zero.then_some(meta).ok_or("meta"))
+    Some(Meta::new(from.bytes(length)?).ok_or("meta_bytes"))
 }
 
 /// An address and its keys, of which those behind their count are zero; without keys there is no address.

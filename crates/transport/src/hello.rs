@@ -86,7 +86,7 @@ impl Hello {
 }
 
 pub(crate) fn say(connection: &Connection, frame: &Frame) -> io::Result<()> {
-    let mut bytes = [0; FRAME_BYTES_MAX];
+    let mut bytes = Vec::new();
     let length = frame.encode(&mut bytes);
     connection.write_all(&bytes[..length])
 }

@@ -1,19 +1,16 @@
 //! Fixed numbers to and from bytes.
-use crate::frame::{Flow, Meta, FRAME_BYTES_MAX, META_BYTES_MAX};
+use crate::frame::{Flow, Meta};
 
-pub(crate) struct Sink<'a> {
-    into: &'a mut [u8; FRAME_BYTES_MAX],
-    at: usize,
-}
+pub(crate) struct Sink<'a>(&'a mut Vec<u8>);
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(into: &'a mut [u8; FRAME_BYTES_MAX]) -> Self {
-        Self { into, at: 0 }
+    /// Appends.
+    pub(crate) fn new(into: &'a mut Vec<u8>) -> Self {
+        Self(into)
     }
 
     pub(crate) fn bytes(&mut self, from: &[u8]) -> &mut Self {
-        self.into[self.at..self.at + from.len()].copy_from_slice(from);
-        self.at += from.len();
+        self.0.extend_from_slice(from);
         self
     }
 
@@ -37,17 +34,11 @@ impl<'a> Sink<'a> {
         self.u64(flow.topic).u64(flow.incarnation)
     }
 
-    /// A length, the bytes, and zeros up to the longest.
+    /// A length, and the bytes.
     pub(crate) fn meta(&mut self, meta: &Meta) -> &mut Self {
         let bytes = meta.as_slice();
-        let mut all = [0; META_BYTES_MAX];
-        all[..bytes.len()].copy_from_slice(bytes);
         let length = u16::try_from(bytes.len()).expect("descriptions are short");
-        self.u16(length).bytes(&all)
-    }
-
-    pub(crate) fn written(&self) -> usize {
-        self.at
+        self.u16(length).bytes(bytes)
     }
 }
 
@@ -57,6 +48,10 @@ pub(crate) struct Fields<'a>(&'a [u8]);
 impl<'a> Fields<'a> {
     pub(crate) fn new(from: &'a [u8]) -> Self {
         Self(from)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use rgaps_transport::frame::*;
 
 fn encoded(frame: &Frame) -> Vec<u8> {
-    let mut bytes = [0xee; FRAME_BYTES_MAX];
+    let mut bytes = Vec::new();
     let length = frame.encode(&mut bytes);
     bytes[..length].to_vec()
 }

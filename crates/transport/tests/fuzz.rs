@@ -5,14 +5,14 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::frame::{Frame, Wish, FRAME_BYTES_MAX};
+use rgaps_transport::frame::{Frame, Wish};
 use rgaps_transport::{Flow, LaneKey, Meta};
 use seeded::run;
 
 fn encoded(frames: &[Frame]) -> Vec<u8> {
     let mut all = Vec::new();
     for frame in frames {
-        let mut bytes = [0; FRAME_BYTES_MAX];
+        let mut bytes = Vec::new();
         let length = frame.encode(&mut bytes);
         all.extend_from_slice(&bytes[..length]);
     }

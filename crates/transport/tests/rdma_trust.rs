@@ -7,7 +7,7 @@ mod lanes {
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
 use lanes::rdma::{Fabric, Pool};
-use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish, FRAME_BYTES_MAX};
+use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish};
 use rgaps_transport::{Endpoint, Event, Flow, Frame, Link, LinkConfig, Meta};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{
@@ -27,7 +27,7 @@ const STREAM: u8 = 0;
 const DIRECT: u8 = 1;
 
 fn encoded(frame: &Frame) -> Vec<u8> {
-    let mut bytes = [0; FRAME_BYTES_MAX];
+    let mut bytes = Vec::new();
     let length = frame.encode(&mut bytes);
     bytes[..length].to_vec()
 }

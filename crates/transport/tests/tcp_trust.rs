@@ -8,7 +8,7 @@ mod lanes {
 use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
-use rgaps_transport::frame::{Lanes, ResetReason, FRAME_BYTES_MAX, WIRE_VERSION};
+use rgaps_transport::frame::{Lanes, ResetReason, WIRE_VERSION};
 use rgaps_transport::{
     Endpoint, EndpointConfig, Event, Flow, Frame, LaneKey, LaneKind, Link, LinkConfig, Meta, Owner,
     Security, Tls, TlsFiles,
@@ -206,7 +206,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     }
     // Another version: the header is the same in all.
     let mut raw = Raw::new(address);
-    let mut bytes = [0; FRAME_BYTES_MAX];
+    let mut bytes = Vec::new();
     let length = hello(1).encode(&mut bytes);
     bytes[1] = WIRE_VERSION + 1;
     raw.0.write_all(&bytes[..length]).unwrap();
@@ -269,7 +269,7 @@ fn a_dialler_names_both_versions() {
             let mut raw = Raw(tcp);
             raw.0.set_read_timeout(Some(LIMIT)).unwrap();
             raw.hear();
-            let mut bytes = [0; FRAME_BYTES_MAX];
+            let mut bytes = Vec::new();
             let length = Frame::Reset {
                 reason: ResetReason::Version,
                 ours: 9,

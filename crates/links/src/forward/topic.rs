@@ -249,6 +249,7 @@ impl Topic {
                 tag: sample.tag(),
                 published_ns: to_wall(sample.publish_ns()),
                 tensor: sample.tensor().copied(),
+                metadata: sample.metadata().cloned().unwrap_or_default(),
             };
             let letter = Letter {
                 publisher,

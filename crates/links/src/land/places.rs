@@ -97,6 +97,10 @@ impl Place for Landed {
                 tracing::warn!(%error, topic, sequence, "a message with a shape that cannot be");
             }
         }
+        if !meta.metadata.is_empty() {
+            let fits = loan.set_metadata(meta.metadata.lengths(), meta.metadata.as_bytes());
+            debug_assert!(fits, "the decoder checked it");
+        }
         let (missed, jump) = landing.missed_before(sequence);
         if jump > 0 {
             self.arrived.missed.fetch_add(jump, Ordering::Relaxed);

@@ -282,7 +282,7 @@ impl Lane for Stream {
         };
         // Within a frame there is no place for another.
         if batch.is_empty() && !self.closed.load(SeqCst) {
-            let mut bytes = [0; crate::frame::FRAME_BYTES_MAX];
+            let mut bytes = Vec::new();
             let length = frame.encode(&mut bytes);
             let _ = self
                 .connection

@@ -1,6 +1,6 @@
 //! A peer that says what it wants.
 use super::hosts::{KEY, LIMIT};
-use rgaps_transport::frame::{Decoded, Frame, Wish, FRAME_BYTES_MAX};
+use rgaps_transport::frame::{Decoded, Frame, Wish};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -16,7 +16,7 @@ impl Raw {
     }
 
     pub fn say(&mut self, frame: &Frame) {
-        let mut bytes = [0; FRAME_BYTES_MAX];
+        let mut bytes = Vec::new();
         let length = frame.encode(&mut bytes);
         // It may be cut off already.
         let _ = self.0.write_all(&bytes[..length]);

@@ -4,7 +4,7 @@
 
 use super::STREAM;
 use crate::connection::Connection;
-use crate::frame::{Frame, Meta, FRAME_BYTES_MAX, META_BYTES_MAX};
+use crate::frame::{Frame, Meta, FRAME_BYTES_MAX};
 use crate::hello::{hear, say, HelloError};
 use crate::rdma::Rdma;
 use rgaps_verbs::{Arrived, Channel, ChannelAddress};
@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 /// How long the first word through a channel may take; less than the peer waits for what comes of it.
 const TRIAL_LIMIT: Duration = Duration::from_secs(1);
 /// What a record has to take: its kind, and a frame's head with a description.
-const RECORD_BYTES_LEAST: u64 = (1 + FRAME_BYTES_MAX + META_BYTES_MAX) as u64;
+const RECORD_BYTES_LEAST: u64 = (1 + FRAME_BYTES_MAX) as u64;
+/// Most bytes of a reason.
+const WORDS_BYTES_MAX: usize = 256;
 /// The first word.
 const TRIAL: [u8; 1] = [STREAM];
 /// Steps that both say.
@@ -99,7 +101,7 @@ fn exchange(connection: &Connection, ours: Result<Frame, &String>) -> Step<Frame
 
 /// As much of a reason as a frame takes.
 fn words(why: &str) -> Meta {
-    let mut end = why.len().min(META_BYTES_MAX);
+    let mut end = why.len().min(WORDS_BYTES_MAX);
     while !why.is_char_boundary(end) {
         end -= 1;
     }
