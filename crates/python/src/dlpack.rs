@@ -115,13 +115,13 @@ pub(crate) fn device_of(domain: Domain) -> PyResult<(i32, i32)> {
     }
 }
 
-/// A capsule over a view, or over a copy where one is asked for; `sample` is what can be copied.
+/// A capsule over a view, or over a copy where one is asked for; `sample` is what can be copied, from that byte on.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     domain: Domain,
     view: View,
     wanted: &Wanted,
-    sample: Option<&rgaps::Sample>,
+    sample: Option<(&rgaps::Sample, u64)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut view = view;
     if wanted.bits {
@@ -141,7 +141,7 @@ pub(crate) fn export<'py>(
             "the bytes are on another device, and copy=False forbids to copy them",
         ));
     }
-    let Some(sample) = sample else {
+    let Some((sample, at)) = sample else {
         return Err(PyBufferError::new_err(
             "a loan is there to be written: a copy of it makes no sense",
         ));
@@ -152,7 +152,7 @@ pub(crate) fn export<'py>(
         match domain {
             _ if there.0 == CPU => {
                 let mut bytes = vec![0; span].into_boxed_slice();
-                py.detach(|| sample.read(0, &mut bytes))
+                py.detach(|| sample.read(at, &mut bytes))
                     .map_err(IntoPyErr::into_py_err)?;
                 (bytes.as_ptr() as u64, Owner::Copy(bytes))
             }
@@ -160,7 +160,7 @@ pub(crate) fn export<'py>(
                 let context = device::context(uuid)?;
                 // SAFETY: the tensor lies within the sample's bytes, which the sample keeps.
                 let copied = py.detach(|| unsafe {
-                    DeviceBuffer::copy_of(context, sample.address(), span as u64)
+                    DeviceBuffer::copy_of(context, sample.address() + at, span as u64)
                 });
                 let copied = copied.map_err(IntoPyErr::into_py_err)?;
                 (copied.address(), Owner::DeviceCopy(copied))

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use rgaps::{ClientError, LoanError, OpenError, PublishError, RecvError};
+use rgaps::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError};
 use rgaps_cuda::CudaError;
 use rgaps_session::{ConfigError, LaunchError, RefusalCode};
 
@@ -90,10 +90,23 @@ impl IntoPyErr for LoanError {
             LoanError::NoBlocks { .. } => "NoBlocks",
             LoanError::TooManyLoans { .. } => "TooManyLoans",
             LoanError::Pool(_) => "SystemFailure",
-            LoanError::Argument(_) => "InvalidArgument",
+            LoanError::Argument(_) | LoanError::Header(_) | LoanError::Parts(_) => {
+                "InvalidArgument"
+            }
+            LoanError::Attachment { .. } => "InvalidArgument",
             _ => "Error",
         };
         raise(name, message)
+    }
+}
+
+impl IntoPyErr for HeaderError {
+    fn into_py_err(self) -> PyErr {
+        let message = self.to_string();
+        match self {
+            HeaderError::Malformed { .. } => raise("Untrusted", message),
+            _ => invalid(message),
+        }
     }
 }
 

@@ -93,6 +93,11 @@ impl Given {
         Ok(Some((given, array)))
     }
 
+    /// Whether the array still is there.
+    pub(crate) fn is_alive(&self, py: Python<'_>) -> bool {
+        self.array.bind(py).upgrade().is_some()
+    }
+
     /// Takes the bytes away from the array, if nobody but the user's variable refers to it.
     pub(crate) fn take_back(self, py: Python<'_>) -> PyResult<()> {
         static TORCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -4,15 +4,16 @@ use crate::buffer::{with_buffer, Exporter, View};
 use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
+use crate::metadata::Beside;
 use crate::owner::{drop_block, Block, Owner};
 use crate::publisher::{Publisher, Sender, Waits};
 use crate::source::Source;
-use crate::{device, dlpack, dtype, order};
+use crate::{device, dlpack, dtype, metadata, order, part};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyMemoryView, PyTuple, PyType};
-use rgaps::{DType, Domain, Stream, Tensor};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple, PyType};
+use rgaps::{DType, Domain, LoanError, Stream, Tensor};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,9 @@ pub(crate) struct LoanBase {
     sender: Sender,
     form: Mutex<Form>,
     framework: Framework,
-    given: Mutex<Option<Given>>,
+    given: Mutex<Vec<Given>>,
+    /// Of a loan with parts: whose arrays they become.
+    parts: Option<Vec<(String, Framework)>>,
     tag: AtomicU64,
     domain: Domain,
 }
@@ -77,6 +80,7 @@ pub(crate) fn wrap<'py>(
     sender: Sender,
     form: Form,
     framework: Framework,
+    parts: Option<Vec<(String, Framework)>>,
     tag: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let base = LoanBase {
@@ -86,6 +90,7 @@ pub(crate) fn wrap<'py>(
         form: Mutex::new(form),
         framework,
         given: Mutex::default(),
+        parts,
         tag: AtomicU64::new(tag),
     };
     let class = class(py)?;
@@ -157,6 +162,13 @@ impl LoanBase {
         // keeps while views of it live.
         py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, block.bytes, &[stream]) })
             .map_err(IntoPyErr::into_py_err)?;
+        block.with_loan(|loan| {
+            if let Some(beside) = loan.metadata() {
+                let fits = copy.set_metadata(beside.lengths(), beside.as_bytes());
+                debug_assert!(fits, "it was set before");
+            }
+            Ok(())
+        })?;
         Ok(copy)
     }
 
@@ -188,8 +200,12 @@ impl LoanBase {
     ) -> PyResult<u64> {
         sender.check_room(py, block.bytes)?;
         let form = lock(&self.form).clone();
-        self.sender
-            .check_declared("the loan", Some((form.dtype, &form.shape)))?;
+        let tensor = match self.parts {
+            Some(_) => None,
+            None => Some(form.tensor()?.0),
+        };
+        let declared = tensor.map(|_| (form.dtype, &form.shape[..]));
+        self.sender.check_declared("the loan", declared)?;
         let stream = self.stream(py, block, stream)?;
         if stream != Stream::NONE {
             block.join(stream).map_err(IntoPyErr::into_py_err)?;
@@ -197,7 +213,7 @@ impl LoanBase {
         let mut loan = self.take_loan(py, sender, block, stream)?;
         let is_copy = block.has_loan();
         loan.set_tag(self.tag.load(Ordering::Relaxed));
-        let shaped = loan.set_tensor(form.tensor()?.0);
+        let shaped = tensor.map_or(Ok(()), |tensor| loan.set_tensor(tensor));
         let mut loan = Some(loan);
         let outcome = shaped
             .map_err(IntoPyErr::into_py_err)
@@ -315,12 +331,79 @@ impl LoanBase {
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
-    /// ``loan[...] = array``: copies into the loan, by numpy.
+    /// What travels beside the message as its header: a dictionary with ``capture_ns`` (nanoseconds since
+    /// 1970-01-01 UTC), ``frame_id`` and keys of your own, which replaces an attachment. Empty: there is none.
+    #[getter]
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let header = self.block()?.with_loan(|loan| {
+            let beside = loan.metadata().filter(|beside| beside.is_header());
+            let header = beside.map(|beside| rgaps::Header::decode(beside.attachment()));
+            header.transpose().map_err(IntoPyErr::into_py_err)
+        })?;
+        metadata::to_dict(py, &header.unwrap_or_default())
+    }
+
+    #[setter]
+    fn set_meta(&self, meta: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.set_beside(&Beside::of(Some(meta), None)?)
+    }
+
+    /// Bytes that travel beside the message, at most 4096; None: there are none. Setting them replaces ``meta``.
+    #[getter]
+    fn attachment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.block()?.with_loan(|loan| {
+            let bytes = loan.metadata().map(|beside| beside.attachment());
+            let bytes = bytes.filter(|bytes| !bytes.is_empty());
+            Ok(bytes.map(|bytes| PyBytes::new(py, bytes)))
+        })
+    }
+
+    #[setter]
+    fn set_attachment(&self, attachment: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let bytes = attachment.map(metadata::bytes_of).transpose()?;
+        self.set_beside(&Beside::Attachment(bytes.unwrap_or_default()))
+    }
+
+    /// Names of the loan's parts; none where it is one array.
+    fn keys(&self) -> Vec<&str> {
+        let parts = self.parts.iter().flatten();
+        parts.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// ``loan["rgb"]``: a writable array over a part, without a copy: a tensor of torch where the part's element type
+    /// was named as torch's, or on a GPU; else an array of numpy. Let go of it before the loan is published; in a with
+    /// statement the array is emptied at its end.
+    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let block = self.block()?;
+        let found = block.with_loan(|loan| match loan.part(name) {
+            Ok(part) => Ok(part),
+            Err(error @ LoanError::Parts(_)) => Err(part::unknown(&error)),
+            Err(error) => Err(error.into_py_err()),
+        })?;
+        let whole = part::Whole::Loan(Arc::downgrade(&block));
+        let part = part::wrap(py, whole, &found, self.domain)?;
+        let mut parts = self.parts.iter().flatten();
+        let framework = parts.find(|(known, _)| known == name);
+        let framework = framework.map_or(Framework::Any, |(_, framework)| *framework);
+        let Some((given, array)) = Given::new(framework, &part, self.domain)? else {
+            return Ok(part);
+        };
+        let mut all = lock(&self.given);
+        all.retain(|given| given.is_alive(py));
+        all.push(given);
+        Ok(array)
+    }
+
+    /// ``loan[...] = array``: copies into the loan, by numpy. ``loan["rgb"] = array``: copies into a part, from the host
+    /// or a GPU; element type and shape are the part's.
     fn __setitem__(
         slf: &Bound<'_, Self>,
         key: Bound<'_, PyAny>,
         value: Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        if let Ok(name) = key.cast::<PyString>() {
+            return slf.get().write_part(slf.py(), &name.to_cow()?, &value);
+        }
         LoanBase::numpy(slf)?.set_item(key, value)
     }
 
@@ -338,6 +421,9 @@ impl LoanBase {
 
     /// Says that the message is shorter in its first dimension than what was loaned.
     fn truncate(&self, length: u64) -> PyResult<()> {
+        if self.parts.is_some() {
+            return Err(invalid("a loan with parts cannot be shortened"));
+        }
         match lock(&self.form).shape.first_mut() {
             Some(first) if length <= *first => *first = length,
             Some(first) => {
@@ -481,7 +567,7 @@ impl LoanBase {
         match Given::new(this.framework, slf.as_any(), this.domain)? {
             None => Ok(slf.as_any().clone()),
             Some((given, array)) => {
-                *lock(&this.given) = Some(given);
+                lock(&this.given).push(given);
                 Ok(array)
             }
         }
@@ -518,9 +604,11 @@ impl LoanBase {
     /// The end of a with statement: takes the array back that it gave, and discards the loan after an
     /// exception. Whether the loan is to be published.
     fn _is_filled(&self, py: Python<'_>, failed: bool) -> PyResult<bool> {
-        let given = lock(&self.given).take();
-        if let Some(given) = given.filter(|_| self.open()) {
-            given.take_back(py)?;
+        let given = std::mem::take(&mut *lock(&self.given));
+        if self.open() {
+            for given in given {
+                given.take_back(py)?;
+            }
         }
         if failed {
             self.discard();
@@ -541,6 +629,35 @@ impl LoanBase {
 }
 
 impl LoanBase {
+    fn set_beside(&self, beside: &Beside) -> PyResult<()> {
+        self.block()?.with_loan(|loan| beside.set(loan))
+    }
+
+    /// Copies an array of a part's element type and shape into it.
+    fn write_part(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let source = Source::of(&part::detached(value)?, None)?;
+        let block = self.take()?;
+        let outcome = block.with_loan(|loan| {
+            let part = match loan.part(name) {
+                Ok(part) => part,
+                Err(error) => return Err(part::unknown(&error)),
+            };
+            let tensor = part.tensor();
+            let shape = &tensor.shape[..usize::from(tensor.ndim)];
+            let bytes = [source.bytes()];
+            let (dtype, given) = source.tensor().unwrap_or((DType::U8, &bytes));
+            if (dtype, given) != (tensor.dtype, shape) {
+                return Err(invalid(format!(
+                    "part '{name}' is {} {shape:?}, and the array is {dtype} {given:?}",
+                    tensor.dtype
+                )));
+            }
+            source.copy_into(py, loan, part.offset())
+        });
+        self.put_back(block);
+        outcome
+    }
+
     fn export<'py>(
         &self,
         py: Python<'py>,

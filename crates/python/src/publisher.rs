@@ -5,12 +5,13 @@ use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::loan::{self, Form, LoanBase};
-use crate::order;
+use crate::metadata::Beside;
 use crate::source::{self, Source};
 use crate::wait::{in_slices, timeout};
+use crate::{order, part};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use rgaps::{DType, LoanError, Patience, PublishError, Stream, TensorType};
+use rgaps::{DType, Domain, LoanError, PartSpec, Patience, PublishError, Stream, TensorType};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,23 +103,43 @@ impl Sender {
     }
 
     pub(crate) fn loan(&self, py: Python<'_>, bytes: u64) -> PyResult<rgaps::Loan> {
+        let loan = |publisher: &rgaps::Publisher| publisher.loan(bytes);
+        self.loan_by(py, bytes, loan, |publisher| publisher.try_loan(bytes))
+    }
+
+    /// A loan for parts that have so many bytes together.
+    fn loan_parts(
+        &self,
+        py: Python<'_>,
+        specs: &[PartSpec<'_>],
+        bytes: u64,
+    ) -> PyResult<rgaps::Loan> {
+        let loan = |publisher: &rgaps::Publisher| publisher.loan_parts(specs);
+        self.loan_by(py, bytes, loan, |publisher| publisher.try_loan_parts(specs))
+    }
+
+    fn loan_by(
+        &self,
+        py: Python<'_>,
+        bytes: u64,
+        loan: impl Fn(&rgaps::Publisher) -> Result<rgaps::Loan, LoanError> + Sync,
+        try_loan: impl Fn(&rgaps::Publisher) -> Result<Option<rgaps::Loan>, LoanError>,
+    ) -> PyResult<rgaps::Loan> {
         if self.waits != Waits::Yes {
-            let found = self.publisher.try_loan(bytes);
+            let found = try_loan(&self.publisher);
             return match found.map_err(IntoPyErr::into_py_err)? {
                 Some(loan) => Ok(loan),
                 None => Err(would_wait(py, "memory", bytes)),
             };
         }
         let mut last = None;
-        let loan = in_slices(py, self.loan_timeout, |_| {
-            match self.publisher.loan(bytes) {
-                Ok(loan) => Ok(Some(loan)),
-                Err(error) if is_shortage(&error) => {
-                    last = Some(error);
-                    Ok(None)
-                }
-                Err(error) => Err(error.into_py_err()),
+        let loan = in_slices(py, self.loan_timeout, |_| match loan(&self.publisher) {
+            Ok(loan) => Ok(Some(loan)),
+            Err(error) if is_shortage(&error) => {
+                last = Some(error);
+                Ok(None)
             }
+            Err(error) => Err(error.into_py_err()),
         })?;
         match (loan, last) {
             (Some(loan), _) => Ok(loan),
@@ -230,6 +251,7 @@ fn put_by_torch(
     py: Python<'_>,
     sender: Sender,
     tensor: &Bound<'_, PyAny>,
+    beside: &Beside,
     tag: u64,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<u64> {
@@ -242,11 +264,84 @@ fn put_by_torch(
     sender.check_declared("the tensor", Some((dtype, &form.shape)))?;
     let (_, bytes) = form.tensor()?;
     sender.check_room(py, bytes)?;
-    let loan = sender.loan(py, bytes)?;
-    let loan = loan::wrap(py, loan, sender, form, Framework::Torch, tag)?;
+    let mut loan = sender.loan(py, bytes)?;
+    beside.set(&mut loan)?;
+    let loan = loan::wrap(py, loan, sender, form, Framework::Torch, None, tag)?;
     let copy = py.import("rgaps._torch")?.getattr("copy")?;
     copy.call1((&loan, tensor, stream))?;
     loan.cast::<LoanBase>()?.get().publish(py, stream)
+}
+
+/// Copies arrays into one message, as its parts.
+fn put_parts(
+    py: Python<'_>,
+    sender: &Sender,
+    parts: &Bound<'_, PyDict>,
+    beside: &Beside,
+    tag: u64,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<u64> {
+    sender.check_declared("the message with parts", None)?;
+    let mut sources = Vec::with_capacity(parts.len());
+    let mut wanted = part::Wanted::new();
+    for (name, data) in parts.iter() {
+        let source = Source::of(&part::detached(&data)?, stream)?;
+        let (dtype, shape) = match source.tensor() {
+            Some((dtype, shape)) => (dtype, shape.to_vec()),
+            None => (DType::U8, vec![source.bytes()]),
+        };
+        wanted.push((part::name_of(&name)?, dtype, shape, Framework::Any));
+        sources.push(source);
+    }
+    let specs = part::specs(&wanted);
+    let bytes = part::total_bytes(&specs)?;
+    sender.check_room(py, bytes)?;
+    let mut loan = sender.loan_parts(py, &specs, bytes)?;
+    beside.set(&mut loan)?;
+    loan.set_tag(tag);
+    for (spec, source) in specs.iter().zip(&sources) {
+        let part = loan.part(spec.name).map_err(IntoPyErr::into_py_err)?;
+        source.copy_into(py, &mut loan, part.offset())?;
+    }
+    sender.publish(py, &mut Some(loan), order::named(stream)?)
+}
+
+/// A loan with parts, each named with its shape and element type.
+fn loan_parts<'py>(
+    py: Python<'py>,
+    sender: Sender,
+    parts: &Bound<'py, PyDict>,
+    beside: &Beside,
+    tag: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    sender.check_declared("the loan", None)?;
+    let wanted = part::wanted(parts, sender.publisher.domain(), shape)?;
+    let specs = part::specs(&wanted);
+    let mut loan = sender.loan_parts(py, &specs, part::total_bytes(&specs)?)?;
+    beside.set(&mut loan)?;
+    let sender = sender.with(Waits::Yes);
+    let form = Form {
+        dtype: DType::U8,
+        shape: vec![loan.len()],
+        strides: None,
+    };
+    let framework = match sender.publisher.domain() {
+        // The loan itself is filled part by part; on a GPU it is published behind torch's current stream.
+        Domain::Cuda(_) if wanted.iter().any(|part| part.3 == Framework::Torch) => Framework::Torch,
+        _ => Framework::Any,
+    };
+    let parts = wanted
+        .into_iter()
+        .map(|(name, _, _, framework)| (name, framework));
+    loan::wrap(
+        py,
+        loan,
+        sender,
+        form,
+        framework,
+        Some(parts.collect()),
+        tag,
+    )
 }
 
 #[pymethods]
@@ -301,7 +396,16 @@ impl Publisher {
     ///
     /// The with statement over the loan gives a tensor of torch where ``dtype`` is torch's, an
     /// array of numpy where it is numpy's, and else the loan itself.
-    #[pyo3(signature = (shape=None, dtype=None, *, strides=None, tag=0))]
+    ///
+    /// With a dictionary ``{name: (shape, dtype), ...}`` for ``shape`` the message has parts: named arrays in one
+    /// block, filled by ``loan["name"][...] = array``. At most 32, with names of 1 to 63 bytes.
+    ///
+    /// ``meta`` is a dictionary that travels beside the message as its header: ``capture_ns`` (when the data was
+    /// captured, nanoseconds since 1970-01-01 UTC), ``frame_id`` (text), and keys of your own with None, bool, int,
+    /// float, str, bytes, lists and dictionaries as values. ``attachment`` are bytes that travel there instead. Either
+    /// has at most 4096 bytes.
+    #[pyo3(signature = (shape=None, dtype=None, *, strides=None, tag=0, meta=None, attachment=None))]
+    #[allow(clippy::too_many_arguments)] // Python's keywords
     fn loan<'py>(
         &self,
         py: Python<'py>,
@@ -309,8 +413,19 @@ impl Publisher {
         dtype: Option<&Bound<'py, PyAny>>,
         strides: Option<Vec<i64>>,
         tag: u64,
+        meta: Option<&Bound<'py, PyAny>>,
+        attachment: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let sender = self.sender.get()?;
+        let beside = Beside::of(meta, attachment)?;
+        if let Some(parts) = shape.and_then(|shape| shape.cast::<PyDict>().ok()) {
+            if dtype.is_some() || strides.is_some() {
+                return Err(invalid(
+                    "the parts of a loan have element types of their own: {name: (shape, dtype)}",
+                ));
+            }
+            return loan_parts(py, sender, parts, &beside, tag);
+        }
         let declared = sender.declared.as_deref();
         let (dtype, framework) = match (dtype, declared) {
             (Some(dtype), _) => (crate::dtype::of_object(dtype)?, Framework::of(dtype)?),
@@ -335,8 +450,10 @@ impl Publisher {
             strides,
         };
         let (_, bytes) = form.tensor()?;
-        let loan = sender.loan(py, bytes)?;
-        loan::wrap(py, loan, sender.with(Waits::Yes), form, framework, tag)
+        let mut loan = sender.loan(py, bytes)?;
+        beside.set(&mut loan)?;
+        let sender = sender.with(Waits::Yes);
+        loan::wrap(py, loan, sender, form, framework, None, tag)
     }
 
     /// A block as from `loan`, for ``await`` and ``async with``: waiting for memory does not stop the event loop.
@@ -355,24 +472,34 @@ impl Publisher {
     /// or ``__cuda_array_interface__``, on the host or on a GPU. Returns the message's number,
     /// from 0. The elements are published in row-major order, whatever the array's strides.
     ///
+    /// A dictionary ``{name: array, ...}`` becomes one message with parts: named arrays in one block. At most 32,
+    /// with names of 1 to 63 bytes. ``meta`` and ``attachment`` are as for `loan`.
+    ///
     /// A tensor of torch is copied by torch on its current stream, others after the work queued on
     /// ``stream``.
-    #[pyo3(signature = (data, *, tag=0, stream=None))]
+    #[pyo3(signature = (data, *, tag=0, stream=None, meta=None, attachment=None))]
     fn put(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         tag: u64,
         stream: Option<&Bound<'_, PyAny>>,
+        meta: Option<&Bound<'_, PyAny>>,
+        attachment: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let sender = self.sender.get()?;
+        let beside = Beside::of(meta, attachment)?;
+        if let Ok(parts) = data.cast::<PyDict>() {
+            return put_parts(py, &sender, parts, &beside, tag, stream);
+        }
         if source::is_torchs(data, sender.publisher.domain())? {
-            return put_by_torch(py, sender, data, tag, stream);
+            return put_by_torch(py, sender, data, &beside, tag, stream);
         }
         let source = Source::of(data, stream)?;
         sender.check_declared("the array", source.tensor())?;
         sender.check_room(py, source.bytes())?;
         let mut loan = sender.loan(py, source.bytes())?;
+        beside.set(&mut loan)?;
         loan.set_tag(tag);
         if let Some((dtype, shape)) = source.tensor() {
             loan.set_shape(dtype, shape)

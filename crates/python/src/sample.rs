@@ -4,12 +4,12 @@ use crate::buffer::{with_buffer, Exporter, View};
 use crate::error::{closed, IntoPyErr};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Held, Owner, SampleView};
-use crate::{dlpack, dtype, order};
+use crate::{dlpack, dtype, metadata, order, part};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
-use rgaps::Domain;
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyTuple, PyType};
+use rgaps::{Domain, RecvError};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +29,14 @@ enum Hold {
 }
 
 /// A received message without the buffer protocol.
-#[pyclass(frozen, subclass, weakref, name = "_SampleBase", module = "rgaps")]
+#[pyclass(
+    frozen,
+    subclass,
+    mapping,
+    weakref,
+    name = "_SampleBase",
+    module = "rgaps"
+)]
 pub(crate) struct SampleBase {
     hold: Mutex<Hold>,
     geometry: Geometry,
@@ -153,7 +160,7 @@ impl SampleBase {
             // The consumer reads on that stream.
             order::before_reading(&held.sample, stream)?;
         }
-        dlpack::export(py, self.domain, view, wanted, Some(&held.sample))
+        dlpack::export(py, self.domain, view, wanted, Some((&held.sample, 0)))
     }
 
     fn view_anywhere(&self, py: Python<'_>) -> PyResult<View> {
@@ -231,6 +238,70 @@ impl SampleBase {
     #[getter]
     fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// What the publisher gave as ``meta``: a dictionary, empty where it gave none. ``capture_ns`` is when the
+    /// data was captured, in nanoseconds since 1970-01-01 UTC; ``frame_id`` names the coordinate frame or
+    /// the sensor; all other keys are the publisher's own. Raises `Untrusted` where the bytes are no header.
+    #[getter]
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let held = self.held()?;
+        let header = held.sample.header().map_err(IntoPyErr::into_py_err)?;
+        metadata::to_dict(py, &header.unwrap_or_default())
+    }
+
+    /// The bytes that travelled beside the message: what the publisher gave as ``attachment``, or its ``meta`` in
+    /// MessagePack. None where it gave neither.
+    #[getter]
+    fn attachment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let held = self.held()?;
+        Ok(held
+            .sample
+            .attachment()
+            .map(|bytes| PyBytes::new(py, bytes)))
+    }
+
+    /// Names of the message's parts, in the publisher's order; none where the message is one array, or bytes.
+    fn keys(&self) -> PyResult<Vec<String>> {
+        let held = self.held()?;
+        let parts = held.sample.parts().map_err(IntoPyErr::into_py_err)?;
+        Ok(parts.iter().map(|part| part.name().to_owned()).collect())
+    }
+
+    /// The part of that name as a `Part`, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises
+    /// `KeyError` where there is none.
+    fn part<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let held = self.held()?;
+        let found = match held.sample.part(name) {
+            Ok(part) => part,
+            Err(error @ RecvError::Parts { .. }) => return Err(part::unknown(&error)),
+            Err(error) => return Err(error.into_py_err()),
+        };
+        part::wrap(py, part::Whole::Sample(held), &found, self.domain)
+    }
+
+    /// ``sample["rgb"]``: an array over a part, without a copy: of numpy on the host, of torch on a GPU. The
+    /// message's bytes are kept as long as the array lives.
+    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        part::as_array(&self.part(py, name)?, self.domain)
+    }
+
+    /// How many parts the message has.
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.keys()?.len())
+    }
+
+    /// A sample is true, also one without parts.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __contains__(&self, name: &str) -> PyResult<bool> {
+        Ok(self.keys()?.iter().any(|key| key == name))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyList::new(py, self.keys()?)?.try_iter()
     }
 
     /// ``time.monotonic_ns()`` of this host when publish was called. For a message from another host, both

@@ -383,6 +383,11 @@ impl Loan {
         self.metadata_mut().assign(lengths, bytes)
     }
 
+    /// Attachment and parts as they are to lie beside the message.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
+    }
+
     /// Says how many messages before this one never reached this host.
     pub fn set_missed(&mut self, missed: u64) {
         self.missed = missed;

@@ -19,6 +19,13 @@ pub struct PartSpec<'a> {
     pub shape: &'a [u64],
 }
 
+impl PartSpec<'_> {
+    /// Bytes of a message with these parts, from the first one's first byte to the last one's last.
+    pub fn total_bytes(specs: &[PartSpec<'_>]) -> Result<u64, PartsError> {
+        lay_out(specs, &mut Metadata::default())
+    }
+}
+
 /// Why parts are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

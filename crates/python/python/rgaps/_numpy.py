@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ._rgaps import Loan, Sample
+    from ._rgaps import Loan, Part, Sample
 
 #: Element types that numpy has from the package ml_dtypes only.
 _ML_DTYPES = frozenset(
@@ -28,7 +28,7 @@ _ML_DTYPES = frozenset(
 _TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
 
-def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
+def as_array(exporter: Loan | Part | Sample) -> npt.NDArray[Any]:
     """An array over the bytes, without a copy."""
     import numpy as np
 
@@ -51,7 +51,7 @@ def as_array(exporter: Loan | Sample) -> npt.NDArray[Any]:
     )
 
 
-def to_fill(loan: Loan) -> npt.NDArray[Any]:
+def to_fill(loan: Loan | Part) -> npt.NDArray[Any]:
     """What the with statement gives."""
     # A view of an array over the bytes: views of the view refer to that array and not to the view,
     # so that the view can be emptied without them.

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._rgaps import Loan, Sample
+    from ._rgaps import Loan, Part, Sample
 
 #: DLPack's number for the host.
 _CPU = 1
@@ -21,7 +21,7 @@ class _Bits:
     """A loan or sample as integers of its elements' width, for a torch whose DLPack does not know
     the elements' type."""
 
-    def __init__(self, exporter: Loan | Sample) -> None:
+    def __init__(self, exporter: Loan | Part | Sample) -> None:
         self._exporter = exporter
 
     def __dlpack__(self, **wanted: Any) -> Any:
@@ -31,7 +31,7 @@ class _Bits:
         return self._exporter.__dlpack_device__()
 
 
-def as_tensor(exporter: Loan | Sample) -> Any:
+def as_tensor(exporter: Loan | Part | Sample) -> Any:
     """A tensor over the bytes, without a copy, ordered on torch's current stream."""
     kind, ordinal = exporter.__dlpack_device__()
     if kind == _CPU:
@@ -41,7 +41,7 @@ def as_tensor(exporter: Loan | Sample) -> Any:
         return _as_tensor(exporter)
 
 
-def _as_tensor(exporter: Loan | Sample) -> Any:
+def _as_tensor(exporter: Loan | Part | Sample) -> Any:
     torch = _torch()
     try:
         return torch.from_dlpack(exporter)
@@ -53,7 +53,7 @@ def _as_tensor(exporter: Loan | Sample) -> Any:
     return torch.from_dlpack(_Bits(exporter)).view(dtype)
 
 
-def to_fill(loan: Loan) -> Any:
+def to_fill(loan: Loan | Part) -> Any:
     """What the with statement gives."""
     return as_tensor(loan)
 

@@ -249,18 +249,32 @@ impl Publisher {
     /// A block for several named arrays, each at a multiple of 256 bytes: fill them by
     /// [`Loan::part_mut`].
     pub fn loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Loan, LoanError> {
+        let loan = self.loan_parts_by(parts, |bytes| self.loan(bytes).map(Some))?;
+        Ok(loan.expect("a loan or an error"))
+    }
+
+    /// The same without asking the daemon for memory, as [`try_loan`](Self::try_loan).
+    pub fn try_loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Option<Loan>, LoanError> {
+        self.loan_parts_by(parts, |bytes| self.try_loan(bytes))
+    }
+
+    fn loan_parts_by(
+        &self,
+        parts: &[PartSpec<'_>],
+        loan: impl FnOnce(u64) -> Result<Option<Loan>, LoanError>,
+    ) -> Result<Option<Loan>, LoanError> {
         let mut metadata = self.core.metadata();
         let loan = lay_out(parts, &mut metadata)
             .map_err(LoanError::from)
-            .and_then(|bytes| self.loan(bytes));
+            .and_then(loan);
         match loan {
-            Ok(mut loan) => {
+            Ok(Some(mut loan)) => {
                 loan.metadata = Some(metadata);
-                Ok(loan)
+                Ok(Some(loan))
             }
-            Err(error) => {
+            other => {
                 self.core.keep_spare(metadata);
-                Err(error)
+                other
             }
         }
     }

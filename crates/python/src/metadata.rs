@@ -1,0 +1,183 @@
+//! Headers and attachments: dictionaries and bytes that travel beside a message.
+
+use crate::error::{invalid, IntoPyErr};
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyMemoryView,
+    PyString, PyTuple,
+};
+use rgaps::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
+use std::collections::BTreeMap;
+
+/// What a caller wants to travel beside a message.
+pub(crate) enum Beside {
+    Nothing,
+    Header(Header),
+    Attachment(Vec<u8>),
+}
+
+impl Beside {
+    /// From the arguments `meta` and `attachment`.
+    pub(crate) fn of(
+        meta: Option<&Bound<'_, PyAny>>,
+        attachment: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Beside> {
+        match (meta, attachment) {
+            (None, None) => Ok(Beside::Nothing),
+            (Some(meta), None) => Ok(Beside::Header(header_of(meta)?)),
+            (None, Some(bytes)) => Ok(Beside::Attachment(bytes_of(bytes)?)),
+            (Some(_), Some(_)) => Err(invalid(
+                "give meta or attachment, not both: meta is written into the attachment",
+            )),
+        }
+    }
+
+    pub(crate) fn set(&self, loan: &mut rgaps::Loan) -> PyResult<()> {
+        let set = match self {
+            Beside::Nothing => Ok(()),
+            Beside::Header(header) => loan.set_header(header),
+            Beside::Attachment(bytes) => loan.set_attachment(bytes),
+        };
+        set.map_err(IntoPyErr::into_py_err)
+    }
+}
+
+/// The bytes of any object with the buffer protocol.
+pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let bytes = PyMemoryView::from(object)?.call_method0("tobytes")?;
+    Ok(bytes.cast::<PyBytes>()?.as_bytes().to_vec())
+}
+
+/// A header from a mapping.
+pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
+    let mapping = meta.cast::<PyMapping>().map_err(|_| {
+        invalid(format!(
+            "meta is a {}: give a dictionary with text keys",
+            type_name(meta)
+        ))
+    })?;
+    let mut header = Header::default();
+    for item in mapping.items()? {
+        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+        let key = key_of(&key)?;
+        match key.as_str() {
+            "capture_ns" | "frame_id" if value.is_none() => {}
+            "capture_ns" => {
+                header.capture_ns = Some(value.extract().map_err(|_| {
+                    invalid("meta['capture_ns'] is nanoseconds since 1970 as an integer, from 0 to 2**64 - 1")
+                })?);
+            }
+            "frame_id" => {
+                let text = value.extract();
+                header.frame_id = Some(text.map_err(|_| invalid("meta['frame_id'] is text"))?);
+            }
+            _ => {
+                let value = value_of(&value, &format!("meta['{key}']"), 1)?;
+                header.values.insert(key, value);
+            }
+        }
+    }
+    Ok(header)
+}
+
+fn key_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
+    key.extract()
+        .map_err(|_| invalid(format!("the keys of meta are text, not {}", type_name(key))))
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    let name = object.get_type().name();
+    name.map_or_else(|_| "?".to_owned(), |name| name.to_string())
+}
+
+/// `place` is what errors call the value; `depth` containers are around it.
+fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Value> {
+    if depth > HEADER_DEPTH_MAX {
+        return Err(HeaderError::TooDeep.into_py_err());
+    }
+    if object.is_none() {
+        return Ok(Value::Nil);
+    }
+    if let Ok(value) = object.cast::<PyBool>() {
+        return Ok(Value::Bool(value.is_true()));
+    }
+    if object.is_instance_of::<PyInt>() {
+        let signed = object.extract::<i64>().map(Value::Int);
+        let value = signed.or_else(|_| object.extract::<u64>().map(Value::Unsigned));
+        return value.map_err(|_| invalid(format!("{place} does not fit in 64 bits")));
+    }
+    if object.is_instance_of::<PyFloat>() {
+        return Ok(Value::Float(object.extract()?));
+    }
+    if object.is_instance_of::<PyString>() {
+        return Ok(Value::Text(object.extract()?));
+    }
+    let is_bytes = object.is_instance_of::<PyBytes>() || object.is_instance_of::<PyByteArray>();
+    if is_bytes || object.is_instance_of::<PyMemoryView>() {
+        return Ok(Value::Bytes(bytes_of(object)?));
+    }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        let mut values = Vec::new();
+        for (index, item) in object.try_iter()?.enumerate() {
+            values.push(value_of(&item?, &format!("{place}[{index}]"), depth + 1)?);
+        }
+        return Ok(Value::List(values));
+    }
+    if let Ok(mapping) = object.cast::<PyMapping>() {
+        let mut values = BTreeMap::new();
+        for item in mapping.items()? {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+            let key = key_of(&key)?;
+            let value = value_of(&value, &format!("{place}['{key}']"), depth + 1)?;
+            values.insert(key, value);
+        }
+        return Ok(Value::Map(values));
+    }
+    // Numbers and arrays of numpy, tensors of torch.
+    if let Some(to_list) = object.getattr_opt("tolist")? {
+        return value_of(&to_list.call0()?, place, depth);
+    }
+    Err(invalid(format!(
+        "{place} is a {}: a header takes None, bool, int, float, str, bytes, lists and dictionaries of these, \
+         and arrays",
+        type_name(object)
+    )))
+}
+
+/// A header as a dictionary.
+pub(crate) fn to_dict<'py>(py: Python<'py>, header: &Header) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    if let Some(capture_ns) = header.capture_ns {
+        dict.set_item("capture_ns", capture_ns)?;
+    }
+    if let Some(frame_id) = &header.frame_id {
+        dict.set_item("frame_id", frame_id)?;
+    }
+    for (key, value) in &header.values {
+        dict.set_item(key, to_object(py, value)?)?;
+    }
+    Ok(dict)
+}
+
+fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::Nil => py.None().into_bound(py),
+        Value::Bool(value) => PyBool::new(py, *value).to_owned().into_any(),
+        Value::Int(value) => value.into_pyobject(py)?.into_any(),
+        Value::Unsigned(value) => value.into_pyobject(py)?.into_any(),
+        Value::Float(value) => PyFloat::new(py, *value).into_any(),
+        Value::Text(text) => PyString::new(py, text).into_any(),
+        Value::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+        Value::List(values) => {
+            let values = values.iter().map(|value| to_object(py, value));
+            PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?.into_any()
+        }
+        Value::Map(values) => {
+            let dict = PyDict::new(py);
+            for (key, value) in values {
+                dict.set_item(key, to_object(py, value)?)?;
+            }
+            dict.into_any()
+        }
+    })
+}

@@ -1,0 +1,346 @@
+//! Parts of messages: named arrays in a loan or a sample.
+
+use crate::buffer::{with_buffer, Exporter, View};
+use crate::error::{closed, invalid, IntoPyErr};
+use crate::framework::Framework;
+use crate::geometry::Geometry;
+use crate::owner::{Block, Held, Owner, SampleView};
+use crate::{dlpack, order};
+use pyo3::exceptions::{PyBufferError, PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+use rgaps::{DType, Domain, LoanError, PartSpec};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+thread_local! {
+    /// What the next `_PartBase()` becomes; see `sample.rs`.
+    static NEXT: RefCell<Option<PartBase>> = const { RefCell::new(None) };
+}
+
+/// The message that a part is of.
+pub(crate) enum Whole {
+    Sample(Arc<Held>),
+    /// Weak, so that a part keeps no loan open.
+    Loan(Weak<Block>),
+}
+
+/// A part without the buffer protocol.
+#[pyclass(frozen, subclass, weakref, name = "_PartBase", module = "rgaps")]
+pub(crate) struct PartBase {
+    whole: Whole,
+    name: String,
+    geometry: Geometry,
+    offset: u64,
+    domain: Domain,
+}
+
+/// The class `rgaps.Part`.
+pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    let class = CLASS.get_or_try_init(py, || {
+        let doc =
+            c"A named array in a message. It keeps the message's bytes as any view of them does.";
+        with_buffer::<PartBase>(py, c"rgaps.Part", doc).map(Bound::unbind)
+    })?;
+    Ok(class.bind(py))
+}
+
+/// A `rgaps.Part`.
+pub(crate) fn wrap<'py>(
+    py: Python<'py>,
+    whole: Whole,
+    part: &rgaps::Part,
+    domain: Domain,
+) -> PyResult<Bound<'py, PyAny>> {
+    let base = PartBase {
+        whole,
+        name: part.name().to_owned(),
+        geometry: Geometry::of(Some(&part.tensor()), part.len()),
+        offset: part.offset(),
+        domain,
+    };
+    let class = class(py)?;
+    NEXT.with(|next| next.replace(Some(base)));
+    class.call0()
+}
+
+/// Whose array a part becomes where nobody has said so.
+pub(crate) fn framework(py: Python<'_>, domain: Domain) -> Framework {
+    match domain {
+        Domain::Host => Framework::Numpy,
+        _ if py.import("torch").is_ok() => Framework::Torch,
+        _ => Framework::Any,
+    }
+}
+
+/// An array over a part of a sample, without a copy; the part itself on a GPU without torch.
+pub(crate) fn as_array<'py>(
+    part: &Bound<'py, PyAny>,
+    domain: Domain,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = part.py();
+    match framework(py, domain) {
+        Framework::Numpy => py.import("rgaps._numpy")?.call_method1("as_array", (part,)),
+        Framework::Torch => py
+            .import("rgaps._torch")?
+            .call_method1("as_tensor", (part,)),
+        Framework::Any => Ok(part.clone()),
+    }
+}
+
+/// A `KeyError` for a part that is not there.
+pub(crate) fn unknown(error: &impl std::fmt::Display) -> PyErr {
+    PyKeyError::new_err(error.to_string())
+}
+
+/// Parts that a loan is to have: names, element types, shapes, and whose arrays they become.
+pub(crate) type Wanted = Vec<(String, DType, Vec<u64>, Framework)>;
+
+/// What `loan({name: (shape, dtype)})` asks for.
+pub(crate) fn wanted(
+    parts: &Bound<'_, PyDict>,
+    domain: Domain,
+    shape_of: fn(&Bound<'_, PyAny>) -> PyResult<Vec<u64>>,
+) -> PyResult<Wanted> {
+    let py = parts.py();
+    let mut wanted = Wanted::new();
+    for (name, form) in parts.iter() {
+        let name = name_of(&name)?;
+        let (shape, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = form
+            .extract()
+            .map_err(|_| invalid(format!("part '{name}': give (shape, dtype)")))?;
+        let framework = match Framework::of(&dtype)? {
+            Framework::Torch => Framework::Torch,
+            _ => framework(py, domain),
+        };
+        let dtype = crate::dtype::of_object(&dtype)?;
+        wanted.push((name, dtype, shape_of(&shape)?, framework));
+    }
+    Ok(wanted)
+}
+
+/// A tensor of torch without its history, which DLPack does not carry; anything else as it is.
+pub(crate) fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match object.getattr_opt("detach")? {
+        Some(detach) => detach.call0(),
+        None => Ok(object.clone()),
+    }
+}
+
+pub(crate) fn name_of(name: &Bound<'_, PyAny>) -> PyResult<String> {
+    name.extract()
+        .map_err(|_| invalid(format!("the names of parts are text, not {name}")))
+}
+
+pub(crate) fn specs(wanted: &Wanted) -> Vec<PartSpec<'_>> {
+    let specs = wanted.iter().map(|(name, dtype, shape, _)| PartSpec {
+        name,
+        dtype: *dtype,
+        shape,
+    });
+    specs.collect()
+}
+
+/// Bytes of a message with these parts.
+pub(crate) fn total_bytes(specs: &[PartSpec<'_>]) -> PyResult<u64> {
+    let bytes = PartSpec::total_bytes(specs).map_err(LoanError::from);
+    bytes.map_err(IntoPyErr::into_py_err)
+}
+
+impl PartBase {
+    fn view_anywhere(&self, py: Python<'_>) -> PyResult<View> {
+        let is_host = self.domain == Domain::Host;
+        let (address, readonly, owner) = match &self.whole {
+            Whole::Sample(held) => {
+                // In a forked child there is nothing at the address.
+                if is_host {
+                    held.sample.as_slice().map_err(IntoPyErr::into_py_err)?;
+                }
+                (
+                    held.view_address(py)?,
+                    true,
+                    Owner::Sample(SampleView::new(held.clone())),
+                )
+            }
+            Whole::Loan(block) => {
+                let block = block.upgrade().ok_or_else(|| closed("loan"))?;
+                if is_host {
+                    block.with_loan(|loan| {
+                        let bytes = loan.as_mut_slice().map(drop);
+                        bytes.map_err(IntoPyErr::into_py_err)
+                    })?;
+                }
+                let view = block.view().ok_or_else(|| closed("loan"))?;
+                (block.address, false, Owner::Loan(view))
+            }
+        };
+        Ok(View {
+            address: address + self.offset,
+            geometry: self.geometry,
+            readonly,
+            owner,
+        })
+    }
+
+    fn export<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        wanted: &dlpack::Wanted,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let view = self.view_anywhere(py)?;
+        match &self.whole {
+            Whole::Sample(held) => {
+                if self.domain == Domain::Host {
+                    order::before_reading_on_cpu(py, &held.sample)?;
+                } else if let Some(stream) = order::of_consumer(stream)? {
+                    order::before_reading(&held.sample, stream)?;
+                }
+                let from = Some((&held.sample, self.offset));
+                dlpack::export(py, self.domain, view, wanted, from)
+            }
+            Whole::Loan(block) => {
+                if self.domain != Domain::Host {
+                    if let Some(stream) = order::of_consumer(stream)? {
+                        block.upgrade().inspect(|block| block.record(stream));
+                    }
+                }
+                dlpack::export(py, self.domain, view, wanted, None)
+            }
+        }
+    }
+}
+
+impl Exporter for PartBase {
+    fn view(&self, py: Python<'_>) -> PyResult<View> {
+        if self.domain != Domain::Host {
+            return Err(PyBufferError::new_err(format!(
+                "the bytes are in {}; use __dlpack__ (torch.from_dlpack)",
+                self.domain
+            )));
+        }
+        let view = self.view_anywhere(py)?;
+        if let Whole::Sample(held) = &self.whole {
+            order::before_reading_on_cpu(py, &held.sample)?;
+        }
+        Ok(view)
+    }
+}
+
+#[pymethods]
+impl PartBase {
+    #[new]
+    fn new() -> PyResult<PartBase> {
+        let next = NEXT.with(|next| next.take());
+        next.ok_or_else(|| PyTypeError::new_err("parts come from loans and samples"))
+    }
+
+    /// The part's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    #[getter]
+    fn domain(&self) -> String {
+        self.domain.to_string()
+    }
+
+    /// Lengths of the dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry.shape())
+    }
+
+    /// Bytes from one element to the next, per dimension.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.geometry.strides_bytes())
+    }
+
+    /// Name of the element type.
+    #[getter]
+    fn dtype(&self) -> String {
+        self.geometry.dtype.to_string()
+    }
+
+    /// Bytes of the part's elements.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.geometry.elements_bytes() as u64
+    }
+
+    /// Bytes from the message's first byte to the part's first byte: a multiple of 256.
+    #[getter]
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// An array of numpy over the part, without a copy: read-only of a sample, writable of a loan.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
+    }
+
+    /// A tensor of torch over the part, without a copy, ordered on torch's current stream.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
+    }
+
+    /// A DLPack capsule over the part: read-only of a sample, writable of a loan.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+            bits: false,
+        };
+        self.export(py, stream, &wanted)
+    }
+
+    /// For `rgaps._torch`: the same with integers of the elements' width.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn _dlpack_bits<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wanted = dlpack::Wanted {
+            max_version,
+            device: dl_device,
+            copy,
+            bits: true,
+        };
+        self.export(py, stream, &wanted)
+    }
+
+    /// DLPack's device: its kind and its number in this process.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        dlpack::device_of(self.domain)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<rgaps.Part '{}': {} {:?}>",
+            self.name,
+            self.geometry.dtype,
+            self.geometry.shape()
+        )
+    }
+}
