@@ -221,7 +221,10 @@ fn fields_out_of_bounds_are_refused_by_name() {
         (eager(0, 0, 0), "bytes"),
         (eager(64, 63, 0), "bytes"),
         (eager(64, 64, 65), "meta_bytes"),
-        (eager(1000, 1000, 257), "meta_bytes"),
+        (
+            eager(20_000, 20_000, META_BYTES_MAX as u16 + 1),
+            "meta_bytes",
+        ),
         (request(0), "bytes"),
         (request(MESSAGE_BYTES_MAX + 1), "bytes"),
         (hello(100), "ring_bytes"),
@@ -334,4 +337,37 @@ fn lists_versions_and_lengths_are_checked() {
         })
     );
     assert_eq!(Frame::decode(&[]), Ok(Decoded::Short(HEADER_BYTES)));
+}
+
+#[test]
+fn a_description_that_is_not_as_long_as_its_frame_says_is_refused() {
+    let flow = Flow {
+        topic: 1,
+        incarnation: 2,
+    };
+    let whole = encoded(&Frame::Request {
+        flow,
+        sequence: 3,
+        charge_end: 0,
+        bytes: 5,
+        meta: Meta::new(b"twelve bytes").unwrap(),
+    });
+    assert_eq!(whole.len(), HEADER_BYTES + 40 + 2 + 12);
+    let at = HEADER_BYTES + 40;
+    for length in [0u16, 11, 13, u16::MAX] {
+        let mut lie = whole.clone();
+        lie[at..at + 2].copy_from_slice(&length.to_le_bytes());
+        let refused = Frame::decode(&lie);
+        assert!(
+            matches!(refused, Err(DecodeError::Length { .. })),
+            "{length}"
+        );
+    }
+    // The body's own length is bounded before anybody waits for it.
+    for body in [41u32, 42 + META_BYTES_MAX as u32 + 1, u32::MAX] {
+        let mut lie = whole.clone();
+        lie[4..8].copy_from_slice(&body.to_le_bytes());
+        let refused = Frame::decode(&lie);
+        assert!(matches!(refused, Err(DecodeError::Length { .. })), "{body}");
+    }
 }
