@@ -70,6 +70,13 @@ extern "C" {
 /* Most dimensions of a tensor. */
 #define RGAPS_MAX_DIMS 8
 
+/* Most bytes of an attachment; a header is an attachment, too. */
+#define RGAPS_MAX_ATTACHMENT_BYTES 4096
+
+/* Most parts of a message, and the longest name of one, in bytes without the 0 at its end. */
+#define RGAPS_MAX_PARTS 32
+#define RGAPS_MAX_PART_NAME 63
+
 /* RGAPS_OK, or one of the codes below; libraries that are newer than this header may have more. */
 typedef int32_t rgaps_status_t;
 
@@ -204,6 +211,14 @@ typedef struct rgaps_tensor {
     int64_t strides[RGAPS_MAX_DIMS]; /* in elements; none is negative */
 } rgaps_tensor_t;
 
+/* A part of a message: a named array in its block. */
+typedef struct rgaps_part {
+    const char *name;      /* 1 to RGAPS_MAX_PART_NAME bytes of UTF-8; no two parts have the same */
+    rgaps_tensor_t tensor; /* shape and element type */
+    size_t offset;         /* bytes from the message's first byte to the part's; a multiple of 256 */
+    size_t bytes;          /* bytes of the part */
+} rgaps_part_t;
+
 /* The element type of a name: "uint8", "float32", "bfloat16" and so on, as numpy and torch write
  * them. */
 rgaps_status_t rgaps_dtype_parse(const char *name, rgaps_dtype_t *dtype);
@@ -304,6 +319,12 @@ rgaps_status_t rgaps_publisher_loan(rgaps_publisher_t *publisher, size_t bytes, 
 rgaps_status_t rgaps_publisher_loan_aligned(rgaps_publisher_t *publisher, size_t bytes,
                                             size_t alignment, rgaps_loan_t **loan);
 
+/* A block for `count` arrays. Of each part `name` and `tensor` say which; the strides are not used, the parts are
+ * in row-major order. `offset` and `bytes` are written, and the strides: fill each part at
+ * rgaps_loan_data() plus its offset. */
+rgaps_status_t rgaps_publisher_loan_parts(rgaps_publisher_t *publisher, rgaps_part_t *parts,
+                                          size_t count, rgaps_loan_t **loan);
+
 /* The block's address, to be written to until the loan is published or dropped. NULL for NULL, or
  * if the loan was lost. */
 void *rgaps_loan_data(rgaps_loan_t *loan);
@@ -322,6 +343,19 @@ rgaps_status_t rgaps_loan_set_tag(rgaps_loan_t *loan, uint64_t tag);
 
 /* Says that the message is a tensor, which has to lie within its bytes. */
 rgaps_status_t rgaps_loan_set_tensor(rgaps_loan_t *loan, const rgaps_tensor_t *tensor);
+
+/* Attaches bytes of your own that travel beside the message, at most RGAPS_MAX_ATTACHMENT_BYTES. They replace
+ * an attachment or a header that was set before; 0 bytes remove it. */
+rgaps_status_t rgaps_loan_set_attachment(rgaps_loan_t *loan, const void *data, size_t bytes);
+
+/* The message's header, which replaces an attachment: when the data was captured (nanoseconds since 1970-01-01
+ * UTC), the coordinate frame or sensor that it belongs to, and keys of your own. The header is written in
+ * MessagePack and has RGAPS_MAX_ATTACHMENT_BYTES at most. */
+rgaps_status_t rgaps_loan_set_capture_ns(rgaps_loan_t *loan, uint64_t capture_ns);
+rgaps_status_t rgaps_loan_set_frame_id(rgaps_loan_t *loan, const char *frame_id);
+rgaps_status_t rgaps_loan_set_int(rgaps_loan_t *loan, const char *key, int64_t value);
+rgaps_status_t rgaps_loan_set_double(rgaps_loan_t *loan, const char *key, double value);
+rgaps_status_t rgaps_loan_set_text(rgaps_loan_t *loan, const char *key, const char *value);
 
 /* Publishes the loan behind the work queued on the default stream. Where it succeeds the handle is
  * gone; where it fails the handle remains, to be published again or dropped. `sequence`, the
@@ -464,6 +498,33 @@ uint64_t rgaps_sample_publisher_id(const rgaps_sample_t *sample);
 
 /* Shape and element type, or RGAPS_ERROR_NO_TENSOR. */
 rgaps_status_t rgaps_sample_tensor(const rgaps_sample_t *sample, rgaps_tensor_t *tensor);
+
+/* The bytes that travelled beside the message, those of a header in MessagePack; NULL and 0 where there are none.
+ * Valid until the sample is released. */
+rgaps_status_t rgaps_sample_attachment(const rgaps_sample_t *sample, const void **data,
+                                       size_t *bytes);
+
+/* What the message's header says, or RGAPS_ERROR_NOT_FOUND where there is no header, or not this in it;
+ * RGAPS_ERROR_ARGUMENT where the key's value is of another type; RGAPS_ERROR_PROTOCOL where the publisher marked
+ * bytes as a header that are none. Texts are valid until the sample is released. A double is also what an integer is
+ * read as, an int also a boolean. */
+rgaps_status_t rgaps_sample_capture_ns(const rgaps_sample_t *sample, uint64_t *capture_ns);
+rgaps_status_t rgaps_sample_frame_id(const rgaps_sample_t *sample, const char **frame_id);
+rgaps_status_t rgaps_sample_header_int(const rgaps_sample_t *sample, const char *key,
+                                       int64_t *number);
+rgaps_status_t rgaps_sample_header_double(const rgaps_sample_t *sample, const char *key,
+                                          double *number);
+rgaps_status_t rgaps_sample_header_text(const rgaps_sample_t *sample, const char *key,
+                                        const char **words);
+
+/* The message's parts: how many there are, and one by its name or its number from 0, or
+ * RGAPS_ERROR_NOT_FOUND. A part's bytes are at rgaps_sample_data() plus its offset; its name is valid until the
+ * sample is released. */
+size_t rgaps_sample_part_count(const rgaps_sample_t *sample);
+rgaps_status_t rgaps_sample_part(const rgaps_sample_t *sample, const char *name,
+                                 rgaps_part_t *part);
+rgaps_status_t rgaps_sample_part_at(const rgaps_sample_t *sample, size_t index,
+                                    rgaps_part_t *part);
 
 /* "host" or "cuda:GPU-<uuid>"; valid until the sample is released. */
 const char *rgaps_sample_domain(const rgaps_sample_t *sample);

@@ -6,16 +6,17 @@ use crate::path::PATHS;
 use crate::publisher::SLOW_READER;
 use crate::status;
 use crate::subscriber::LATE;
-use rgaps_layout::{DType, MAX_DIMS};
+use rgaps_layout::{DType, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, MAX_PART_NAME};
 use std::collections::BTreeMap;
 
 const HEADER: &str = include_str!("../include/rgaps.h");
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     include_str!("boundary.rs"),
     include_str!("handle.rs"),
     include_str!("listener.rs"),
     include_str!("loan.rs"),
+    include_str!("metadata.rs"),
     include_str!("node.rs"),
     include_str!("publisher.rs"),
     include_str!("sample.rs"),
@@ -147,6 +148,7 @@ fn c_type(rust: &str) -> String {
         ("u32", "uint32_t"),
         ("u64", "uint64_t"),
         ("i64", "int64_t"),
+        ("f64", "double"),
     ];
     match known.iter().find(|(name, _)| *name == rust) {
         Some((_, c)) => (*c).to_owned(),
@@ -239,7 +241,7 @@ fn functions_are_the_same_on_both_sides() {
 #[test]
 fn structures_are_the_same_on_both_sides() {
     let (c, rust) = (c_structures(), rust_structures());
-    assert_eq!(c.len(), 5, "{:?}", c.keys());
+    assert_eq!(c.len(), 6, "{:?}", c.keys());
     assert_eq!(c, rust);
 }
 
@@ -289,6 +291,14 @@ fn macros_are_up_to_date() {
     let version = ["MAJOR", "MINOR", "PATCH"].map(|part| value(&format!("RGAPS_VERSION_{part}")));
     assert_eq!(version.join("."), env!("CARGO_PKG_VERSION"));
     assert_eq!(value("RGAPS_MAX_DIMS"), MAX_DIMS.to_string());
+    let limits = [
+        ("RGAPS_MAX_ATTACHMENT_BYTES", MAX_ATTACHMENT_BYTES),
+        ("RGAPS_MAX_PARTS", MAX_MESSAGE_PARTS),
+        ("RGAPS_MAX_PART_NAME", MAX_PART_NAME),
+    ];
+    for (name, limit) in limits {
+        assert_eq!(value(name), limit.to_string());
+    }
     assert_eq!(value("RGAPS_FOREVER"), "UINT64_MAX");
     assert_eq!(crate::boundary::FOREVER_NS, u64::MAX);
 }

@@ -14,6 +14,7 @@ mod domain;
 mod handle;
 mod listener;
 mod loan;
+mod metadata;
 mod node;
 mod options;
 mod path;

@@ -43,7 +43,7 @@ impl rgaps_loan_t {
         }
     }
 
-    fn with<T>(&self, action: impl FnOnce(&mut Loan) -> Outcome<T>) -> Outcome<T> {
+    pub(crate) fn with<T>(&self, action: impl FnOnce(&mut Loan) -> Outcome<T>) -> Outcome<T> {
         action(self.lock()?.as_mut().ok_or_else(lost)?)
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// `rgaps_publisher_t`.
 pub struct rgaps_publisher_t {
     birth: Birth,
-    publisher: Publisher,
+    pub(crate) publisher: Publisher,
     domain: CString,
     /// Keeps the default node for those who come after.
     _node: Arc<Node>,

@@ -2,6 +2,7 @@
 
 use crate::boundary::{guard, guard_value, timeout, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
+use crate::metadata::Texts;
 use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use crate::tensor::rgaps_tensor_t;
 use rgaps_pool::Stream;
@@ -13,9 +14,10 @@ use std::time::Duration;
 /// `rgaps_sample_t`.
 pub struct rgaps_sample_t {
     birth: Birth,
-    sample: Sample,
+    pub(crate) sample: Sample,
     /// Its text, made when it is first asked for.
     domain: OnceLock<CString>,
+    pub(crate) texts: Texts,
 }
 
 impl Object for rgaps_sample_t {
@@ -31,6 +33,7 @@ impl rgaps_sample_t {
             birth: Birth::now(),
             sample,
             domain: OnceLock::new(),
+            texts: Texts::default(),
         }
     }
 }

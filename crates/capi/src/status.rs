@@ -1,7 +1,7 @@
 //! Codes, and which error of the Rust library has which.
 
 use rgaps_pool::PoolError;
-use rgaps_rs::{ClientError, LoanError, OpenError, PublishError, RecvError};
+use rgaps_rs::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError};
 use rgaps_session::{LaunchError, Refusal, RefusalCode};
 use std::ffi::{c_char, c_void, CStr};
 
@@ -186,8 +186,19 @@ impl Coded for LoanError {
             LoanError::NoBlocks { .. } | LoanError::TooManyLoans { .. } => Code::TooManyLoans,
             LoanError::Client(error) => error.code(),
             LoanError::Pool(error) => error.code(),
+            LoanError::Attachment { .. } | LoanError::Parts(_) => Code::Argument,
+            LoanError::Header(error) => error.code(),
             LoanError::Argument(_) => Code::Argument,
             _ => Code::System,
+        }
+    }
+}
+
+impl Coded for HeaderError {
+    fn code(&self) -> Code {
+        match self {
+            HeaderError::Malformed { .. } => Code::Protocol,
+            _ => Code::Argument,
         }
     }
 }
@@ -214,6 +225,7 @@ impl Coded for RecvError {
             RecvError::Untrusted { .. } => Code::Protocol,
             RecvError::Aborted { .. } => Code::Aborted,
             RecvError::Unfinished { .. } => Code::Unfinished,
+            RecvError::Parts { .. } => Code::NotFound,
             RecvError::Client(error) => error.code(),
             RecvError::Pool(error) => error.code(),
             _ => Code::System,

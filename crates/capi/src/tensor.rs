@@ -64,6 +64,17 @@ impl From<&Tensor> for rgaps_tensor_t {
 }
 
 impl rgaps_tensor_t {
+    pub(crate) const NONE: rgaps_tensor_t = rgaps_tensor_t {
+        dtype: rgaps_dtype_t {
+            code: 0,
+            bits: 0,
+            lanes: 0,
+        },
+        ndim: 0,
+        shape: [0; MAX_DIMS],
+        strides: [0; MAX_DIMS],
+    };
+
     pub(crate) fn checked(&self) -> Outcome<Tensor> {
         let dims = dimensions(self.ndim)?;
         let dtype = self.dtype.checked()?;
