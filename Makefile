@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -87,6 +87,11 @@ unit: ## Unit, property, integration and command-line tests
 	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked --no-fail-fast $(RUNNER) $(RUST_TESTS)
 	cargo test --locked $(RUNNER) -p rgaps-topic --features crash-steps --test crash
 	cargo test --locked $(RUNNER) -p rgaps-chaos
+
+steady: ## The unit tests ROUNDS=10 times alone, beside a load, and stopped and continued at random; PACKAGES="-p rgaps-links"
+	@tools/setup.sh base rust
+	cargo build --locked --quiet -p rgapsd -p rgaps-links
+	@ROUNDS="$(ROUNDS)" PACKAGES="$(PACKAGES)" tools/steady.sh
 
 loom: ## The rings and holder words under a model checker
 	@tools/setup.sh base rust

@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::process::Stdio;
-use support::{finish, wait_for, Realm};
+use support::{finish, wait_for, Realm, PATIENCE};
 
 #[test]
 fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
@@ -306,7 +306,7 @@ fn a_socket_that_is_not_ours_is_told_apart() {
 /// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing
 /// until it becomes its own program.
 fn start(command: &mut std::process::Command) -> std::process::Output {
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let until = std::time::Instant::now() + PATIENCE;
     loop {
         match command.output() {
             Err(error)

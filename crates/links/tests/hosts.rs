@@ -4,9 +4,11 @@ mod support;
 use rgaps::{DType, Late, PeerState};
 use rgaps_session::LANE_PORT;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
 use support::stream::all_talk;
-use support::{content, hosts, ports, receive, until, wait_for_subscribers, Host, LIMIT};
+use support::{
+    content, hosts, nothing_more, ports, receive, try_put, until, wait_for_subscribers, Host,
+    LIMIT, SHORT,
+};
 
 const SIZES: [usize; 7] = [0, 1, 100, 5_000, 70_000, 3_000_000, 12_345_678];
 
@@ -259,30 +261,29 @@ fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     );
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
     let subscriber = there.subscriber("slow").reliable().create().unwrap();
-    let publisher = here
-        .publisher("slow")
-        .keep_last(4)
-        .deadline(LIMIT)
-        .create()
-        .unwrap();
+    let publisher = here.publisher("slow").keep_last(4).deadline(SHORT);
+    let publisher = publisher.create().unwrap();
     wait_for_subscribers(&publisher, 1);
     const COUNT: u64 = 200;
+    // Nobody reads until the publisher has waited for it in vain.
+    let mut next = 0;
+    while try_put(&publisher, &content(next, 100_000)) {
+        next += 1;
+        assert!(next < COUNT, "nothing holds the publisher back");
+    }
     let publishing = std::thread::spawn(move || {
-        for number in 0..COUNT {
-            publisher.put(&content(number, 100_000)).unwrap();
+        for number in next..COUNT {
+            while !try_put(&publisher, &content(number, 100_000)) {}
         }
         publisher
     });
     for number in 0..COUNT {
-        if number % 20 == 0 {
-            std::thread::sleep(Duration::from_millis(20));
-        }
         let sample = receive(&subscriber);
         assert_eq!((sample.sequence(), sample.missed()), (number, 0));
         assert!(sample.as_slice().unwrap() == content(number, 100_000));
     }
-    until("the publisher", || publishing.is_finished());
-    publishing.join().unwrap();
+    let publisher = publishing.join().unwrap();
+    nothing_more(&publisher, &[&subscriber]);
 }
 
 /// An address of this machine that no other test run uses.

@@ -1,13 +1,17 @@
 //! Publishers that leave while the way to another host changes: all that they published arrives, once and in order.
 mod support;
 
-use rgaps::{Node, Subscriber};
+use rgaps::{Node, PeerState, Sample, Subscriber};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use support::{content, ports, start_among, until, wait_for_subscribers, LIMIT};
+use support::stream::reached;
+use support::{
+    content, is_last, last_message, ports, start_among, until, wait_for_subscribers, LIMIT,
+    LOOK_AGAIN,
+};
 
 const BYTES: usize = 5_000;
 /// Messages of each publisher.
@@ -15,44 +19,53 @@ const EACH: u64 = 6;
 /// Publishers at the same time, those included that have left and whose messages are on their way. A topic may have 16 on
 /// a host, and where they land are more of them than here for a while, so that some have to wait for a place.
 const AT_ONCE: usize = 13;
+/// Publishers that come and leave between two deaths.
+const SOME: u64 = 30;
 
-/// Publishers come, publish and leave until it is stopped. How many there were.
-fn come_and_go(node: Node, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
+/// Publishers come, publish and leave until it is stopped. Returns how many there were; `count` says it meanwhile.
+fn come_and_go(node: Node, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
-        let mut count = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::SeqCst) {
             if node.topic("photos").unwrap().publishers.len() >= AT_ONCE {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(LOOK_AGAIN);
                 continue;
             }
             let publisher = node.publisher("photos").keep_last(EACH as u32);
             let publisher = publisher.deadline(LIMIT).create().unwrap();
-            for tag in count * EACH..(count + 1) * EACH {
+            let number = count.load(Ordering::SeqCst);
+            for tag in number * EACH..(number + 1) * EACH {
                 let mut loan = publisher.loan(BYTES as u64).unwrap();
                 loan.write(0, &content(tag, BYTES)).unwrap();
                 loan.set_tag(tag);
                 loan.publish().unwrap();
+                // Leaves the processor to the hosts; nothing depends on how long.
                 std::thread::sleep(Duration::from_millis(tag % 7));
             }
-            count += 1;
+            count.store(number + 1, Ordering::SeqCst);
         }
-        count
     })
 }
 
-/// Reads until it is stopped: how many messages there were of each publisher, which come in its order.
-fn read(subscriber: Subscriber, stop: Arc<AtomicBool>) -> JoinHandle<BTreeMap<u64, u64>> {
+/// Reads until the last message and all that lies beside it. How many messages there were of each publisher, which come
+/// in its order.
+fn read(subscriber: Subscriber) -> JoinHandle<BTreeMap<u64, u64>> {
     std::thread::spawn(move || {
         let mut seen = BTreeMap::new();
-        while !stop.load(Ordering::Relaxed) {
-            let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(100)) else {
-                continue;
-            };
+        let mut take = |sample: Sample| {
+            let bytes = sample.as_slice().unwrap();
+            if is_last(bytes) {
+                return false;
+            }
             let (publisher, number) = (sample.tag() / EACH, sample.tag() % EACH);
             let next = seen.entry(publisher).or_default();
             assert_eq!(number, *next, "of publisher {publisher}");
             *next += 1;
-            assert!(sample.as_slice().unwrap() == content(sample.tag(), BYTES));
+            assert!(bytes == content(sample.tag(), BYTES));
+            true
+        };
+        while take(subscriber.recv().unwrap()) {}
+        while let Some(sample) = subscriber.try_recv().unwrap() {
+            assert!(take(sample), "the last message came twice");
         }
         seen
     })
@@ -63,17 +76,28 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     let ports = ports(4);
     // The first one and the last have two others between them.
     let around = [[1, 2], [0, 3], [0, 3], [1, 2]].into_iter().enumerate();
-    let hosts = around.map(|(at, others)| start_among(&ports, at, &others, "outage_ms = 30000"));
+    let hosts = around.map(|(at, others)| start_among(&ports, at, &others, "outage_ms = 300000"));
     let mut hosts: Vec<_> = hosts.collect();
     let (here, there) = (hosts[0].node("here"), hosts[3].node("there"));
     let subscriber = there.subscriber("photos").reliable().create().unwrap();
-    let stays = here.publisher("photos").create().unwrap();
+    let stays = here
+        .publisher("photos")
+        .deadline(LIMIT)
+        .create()
+        .unwrap();
     wait_for_subscribers(&stays, 1);
-    let (stop, stop_reading): (Arc<AtomicBool>, Arc<AtomicBool>) = Default::default();
-    let reading = read(subscriber, stop_reading.clone());
-    let publishing = come_and_go(here.clone(), stop.clone());
+    let (count, stop): (Arc<AtomicU64>, Arc<AtomicBool>) = Default::default();
+    let reading = read(subscriber);
+    let publishing = come_and_go(here.clone(), count.clone(), stop.clone());
+    // So many publishers come and leave before something happens again.
+    let some_more = || {
+        let before = count.load(Ordering::SeqCst);
+        until("publishers to come and leave", || {
+            count.load(Ordering::SeqCst) >= before + SOME
+        });
+    };
     for (host, other) in [(1, "host-c"), (2, "host-b"), (1, "host-c"), (2, "host-b")] {
-        std::thread::sleep(Duration::from_millis(1200));
+        some_more();
         hosts[host].kill_links();
         let way = format!("through {other}");
         until("the other way", || {
@@ -82,20 +106,20 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
             rows.any(|row| row.ready && row.path.starts_with(&way))
         });
         hosts[host].start_links();
+        reached(&here, &hosts[host].name, PeerState::Linked);
     }
-    std::thread::sleep(Duration::from_millis(1200));
-    stop.store(true, Ordering::Relaxed);
+    some_more();
+    stop.store(true, Ordering::SeqCst);
     until("the publishers", || publishing.is_finished());
-    let count = publishing.join().unwrap();
-    // All are gone when all they published is confirmed.
+    publishing.join().unwrap();
+    // All are gone when all they published is confirmed, and what is confirmed is published there.
     until("the publishers to be gone", || {
         here.topic("photos").unwrap().publishers.len() == 1
     });
-    // What is confirmed is published there.
-    std::thread::sleep(Duration::from_millis(500));
-    stop_reading.store(true, Ordering::Relaxed);
+    stays.put(last_message()).unwrap();
     until("the subscriber", || reading.is_finished());
     let seen = reading.join().unwrap();
+    let count = count.load(Ordering::SeqCst);
     let all: BTreeMap<u64, u64> = (0..count).map(|publisher| (publisher, EACH)).collect();
     assert_eq!(seen, all, "of {count} publishers");
 }

@@ -2,7 +2,6 @@
 //! `ip netns` may be used; elsewhere it says why it did nothing.
 mod support;
 
-use std::time::Duration;
 use support::cable::Cable;
 use support::stream::nothing_is_lost;
 use support::{until, wait_for_subscribers, LIMIT};
@@ -11,7 +10,7 @@ use support::{until, wait_for_subscribers, LIMIT};
 fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
     let Some(cable) = Cable::lay() else { return };
     let host = |at| {
-        let more = format!("outage_ms = 30000\n{}", cable.connect(at));
+        let more = format!("outage_ms = 300000\n{}", cable.connect(at));
         cable.host(at, &more)
     };
     let hosts = [host(0), host(1)];
@@ -22,9 +21,8 @@ fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
     let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
     wait_for_subscribers(&publisher, 3);
     const BYTES: usize = 100_000;
-    let published = nothing_is_lost(publisher, subscribers, BYTES, || {
+    let published = nothing_is_lost(publisher, subscribers, BYTES, |traffic| {
         cable.pull();
-        std::thread::sleep(Duration::from_secs(2));
         let lanes = |are: fn(u32) -> bool| {
             let peers = here.peers().unwrap().peers;
             peers.iter().all(|peer| are(peer.lanes))
@@ -32,7 +30,7 @@ fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
         until("the loss to be seen", || lanes(|lanes| lanes == 0));
         cable.plug_in();
         until("the link to be back", || lanes(|lanes| lanes > 0));
-        std::thread::sleep(Duration::from_millis(500));
+        traffic.flows();
     });
     // Once for the host, but for what was on its way when the cable was pulled.
     let crossed = here.peers().unwrap().peers[0].messages_out;

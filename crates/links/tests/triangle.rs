@@ -3,7 +3,6 @@
 mod support;
 
 use rgaps::PeerState;
-use std::time::Duration;
 use support::stream::{nothing_is_lost, reached};
 use support::{disturb, ip, until, wait_for_subscribers, Host, LIMIT};
 
@@ -62,7 +61,7 @@ impl Triangle {
             .map(|other| format!("\"tcp/{}:7447\"", address(other)))
             .collect();
         let links = format!(
-            "host = \"host-{host}\"\nlisten = \"{own}:0\"\ninsecure = true\noutage_ms = 30000\n\
+            "host = \"host-{host}\"\nlisten = \"{own}:0\"\ninsecure = true\noutage_ms = 300000\n\
              control = [\"tcp/{own}:7447\"]\nconnect = [{}]",
             others.join(", ")
         );
@@ -98,7 +97,7 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
         .create()
         .unwrap();
     wait_for_subscribers(&publisher, 3);
-    nothing_is_lost(publisher, subscribers, BYTES, || {
+    nothing_is_lost(publisher, subscribers, BYTES, |traffic| {
         // Each time the publisher's host sees the other through the third, and then directly again.
         for (other, third) in [(1, 2), (2, 1), (1, 2)] {
             let name = format!("host-{other}");
@@ -111,7 +110,7 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
                     .iter()
                     .any(|row| row.host == name && row.ready && row.path.starts_with(&way))
             });
-            std::thread::sleep(Duration::from_millis(300));
+            traffic.flows();
             triangle.plug_in(0, other).unwrap();
             reached(&nodes[0], &name, PeerState::Linked);
             until("a direct path", || {
@@ -120,7 +119,7 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
                     .iter()
                     .any(|row| row.host == name && row.ready && row.path.starts_with("tcp"))
             });
-            std::thread::sleep(Duration::from_millis(300));
+            traffic.flows();
         }
     });
     // What was kept for a host that was reached in another way is no loss.

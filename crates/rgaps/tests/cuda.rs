@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::Daemon;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 struct Gpu {
     context: Arc<Context>,

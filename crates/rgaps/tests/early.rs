@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use support::Daemon;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 /// The GPU, the driver, and a turn: tests steer the driver of the whole process.

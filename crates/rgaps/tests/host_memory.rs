@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use support::Daemon;
 
 const MESSAGE: u64 = 5 << 20;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// Starts and ends.
 type Ranges = Arc<Mutex<Vec<(usize, usize)>>>;

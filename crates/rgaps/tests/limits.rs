@@ -7,7 +7,7 @@ use rgaps::{LoanError, OpenError, Publisher, PublisherQos, Subscriber};
 use std::time::{Duration, Instant};
 use support::Daemon;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 /// A topic's members on a host.
 const PUBLISHERS: usize = 16;
 const SUBSCRIBERS: usize = 60;

@@ -82,7 +82,7 @@ fn daemon() {
     note("descriptors", descriptors.join("\n"));
     ready.ready();
     // Everyone who connects gets the number of this process; gone after a while, or when told.
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(240);
     let mut channels = Vec::new();
     while Instant::now() < deadline && !folder.join("quit").exists() {
         while let Some(channel) = listener.accept().unwrap() {
@@ -156,7 +156,7 @@ impl Place {
 }
 
 fn wait_for(condition: impl Fn() -> bool, what: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < deadline, "{what} does not come");
         std::thread::sleep(Duration::from_millis(2));

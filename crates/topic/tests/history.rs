@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use rgaps_layout::{PublisherRegion, MAX_DEPTH};
 use rgaps_topic::{Message, Start};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// What a history of `depth` messages and `max_bytes` bytes should do.
 struct Model {
@@ -74,10 +73,10 @@ proptest! {
     }
 }
 
-/// A publisher that is held back asks again and again: for the deepest history there is, looking
-/// at each message every time would take minutes.
+/// A back-pressured publisher asks again and again. If it looked at each message of the deepest history every
+/// time, this test would take hours, and its runner would end it.
 #[test]
-#[cfg_attr(miri, ignore = "compares times over a history of thousands")]
+#[cfg_attr(miri, ignore = "asks millions of times")]
 fn asking_for_room_does_not_look_at_the_whole_history() {
     let depth = MAX_DEPTH;
     let fixture = Fixture::with_geometry(PublisherRegion {
@@ -94,13 +93,7 @@ fn asking_for_room_does_not_look_at_the_whole_history() {
         };
         writer.publish(loan, &message, &mut |_| ()).unwrap();
     }
-    let start = Instant::now();
-    for _ in 0..20_000 {
+    for _ in 0..5_000_000 {
         assert!(!writer.has_room(u64::from(depth) * 8));
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
 }

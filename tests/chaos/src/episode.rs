@@ -17,20 +17,14 @@ use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Who makes no progress for so long is stuck. The machine may be busy with other work.
-const STUCK: Duration = Duration::from_secs(20);
+/// Who makes no progress for so long is stuck, however busy the machine is.
+const STUCK: Duration = Duration::from_secs(120);
 /// How soon the victims of random times die, at most.
 const LIFE_MAX_MS: u64 = 150;
 /// How long it is waited for a process to reach the step of its fate.
 const FATE_PATIENCE: Duration = Duration::from_millis(1000);
 /// Deaths of others between two of the daemon.
 const DAEMON_EVERY: u64 = 8;
-/// A topic whose last death is longer ago has been cleaned up after, so that it goes on without a
-/// daemon.
-const CLEANED_UP: Duration = Duration::from_millis(300);
-/// The same where the driver has a context to take down before a process is gone, and subscribers
-/// take longer to map what a pool has grown by.
-const CLEANED_UP_GPU: Duration = Duration::from_millis(3000);
 /// Messages that have to pass without a daemon.
 const WINDOW_MESSAGES: u64 = 3;
 const TURN: Duration = Duration::from_millis(1);
@@ -66,7 +60,8 @@ struct Episode<'a> {
     victims: Vec<Member>,
     /// Who was what, by index.
     all: Vec<Spec>,
-    last_death: [Instant; KINDS.len()],
+    /// The dead that the daemon has not been seen to have cleaned up after: topic and process.
+    unreaped: Vec<(usize, u32)>,
     last_kills: u64,
 }
 
@@ -81,7 +76,7 @@ pub fn run(supervisor: &mut Supervisor, kills: u64) -> anyhow::Result<()> {
         survivors: Vec::new(),
         victims: Vec::new(),
         all: Vec::new(),
-        last_death: [Instant::now(); KINDS.len()],
+        unreaped: Vec::new(),
         last_kills,
     };
     let outcome = episode.play(until);
@@ -265,7 +260,7 @@ impl Episode<'_> {
         let spec = &self.victims[at].spec;
         let (role, topic) = (spec.role, spec.topic);
         self.victims[at].child.wait()?;
-        self.last_death[topic] = Instant::now();
+        self.unreaped.push((topic, self.victims[at].child.id()));
         self.supervisor.tally.kills += 1;
         self.victims[at] = self.start(role, topic, false)?;
         Ok(())
@@ -299,27 +294,36 @@ impl Episode<'_> {
     /// Kills the daemon, sometimes with others, and lets another come.
     fn kill_daemon(&mut self) -> anyhow::Result<()> {
         let alone = self.below(3) > 0;
+        self.quieten()?;
         if !alone {
             for at in 0..self.victims.len() {
                 if self.below(3) == 0 {
                     self.kill(at)?;
                 }
             }
-        } else {
-            self.quieten()?;
         }
         self.supervisor.kill_daemon()?;
         self.supervisor.count_daemon_kill();
         self.without_daemon()
     }
 
-    /// Waits until the daemon has cleaned up after the dead, so that nobody waits for it.
+    /// Waits until the daemon has cleaned up after the dead, so that nobody needs it.
     fn quieten(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while self.last_death.iter().any(|at| at.elapsed() < cleaned_up()) {
-            // Those who die at a step may go on for ever.
-            if begun.elapsed() > cleaned_up() * 2 || self.supervisor.daemon_died()? {
+        while !self.supervisor.daemon_died()? {
+            // A daemon that dies meanwhile answers nothing.
+            let Ok(clients) = Raw::connect(&self.supervisor.socket).and_then(|mut raw| raw.clients())
+            else {
+                continue;
+            };
+            let lists = |pid: u32| clients.iter().any(|client| client.pid == pid);
+            self.unreaped.retain(|(_, pid)| lists(*pid));
+            if self.unreaped.is_empty() {
                 break;
+            }
+            if begun.elapsed() > STUCK {
+                self.supervisor.tally.stuck += 1;
+                anyhow::bail!("the daemon does not clean up after {:?}", self.unreaped);
             }
             self.watch_survivors()?;
             std::thread::sleep(TURN);
@@ -329,11 +333,8 @@ impl Episode<'_> {
 
     /// There is no daemon: messages flow where nobody has just died. Then another daemon comes.
     fn without_daemon(&mut self) -> anyhow::Result<()> {
-        let quiet: Vec<bool> = self
-            .last_death
-            .iter()
-            .map(|at| at.elapsed() >= cleaned_up())
-            .collect();
+        let has_dead = |topic| self.unreaped.iter().any(|(of, _)| *of == topic);
+        let quiet: Vec<bool> = (0..KINDS.len()).map(|topic| !has_dead(topic)).collect();
         let before: Vec<u64> = self.survivor_progress();
         let begun = Instant::now();
         let window = Duration::from_millis(20 + self.below(60));
@@ -620,13 +621,5 @@ impl Episode<'_> {
             }
             std::thread::sleep(TURN * 10);
         }
-    }
-}
-
-fn cleaned_up() -> Duration {
-    if on_gpu() {
-        CLEANED_UP_GPU
-    } else {
-        CLEANED_UP
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{anyhow, bail, Context};
 use rgaps_layout::LAYOUT_VERSION;
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonPacket, Demand, Member, PoolRow, Request, Role,
+    Answer, Channel, ClientPacket, ClientRow, DaemonPacket, Demand, Member, PoolRow, Request, Role,
     SocketError, Status, TopicRow, PROTOCOL_VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Timespec = Timespec {
-    tv_sec: 10,
+    tv_sec: 120,
     tv_nsec: 0,
 };
 /// The topic through which the checker comes into the zone.
@@ -81,6 +81,14 @@ impl Raw {
         match self.call(Request::Pools)?.0 {
             Answer::Pools(pools) => Ok(pools),
             other => Err(anyhow!("pools: {other:?}")),
+        }
+    }
+
+    /// The first page of client processes; the test has far fewer.
+    pub fn clients(&mut self) -> anyhow::Result<Vec<ClientRow>> {
+        match self.call(Request::Clients { from: 0 })?.0 {
+            Answer::Clients(clients) => Ok(clients),
+            other => Err(anyhow!("clients: {other:?}")),
         }
     }
 

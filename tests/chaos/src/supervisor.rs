@@ -20,7 +20,7 @@ const EPISODE_KILLS: u64 = 40;
 /// From how many kills on every step must have been died at.
 const COVERAGE_KILLS: u64 = 400;
 /// How long a daemon may take to serve, or to take over what it finds.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(20);
+const DAEMON_PATIENCE: Duration = Duration::from_secs(120);
 /// What the control segment may grow by while the same things happen again and again.
 const CONTROL_GROWTH: u64 = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{channel, Receiver};
 use std::time::Duration;
 
 /// Longest wait for a line of output.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The socket's folder as the container sees it.
 const FOLDER: &str = "/run/rgaps";
 

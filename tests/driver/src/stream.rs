@@ -213,11 +213,16 @@ impl Stream {
             return Duration::from_micros(most);
         };
         if random.as_ref().is_none_or(|(of, _)| *of != seed) {
-            *random = Some((seed, Random::new(seed.wrapping_add(self.number << 32))));
+            *random = Some((seed, delays(seed, self.number)));
         }
         let drawn = random.as_mut().map_or(0, |(_, random)| random.next());
         Duration::from_micros(drawn % (most + 1))
     }
+}
+
+/// What a stream draws its delays from.
+fn delays(seed: u64, stream: u64) -> Random {
+    Random::new(seed.wrapping_add(stream << 32))
 }
 
 impl Point {
@@ -326,4 +331,20 @@ fn get<T>(table: &Table<T>, handle: usize) -> Result<Arc<T>, Code> {
 
 fn remove<T>(table: &Table<T>, handle: usize) -> Result<Arc<T>, Code> {
     lock(table).remove(&handle).ok_or(Code::INVALID_HANDLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_come_from_the_seed_and_the_stream() {
+        let drawn = |seed, stream| {
+            let mut random = delays(seed, stream);
+            [(); 8].map(|()| random.next())
+        };
+        assert_eq!(drawn(1, 1), drawn(1, 1));
+        assert_ne!(drawn(1, 1), drawn(2, 1));
+        assert_ne!(drawn(1, 1), drawn(1, 2));
+    }
 }

@@ -133,24 +133,12 @@ fn work_on_addresses_that_are_gone_ends_the_context() {
 }
 
 #[test]
-fn delays_come_from_the_seed() {
-    let time = |settings: &str| {
-        let gpu = Gpu::new();
-        let stream = gpu.stream(NON_BLOCKING);
-        gpu.control.configure(settings);
-        let start = Instant::now();
-        gpu.fill(0, 1, stream);
-        assert_eq!(gpu.call(c"cuStreamSynchronize", stream), 0);
-        start.elapsed()
-    };
-    let most = Duration::from_millis(60);
-    assert!(time("delay_us=60000") >= most);
-    let drawn: Vec<_> = (0..6)
-        .map(|seed| time(&format!("delay_us=60000;seed={seed}")))
-        .collect();
-    let (least, greatest) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
-    assert!(
-        *greatest - *least > Duration::from_millis(5),
-        "seeds make no difference: {drawn:?}"
-    );
+fn work_is_delayed() {
+    let gpu = Gpu::new();
+    let stream = gpu.stream(NON_BLOCKING);
+    gpu.control.configure("delay_us=60000");
+    let start = Instant::now();
+    gpu.fill(0, 1, stream);
+    assert_eq!(gpu.call(c"cuStreamSynchronize", stream), 0);
+    assert!(start.elapsed() >= Duration::from_micros(60_000));
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes; a test that waits so long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `rgapsd` beside the test's executable, built if it is not there or old; or `RGAPS_DAEMON`.
 pub fn rgapsd() -> &'static Path {

@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Longest wait for an answer.
 const PATIENCE: Timespec = Timespec {
-    tv_sec: 20,
+    tv_sec: 120,
     tv_nsec: 0,
 };
 /// Most descriptors that the kernel lets through in one packet (`SCM_MAX_FD`).

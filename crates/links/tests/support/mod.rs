@@ -4,7 +4,9 @@
 pub mod cable;
 pub mod stream;
 
-use rgaps::{Config, Node, PeerState, PeerTopic, Publisher, Sample, Subscriber};
+use rgaps::{
+    Config, Node, PeerState, PeerTopic, PublishError, Publisher, PutError, Sample, Subscriber,
+};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::File;
 use std::net::TcpListener;
@@ -13,8 +15,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
-pub const LIMIT: Duration = Duration::from_secs(30);
+/// The one limit of these tests: a state that has not come by then does not come. No machine is that slow.
+pub const LIMIT: Duration = Duration::from_secs(120);
+/// A publisher's deadline where the test wants it to pass: being held back is then an error that it can see.
+pub const SHORT: Duration = Duration::from_millis(100);
+/// How often a state is looked at.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The pool that hosts have.
 const POOL: &str = "cap = \"2GiB\"";
@@ -294,7 +300,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < LIMIT, "waited for {what} for {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -311,7 +317,7 @@ pub fn noted(node: &Node, topic: &str, what: &str, is_so: impl Fn(&PeerTopic) ->
             begun.elapsed() < LIMIT,
             "waited for {what} of '{topic}' in 'rgaps peers': {peers:?}"
         );
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -326,6 +332,38 @@ pub fn wait_for_subscribers(publisher: &Publisher, count: u32) {
 pub fn receive(subscriber: &Subscriber) -> Sample {
     let received = subscriber.recv_timeout(LIMIT);
     received.unwrap_or_else(|error| panic!("topic '{}': {error}", subscriber.topic()))
+}
+
+/// Publishes a message. False: reliable subscribers held the publisher back until its deadline.
+pub fn try_put(publisher: &Publisher, payload: &[u8]) -> bool {
+    match publisher.put(payload) {
+        Ok(_) => true,
+        Err(PutError::Publish(PublishError::BackPressured { .. })) => false,
+        Err(error) => panic!("topic '{}': {error}", publisher.topic()),
+    }
+}
+
+/// The message that a test publishes last.
+pub fn last_message() -> &'static [u8] {
+    b"the last message"
+}
+
+/// Whether a message is the last one.
+pub fn is_last(payload: &[u8]) -> bool {
+    payload == last_message()
+}
+
+/// Checks that these subscribers have received all there is: publishes one more message, which must be the next that
+/// each of them gets.
+pub fn nothing_more(publisher: &Publisher, subscribers: &[&Subscriber]) {
+    publisher.put(last_message()).unwrap();
+    for subscriber in subscribers {
+        let sample = receive(subscriber);
+        let is_last = is_last(&bytes_of(&sample));
+        assert!(is_last, "{sample:?} came before the last message");
+        let more = subscriber.try_recv();
+        assert!(matches!(more, Ok(None)), "{more:?} came after it");
+    }
 }
 
 /// What message `number` of `bytes` bytes holds.

@@ -1,12 +1,11 @@
 //! Messages that are published and read all the time, while something happens to the hosts.
 #![allow(dead_code)]
 
-use super::{content, receive, until, wait_for_subscribers, LIMIT};
+use super::{content, is_last, last_message, receive, until, wait_for_subscribers, LIMIT};
 use rgaps::{Node, PeerState, Publisher, Subscriber};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// How a host is reached, and through which.
 pub fn state(node: &Node, host: &str) -> Option<(PeerState, String)> {
@@ -22,92 +21,123 @@ pub fn crossed(node: &Node, host: &str) -> u64 {
     row.map_or(0, |row| row.messages_out)
 }
 
-/// Reads all that is published; fails where something is missed, comes twice or is wrong.
-pub struct Reader(JoinHandle<()>);
+/// Messages on their way while something happens to the hosts: how many were published, and how many each reader has.
+pub struct Traffic {
+    published: Arc<AtomicU64>,
+    read: Vec<Arc<AtomicU64>>,
+}
 
-/// How many are published, as long as nobody knows.
-const NOT_KNOWN: u64 = u64::MAX;
-
-impl Reader {
-    pub fn start(subscriber: Subscriber, bytes: usize, published: &Arc<AtomicU64>) -> Reader {
-        let published = published.clone();
-        Reader(std::thread::spawn(move || {
-            let mut next = 0u64;
-            let mut quiet = Instant::now();
-            loop {
-                let all = published.load(Ordering::Relaxed);
-                if next == all {
-                    break;
-                }
-                assert!(
-                    all == NOT_KNOWN || quiet.elapsed() < LIMIT,
-                    "{next} of {all} messages of topic '{}', and nothing for {LIMIT:?}",
-                    subscriber.topic()
-                );
-                let Ok(sample) = subscriber.recv_timeout(Duration::from_millis(100)) else {
-                    continue;
-                };
-                assert_eq!(
-                    (sample.tag(), sample.missed()),
-                    (next, 0),
-                    "of topic '{}'",
-                    subscriber.topic()
-                );
-                assert!(sample.as_slice().unwrap() == content(next, bytes));
-                next += 1;
-                quiet = Instant::now();
-            }
-            // What comes twice would be one more.
-            let more = subscriber.recv_timeout(Duration::from_millis(300));
-            assert!(more.is_err(), "{more:?}");
-        }))
-    }
-
-    pub fn end(self) {
-        // It has a limit of its own.
-        self.0.join().unwrap();
+impl Traffic {
+    /// Waits until every reader has a message that was published after this call.
+    pub fn flows(&self) {
+        let published = self.published.load(Ordering::SeqCst);
+        until("messages to come through", || {
+            self.read
+                .iter()
+                .all(|read| read.load(Ordering::SeqCst) > published)
+        });
     }
 }
 
-/// Publishes with increasing tags until it is stopped; how many.
-pub fn publish(publisher: Publisher, bytes: usize, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
-    let stop = stop.clone();
-    std::thread::spawn(move || {
-        let mut number = 0u64;
-        while !stop.load(Ordering::Relaxed) {
-            let mut loan = publisher.loan(bytes as u64).unwrap();
-            loan.write(0, &content(number, bytes)).unwrap();
-            loan.set_tag(number);
-            loan.publish().unwrap();
-            number += 1;
-            std::thread::sleep(Duration::from_millis(2));
+/// Reads until the last message; fails where one is missed, comes twice or is wrong.
+struct Reader {
+    read: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    fn start(subscriber: Subscriber, bytes: usize) -> Reader {
+        let read: Arc<AtomicU64> = Arc::default();
+        let counter = read.clone();
+        let thread = std::thread::spawn(move || {
+            let topic = subscriber.topic().to_owned();
+            loop {
+                // Without a limit: an outage may last, and whoever waits for a state has one.
+                let sample = subscriber.recv().unwrap();
+                let next = counter.load(Ordering::SeqCst);
+                let got = (sample.tag(), sample.missed());
+                assert_eq!(got, (next, 0), "of topic '{topic}'");
+                let payload = sample.as_slice().unwrap();
+                if is_last(payload) {
+                    break;
+                }
+                assert!(payload == content(next, bytes), "message {next}");
+                counter.store(next + 1, Ordering::SeqCst);
+            }
+        });
+        Reader { read, thread }
+    }
+
+    fn end(self) {
+        let Reader { read, thread } = self;
+        let mut seen = (read.load(Ordering::SeqCst), std::time::Instant::now());
+        while !thread.is_finished() {
+            let now = read.load(Ordering::SeqCst);
+            if now > seen.0 {
+                seen = (now, std::time::Instant::now());
+            }
+            assert!(
+                seen.1.elapsed() < LIMIT,
+                "{now} messages were read, and none more for {LIMIT:?}"
+            );
+            std::thread::sleep(super::LOOK_AGAIN);
         }
+        thread.join().unwrap();
+    }
+}
+
+/// Publishes with increasing tags until it is stopped, and then the last message. Returns how many came before that.
+fn publish(
+    publisher: Publisher,
+    bytes: usize,
+    published: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let send = |tag: u64, payload: &[u8]| {
+            let mut loan = publisher.loan(payload.len() as u64).unwrap();
+            loan.write(0, payload).unwrap();
+            loan.set_tag(tag);
+            loan.publish().unwrap();
+        };
+        let mut number = 0u64;
+        while !stop.load(Ordering::SeqCst) {
+            send(number, &content(number, bytes));
+            number += 1;
+            published.store(number, Ordering::SeqCst);
+            // Leaves the processor to the hosts; nothing depends on how long.
+            std::thread::sleep(super::LOOK_AGAIN);
+        }
+        send(number, last_message());
         number
     })
 }
 
-/// Publishes to these subscribers while something happens: each gets all of it, in order and once. How many messages
-/// there were.
+/// Publishes to these subscribers while `what` happens: each gets every message, in order and once. Returns how many
+/// messages there were, the last one of them included.
 pub fn nothing_is_lost(
     publisher: Publisher,
     subscribers: Vec<Subscriber>,
     bytes: usize,
-    what: impl FnOnce(),
+    what: impl FnOnce(&Traffic),
 ) -> u64 {
-    let (stop, all) = (Arc::default(), Arc::new(AtomicU64::new(NOT_KNOWN)));
+    let stop: Arc<AtomicBool> = Arc::default();
     let readers: Vec<_> = subscribers
         .into_iter()
-        .map(|subscriber| Reader::start(subscriber, bytes, &all))
+        .map(|subscriber| Reader::start(subscriber, bytes))
         .collect();
-    let publishing = publish(publisher, bytes, &stop);
-    std::thread::sleep(Duration::from_millis(300));
-    what();
-    stop.store(true, Ordering::Relaxed);
+    let traffic = Traffic {
+        published: Arc::default(),
+        read: readers.iter().map(|reader| reader.read.clone()).collect(),
+    };
+    let publishing = publish(publisher, bytes, traffic.published.clone(), stop.clone());
+    traffic.flows();
+    what(&traffic);
+    stop.store(true, Ordering::SeqCst);
     until("the publisher", || publishing.is_finished());
     let published = publishing.join().unwrap();
-    all.store(published, Ordering::Relaxed);
     readers.into_iter().for_each(Reader::end);
-    published
+    published + 1
 }
 
 /// All publish `count` messages on the same topic and subscribe it, and each gets each message once, in its publisher's order.
@@ -129,23 +159,35 @@ pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
         wait_for_subscribers(publisher, nodes.len() as u32);
     }
     ready();
-    for number in 0..count {
-        for (at, publisher) in publishers.iter().enumerate() {
-            publisher.put(&[at as u8, number as u8]).unwrap();
+    let mut next = vec![vec![0u8; nodes.len()]; nodes.len()];
+    // An echo of what is published first comes among what is published last.
+    for numbers in [0..count - 1, count - 1..count] {
+        for number in numbers.clone() {
+            for (at, publisher) in publishers.iter().enumerate() {
+                publisher.put(&[at as u8, number as u8]).unwrap();
+            }
+        }
+        for (subscriber, next) in subscribers.iter().zip(&mut next) {
+            for _ in 0..nodes.len() as u64 * (numbers.end - numbers.start) {
+                let sample = receive(subscriber);
+                let bytes = sample.as_slice().unwrap();
+                assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
+                next[bytes[0] as usize] += 1;
+            }
         }
     }
     for subscriber in &subscribers {
-        let mut next = vec![0u8; nodes.len()];
-        for _ in 0..nodes.len() as u64 * count {
-            let sample = receive(subscriber);
-            let bytes = sample.as_slice().unwrap();
-            assert_eq!(bytes[1], next[bytes[0] as usize], "of host {}", bytes[0]);
-            next[bytes[0] as usize] += 1;
-        }
-        // An echo would be one more.
-        let more = subscriber.recv_timeout(Duration::from_millis(300));
-        assert!(more.is_err(), "{more:?}");
+        assert!(matches!(subscriber.try_recv(), Ok(None)), "an echo");
     }
+}
+
+/// Waits until a host is reached neither directly nor through others.
+pub fn lost(node: &Node, host: &str) {
+    until("a host to be lost", || {
+        !state(node, host).is_some_and(|(state, _)| {
+            matches!(state, PeerState::Linked | PeerState::Through)
+        })
+    });
 }
 
 /// Waits until hosts are reached so.

@@ -64,10 +64,13 @@ pub(super) fn subscriber(node: &Conductor) -> Joined {
     node.join("t", "", None, SUBSCRIBER, None, None).unwrap()
 }
 
+/// What has not come by then does not come.
+const SOON: Duration = Duration::from_secs(120);
+
 pub(super) fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + SOON;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -372,10 +375,8 @@ fn what_is_given_up_needs_no_daemon() {
         .unwrap();
     node.leave(reader.member).unwrap();
     node.return_doorbell(zone, doorbell).unwrap();
-    assert!(
-        started.elapsed() < Duration::from_secs(5),
-        "nobody was waited for"
-    );
+    // `ANSWER_TIMEOUT` is what it takes to wait for a daemon that does not answer.
+    assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     drop(daemon);
     let daemon = FakeDaemon::start(place.socket(), Some(zone));
     eventually("handed back", || {
@@ -447,7 +448,7 @@ fn a_daemon_that_was_stopped_is_not_waited_for() {
         .join("u", "", None, SUBSCRIBER, None, None)
         .unwrap_err();
     assert!(matches!(error, ClientError::Stopped), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     node.leave(reader.member).unwrap();
     // Another that somebody starts is found.
     let daemon = place.daemon();

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Shows that no test depends on how fast the machine is: runs the unit tests ROUNDS times alone, then beside a load that
+# takes all processors, then while their processes are stopped and continued at random. The first failure ends it.
+# PACKAGES="-p rgaps-links" narrows it down.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+rounds=${ROUNDS:-10}
+packages=${PACKAGES:---workspace --exclude rgaps-python --exclude rgaps-chaos}
+export RETRY=0 RGAPS_DAEMON=$PWD/target/debug/rgapsd
+runner="target.\"cfg(all())\".runner=\"$PWD/tools/run-test.sh\""
+
+run_tests() {
+  # shellcheck disable=SC2086 # several words
+  cargo test --locked --quiet --config "$runner" $packages
+}
+
+# A busy loop per processor, two times over, until it is killed.
+load() {
+  for _ in $(seq $(($(nproc) * 2))); do (while :; do :; done) & done
+  wait
+}
+
+# Stops one of the tests' processes for up to 300 ms, again and again: to it, time jumps.
+stop_and_continue() {
+  local pid
+  while :; do
+    pid=$(pgrep -f "$PWD/target/debug/" | shuf -n 1) || { sleep 0.1; continue; }
+    kill -STOP "$pid" 2>/dev/null || continue
+    sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
+    kill -CONT "$pid" 2>/dev/null || true
+  done
+}
+
+beside=''
+end_beside() {
+  [ -z "$beside" ] || kill -- -"$beside" 2>/dev/null || true
+  pkill -CONT -f "$PWD/target/debug/" 2>/dev/null || true
+  beside=''
+}
+trap end_beside EXIT
+
+passed=0
+for how in alone load stop_and_continue; do
+  if [ "$how" != alone ]; then
+    set -m
+    "$how" &
+    beside=$!
+    set +m
+  fi
+  for round in $(seq "$rounds"); do
+    start=$SECONDS
+    run_tests >target/steady.log 2>&1 || {
+      tail -n 60 target/steady.log
+      printf 'steady: round %d (%s) failed after %d s; the whole log is target/steady.log\n' "$round" "$how" $((SECONDS - start))
+      exit 1
+    }
+    passed=$((passed + 1))
+    printf 'steady: round %d (%s) passed in %d s\n' "$round" "$how" $((SECONDS - start))
+  done
+  end_beside
+done
+printf '%d passed, 0 failed\n' "$passed"
