@@ -80,11 +80,7 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     let mut hosts: Vec<_> = hosts.collect();
     let (here, there) = (hosts[0].node("here"), hosts[3].node("there"));
     let subscriber = there.subscriber("photos").reliable().create().unwrap();
-    let stays = here
-        .publisher("photos")
-        .deadline(LIMIT)
-        .create()
-        .unwrap();
+    let stays = here.publisher("photos").deadline(LIMIT).create().unwrap();
     wait_for_subscribers(&stays, 1);
     let (count, stop): (Arc<AtomicU64>, Arc<AtomicBool>) = Default::default();
     let reading = read(subscriber);

@@ -50,10 +50,7 @@ fn told(node: &Node, topic: &str, says: &str) -> RemoteRow {
 }
 
 /// Messages of the first topic do not cross, while those of the second do: each goes right behind one of the first.
-fn does_not_cross(
-    refused: (&Publisher, &Subscriber),
-    allowed: (&Publisher, &Subscriber),
-) {
+fn does_not_cross(refused: (&Publisher, &Subscriber), allowed: (&Publisher, &Subscriber)) {
     for _ in 0..20 {
         refused.0.put(b"no").unwrap();
         allowed.0.put(b"yes").unwrap();

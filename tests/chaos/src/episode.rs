@@ -312,7 +312,8 @@ impl Episode<'_> {
         let begun = Instant::now();
         while !self.supervisor.daemon_died()? {
             // A daemon that dies meanwhile answers nothing.
-            let Ok(clients) = Raw::connect(&self.supervisor.socket).and_then(|mut raw| raw.clients())
+            let Ok(clients) =
+                Raw::connect(&self.supervisor.socket).and_then(|mut raw| raw.clients())
             else {
                 continue;
             };

@@ -184,9 +184,8 @@ pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
 /// Waits until a host is reached neither directly nor through others.
 pub fn lost(node: &Node, host: &str) {
     until("a host to be lost", || {
-        !state(node, host).is_some_and(|(state, _)| {
-            matches!(state, PeerState::Linked | PeerState::Through)
-        })
+        !state(node, host)
+            .is_some_and(|(state, _)| matches!(state, PeerState::Linked | PeerState::Through))
     });
 }
 

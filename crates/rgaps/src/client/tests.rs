@@ -1,6 +1,7 @@
 //! The conductor against a daemon that dies at every point.
 
 use super::fake_daemon::{Death, FakeDaemon, CAP_BYTES, SEGMENT_BYTES};
+use super::session::ANSWER_TIMEOUT;
 use super::{ClientError, Conductor, Joined};
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Access, Mapping};
