@@ -408,7 +408,7 @@ mod tests {
         assert!(meta.metadata.set_attachment(b"12345678", false));
         let bytes = meta.encode();
         assert!(Meta::decode(&bytes).is_some());
-        for (at, byte) in [(25, 7), (25, 0), (27, 0xff), (29, 2), (31, 1), (31, 33)] {
+        for (at, byte) in [(25, 9), (25, 0), (27, 0xff), (29, 2), (31, 1), (31, 33)] {
             let mut lie = bytes.clone();
             lie[at] = byte;
             assert_eq!(Meta::decode(&lie), None, "{at}");

@@ -351,7 +351,8 @@ fn breaks(seed: u64) -> (u64, u64) {
         ..Faults::default()
     });
     if few {
-        fabric.channel.ring_bytes = 8 << 10;
+        // The smallest ring whose frames take the longest description.
+        fabric.channel.ring_bytes = 64 << 10;
     }
     let fabric = Arc::new(fabric);
     let pair = Pair::new(&fabric, soon());
