@@ -174,9 +174,11 @@ impl Realm {
 
     /// A program of its own in the realm, whose daemon is there.
     pub fn node(&self, name: &str) -> rgaps::Node {
-        let mut config = rgaps::Config::default();
-        config.socket = Some(self.path("r.sock"));
-        config.autostart = false;
+        let config = rgaps::Config {
+            socket: Some(self.path("r.sock")),
+            autostart: false,
+            ..rgaps::Config::default()
+        };
         rgaps::Node::builder(name).config(config).build().unwrap()
     }
 

@@ -400,6 +400,8 @@ pub(crate) struct PublisherCore {
     /// Loans that are copied before they are published.
     early: Mutex<Vec<Weak<Early>>>,
     /// Buffers for attachments and parts of loans, so that publishing with either allocates nothing.
+    // Boxes, since a loan takes one as it is.
+    #[allow(clippy::vec_box)]
     spare: Mutex<Vec<Box<Metadata>>>,
     /// Host memory that loans on a GPU are filled in.
     staging: Mutex<Option<Arc<Staging>>>,
