@@ -110,7 +110,7 @@ fn a_publisher_with_a_limit_leases_up_to_it() {
     }
     let leased = publisher.leased_bytes();
     assert!((8 * 60_000..=512 * KIB).contains(&leased), "{leased}");
-    let error = publisher.loan(60_000).err().expect("a refusal").to_string();
+    let error = publisher.loan(60_000).expect_err("a refusal").to_string();
     assert!(error.contains("limits.lease_per_publisher"), "{error}");
 }
 

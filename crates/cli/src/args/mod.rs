@@ -46,6 +46,7 @@ pub struct Common {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant)] // there is one, which lives as long as the process
 pub enum Command {
     /// Start the daemon, and keep it running when no process uses it.
     ///

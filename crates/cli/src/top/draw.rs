@@ -119,9 +119,9 @@ fn count(count: u64) -> String {
         many => format!("{many:.0}{name}"),
     };
     match count {
-        ..100_000 => count.to_string(),
-        ..1_000_000 => scaled(1e3, "k"),
-        ..1_000_000_000 => scaled(1e6, "M"),
+        0..=99_999 => count.to_string(),
+        100_000..=999_999 => scaled(1e3, "k"),
+        1_000_000..=999_999_999 => scaled(1e6, "M"),
         _ => scaled(1e9, "G"),
     }
 }
