@@ -10,14 +10,14 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "9",
-        0xfed6_5e22_7f08_61ed,
+        "10",
+        0x842f_c898_9bc0_adc7,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "5",
-        0xe3b0_a448_ac9c_2173,
+        "6",
+        0xd2a4_0d98_0b29_3fe0,
     ),
 ];
 
