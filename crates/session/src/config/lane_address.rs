@@ -10,7 +10,9 @@ pub const LANE_PORT: u16 = 7448;
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Some(text) = Option::<String>::deserialize(from)? else {
+        return Ok(None);
+    };
     let address = match text.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, LANE_PORT),
         Err(_) => text.parse().map_err(|_| {
@@ -52,5 +54,8 @@ mod tests {
         let config: Config = toml::from_str("[links]\nlisten = \"127.0.0.1\"").unwrap();
         let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again.links.listen, config.links.listen);
+        let none = Config::default();
+        let again: Config = serde_json::from_str(&serde_json::to_string(&none).unwrap()).unwrap();
+        assert_eq!(again.links.listen, None);
     }
 }
