@@ -7,12 +7,18 @@ use rgaps_cuda::Driver;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use support::{bytes_of, content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
 /// Sizes below, at and above what goes in parts, on both sides.
 const SIZES: [usize; 6] = [0, 1000, 70_000, 3_000_001, 9 << 20, (20 << 20) + 12_345];
+
+/// The trace tells processes apart and not tests, so tests run one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The GPU, and the file with what processes asked of its driver. It is the same GPU for both hosts.
 fn gpu() -> (Domain, &'static PathBuf) {
@@ -50,6 +56,7 @@ fn calls(process: u32, name: &str) -> Vec<u64> {
 
 #[test]
 fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers_of_each() {
+    let _alone = alone();
     let (gpu, _) = gpu();
     // The larger messages lie over several segments of 8 MiB, each of which the driver knows for itself.
     let hosts = hosts(3, "");
@@ -130,6 +137,7 @@ fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers
 
 #[test]
 fn what_lands_on_a_gpu_is_copied_there_once_while_it_lands_from_memory_that_the_driver_knows() {
+    let _alone = alone();
     let (gpu, _) = gpu();
     let hosts = hosts(
         2,
@@ -187,6 +195,7 @@ impl Drop for Alone {
 
 #[test]
 fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
+    let _alone = alone();
     let (gpu, _) = gpu();
     let hosts = hosts(2, "");
     let there = hosts[1].node("subscriber");
@@ -258,6 +267,7 @@ fn alone_a_publisher_dies() {
 #[test]
 fn links_that_are_killed_while_chunks_are_copied_up_lose_no_memory_and_go_on() {
     const BYTES: usize = 6 << 20;
+    let _alone = alone();
     let (gpu, _) = gpu();
     let mut hosts = hosts(2, "outage_ms = 30000");
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
