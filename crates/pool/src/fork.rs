@@ -167,7 +167,7 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_voi
 mod tests {
     use crate::segment::{Access, Mapping, SegmentSource};
     use crate::{HostConfig, HostMapping, HostSource};
-    use rgaps_layout::GRANULE_BYTES;
+    use rgaps_layout::SEGMENT_UNIT_BYTES;
     use rustix::mm::{MapFlags, ProtFlags};
     use std::io::Read;
     use std::os::fd::{AsFd, AsRawFd};
@@ -198,8 +198,8 @@ mod tests {
 
     fn mapped() -> HostMapping {
         let mut source = HostSource::new(HostConfig::default());
-        let segment = source.create(GRANULE_BYTES).unwrap();
-        let mapping = HostMapping::new(4 * GRANULE_BYTES, Access::ReadWrite).unwrap();
+        let segment = source.create(SEGMENT_UNIT_BYTES).unwrap();
+        let mapping = HostMapping::new(4 * SEGMENT_UNIT_BYTES, Access::ReadWrite).unwrap();
         mapping.extend(segment.fd.as_fd(), segment.bytes).unwrap();
         mapping
     }
