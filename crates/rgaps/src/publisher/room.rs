@@ -18,8 +18,8 @@ const GPU_LOOK_NS: u64 = 100_000;
 /// A publisher leases an eighth more than it has, so that at most that much lies idle, and the number
 /// of leases grows with the logarithm.
 const GROWTH: u64 = 8;
-/// A history of messages like the one at hand is leased ahead up to this size: then small messages ask
-/// the daemon once, and go on while there is none.
+/// Up to this size, a publisher leases twice what a history of messages like the one at hand takes. So small messages
+/// ask the daemon once, and go on while there is none, also if their sizes vary and samples are held.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a block has to wait.
@@ -241,7 +241,10 @@ impl PublisherCore {
 /// publisher whose history comes to `history`: whole blocks like this one, since what is left over
 /// beside another publisher's memory serves nothing.
 fn wanted_bytes(needed: u64, leased: u64, history: u64) -> u64 {
-    let ahead = history.min(AHEAD_BYTES_MAX).saturating_sub(leased);
+    let ahead = history
+        .saturating_mul(2)
+        .min(AHEAD_BYTES_MAX)
+        .saturating_sub(leased);
     needed
         * (leased / GROWTH / needed)
             .max(ahead.div_ceil(needed))
@@ -301,7 +304,8 @@ mod tests {
                     let fit = (GRANULE_BYTES / bytes.next_multiple_of(BLOCK_ALIGN)).max(1);
                     let own = bytes.next_multiple_of(GRANULE_BYTES);
                     let needed = own * u64::from(blocks).div_ceil(fit);
-                    let ahead = (17 * bytes.next_multiple_of(BLOCK_ALIGN)).min(AHEAD_BYTES_MAX);
+                    let history = 17 * bytes.next_multiple_of(BLOCK_ALIGN);
+                    let ahead = (2 * history).min(AHEAD_BYTES_MAX);
                     let (leased, count) = leases(bytes, blocks, crowded);
                     let what = format!("{blocks} of {bytes} bytes take {leased} in {count}");
                     assert!(
