@@ -10,7 +10,7 @@ static void arguments(const char *name)
     rgaps_subscriber_options_t wrong_late = {.size = sizeof wrong_late, .late = 9};
     rgaps_subscriber_options_t wrong_held = {.size = sizeof wrong_held, .max_held = 100000};
     rgaps_subscriber_options_t wrong_path = {.size = sizeof wrong_path, .require = 7};
-    rgaps_publisher_options_t wrong_reserved = {.size = sizeof wrong_reserved, .reserved = 1};
+    rgaps_publisher_options_t wrong_slow = {.size = sizeof wrong_slow, .slow_reader = 9};
     rgaps_node_options_t wrong_file = {.size = sizeof wrong_file, .config_file = "/no/such/file"};
     rgaps_node_options_t wrong_realm = {.size = sizeof wrong_realm, .realm = "a realm"};
     rgaps_publisher_t *publisher = (rgaps_publisher_t *)&wrong_size;
@@ -37,8 +37,8 @@ static void arguments(const char *name)
     FAILS(RGAPS_ERROR_ARGUMENT, "max_held", rgaps_subscriber_create(name, &wrong_held, &subscriber));
     FAILS(RGAPS_ERROR_ARGUMENT, "RGAPS_PATH_ZERO_COPY",
           rgaps_subscriber_create(name, &wrong_path, &subscriber));
-    FAILS(RGAPS_ERROR_ARGUMENT, "reserved",
-          rgaps_publisher_create(name, &wrong_reserved, &publisher));
+    FAILS(RGAPS_ERROR_ARGUMENT, "slow_reader",
+          rgaps_publisher_create(name, &wrong_slow, &publisher));
     FAILS(RGAPS_ERROR_ARGUMENT, "/no/such/file", rgaps_node_create("test", &wrong_file, &node));
     FAILS(RGAPS_ERROR_ARGUMENT, "realm", rgaps_node_create("test", &wrong_realm, &node));
     FAILS(RGAPS_ERROR_ARGUMENT, "float7", rgaps_dtype_parse("float7", &dtype));

@@ -18,6 +18,8 @@ const GPU_LOOK_NS: u64 = 100_000;
 /// A publisher leases an eighth more than it has, so that at most that much lies idle, and the number
 /// of leases grows with the logarithm.
 const GROWTH: u64 = 8;
+/// Samples that subscribers hold of messages that have left the history, as far as memory is leased ahead for them.
+const HELD_SAMPLES: u64 = 8;
 /// Up to this size, a publisher leases twice what a history of messages like the one at hand takes. So small messages
 /// ask the daemon once, and go on while there is none, also if their sizes vary and samples are held.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
@@ -208,14 +210,15 @@ impl PublisherCore {
         }
     }
 
-    /// Bytes of a full history of messages of `bytes` bytes, and of the loan that takes the place of its
-    /// oldest one.
+    /// Bytes of a full history of messages of `bytes` bytes, of the loan that takes the place of its oldest one, and of
+    /// some samples that readers hold.
     fn history_bytes(&self, bytes: u64) -> u64 {
         let block = bytes.max(1).next_multiple_of(BLOCK_ALIGN);
-        let messages = u64::from(self.qos.history.depth()) + 1;
+        let held = block.saturating_mul(HELD_SAMPLES);
         block
-            .saturating_mul(messages)
+            .saturating_mul(u64::from(self.qos.history.depth()) + 1)
             .min(self.max_bytes.saturating_add(block))
+            .saturating_add(held)
     }
 
     fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
