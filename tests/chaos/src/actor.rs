@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How long a process tries to join while daemons die under its hands. The supervisor loses its
 /// patience earlier.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(240);
 const JOIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a process is to be.
