@@ -319,12 +319,15 @@ impl Episode<'_> {
             };
             let lists = |pid: u32| clients.iter().any(|client| client.pid == pid);
             self.unreaped.retain(|(_, pid)| lists(*pid));
-            if self.unreaped.is_empty() {
+            if self.unreaped.is_empty() && self.victims_run()? {
                 break;
             }
             if begun.elapsed() > STUCK {
                 self.supervisor.tally.stuck += 1;
-                anyhow::bail!("the daemon does not clean up after {:?}", self.unreaped);
+                anyhow::bail!(
+                    "the daemon does not clean up after {:?}, or victims do not join",
+                    self.unreaped
+                );
             }
             self.watch_survivors()?;
             std::thread::sleep(TURN);
@@ -332,10 +335,29 @@ impl Episode<'_> {
         Ok(())
     }
 
-    /// There is no daemon: messages flow where nobody has just died. Then another daemon comes.
+    /// Whether every victim that lives has joined: one that the daemon has let in and that does not know yet reads
+    /// nothing before there is a daemon again.
+    fn victims_run(&mut self) -> anyhow::Result<bool> {
+        let mut all = true;
+        for at in 0..self.victims.len() {
+            let runs = self.phase(&self.victims[at]) >= RUNNING;
+            let victim = &mut self.victims[at];
+            if runs {
+                victim.running.get_or_insert_with(Instant::now);
+            } else {
+                all &= victim.child.try_wait()?.is_some();
+            }
+        }
+        Ok(all)
+    }
+
+    /// There is no daemon: messages flow where nobody has just died or is joining. Then another daemon comes.
     fn without_daemon(&mut self) -> anyhow::Result<()> {
-        let has_dead = |topic| self.unreaped.iter().any(|(of, _)| *of == topic);
-        let quiet: Vec<bool> = (0..KINDS.len()).map(|topic| !has_dead(topic)).collect();
+        let needs_daemon = |topic| {
+            let joins = |victim: &Member| victim.spec.topic == topic && victim.running.is_none();
+            self.unreaped.iter().any(|(of, _)| *of == topic) || self.victims.iter().any(joins)
+        };
+        let quiet: Vec<bool> = (0..KINDS.len()).map(|topic| !needs_daemon(topic)).collect();
         let before: Vec<u64> = self.survivor_progress();
         let begun = Instant::now();
         let window = Duration::from_millis(20 + self.below(60));
