@@ -22,7 +22,7 @@ const AT_ONCE: usize = 13;
 /// Publishers that come and leave between two deaths.
 const SOME: u64 = 30;
 
-/// Publishers come, publish and leave until it is stopped. Returns how many there were; `count` says it meanwhile.
+/// Publishers come, publish and leave until `stop` is set. `count` says how many have left so far.
 fn come_and_go(node: Node, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while !stop.load(Ordering::SeqCst) {

@@ -20,8 +20,10 @@ const GPU_LOOK_NS: u64 = 100_000;
 const GROWTH: u64 = 8;
 /// Samples that subscribers hold of messages that have left the history, as far as memory is leased ahead for them.
 const HELD_SAMPLES: u64 = 32;
-/// Up to this size, a publisher leases four times what a history of messages like the one at hand takes. So small messages
-/// ask the daemon once, and go on while there is none, also if their sizes vary and samples are held.
+/// A publisher leases ahead so many times what its history and held samples take if all messages are like the one at hand.
+/// So small messages ask the daemon once, and go on while there is none, also if their sizes vary.
+const AHEAD_HISTORIES: u64 = 4;
+/// It leases no more than this ahead.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a block has to wait.
@@ -245,7 +247,7 @@ impl PublisherCore {
 /// beside another publisher's memory serves nothing.
 fn wanted_bytes(needed: u64, leased: u64, history: u64) -> u64 {
     let ahead = history
-        .saturating_mul(4)
+        .saturating_mul(AHEAD_HISTORIES)
         .min(AHEAD_BYTES_MAX)
         .saturating_sub(leased);
     needed
@@ -308,7 +310,7 @@ mod tests {
                     let own = bytes.next_multiple_of(GRANULE_BYTES);
                     let needed = own * u64::from(blocks).div_ceil(fit);
                     let history = 17 * bytes.next_multiple_of(BLOCK_ALIGN);
-                    let ahead = (4 * history).min(AHEAD_BYTES_MAX);
+                    let ahead = (AHEAD_HISTORIES * history).min(AHEAD_BYTES_MAX);
                     let (leased, count) = leases(bytes, blocks, crowded);
                     let what = format!("{blocks} of {bytes} bytes take {leased} in {count}");
                     assert!(
