@@ -102,11 +102,9 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     // A mistake in the configuration is no reason to leave a daemon running.
     let (config, invalid) = session::config_or_address(common)?;
     if let Some(error) = invalid {
-        eprintln!(
-            "rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' all the same",
+        rgaps_session::tell_user(format_args!("rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' all the same",
             config.realm,
-            config.socket_path().display()
-        );
+            config.socket_path().display()));
     }
     let node = session::look_by(config)?;
     let status = node.status()?;

@@ -37,7 +37,10 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
         // `rgaps topic echo x | head -1` has got what it wanted.
         return ExitCode::SUCCESS;
     }
-    eprintln!("rgaps: {}", rgaps_session::explain(error.as_ref()));
+    rgaps_session::tell_user(format_args!(
+        "rgaps: {}",
+        rgaps_session::explain(error.as_ref())
+    ));
     ExitCode::from(number(&error))
 }
 

@@ -27,13 +27,14 @@ mod units;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use output::Output;
+use rgaps_session::{start_log, LogFormat};
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     completion::answer();
     let cli = Cli::parse();
-    log_to_stderr();
+    // `RUST_LOG` asks for more. Standard output is for results.
+    start_log("error", LogFormat::Text).expect("a filter");
     exit::code(run(cli))
 }
 
@@ -59,14 +60,4 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             output.put(&page, |to| to.write_all(page.as_bytes()))
         }
     }
-}
-
-/// Logs errors to standard error, unless `RUST_LOG` asks for more. Standard output is for results.
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
 }

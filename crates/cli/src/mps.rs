@@ -114,7 +114,9 @@ pub fn env(common: &Common, output: &mut Output) -> anyhow::Result<()> {
 pub fn run(common: &Common, run: &Run) -> anyhow::Result<()> {
     let config = session::config(common)?;
     let variables = if !config.cuda.mps && rgaps_session::connect(&config)?.is_none() {
-        eprintln!("rgaps: no daemon runs, so there is no MPS; 'rgaps up --mps' starts both");
+        rgaps_session::tell_user(format_args!(
+            "rgaps: no daemon runs, so there is no MPS; 'rgaps up --mps' starts both"
+        ));
         BTreeMap::new()
     } else {
         environment(&daemon(common)?)?.variables

@@ -11,7 +11,9 @@ const CLIENT_NAME: &str = "rgaps-cli";
 pub fn config(common: &Common) -> anyhow::Result<Config> {
     let config = Config::load_from(common.config.as_deref(), &environment(common))?;
     for variable in &config.ignored_variables {
-        eprintln!("rgaps: the environment variable {variable} names no key of the configuration");
+        rgaps_session::tell_user(format_args!(
+            "rgaps: the environment variable {variable} names no key of the configuration"
+        ));
     }
     Ok(config)
 }
@@ -53,7 +55,7 @@ pub fn look_by(mut config: Config) -> anyhow::Result<Node> {
     if node.is_err() {
         // Perhaps there is one that this user or process does not reach.
         if let Some(warning) = split_warning(&config) {
-            eprintln!("rgaps: {warning}");
+            rgaps_session::tell_user(format_args!("rgaps: {warning}"));
         }
     }
     Ok(node?)

@@ -4,14 +4,13 @@
 
 use anyhow::Context;
 use clap::Parser;
-use rgaps::links::LogFormat;
 use rgaps::Config;
 use rgaps_links::Coordinator;
+use rgaps_session::{start_log, tell_user};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use tracing_subscriber::EnvFilter;
 
 /// Carries the topics of a host to and from other hosts. The daemon starts it where rgaps.toml says
 /// `links.enabled = true`; there is no reason to start it by hand.
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rgaps-links: {error:#}");
+            tell_user(format_args!("rgaps-links: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -48,16 +47,8 @@ fn run() -> anyhow::Result<()> {
     }
     let config = Config::load(arguments.config.as_deref())?;
     // Zenoh says much that is of no interest to those who only use it.
-    let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_new(format!("zenoh=error,{}", config.log)));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter.with_context(|| format!("log = {:?} is no filter", config.log))?)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    match config.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
+    start_log(&format!("zenoh=error,{}", config.log), config.log_format)
+        .with_context(|| format!("log = {:?} is no filter", config.log))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;

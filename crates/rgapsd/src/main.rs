@@ -13,14 +13,13 @@ use rgaps_engine::{
     leave_environment, snapshots, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
 };
 use rgaps_session::{
-    split_warning, Argument, Config, DaemonLock, Environment, Listener, LogFormat, Ready,
+    split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment, Listener, Ready,
 };
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tracing_subscriber::EnvFilter;
 
 /// How long clients wait for MPS to run, at most, before they are served.
 const MPS_START_LIMIT: Duration = Duration::from_secs(12);
@@ -60,7 +59,7 @@ fn main() -> ExitCode {
             // To whoever waits for us, and to the log.
             let text = rgaps_session::explain(error.as_ref());
             ready.failed(&text);
-            eprintln!("rgapsd: {text}");
+            tell_user(format_args!("rgapsd: {text}"));
             ExitCode::FAILURE
         }
     }
@@ -68,15 +67,8 @@ fn main() -> ExitCode {
 
 fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> {
     let config = configure(Arguments::parse())?;
-    let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(&config.log));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter.with_context(|| format!("log = {:?} is no filter", config.log))?)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    match config.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
+    start_log(&config.log, config.log_format)
+        .with_context(|| format!("log = {:?} is no filter", config.log))?;
     if !rgaps_sync::atomic::has_lock_free_u128() {
         bail!("this processor has no 128-bit compare-and-swap, which shared memory needs here");
     }

@@ -12,6 +12,8 @@ mod lock;
 mod message;
 mod mps;
 mod path;
+#[cfg(feature = "program")]
+mod program;
 mod ready;
 mod socket;
 mod visible;
@@ -37,6 +39,8 @@ pub use mps::{
     MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_PATH_MAX, MPS_PIPE_VARIABLE,
 };
 pub use path::{CameOver, PathKind, PathKindError};
+#[cfg(feature = "program")]
+pub use program::{start_log, tell_user};
 pub use ready::Ready;
 pub use socket::{Channel, Credentials, Listener, SocketError};
 pub use visible::{split_warning, visible_daemons, DaemonRole, VisibleDaemon};

@@ -41,6 +41,7 @@ pub fn run(socket: &Path, board: i32, fate: Option<Fate>) -> anyhow::Result<()> 
     arm(&board.steps, Role::Daemon, fate);
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_ansi(false)
         .init();
     let config = config(socket);

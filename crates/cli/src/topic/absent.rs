@@ -16,7 +16,7 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
             .iter()
             .filter(|row| row.name != topic && row.publishers + row.orphans > 0);
         let known: Vec<&str> = known.map(|row| row.name.as_str()).collect();
-        eprintln!("rgaps: {}", notice(topic, &known));
+        rgaps_session::tell_user(format_args!("rgaps: {}", notice(topic, &known)));
     }
     Ok(())
 }

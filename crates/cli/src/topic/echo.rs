@@ -206,10 +206,10 @@ fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
     let header = match sample.header() {
         Ok(header) => header,
         Err(error) => {
-            eprintln!(
+            rgaps_session::tell_user(format_args!(
                 "rgaps: message {} of topic '{topic}': {error}",
                 sample.sequence()
-            );
+            ));
             None
         }
     };

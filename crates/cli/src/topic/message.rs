@@ -74,7 +74,9 @@ impl<'a> Messages<'a> {
                 }
                 Err(RecvError::TimedOut(_)) => {}
                 Err(RecvError::Untrusted { topic, reason }) => {
-                    eprintln!("rgaps: a message of topic '{topic}' was skipped: {reason}");
+                    rgaps_session::tell_user(format_args!(
+                        "rgaps: a message of topic '{topic}' was skipped: {reason}"
+                    ));
                 }
                 Err(error) => return Err(error.into()),
             }

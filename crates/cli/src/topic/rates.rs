@@ -152,11 +152,11 @@ impl<'a> Topics<'a> {
                 continue;
             }
             if let Err(error) = self.join(&row.name) {
-                eprintln!(
+                rgaps_session::tell_user(format_args!(
                     "rgaps: cannot read topic '{}': {}",
                     row.name,
                     rgaps_session::explain(error.as_ref())
-                );
+                ));
                 self.refused.insert(row.name);
             }
         }
@@ -189,7 +189,9 @@ impl<'a> Topics<'a> {
                     }
                     Ok(None) => break,
                     Err(RecvError::Untrusted { topic, reason }) => {
-                        eprintln!("rgaps: skipped a message of topic '{topic}': {reason}");
+                        rgaps_session::tell_user(format_args!(
+                            "rgaps: skipped a message of topic '{topic}': {reason}"
+                        ));
                     }
                     Err(error) => return Err(error.into()),
                 }
