@@ -230,7 +230,7 @@ mod tests {
                 prop_assert_eq!(granules.leased(), owners.iter().filter(|o| **o != FREE).count());
                 for owner in 1..4 {
                     let runs = runs_of(&owners, owner);
-                    prop_assert_eq!(granules.count(owner), runs.iter().map(|run| run.1).sum());
+                    prop_assert_eq!(granules.count(owner), runs.iter().map(|run| run.1).sum::<usize>());
                     prop_assert_eq!(granules.runs(owner), runs);
                 }
                 let free = runs_of(&owners, FREE);
