@@ -224,7 +224,8 @@ impl World {
             0 if self.random.one_in(4) => self.ends[end].tick(self.now),
             1 if self.lanes.len() < LANES && !self.restarting => {
                 let number = self.next_lane;
-                self.next_lane += 1;
+                // Lanes that strangers opened and lost have had the numbers between.
+                self.next_lane += 1 + self.random.below(1 << 20) as u32;
                 let to = [Pipe::default(), Pipe::default()];
                 self.lanes.push(Lane {
                     number,
@@ -247,6 +248,10 @@ impl World {
             3 if self.restarting && self.lanes.is_empty() => {
                 self.restarting = false;
                 self.restarts += 1;
+                if self.random.one_in(2) {
+                    // The end that numbers lanes was restarted.
+                    self.next_lane = 1;
+                }
                 self.ends.iter_mut().for_each(Driver::restart);
             }
             4..=6 => self.deliver(end),

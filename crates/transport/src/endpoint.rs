@@ -201,7 +201,7 @@ impl Shared {
             connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
         }
         let theirs = dial(&connection, ours)?;
-        link.answered(connection, ours, &theirs)
+        link.dialled(connection, ours, &theirs)
     }
 }
 

@@ -161,7 +161,7 @@ pub enum ResetReason {
     Version = 2,
     /// It speaks for a realm that is not this one.
     Realm = 3,
-    /// It has no lanes left for this link, or the lane's number was there before.
+    /// It has no lanes left for this link.
     Lanes = 4,
     /// It is another incarnation than the other expects.
     Incarnation = 5,
@@ -195,7 +195,7 @@ pub enum Frame {
         node: u64,
         /// The realm, as a number that both derive from its name.
         realm: u64,
-        /// The lane's number.
+        /// The lane's number, which the end that accepts gives; 0 from the end that dials.
         lane: u32,
         /// The eager ring that the other may write through this lane.
         ring_bytes: u64,

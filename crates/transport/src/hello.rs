@@ -11,6 +11,10 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+/// The lane number in the hello of the end that dials. The end that accepts numbers lanes: a number that a stranger
+/// may choose would leave none for the lanes after it.
+pub(crate) const ASKED: u32 = 0;
+
 /// The first words take no longer.
 pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
@@ -147,7 +151,7 @@ fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
                 ResetReason::Version => (WIRE_VERSION.to_string(), theirs.to_string()),
                 ResetReason::Realm => (format!("{:#x}", ours.realm), format!("{theirs:#x}")),
                 ResetReason::Incarnation => (format!("{:#x}", ours.to), format!("{theirs:#x}")),
-                ResetReason::Lanes => (format!("lane {}", ours.lane), format!("{theirs} lanes")),
+                ResetReason::Lanes => ("one lane more".into(), format!("{theirs} lanes")),
                 ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
                 ResetReason::Rdma => (rdma_in_words(ours.rdma as u64), rdma_in_words(theirs)),
             };
@@ -200,7 +204,7 @@ pub(crate) fn dial(connection: &Connection, ours: &Hello) -> Result<Hello, Hello
         let node = format!("{:#x}", theirs.node);
         return Err(refuse(connection, ResetReason::Incarnation, ours.to, node));
     }
-    if theirs.lane != ours.lane || theirs.key != ours.key || theirs.to != ours.node {
+    if theirs.lane == ASKED || theirs.key != ours.key || theirs.to != ours.node {
         return Err(refuse(
             connection,
             ResetReason::Protocol,
@@ -217,7 +221,7 @@ pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<H
     let nobody = Hello {
         node,
         realm,
-        lane: 0,
+        lane: ASKED,
         ring: Ring::new(256).expect("a ring's size"),
         rdma: Wish::No,
         to: 0,
@@ -243,6 +247,10 @@ pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<H
     if theirs.to != 0 && theirs.to != node {
         let to = format!("{:#x}", theirs.to);
         return Err(refuse(connection, ResetReason::Incarnation, node, to));
+    }
+    if theirs.lane != ASKED {
+        let reason = ResetReason::Protocol;
+        return Err(refuse(connection, reason, ASKED.into(), theirs.lane));
     }
     Ok(theirs)
 }

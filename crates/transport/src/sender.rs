@@ -414,6 +414,9 @@ impl Sender {
             self.lanes.is_empty(),
             "the lanes of the former incarnation are closed first"
         );
+        // The next incarnation may give these numbers to lanes of its own.
+        self.closed.clear();
+        self.owed.clear();
         for sending in self.flows.values_mut() {
             (sending.opened, sending.open_on) = (false, None);
             (sending.window, sending.lane) = (SendWindow::default(), None);

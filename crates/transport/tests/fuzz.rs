@@ -28,7 +28,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     let hello = Frame::Hello {
         node: 1,
         realm: 7,
-        lane: 1,
+        lane: 0,
         ring_bytes: 1 << 20,
         rdma: Wish::No,
         to: 2,

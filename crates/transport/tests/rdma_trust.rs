@@ -32,8 +32,8 @@ fn encoded(frame: &Frame) -> Vec<u8> {
     bytes[..length].to_vec()
 }
 
-fn hello_rdma(lane: u32) -> Frame {
-    let mut frame = hello(lane);
+fn hello_rdma() -> Frame {
+    let mut frame = hello();
     if let Frame::Hello { rdma, .. } = &mut frame {
         *rdma = Wish::Prefer;
     }
@@ -48,9 +48,9 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(fabric: &Fabric, b: &Endpoint, lane: u32) -> Self {
+    fn new(fabric: &Fabric, b: &Endpoint) -> Self {
         let mut tcp = Raw::new(b.local_addr().unwrap());
-        tcp.say(&hello_rdma(lane));
+        tcp.say(&hello_rdma());
         assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
         let channel = Channel::new(&fabric.device("raw"), fabric.channel).unwrap();
         let address = Meta::new(&channel.address().encode()).unwrap();
@@ -191,7 +191,7 @@ fn is_cut_off(what: &str, lie: impl Fn(&Peer, &Remote)) {
     let b = fabric.endpoint(2);
     let at_b = fabric.host(&b);
     let to_a = victim(&fabric, &at_b, &b);
-    let mut peer = Peer::new(&fabric, &b, 1);
+    let mut peer = Peer::new(&fabric, &b);
     peer.open();
     let (grant, remote) = peer.granted(100_000);
     assert_eq!(grant, 1, "{what}");
@@ -311,7 +311,7 @@ fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
     // Its memory is known to no NIC.
     let at_b = Host::new();
     let to_a = victim(&fabric, &at_b, &b);
-    let mut peer = Peer::new(&fabric, &b, 1);
+    let mut peer = Peer::new(&fabric, &b);
     peer.open();
     let (grant, remote) = peer.granted(100_000);
     assert_eq!(remote, None);
@@ -344,7 +344,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     ];
     for (lane, (word, expected)) in left.iter().enumerate() {
         let mut tcp = Raw::new(b.local_addr().unwrap());
-        tcp.say(&hello_rdma(lane as u32 + 1));
+        tcp.say(&hello_rdma());
         assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
         tcp.say(word);
         let heard = [tcp.hear(), tcp.hear()];
@@ -368,7 +368,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     }
     // A ring that takes no frame's head.
     let mut tcp = Raw::new(b.local_addr().unwrap());
-    tcp.say(&hello_rdma(5));
+    tcp.say(&hello_rdma());
     let small = ChannelConfig {
         ring_bytes: 2048,
         ..fabric.channel
@@ -384,9 +384,9 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     wait("a TCP lane", || to_a.status().lanes.len() == 1);
     drop(tcp);
     wait("its end", || to_a.status().lanes.is_empty());
-    for (lane, word) in [(9, Frame::Goodbye), (10, Frame::Ready { step: 1 })] {
+    for word in [Frame::Goodbye, Frame::Ready { step: 1 }] {
         let mut tcp = Raw::new(b.local_addr().unwrap());
-        tcp.say(&hello_rdma(lane));
+        tcp.say(&hello_rdma());
         tcp.say(&word);
         assert_eq!(tcp.until_end().len(), 2, "a hello and a channel");
     }
@@ -400,7 +400,7 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     let at_b = Host::new();
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     let mut tcp = Raw::new(b.local_addr().unwrap());
-    tcp.say(&hello_rdma(1));
+    tcp.say(&hello_rdma());
     let answer = tcp.hear();
     let no = matches!(answer, Some(Frame::Hello { rdma: Wish::No, .. }));
     assert!(no, "{answer:?}");
@@ -411,7 +411,7 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     while !matches!(tcp.hear().expect("an answer"), Frame::Ack { .. }) {}
     // Who wants nothing else is refused.
     let mut tcp = Raw::new(b.local_addr().unwrap());
-    let mut required = hello_rdma(2);
+    let mut required = hello_rdma();
     if let Frame::Hello { rdma, .. } = &mut required {
         *rdma = Wish::Require;
     }
@@ -448,7 +448,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let to_a = victim(&fabric, &at_b, &b);
     to_a.open(FLOW, 0, true);
     send(&to_a, &at_b, FLOW, 0, 100_000);
-    let mut peer = Peer::new(&fabric, &b, 1);
+    let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());
     let place = Allocation::new(100_000);
     let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
@@ -468,7 +468,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     assert!(why.contains("REM_ACCESS"), "{why}");
     assert_eq!(b.counts().cut_off, 0);
     // Over another lane as it should be.
-    let mut peer = Peer::new(&fabric, &b, 2);
+    let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());
     let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
     let remote = Remote::new(region.address(), &[region.remote_key().unwrap()]);
@@ -497,7 +497,7 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
     let pool = Arc::new(Pool::new(&b));
     let at_b = Host::with(Arc::clone(&pool) as Arc<dyn Arena>);
     let to_a = victim(&fabric, &at_b, &b);
-    let mut peer = Peer::new(&fabric, &b, 1);
+    let mut peer = Peer::new(&fabric, &b);
     peer.open();
     let (_, remote) = peer.granted(1000);
     // Lane 1 is on the second rail.

@@ -5,10 +5,13 @@ mod lanes {
     pub mod finish;
     pub mod hosts;
     pub mod proxy;
+    pub mod raw;
 }
 use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::proxy::Proxy;
+use lanes::raw::{hello, Raw};
+use rgaps_transport::frame::{Frame, ResetReason};
 use rgaps_transport::{Event, Flow, LinkConfig};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -164,5 +167,43 @@ fn an_outage_that_is_too_long_is_a_gap_on_both_sides() {
             .is_some_and(|all| *all == [0, 3, 4, 5])
     });
     assert_eq!(at_b.seen.lock().unwrap().missed[&FLOW], [(1, 3)]);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+#[test]
+fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
+    let (a, b) = (endpoint(1), endpoint(2));
+    let (at_a, at_b) = (Host::new(), Host::new());
+    let proxy = Proxy::new(b.local_addr().unwrap(), 1);
+    let to_b = link(&a, config(), peer(2, &[proxy.address]), &at_a);
+    let to_a = link(&b, config(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0, true);
+    send(&to_b, &at_a, FLOW, 0, 1000);
+    at_b.wait("the first", |seen| seen.committed.contains_key(&FLOW));
+    // A stranger who read the key says the same hello, but for the lane's number.
+    let mut high = hello();
+    if let Frame::Hello { lane, .. } = &mut high {
+        *lane = 0xffff_fff0;
+    }
+    let mut raw = Raw::new(b.local_addr().unwrap());
+    raw.say(&high);
+    let reason = ResetReason::Protocol;
+    assert_eq!(raw.until_end(), [Frame::Reset { reason, ours: 0 }]);
+    // And the same without a change, which is a lane until it is quiet for too long.
+    let mut raw = Raw::new(b.local_addr().unwrap());
+    raw.say(&hello());
+    let given = raw.hear();
+    assert!(
+        matches!(given, Some(Frame::Hello { lane, .. }) if lane < 100),
+        "{given:?}"
+    );
+    raw.until_end();
+    proxy.reset_all();
+    at_a.wait("a link again", |seen| {
+        let up = seen.events.iter().filter(|event| **event == Event::Up);
+        up.count() >= 2
+    });
+    send(&to_b, &at_a, FLOW, 1, 1000);
+    finish(&to_b, &at_a, &at_b, &[FLOW], 2);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }

@@ -179,7 +179,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     let address = b.local_addr().unwrap();
     let with = |change: fn(&mut u64, &mut u64, &mut u64, &mut LaneKey)| {
-        let mut frame = hello(1);
+        let mut frame = hello();
         if let Frame::Hello {
             node,
             realm,
@@ -207,7 +207,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     // Another version: the header is the same in all.
     let mut raw = Raw::new(address);
     let mut bytes = Vec::new();
-    let length = hello(1).encode(&mut bytes);
+    let length = hello().encode(&mut bytes);
     bytes[1] = WIRE_VERSION + 1;
     raw.0.write_all(&bytes[..length]).unwrap();
     let ours = u64::from(WIRE_VERSION);
@@ -223,29 +223,19 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     raw.say(&Frame::Goodbye);
     assert_eq!(raw.until_end(), []);
     assert_eq!(Raw::new(address).until_end(), []);
-    // A number a second time.
     let mut first = Raw::new(address);
-    first.say(&hello(4));
+    first.say(&hello());
     assert!(matches!(
         first.hear(),
         Some(Frame::Hello {
             node: 2,
             to: 1,
-            lane: 4,
+            lane: 1,
             ..
         })
     ));
-    let mut raw = Raw::new(address);
-    raw.say(&hello(4));
-    assert_eq!(
-        raw.until_end(),
-        [Frame::Reset {
-            reason: ResetReason::Lanes,
-            ours: 1
-        }]
-    );
     let until = Instant::now() + LIMIT;
-    while b.counts().accepted + b.counts().refused < 1 + count + 4 {
+    while b.counts().accepted + b.counts().refused < 1 + count + 3 {
         assert!(
             Instant::now() < until,
             "waited {LIMIT:?} for the counts: {:?}",
@@ -253,7 +243,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
         );
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!((b.counts().accepted, b.counts().refused), (1, count + 4));
+    assert_eq!((b.counts().accepted, b.counts().refused), (1, count + 3));
     assert_eq!(b.counts().cut_off, 0);
     drop(first);
     within_limit("the links' end", move || drop((to_a, b)));
@@ -291,21 +281,21 @@ fn a_dialler_names_both_versions() {
 
 // Lies.
 
-/// A peer with one lane that opened a flow, and knows its window.
-fn liar(b: &Endpoint, lane: u32) -> Raw {
+/// A peer with one lane, whose number it is given, that opened a flow and knows its window.
+fn liar(b: &Endpoint) -> (Raw, u32) {
     let until = Instant::now() + LIMIT;
     loop {
         let mut raw = Raw::new(b.local_addr().unwrap());
-        raw.say(&hello(lane));
+        raw.say(&hello());
         match raw.hear() {
-            Some(Frame::Hello { .. }) => {
+            Some(Frame::Hello { lane, .. }) => {
                 raw.say(&Frame::Open {
                     flow: FLOW,
                     first: 0,
                 });
                 let opened = |frame: Frame| matches!(frame, Frame::Ack { flow: FLOW, .. });
                 while !opened(raw.hear().expect("an acknowledgement of the flow")) {}
-                return raw;
+                return (raw, lane);
             }
             // Its last lie is not forgotten yet.
             _ => assert!(Instant::now() < until, "waited {LIMIT:?} for a lane"),
@@ -362,7 +352,7 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
             }],
         ),
         ("an acknowledgement", vec![Frame::Head { head: 1 }]),
-        ("a hello in the middle", vec![hello(9)]),
+        ("a hello in the middle", vec![hello()]),
         (
             "a message of another size",
             vec![
@@ -383,10 +373,8 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
             ],
         ),
     ];
-    let mut lane = 1;
     for (told, (what, frames)) in lies.iter().enumerate() {
-        let mut raw = liar(&b, lane);
-        lane += 100;
+        let (mut raw, _) = liar(&b);
         frames.iter().for_each(|frame| raw.say(frame));
         // The bytes of messages, of those that have some.
         let _ = raw.0.write_all(&[0; 400_000]);
@@ -404,7 +392,7 @@ fn a_peer_that_lies_is_cut_off_and_counted() {
         assert_eq!(b.counts().cut_off, told as u64 + 1, "{what}");
     }
     // Bytes that are no frame.
-    let mut raw = liar(&b, lane);
+    let (mut raw, _) = liar(&b);
     raw.0.write_all(&[0xff; 64]).unwrap();
     raw.until_end();
     assert_eq!(b.counts().cut_off, lies.len() as u64 + 1);
@@ -418,23 +406,23 @@ fn a_chunk_over_another_or_outside_its_message_is_a_lie() {
     let b = endpoint(2);
     let at_b = Host::new();
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
-    for (lane, (offset, bytes)) in [(0, 50_001), (99_999, 2), (10, 5), (1 << 40, 1)]
+    for (sequence, (offset, bytes)) in [(0, 50_001), (99_999, 2), (10, 5), (1 << 40, 1)]
         .iter()
         .enumerate()
     {
         let before = b.counts().cut_off;
-        let mut raw = liar(&b, lane as u32 * 100 + 1);
+        let (mut raw, lane) = liar(&b);
         let meta = Meta::default();
         raw.say(&Frame::Request {
             flow: FLOW,
-            sequence: lane as u64,
+            sequence: sequence as u64,
             charge_end: 0,
             bytes: 100_000,
             meta,
         });
         let grant = loop {
             if let Frame::Grant { grant, lanes, .. } = raw.hear().expect("a grant") {
-                assert_eq!(Some(lanes), Lanes::new(&[lane as u32 * 100 + 1]));
+                assert_eq!(Some(lanes), Lanes::new(&[lane]));
                 break grant;
             }
         };

@@ -196,6 +196,7 @@ struct Core {
     restarting: bool,
     closing: bool,
     delivering: bool,
+    /// The number of the last lane that was opened with the peer in `seen`.
     last_lane: u32,
     failures: u32,
     dialled_ms: u64,

@@ -3,7 +3,7 @@
 use super::{Core, Open, Running};
 use crate::connection::Connection;
 use crate::frame::{ResetReason, Wish, LANES_MAX};
-use crate::hello::{answer, rdma_of_both, refuse, Hello, HelloError};
+use crate::hello::{answer, rdma_of_both, refuse, Hello, HelloError, ASKED};
 use crate::lane::rdma::{agree, Agreed, RdmaLane};
 use crate::lane::{Lane, Stream};
 use crate::owner::Event;
@@ -31,8 +31,7 @@ impl Running {
                     // Its place is taken by the next one.
                     self.replace_one(&mut core);
                 } else {
-                    core.last_lane += 1;
-                    let mut hello = self.hello(&core, core.last_lane);
+                    let mut hello = self.hello(&core, ASKED);
                     hello.rdma = rdma;
                     return Some((hello, core.peer.dial.clone()));
                 }
@@ -178,19 +177,46 @@ impl Running {
         }
         let lanes = core.lanes.len() as u64;
         let penalty = self.now_ms() < core.penalty_until_ms;
-        let again = core.seen == theirs.node && theirs.lane <= core.last_lane;
-        if core.restarting || penalty || again || core.lanes.len() >= LANES_MAX {
-            return Err(refuse(&connection, ResetReason::Lanes, lanes, theirs.lane));
-        }
+        let number = core.last_lane.checked_add(1);
+        let number = number.filter(|_| !core.restarting && !penalty && lanes < LANES_MAX as u64);
+        let Some(number) = number else {
+            return Err(refuse(&connection, ResetReason::Lanes, lanes, "one more"));
+        };
         let ours = Hello {
             to: theirs.node,
-            ..self.hello(&core, theirs.lane)
+            ..self.hello(&core, number)
         };
         rdma_of_both(ours.rdma, theirs.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, ours.rdma as u64, wish))?;
         answer(&connection, &ours)?;
+        core.last_lane = number;
+        drop(core);
+        self.answered(connection, &ours, theirs)
+    }
+
+    /// The peer has answered this end's hello and given the lane a number.
+    pub(crate) fn dialled(
+        self: &Arc<Self>,
+        connection: Connection,
+        ours: &Hello,
+        theirs: &Hello,
+    ) -> Result<(), HelloError> {
+        let mut core = self.lock();
+        if core.seen == theirs.node && theirs.lane <= core.last_lane {
+            let last = u64::from(core.last_lane);
+            return Err(refuse(
+                &connection,
+                ResetReason::Protocol,
+                last,
+                theirs.lane,
+            ));
+        }
         core.last_lane = theirs.lane;
         drop(core);
+        let ours = Hello {
+            lane: theirs.lane,
+            ..*ours
+        };
         self.answered(connection, &ours, theirs)
     }
 
@@ -218,7 +244,7 @@ impl Running {
             }
             self.rdma_failed(&mut self.lock(), why.clone());
         }
-        self.lane_opened(connection, theirs, agreed)
+        self.lane_opened(connection, ours.lane, theirs, agreed)
     }
 
     /// Why nobody asks for RDMA that this end could have.
@@ -237,11 +263,12 @@ impl Running {
     fn lane_opened(
         self: &Arc<Self>,
         connection: Connection,
+        number: u32,
         theirs: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
         let now_ms = self.now_ms();
-        let (number, is_rdma) = (theirs.lane, agreed.is_ok());
+        let is_rdma = agreed.is_ok();
         let (lane, threads) = self.lane(number, connection, agreed)?;
         let mut core = self.lock();
         if core.seen != 0 && theirs.node != core.seen {

@@ -49,11 +49,11 @@ impl Raw {
     }
 }
 
-pub fn hello(lane: u32) -> Frame {
+pub fn hello() -> Frame {
     Frame::Hello {
         node: 1,
         realm: 7,
-        lane,
+        lane: 0,
         ring_bytes: 1 << 20,
         rdma: Wish::No,
         to: 2,

@@ -290,7 +290,7 @@ impl Link {
                 self.receiver.tick(now);
             }
             4 if faulty && faults.lanes && random.one_in(6) => self.break_lane(random, counts),
-            4 => self.new_lane(),
+            4 => self.new_lane(random),
             5 if faulty && faults.crashes && random.one_in(40) => {
                 self.lanes.iter_mut().for_each(|lane| lane.broken = true);
                 self.crash.get_or_insert(random.one_in(2));
@@ -407,7 +407,7 @@ impl Link {
         self.receiver.places_freed();
     }
 
-    fn new_lane(&mut self) {
+    fn new_lane(&mut self, random: &mut Random) {
         if self.lanes.len() < LANES && self.crash.is_none() {
             self.lanes.push(Lane {
                 number: self.next_lane,
@@ -420,7 +420,8 @@ impl Link {
                 at_sender: Side::Opening,
                 at_receiver: Side::Opening,
             });
-            self.next_lane += 1;
+            // Lanes that strangers opened and lost have had the numbers between.
+            self.next_lane += 1 + random.below(1 << 20) as u32;
         }
     }
 
@@ -518,6 +519,8 @@ impl Link {
             return;
         };
         self.crash = None;
+        // Another life of the end that accepts numbers lanes from the start.
+        self.next_lane = 1;
         counts.crashes += 1;
         if of_receiver {
             self.receiver_life += 1;
