@@ -123,17 +123,21 @@ Examples:
   rgaps topic delay camera/left
   # Measure the delay of 1000 messages, then exit.
   rgaps topic delay camera/left --count 1000 --json
+  # Of every message, not only of the newest.
+  rgaps topic delay camera/left --all
 
 JSON fields, one document per topic and report: topic, messages, missed, window, last_ms, min_us, p50_us, p99_us, max_us";
 
 pub const ECHO: &str = "\
 Examples:
   rgaps topic echo camera/left
+  # Print every message, not only the newest.
+  rgaps topic echo log --all
   # Print what a transient-local publisher published last, then exit.
   rgaps topic echo map --late latest --count 1
   # Save one image, or every image.
   rgaps topic echo camera/left --save frame.png
-  rgaps topic echo camera/left --save frame-%06d.png --count 100
+  rgaps topic echo camera/left --save frame-%06d.png --count 100 --all
   # Write the bytes of ten messages to a file.
   rgaps topic echo log --reliable --count 10 --format raw > log.bin
 
@@ -155,8 +159,10 @@ Examples:
   rgaps topic pub camera/left --file frame.png --meta exposure_us=800 --meta lens=wide
   # Publish 1 MiB messages, 100 per second, until Ctrl-C.
   rgaps topic pub load --size 1MiB --rate 100
+  # Do not wait longer than half a second for a reliable subscriber.
+  rgaps topic pub load --size 1MiB --rate 100 --slow-reader 0.5
 
-JSON fields: topic, messages, bytes, seconds";
+JSON fields: topic, messages, bytes, seconds, drops";
 
 pub const FORGET: &str = "\
 Examples:

@@ -30,9 +30,15 @@ pub enum Topic {
     #[command(after_help = examples::BW)]
     Bw(Watch),
     /// Measure the time from the publish call until this command receives the message.
+    ///
+    /// Reads the newest message, and counts those that it skips as missed. A clock that was set back gives negative
+    /// times.
     #[command(after_help = examples::DELAY)]
-    Delay(Watch),
+    Delay(Delay),
     /// Print the messages of a topic.
+    ///
+    /// Prints the newest message, and counts those that it skips as missed. With --all, --late, --reliable or
+    /// --format raw it prints every message.
     #[command(after_help = examples::ECHO)]
     Echo(Echo),
     /// Publish messages.
@@ -73,6 +79,36 @@ pub struct Watch {
     pub window: u32,
     #[command(flatten)]
     pub place: ReadIn,
+}
+
+#[derive(Args)]
+pub struct Delay {
+    #[command(flatten)]
+    pub watch: Watch,
+    #[command(flatten)]
+    pub queue: Queue,
+}
+
+/// Which of the waiting messages a command reads.
+#[derive(Args)]
+pub struct Queue {
+    /// Read every message that publishers keep, not only the newest.
+    #[arg(long)]
+    pub all: bool,
+    /// Read the newest N of the messages that wait, and skip older ones. [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "all", value_parser = clap::value_parser!(u32).range(1..=32_768))]
+    pub depth: Option<u32>,
+}
+
+impl Queue {
+    /// The depth of the subscriber. None: it reads every message.
+    pub fn depth(&self, every_message: bool) -> Option<u32> {
+        match self.depth {
+            None if self.all || every_message => None,
+            None => Some(1),
+            depth => depth,
+        }
+    }
 }
 
 /// How `topic echo` prints the bytes of a message.
@@ -133,6 +169,8 @@ pub struct Echo {
     /// Fail with exit code 5 when no message arrives for this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub queue: Queue,
     /// Subscribe reliably: reliable publishers wait for this command rather than overwrite a message.
     #[arg(long)]
     pub reliable: bool,
@@ -205,6 +243,10 @@ pub struct Publish {
     /// Wait at most this long for subscribers, for memory, and for reliable subscribers to read.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
     pub timeout: Duration,
+    /// Do not fail when a reliable subscriber has not read on for this time: go on without it. It misses messages until
+    /// it has read all. [default: fail after --timeout]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "best_effort")]
+    pub slow_reader: Option<Duration>,
     /// Publish from this domain: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>. [default: the topic's
     /// domain, or host for a new topic]
     #[arg(long)]

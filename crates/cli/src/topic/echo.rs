@@ -6,6 +6,7 @@ use super::header::{header_json, header_line, hex};
 use super::message::{reader, Messages, Next};
 use super::save::Save;
 use super::thumbnail::{self, Style};
+use super::window::delay_ns;
 use crate::args::{Common, Echo, Format, Thumbnail};
 use crate::array::{summary, Number, Summary};
 use crate::exit::Usage;
@@ -28,7 +29,8 @@ struct Message<'a> {
     sequence: u64,
     publisher: u32,
     publisher_id: String,
-    publish_ns: u64,
+    /// Of this host's monotonic clock: negative for what was published before the host started.
+    publish_ns: i64,
     delay_us: f64,
     missed: u64,
     tag: u64,
@@ -138,8 +140,10 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         left = left.min(1);
     }
     let node = session::join(common)?;
+    let every_message = echo.reliable || echo.late.is_some() || echo.format == Format::Raw;
     let qos = SubscriberQos {
         reliable: echo.reliable,
+        depth: echo.queue.depth(every_message),
         late: echo.late.unwrap_or(rgaps::Late::Nothing),
         ..SubscriberQos::default()
     };
@@ -201,8 +205,7 @@ fn read(sample: &Sample, at: u64, most: u64) -> anyhow::Result<Vec<u8>> {
 
 /// All but the message's bytes.
 fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
-    // A message from before this host's start has a time before that of its clock.
-    let delay_ns = monotonic_ns().wrapping_sub(sample.publish_ns()) as i64;
+    let delay_ns = delay_ns(sample, monotonic_ns());
     let header = match sample.header() {
         Ok(header) => header,
         Err(error) => {
@@ -224,8 +227,8 @@ fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
         sequence: sample.sequence(),
         publisher: sample.publisher_slot(),
         publisher_id: format!("{:016x}", sample.publisher_id()),
-        publish_ns: sample.publish_ns(),
-        delay_us: delay_ns.max(0) as f64 / 1e3,
+        publish_ns: sample.publish_ns() as i64,
+        delay_us: delay_ns as f64 / 1e3,
         missed: sample.missed(),
         tag: sample.tag(),
         bytes: sample.len(),

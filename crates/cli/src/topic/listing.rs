@@ -317,6 +317,7 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
         "PATH",
     ];
     table(to, &heads, &subscribers)?;
+    show_drops(info, to)?;
     if !info.mismatches.is_empty() {
         writeln!(to)?;
     }
@@ -333,6 +334,32 @@ fn show(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to)?;
     let hosts: Vec<_> = info.hosts.iter().map(remote_cells).collect();
     table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
+}
+
+/// Who goes on without whom.
+fn show_drops(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let droppers = info.publisher_list.iter().filter(|row| row.drops > 0);
+    let dropped = info.subscriber_list.iter().filter(|row| row.dropped_by > 0);
+    for (at, publisher) in droppers.enumerate() {
+        if at == 0 {
+            writeln!(to)?;
+        }
+        writeln!(
+            to,
+            "publisher {} went on {} without a slow reliable subscriber, which missed messages",
+            publisher.slot,
+            units::counted(publisher.drops, "time")
+        )?;
+    }
+    for subscriber in dropped {
+        writeln!(
+            to,
+            "subscriber {} is too slow for {}, which will not wait for it until it has read all",
+            subscriber.slot,
+            units::counted(subscriber.dropped_by.into(), "publisher"),
+        )?;
+    }
+    Ok(())
 }
 
 fn remote_cells(remote: &Remote<'_>) -> Vec<String> {

@@ -24,9 +24,13 @@ pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Re
     match command {
         Topic::List => listing::list(common, output),
         Topic::Info { topic } => listing::info(common, &topic, output),
-        Topic::Hz(watch) => rates::watch(common, &watch, Rate::Hz, output),
-        Topic::Bw(watch) => rates::watch(common, &watch, Rate::Bandwidth, output),
-        Topic::Delay(watch) => rates::watch(common, &watch, Rate::Delay, output),
+        // These count messages, so they read every one.
+        Topic::Hz(watch) => rates::watch(common, &watch, Rate::Hz, None, output),
+        Topic::Bw(watch) => rates::watch(common, &watch, Rate::Bandwidth, None, output),
+        Topic::Delay(delay) => {
+            let depth = delay.queue.depth(false);
+            rates::watch(common, &delay.watch, Rate::Delay, depth, output)
+        }
         Topic::Echo(echo) => echo::echo(common, &echo, output),
         Topic::Pub(publish) => publish::publish(common, &publish, output),
         Topic::Forget { topic } => forget::forget(common, &topic, output),

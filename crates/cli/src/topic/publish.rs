@@ -8,7 +8,7 @@ use crate::output::Output;
 use crate::stop::Stop;
 use crate::{domain, session, units};
 use anyhow::Context;
-use rgaps::{History, Loan, Publisher, PublisherQos};
+use rgaps::{History, Loan, Publisher, PublisherQos, SlowReaderPolicy};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -25,6 +25,8 @@ struct Report<'a> {
     messages: u64,
     bytes: u64,
     seconds: f64,
+    /// How often it went on without a slow subscriber.
+    drops: u64,
 }
 
 /// Where messages come from.
@@ -60,6 +62,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         messages: 0,
         bytes: 0,
         seconds: 0.0,
+        drops: 0,
     };
     while left > 0 && !stop.is_set() {
         let Some(bytes) = send(&publisher, &mut messages, &description, report.messages)? else {
@@ -75,11 +78,20 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();
+    report.drops = publisher.drops();
     let unmatched = unmatched(&publisher)?;
     output.put(&report, |to| {
         let bytes = units::bytes(report.bytes);
         let messages = units::counted(report.messages, "message");
-        writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)
+        writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)?;
+        if report.drops > 0 {
+            let times = units::counted(report.drops, "time");
+            writeln!(
+                to,
+                "went on {times} without a slow subscriber, which missed messages"
+            )?;
+        }
+        Ok(())
     })?;
     match unmatched {
         Some(unmatched) => Err(unmatched.into()),
@@ -162,7 +174,11 @@ fn create(
         history: History::KeepLast(publish.keep_last),
         reliable: !publish.best_effort,
         transient_local: publish.transient_local,
-        deadline: publish.timeout,
+        deadline: publish.slow_reader.unwrap_or(publish.timeout),
+        slow_reader: match publish.slow_reader {
+            Some(_) => SlowReaderPolicy::Drop,
+            None => SlowReaderPolicy::Fail,
+        },
         loan_timeout: publish.timeout,
         ..PublisherQos::default()
     };

@@ -8,7 +8,7 @@ use crate::exit::NotInTime;
 use crate::output::{table, Output};
 use crate::stop::Stop;
 use crate::{session, units};
-use rgaps::{Node, RecvError, Subscriber, Token, WaitSet};
+use rgaps::{Node, RecvError, Subscriber, SubscriberQos, Token, WaitSet};
 use rgaps_session::{bare_topic_name, pattern_matches};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
@@ -46,6 +46,8 @@ struct Topics<'a> {
     node: Node,
     watch: &'a Watch,
     patterns: Vec<&'a str>,
+    /// Of each subscriber. None: every message counts.
+    depth: Option<u32>,
     set: WaitSet,
     watched: Vec<Watched>,
     /// Topics that match a pattern and cannot be joined, each reported once.
@@ -59,10 +61,11 @@ pub fn watch(
     common: &Common,
     watch: &Watch,
     rate: Rate,
+    depth: Option<u32>,
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let stop = Stop::install()?;
-    let mut topics = Topics::new(session::join(common)?, watch)?;
+    let mut topics = Topics::new(session::join(common)?, watch, depth)?;
     let end = watch.duration.map(|duration| Instant::now() + duration);
     let mut report_at = Instant::now() + watch.every;
     loop {
@@ -88,7 +91,7 @@ pub fn watch(
 }
 
 impl<'a> Topics<'a> {
-    fn new(node: Node, watch: &'a Watch) -> anyhow::Result<Topics<'a>> {
+    fn new(node: Node, watch: &'a Watch, depth: Option<u32>) -> anyhow::Result<Topics<'a>> {
         let is_pattern = |topic: &&str| topic.contains(['*', '?']);
         let named = watch.topics.iter().map(String::as_str);
         let (patterns, names): (Vec<&str>, Vec<&str>) = named.partition(is_pattern);
@@ -97,6 +100,7 @@ impl<'a> Topics<'a> {
             node,
             watch,
             patterns,
+            depth,
             watched: Vec::new(),
             refused: BTreeSet::new(),
             looked: None,
@@ -117,7 +121,13 @@ impl<'a> Topics<'a> {
     }
 
     fn join(&mut self, topic: &str) -> anyhow::Result<()> {
-        let subscriber = reader(&self.node, topic, &self.watch.place)?.create()?;
+        let qos = SubscriberQos {
+            depth: self.depth,
+            ..SubscriberQos::default()
+        };
+        let subscriber = reader(&self.node, topic, &self.watch.place)?
+            .qos(qos)
+            .create()?;
         let token = self.set.attach(&subscriber)?;
         let window = Window::default();
         self.watched.push(Watched {

@@ -18,7 +18,13 @@ pub enum Rate {
 pub struct Arrival {
     pub at_ns: u64,
     bytes: u64,
-    delay_ns: u64,
+    delay_ns: i64,
+}
+
+/// The time from publishing to `now_ns`. It is negative where a clock was set back: messages of other hosts carry
+/// the time of a wall clock.
+pub fn delay_ns(sample: &Sample, now_ns: u64) -> i64 {
+    now_ns.wrapping_sub(sample.publish_ns()) as i64
 }
 
 #[derive(Default)]
@@ -60,8 +66,7 @@ impl Window {
         self.arrivals.push_back(Arrival {
             at_ns,
             bytes: sample.len(),
-            // A message from before this host's start has a time before that of its clock.
-            delay_ns: (at_ns.wrapping_sub(sample.publish_ns()) as i64).max(0) as u64,
+            delay_ns: delay_ns(sample, at_ns),
         });
         self.messages += 1;
     }
@@ -114,7 +119,7 @@ impl Window {
     }
 
     fn delay(&self) -> Figures {
-        let mut delays: Vec<u64> = self
+        let mut delays: Vec<i64> = self
             .arrivals
             .iter()
             .map(|arrival| arrival.delay_ns)
@@ -141,7 +146,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn window(arrivals: &[(u64, u64, u64)]) -> Window {
+    fn window(arrivals: &[(u64, u64, i64)]) -> Window {
         let arrivals: VecDeque<_> = arrivals
             .iter()
             .map(|&(ms, bytes, delay_ns)| Arrival {

@@ -339,6 +339,12 @@ impl Publisher {
         self.core.subscribers()
     }
 
+    /// How often this publisher went on without a slow reliable subscriber, as its [`SlowReaderPolicy`] says. Each
+    /// subscriber counts each time.
+    pub fn drops(&self) -> u64 {
+        self.core.slot().drops().load(Ordering::Relaxed)
+    }
+
     /// Subscribers of the topic on this host that do not match this publisher, and get none of its messages: they
     /// expect another type, or demand what it does not offer.
     pub fn mismatched(&self) -> u32 {

@@ -1,0 +1,238 @@
+//! Commands that read slower than messages come: which messages they read, and what publishers do about them.
+
+mod support;
+
+use rgaps::{Node, Publisher, SlowReaderPolicy};
+use rgaps_sync::monotonic_ns;
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::{json, Value};
+use std::process::Child;
+use std::time::Duration;
+use support::{finish, wait_for, Realm};
+
+const SENT: u64 = 20;
+
+/// A publisher in this process that keeps all that a test sends.
+fn publisher(node: &Node) -> Publisher {
+    node.publisher("t").keep_last(64).create().unwrap()
+}
+
+/// Stops a process: it reads nothing until it is continued.
+fn stop(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::STOP).unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    wait_for("a process to stop", || {
+        std::fs::read_to_string(&status)
+            .unwrap()
+            .contains("State:\tT")
+    });
+}
+
+/// What commands print that could read nothing while messages 0 to 19 were published.
+fn after_a_burst(realm: &Realm, commands: &[&[&str]]) -> Vec<String> {
+    realm.run(&["up"]).ok();
+    let node = realm.node("camera");
+    let readers: Vec<Child> = commands
+        .iter()
+        .map(|command| realm.spawn(&[&["topic"], *command, &["--timeout", "60"]].concat()))
+        .collect();
+    realm.wait_for_subscribers("t", readers.len() as u64);
+    readers.iter().for_each(stop);
+    let publisher = publisher(&node);
+    for number in 0..SENT {
+        publisher.put(&[b'a' + number as u8]).unwrap();
+    }
+    for reader in &readers {
+        kill_process(Pid::from_child(reader), Signal::CONT).unwrap();
+    }
+    readers
+        .into_iter()
+        .map(|reader| finish(reader).ok())
+        .collect()
+}
+
+fn documents(out: &str) -> Vec<Value> {
+    out.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The messages that `echo --json` printed: the number and what was missed before it.
+fn messages(out: &str) -> Vec<(u64, u64)> {
+    let number = |value: &Value| value.as_u64().unwrap();
+    documents(out)
+        .iter()
+        .map(|message| (number(&message["sequence"]), number(&message["missed"])))
+        .collect()
+}
+
+/// Issue 17: `echo` of a fast topic printed messages that were as old as the history is long.
+#[test]
+fn echo_prints_the_newest_message_unless_every_message_is_asked_for() {
+    let realm = Realm::new();
+    let echo = ["echo", "t", "--json", "--count"];
+    let every = [
+        &["--all"][..],
+        &["--reliable"],
+        &["--late", "all"],
+        &["--late", "latest"],
+    ];
+    let every = every.map(|option| [&echo[..], &["20"], option].concat());
+    let newest = [&echo[..], &["1"]].concat();
+    let newest_3 = [&echo[..], &["3", "--depth", "3"]].concat();
+    let raw = ["echo", "t", "--count", "20", "--format", "raw"];
+    let mut commands: Vec<&[&str]> = every.iter().map(Vec::as_slice).collect();
+    commands.extend([&newest[..], &newest_3, &raw]);
+    let out = after_a_burst(&realm, &commands);
+    let all: Vec<_> = (0..SENT).map(|number| (number, 0)).collect();
+    for (out, command) in out.iter().zip(&every) {
+        assert_eq!(messages(out), all, "{command:?}");
+    }
+    assert_eq!(messages(&out[4]), [(19, 19)]);
+    assert_eq!(messages(&out[5]), [(17, 17), (18, 0), (19, 0)]);
+    assert_eq!(out[6], "abcdefghijklmnopqrst");
+}
+
+/// `delay` measured how long messages waited in the history.
+#[test]
+fn delay_is_of_the_newest_message_and_hz_and_bw_count_every_message() {
+    let realm = Realm::new();
+    let json = ["t", "--json", "--count"];
+    let commands = [
+        [&["delay"][..], &json, &["1"]].concat(),
+        [&["delay"][..], &json, &["20", "--all"]].concat(),
+        [&["delay"][..], &json, &["5", "--depth", "5"]].concat(),
+        [&["hz"][..], &json, &["20"]].concat(),
+        [&["bw"][..], &json, &["20"]].concat(),
+    ];
+    let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
+    let out = after_a_burst(&realm, &commands);
+    let counts: Vec<_> = out
+        .iter()
+        .map(|out| documents(out).pop().unwrap())
+        .map(|last| (last["messages"].as_u64(), last["missed"].as_u64()))
+        .collect();
+    let expected = [(1, 19), (20, 0), (5, 15), (20, 0), (20, 0)];
+    assert_eq!(
+        counts,
+        expected.map(|(messages, missed)| (Some(messages), Some(missed)))
+    );
+}
+
+#[test]
+fn a_depth_is_at_least_1_and_not_together_with_all() {
+    let realm = Realm::new();
+    for command in ["echo", "delay"] {
+        realm
+            .run(&["topic", command, "t", "--depth", "0"])
+            .fails_with(2);
+        realm
+            .run(&["topic", command, "t", "--depth", "2", "--all"])
+            .fails_with(2);
+    }
+}
+
+/// `echo` and `delay` showed 0 for a message that seems to come from the future: a clock was set back.
+#[test]
+fn a_negative_delay_is_shown_as_negative() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("future");
+    let end = ["--count", "1", "--timeout", "60"];
+    let commands = [
+        &["topic", "echo", "t", "--json"][..],
+        &["topic", "echo", "t", "--format", "summary"],
+        &["topic", "delay", "t", "--json"],
+    ];
+    let readers = commands.map(|command| realm.spawn(&[command, &end].concat()));
+    realm.wait_for_subscribers("t", 3);
+    let publisher = publisher(&node);
+    let mut loan = publisher.loan(1).unwrap();
+    loan.write(0, b"x").unwrap();
+    let hour = Duration::from_secs(3600).as_nanos() as u64;
+    loan.set_publish_ns(monotonic_ns() + hour);
+    loan.publish().unwrap();
+    let [echo, text, delay] = readers.map(|reader| finish(reader).ok());
+    // The readers took less than the hour.
+    let is_negative = |value: &Value| (-3.6e9..0.0).contains(&value.as_f64().unwrap());
+    assert!(is_negative(&documents(&echo)[0]["delay_us"]), "{echo}");
+    assert!(text.contains(", -"), "{text}");
+    let delay = documents(&delay).pop().unwrap();
+    for field in ["min_us", "p50_us", "p99_us", "max_us"] {
+        assert!(is_negative(&delay[field]), "{delay}");
+    }
+}
+
+/// Without the option, one reliable subscriber that does not read ends the command.
+#[test]
+fn pub_lets_a_slow_reader_go_after_its_time() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("reader");
+    let slow = node.subscriber("t").reliable().create().unwrap();
+    let publish = [
+        "topic",
+        "pub",
+        "t",
+        "--text",
+        "x",
+        "--count",
+        "20",
+        "--keep-last",
+        "4",
+    ];
+    let fails = [&publish[..], &["--timeout", "0.1"]].concat();
+    let error = realm.run(&fails).fails_with(5);
+    assert!(error.contains("did not read on"), "{error}");
+    while slow.try_recv().unwrap().is_some() {}
+
+    let goes_on = [&publish[..], &["--slow-reader", "0.1"]].concat();
+    let report = realm.json(&goes_on);
+    assert_eq!(
+        (&report["messages"], &report["drops"]),
+        (&json!(20), &json!(1))
+    );
+    let sample = slow.recv_timeout(support::PATIENCE).unwrap();
+    assert_eq!((sample.sequence(), sample.missed()), (16, 16));
+    drop(sample);
+    while slow.try_recv().unwrap().is_some() {}
+    let text = realm.run(&goes_on).ok();
+    assert!(text.contains("went on 1 time without"), "{text}");
+    realm
+        .run(&[&goes_on[..], &["--best-effort"]].concat())
+        .fails_with(2);
+}
+
+/// The table of `topic info` had nothing of it, only the JSON.
+#[test]
+fn info_says_who_goes_on_without_whom() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("both");
+    let slow = node.subscriber("t").reliable().create().unwrap();
+    let publisher = node
+        .publisher("t")
+        .keep_last(2)
+        .deadline(Duration::ZERO)
+        .slow_reader(SlowReaderPolicy::Drop)
+        .create()
+        .unwrap();
+    let info = || realm.run(&["topic", "info", "t"]).ok();
+    let quiet = info();
+    assert!(!quiet.contains("went on"), "{quiet}");
+    let publish = || drop(publisher.put(b"x").unwrap());
+    (0..5).for_each(|_| publish());
+    let shown = info();
+    for line in [
+        "publisher 0 went on 1 time without a slow reliable subscriber, which missed messages\n",
+        "subscriber 0 is too slow for 1 publisher, which will not wait for it until it has read all\n",
+    ] {
+        assert!(shown.contains(line), "'{line}' is not in {shown}");
+    }
+    // It has caught up, and is waited for again.
+    while slow.try_recv().unwrap().is_some() {}
+    publish();
+    let shown = info();
+    assert!(shown.contains("publisher 0 went on 1 time"), "{shown}");
+    assert!(!shown.contains("too slow"), "{shown}");
+}
