@@ -76,11 +76,12 @@ demo-rdma: wheel links ## The same on two virtual machines, over RDMA on Soft-Ro
 	@tests/vm/run.py tests/vm/demo.sh
 	@cat target/vm/demo/shared/demo/results/demo.txt
 
-check: ## rustfmt, clippy without warnings, cargo-deny
+check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 	@tools/setup.sh base rust deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cargo deny --log-level error check licenses bans sources
+	@tools/package.sh
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust

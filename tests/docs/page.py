@@ -54,7 +54,7 @@ def pages() -> list[str]:
     found = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
     names = [str(path) for path in found if path.parts[1] != "decisions"]
     names = [name for name in names if name not in ELSEWHERE]
-    return ["README.md", "crates/python/README.md", "packaging/README.md", "demo/README.md", *sorted(names)]
+    return ["README.md", "crates/rgaps/README.md", "crates/python/README.md", "packaging/README.md", "demo/README.md", *sorted(names)]
 
 
 def parse(name: str, text: str | None = None) -> Page:

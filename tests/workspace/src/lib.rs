@@ -28,6 +28,18 @@ pub struct Package {
     pub license: Option<String>,
     /// Path of its manifest.
     pub manifest_path: PathBuf,
+    /// What crates.io shows of it.
+    pub description: Option<String>,
+    /// Where its source is.
+    pub repository: Option<String>,
+    /// Relative to its manifest.
+    pub readme: Option<PathBuf>,
+    /// For the search of crates.io.
+    pub keywords: Vec<String>,
+    /// Of those that crates.io knows.
+    pub categories: Vec<String>,
+    /// The registries that may have it: `None` is all, an empty list is none.
+    pub publish: Option<Vec<String>>,
     /// What its manifest asks for.
     pub dependencies: Vec<Dependency>,
     /// Libraries, programs, tests and so on.
@@ -39,6 +51,8 @@ pub struct Package {
 pub struct Dependency {
     /// Name of the package that is asked for.
     pub name: String,
+    /// The versions that would do: `*` without one.
+    pub req: String,
     /// `None` for an ordinary one, else `dev` or `build`.
     pub kind: Option<String>,
 }
