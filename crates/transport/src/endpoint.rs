@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::cursors::Ring;
 use crate::driver::Driver;
 use crate::frame::{Flow, LaneKey, Meta, ResetReason, Wish};
+use crate::greetings::Greetings;
 use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
 use crate::owner::{Owner, Payload};
 use crate::places::Landings;
@@ -17,14 +18,12 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Lanes in their first words.
-const HELLOS_MAX: usize = 64;
 /// How often links hear of the time.
 const TICK: Duration = Duration::from_millis(10);
 /// The same when nothing has waited for it for so many ticks; whatever does then makes them soon again.
@@ -133,7 +132,7 @@ pub(crate) struct Shared {
     links: Mutex<HashMap<LaneKey, Weak<Running>>>,
     /// Why somebody was refused last.
     refusal: Mutex<Option<String>>,
-    hellos: AtomicUsize,
+    greetings: Greetings,
     closing: AtomicBool,
     /// The clock's ticks are far apart, and this makes them soon.
     slow: AtomicBool,
@@ -242,7 +241,7 @@ impl Endpoint {
             counts: Counts::default(),
             links: Mutex::default(),
             refusal: Mutex::default(),
-            hellos: AtomicUsize::new(0),
+            greetings: Greetings::default(),
             closing: AtomicBool::new(false),
             slow: AtomicBool::new(false),
             sooner: bell()?,
@@ -385,14 +384,14 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
             continue;
         };
         let _ = tcp.set_nonblocking(false);
-        if shared.hellos.fetch_add(1, SeqCst) >= HELLOS_MAX {
-            shared.hellos.fetch_sub(1, SeqCst);
+        let Some(greeting) = shared.greetings.admit(&tcp) else {
             shared.counts.refused.fetch_add(1, Relaxed);
             continue;
-        }
+        };
         let greeted = Arc::clone(shared);
         let builder = std::thread::Builder::new().name("lane-hello".into());
-        let thread = builder.spawn(move || {
+        // Without a thread, the connection and its greeting end here.
+        let _ = builder.spawn(move || {
             let from = tcp.peer_addr();
             let result = greeted.accept(tcp);
             if let Err(error) = &result {
@@ -407,11 +406,10 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
                 &counts.refused
             };
             count.fetch_add(1, Relaxed);
-            greeted.hellos.fetch_sub(1, SeqCst);
+            if result.is_ok() {
+                greeting.became_lane();
+            }
         });
-        if thread.is_err() {
-            shared.hellos.fetch_sub(1, SeqCst);
-        }
     }
 }
 

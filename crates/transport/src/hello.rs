@@ -58,9 +58,6 @@ pub enum HelloError {
     /// RDMA was required.
     #[error("there is to be no lane but over RDMA, and there is none: {0}")]
     Rdma(String),
-    /// Too many lanes are being opened.
-    #[error("too many lanes are in their first words")]
-    Busy,
 }
 
 /// What one end says of itself.

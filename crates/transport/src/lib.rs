@@ -19,6 +19,7 @@ mod driver;
 mod endpoint;
 mod entries;
 pub mod frame;
+mod greetings;
 mod hello;
 mod lane;
 pub mod link;

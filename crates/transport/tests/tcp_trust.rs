@@ -279,6 +279,32 @@ fn a_dialler_names_both_versions() {
     within_limit("the link's end", move || drop((to_b, a)));
 }
 
+#[test]
+fn seventy_idle_connections_do_not_keep_lanes_down() {
+    let authority = Authority::new();
+    let tls = ["a", "b"].map(|name| authority.files(name));
+    for (a, b) in [
+        (endpoint(1), endpoint(2)),
+        (encrypted(1, &tls[0]), encrypted(2, &tls[1])),
+    ] {
+        let address = b.local_addr().unwrap();
+        let (at_a, at_b) = (Host::new(), Host::new());
+        let to_a = named(&b, "a", 1, &[], &at_b);
+        let idle: Vec<Raw> = (0..70).map(|_| Raw::new(address)).collect();
+        let to_b = named(&a, "b", 2, &[address], &at_a);
+        let lanes = LinkConfig::default().lanes;
+        let until = Instant::now() + LIMIT;
+        while to_b.status().lanes.len() < lanes {
+            assert!(Instant::now() < until, "waited {LIMIT:?} for {lanes} lanes");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // None of its attempts failed: the idle ones made room.
+        assert_eq!(to_b.status().error, None);
+        drop(idle);
+        within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+    }
+}
+
 // Lies.
 
 /// A peer with one lane, whose number it is given, that opened a flow and knows its window.

@@ -130,7 +130,7 @@ impl Running {
             | HelloError::Rdma(_)
             | HelloError::Plain(_) => true,
             HelloError::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,
-            HelloError::Word | HelloError::Busy => false,
+            HelloError::Word => false,
         };
         if said && core.error.as_ref() != Some(&why) {
             core.driver.event(Event::Refused { why: why.clone() });

@@ -1,0 +1,223 @@
+//! Connections in their first words: nobody has proved anything on them yet, and each has a thread.
+//!
+//! There are at most [`GREETINGS_MAX`]. When one more comes, the oldest connection of the address that has the most goes:
+//! a stranger who opens many, and says nothing, pushes out their own. Addresses that had a lane before have
+//! [`KNOWN_SHARE`] connections that do not count, so that strangers at many addresses do not push out peers.
+//!
+//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host usually has all the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Connections in their first words.
+pub(crate) const GREETINGS_MAX: usize = 64;
+/// Threads that serve them: also those of connections that were pushed out and have not noticed yet.
+const THREADS_MAX: usize = 2 * GREETINGS_MAX;
+/// Connections of a known address that do not count.
+const KNOWN_SHARE: usize = 8;
+/// Addresses that are known: those that had lanes.
+const KNOWN_MAX: usize = 1024;
+
+/// Who is in their first words, by age.
+#[derive(Debug, Default)]
+struct Shares {
+    next: u64,
+    from: BTreeMap<u64, IpAddr>,
+    known: BTreeSet<IpAddr>,
+}
+
+/// What becomes of a connection that wants to say its first words.
+#[derive(Debug, PartialEq, Eq)]
+enum Admission {
+    /// It may, in place of this one if there was no room.
+    Admitted(u64, Option<u64>),
+    Refused,
+}
+
+impl Shares {
+    fn admit(&mut self, from: IpAddr) -> Admission {
+        let victim = match self.from.len() < GREETINGS_MAX {
+            true => None,
+            false => match self.victim(from) {
+                Some(victim) => Some(victim),
+                None => return Admission::Refused,
+            },
+        };
+        if let Some(victim) = victim {
+            self.from.remove(&victim);
+        }
+        self.next += 1;
+        self.from.insert(self.next, from);
+        Admission::Admitted(self.next, victim)
+    }
+
+    /// Which one makes room: the oldest of the address with the most, of those the oldest. None: that is the newcomer's
+    /// address, and it has nothing but the newcomer.
+    fn victim(&self, newcomer: IpAddr) -> Option<u64> {
+        // Of each address its oldest, and how many there are.
+        let mut addresses = BTreeMap::new();
+        for (number, from) in &self.from {
+            addresses.entry(*from).or_insert((Some(*number), 0usize)).1 += 1;
+        }
+        addresses.entry(newcomer).or_insert((None, 0)).1 += 1;
+        let most = addresses.iter().max_by_key(|(from, (oldest, count))| {
+            let is_known = self.known.contains(from);
+            let share = if is_known { KNOWN_SHARE } else { 0 };
+            let age = oldest.map_or(0, |oldest| u64::MAX - oldest);
+            ((*count).saturating_sub(share), !is_known, age)
+        });
+        most.and_then(|(_, (oldest, _))| *oldest)
+    }
+
+    fn know(&mut self, from: IpAddr) {
+        if self.known.len() >= KNOWN_MAX && !self.known.contains(&from) {
+            self.known.pop_first();
+        }
+        self.known.insert(from);
+    }
+}
+
+/// What shares are per.
+fn share_of(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(v6) => {
+            let network = u128::from(v6) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        v4 => v4,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    shares: Shares,
+    tcp: BTreeMap<u64, TcpStream>,
+    threads: usize,
+}
+
+/// The connections of an endpoint that are in their first words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Greetings(Arc<Mutex<Inner>>);
+
+impl Greetings {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("nobody panics with it")
+    }
+
+    /// A connection may say its first words until the greeting is dropped. None: there is no room for it.
+    pub(crate) fn admit(&self, tcp: &TcpStream) -> Option<Greeting> {
+        let from = share_of(tcp.peer_addr().ok()?.ip());
+        let tcp = tcp.try_clone().ok()?;
+        let mut inner = self.lock();
+        if inner.threads >= THREADS_MAX {
+            return None;
+        }
+        let Admission::Admitted(number, victim) = inner.shares.admit(from) else {
+            return None;
+        };
+        inner.threads += 1;
+        inner.tcp.insert(number, tcp);
+        if let Some(victim) = victim.and_then(|victim| inner.tcp.remove(&victim)) {
+            // Its thread reads its end. One that is gone needs no shutdown.
+            let _ = victim.shutdown(Shutdown::Both);
+        }
+        Some(Greeting {
+            all: self.clone(),
+            number,
+            from,
+        })
+    }
+}
+
+/// A connection in its first words.
+pub(crate) struct Greeting {
+    all: Greetings,
+    number: u64,
+    from: IpAddr,
+}
+
+impl Greeting {
+    /// It became a lane: its address is a peer's.
+    pub(crate) fn became_lane(&self) {
+        self.all.lock().shares.know(self.from);
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        let mut inner = self.all.lock();
+        inner.threads -= 1;
+        inner.tcp.remove(&self.number);
+        inner.shares.from.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn full_of(numbers: impl Fn(usize) -> u8) -> Shares {
+        let mut shares = Shares::default();
+        for at in 0..GREETINGS_MAX {
+            let number = at as u64 + 1;
+            let admitted = Admission::Admitted(number, None);
+            assert_eq!(shares.admit(address(numbers(at))), admitted);
+        }
+        shares
+    }
+
+    const NEXT: u64 = GREETINGS_MAX as u64 + 1;
+
+    #[test]
+    fn one_that_opens_many_pushes_out_the_oldest_of_its_own() {
+        let mut shares = full_of(|at| if at == 0 { 2 } else { 1 });
+        assert_eq!(shares.admit(address(1)), Admission::Admitted(NEXT, Some(2)));
+        assert_eq!(
+            shares.admit(address(3)),
+            Admission::Admitted(NEXT + 1, Some(3))
+        );
+    }
+
+    #[test]
+    fn known_peers_go_before_strangers_at_many_addresses() {
+        let mut shares = full_of(|at| 100 + at as u8);
+        shares.know(address(1));
+        // The oldest stranger makes room for the peer, and the peer for no stranger.
+        for at in 0..KNOWN_SHARE as u64 {
+            let admitted = Admission::Admitted(NEXT + at, Some(at + 1));
+            assert_eq!(shares.admit(address(1)), admitted);
+        }
+        for number in 10..100 {
+            shares.admit(address(number));
+        }
+        let of_peer = shares.from.values().filter(|from| **from == address(1));
+        assert_eq!(of_peer.count(), KNOWN_SHARE);
+    }
+
+    #[test]
+    fn a_known_address_with_more_than_its_share_counts_as_others_do() {
+        let mut shares = full_of(|_| 1);
+        shares.know(address(1));
+        assert_eq!(shares.admit(address(2)), Admission::Admitted(NEXT, Some(1)));
+    }
+
+    #[test]
+    fn peers_within_their_shares_are_not_pushed_out() {
+        let mut shares = full_of(|at| (at / KNOWN_SHARE) as u8);
+        (0..GREETINGS_MAX / KNOWN_SHARE).for_each(|number| shares.know(address(number as u8)));
+        assert_eq!(shares.admit(address(200)), Admission::Refused);
+    }
+
+    #[test]
+    fn a_host_has_one_share_of_its_ipv6_network() {
+        let of = |text: &str| share_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), address(1));
+    }
+}
