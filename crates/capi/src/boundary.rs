@@ -3,7 +3,7 @@
 use crate::status::{rgaps_status_t, Code, Failure, Outcome, RGAPS_OK};
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_char, CStr, CString};
+use std::ffi::{c_char, c_void, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
@@ -96,6 +96,25 @@ pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Outcome<&'a st
     // SAFETY: passed on from our caller.
     unsafe { optional_text(name, text) }?
         .ok_or_else(|| Failure::argument(format!("{name} is NULL")))
+}
+
+/// Checks a pointer to `bytes` bytes that C passes.
+pub(crate) fn check_bytes(name: &str, at: *const c_void, bytes: usize) -> Outcome {
+    if at.is_null() && bytes > 0 {
+        let message = format!("{name} is NULL, for {bytes} bytes");
+        return Err(Failure::argument(message));
+    }
+    Ok(())
+}
+
+/// Checks a pointer that becomes a slice, which ends within the address space.
+pub(crate) fn check_slice(name: &str, at: *const c_void, bytes: usize) -> Outcome {
+    check_bytes(name, at, bytes)?;
+    if isize::try_from(bytes).is_err() {
+        let message = format!("{bytes} bytes are more than there can be");
+        return Err(Failure::argument(message));
+    }
+    Ok(())
 }
 
 /// Where C wants a result. Written to only where there is one; before, `none` is.

@@ -1,6 +1,6 @@
 //! Loans.
 
-use crate::boundary::{guard, guard_value, Out};
+use crate::boundary::{check_bytes, guard, guard_value, Out};
 use crate::handle::{borrow, take, Birth, Object};
 use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
 use crate::tensor::rgaps_tensor_t;
@@ -91,11 +91,7 @@ pub unsafe extern "C" fn rgaps_loan_write(
     bytes: usize,
 ) -> rgaps_status_t {
     guard(|| {
-        if data.is_null() && bytes > 0 {
-            return Err(Failure::argument(format!(
-                "data is NULL, for {bytes} bytes"
-            )));
-        }
+        check_bytes("data", data, bytes)?;
         // SAFETY: C's promises, in rgaps.h: the handle lives, and `data` is readable until we return.
         unsafe {
             borrow(loan)?.with(|loan| Ok(loan.copy_from(at as u64, data as u64, bytes as u64)?))

@@ -1,13 +1,15 @@
 //! Attachments, headers and parts.
 
-use crate::boundary::{guard, guard_value, text, Out};
-use crate::handle::{borrow, give};
+use crate::boundary::{check_slice, guard, guard_value, text, Out};
+use crate::handle::borrow;
 use crate::loan::rgaps_loan_t;
-use crate::publisher::rgaps_publisher_t;
+use crate::publisher::{lend, rgaps_publisher_t};
 use crate::sample::rgaps_sample_t;
 use crate::status::{rgaps_status_t, Code, Failure, Outcome};
 use crate::tensor::rgaps_tensor_t;
-use rgaps_rs::{Header, HeaderError, Loan, Part, PartSpec, Sample, Value, MAX_MESSAGE_PARTS};
+use rgaps_rs::{
+    Header, HeaderError, Loan, Part, PartSpec, Publisher, Sample, Value, MAX_MESSAGE_PARTS,
+};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void, CString};
 use std::sync::OnceLock;
@@ -97,16 +99,11 @@ fn absent(message: impl Into<String>) -> Failure {
 /// # Safety
 /// `data` is readable for `bytes` bytes while the result is used.
 unsafe fn bytes_at<'a>(data: *const c_void, bytes: usize) -> Outcome<&'a [u8]> {
-    match (data.is_null(), bytes) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Failure::argument(format!(
-            "data is NULL, for {bytes} bytes"
-        ))),
-        (false, bytes) if isize::try_from(bytes).is_err() => Err(Failure::argument(format!(
-            "{bytes} bytes are more than there can be"
-        ))),
-        // SAFETY: the caller's promise.
-        (false, bytes) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
+    check_slice("data", data, bytes)?;
+    match bytes {
+        0 => Ok(&[]),
+        // SAFETY: the caller's promise, and it is not NULL.
+        bytes => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
 }
 
@@ -294,13 +291,35 @@ fn value<T>(
     handle: &rgaps_sample_t,
     key: &str,
     kind: &str,
-    read: impl FnOnce(&HeaderText, &Value) -> Option<T>,
+    read: impl FnOnce(&HeaderText, &str, &Value) -> Option<T>,
 ) -> Outcome<T> {
     let header = handle.texts.header(&handle.sample)?;
     let value = header.header.values.get(key);
     let value = value.ok_or_else(|| absent(format!("the message's header has no key '{key}'")))?;
-    read(header, value)
+    read(header, key, value)
         .ok_or_else(|| Failure::argument(format!("the header's '{key}' is not {kind}: {value:?}")))
+}
+
+/// Tells C a key's value, as what `read` makes of it.
+///
+/// # Safety
+/// As `rgaps.h` says of the sample, the key and `to`, which it calls `name`.
+unsafe fn tell_value<T>(
+    sample: *const rgaps_sample_t,
+    key: *const c_char,
+    (name, to, none): (&str, *mut T, T),
+    kind: &str,
+    read: impl FnOnce(&HeaderText, &str, &Value) -> Option<T>,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C's promises, in rgaps.h.
+        let (out, handle, key) = unsafe {
+            let out = Out::new(name, to, none)?;
+            (out, borrow(sample)?, text("key", key)?)
+        };
+        out.set(value(handle, key, kind, read)?);
+        Ok(())
+    })
 }
 
 /// A key's integer.
@@ -313,24 +332,14 @@ pub unsafe extern "C" fn rgaps_sample_header_int(
     key: *const c_char,
     number: *mut i64,
 ) -> rgaps_status_t {
-    guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
-        let (out, handle, key) = unsafe {
-            let out = Out::new("number", number, 0)?;
-            (out, borrow(sample)?, text("key", key)?)
-        };
-        out.set(value(
-            handle,
-            key,
-            "an integer of 64 bits",
-            |_, value| match value {
-                Value::Int(number) => Some(*number),
-                Value::Bool(value) => Some((*value).into()),
-                _ => None,
-            },
-        )?);
-        Ok(())
-    })
+    let read = |_: &HeaderText, _: &str, value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        Value::Bool(value) => Some((*value).into()),
+        _ => None,
+    };
+    let to = ("number", number, 0);
+    // SAFETY: passed on from C.
+    unsafe { tell_value(sample, key, to, "an integer of 64 bits", read) }
 }
 
 /// A key's number.
@@ -343,20 +352,14 @@ pub unsafe extern "C" fn rgaps_sample_header_double(
     key: *const c_char,
     number: *mut f64,
 ) -> rgaps_status_t {
-    guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
-        let (out, handle, key) = unsafe {
-            let out = Out::new("number", number, 0.0)?;
-            (out, borrow(sample)?, text("key", key)?)
-        };
-        out.set(value(handle, key, "a number", |_, value| match value {
-            Value::Float(number) => Some(*number),
-            Value::Int(number) => Some(*number as f64),
-            Value::Unsigned(number) => Some(*number as f64),
-            _ => None,
-        })?);
-        Ok(())
-    })
+    let read = |_: &HeaderText, _: &str, value: &Value| match value {
+        Value::Float(number) => Some(*number),
+        Value::Int(number) => Some(*number as f64),
+        Value::Unsigned(number) => Some(*number as f64),
+        _ => None,
+    };
+    // SAFETY: passed on from C.
+    unsafe { tell_value(sample, key, ("number", number, 0.0), "a number", read) }
 }
 
 /// A key's text.
@@ -369,17 +372,12 @@ pub unsafe extern "C" fn rgaps_sample_header_text(
     key: *const c_char,
     words: *mut *const c_char,
 ) -> rgaps_status_t {
-    guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
-        let (out, handle, key) = unsafe {
-            let out = Out::new("words", words, std::ptr::null())?;
-            (out, borrow(sample)?, text("key", key)?)
-        };
-        out.set(value(handle, key, "text", |header, _| {
-            header.values.get(key).map(|text| text.as_ptr())
-        })?);
-        Ok(())
-    })
+    let to = ("words", words, std::ptr::null());
+    let read = |header: &HeaderText, key: &str, _: &Value| {
+        header.values.get(key).map(|text| text.as_ptr())
+    };
+    // SAFETY: passed on from C.
+    unsafe { tell_value(sample, key, to, "text", read) }
 }
 
 /// A block for several arrays.
@@ -393,12 +391,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
     count: usize,
     loan: *mut *mut rgaps_loan_t,
 ) -> rgaps_status_t {
-    guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
-        let (out, publisher) = unsafe {
-            let out = Out::new("loan", loan, std::ptr::null_mut())?;
-            (out, borrow(publisher)?)
-        };
+    let make = |publisher: &Publisher| {
         if parts.is_null() && count > 0 {
             return Err(Failure::argument(format!("parts is NULL, for {count}")));
         }
@@ -419,7 +412,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
             shape: &tensor.shape[..usize::from(tensor.ndim)],
         });
         let specs: Vec<_> = specs.collect();
-        let loan = publisher.publisher.loan_parts(&specs)?;
+        let loan = publisher.loan_parts(&specs)?;
         for (index, part) in loan.parts()?.iter().enumerate() {
             // SAFETY: C promises that the `count` parts may be written; there are as many as were asked for.
             unsafe {
@@ -427,9 +420,10 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
                 to.write(rgaps_part_t::of(&part, (*to).name));
             }
         }
-        out.set(give(rgaps_loan_t::new(loan)));
-        Ok(())
-    })
+        Ok(loan)
+    };
+    // SAFETY: passed on from C.
+    unsafe { lend(publisher, loan, make) }
 }
 
 /// How many parts a message has.

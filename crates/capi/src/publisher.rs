@@ -1,6 +1,6 @@
 //! Publishers.
 
-use crate::boundary::{guard, guard_value, optional_text, text, timeout, Out};
+use crate::boundary::{check_bytes, guard, guard_value, optional_text, text, timeout, Out};
 use crate::domain::Wish;
 use crate::handle::{borrow, give, take, Birth, Object};
 use crate::loan::rgaps_loan_t;
@@ -189,11 +189,7 @@ unsafe fn push(
 ) -> Outcome {
     // SAFETY: C's promise, in rgaps.h.
     let publisher = unsafe { borrow(publisher) }?;
-    if data.is_null() && bytes > 0 {
-        return Err(Failure::argument(format!(
-            "data is NULL, for {bytes} bytes"
-        )));
-    }
+    check_bytes("data", data, bytes)?;
     let mut loan = publisher.publisher.loan(bytes as u64)?;
     // SAFETY: C promises that `data` is readable for `bytes` bytes until we return, or until the stream
     // has passed.
@@ -327,16 +323,27 @@ pub unsafe extern "C" fn rgaps_publisher_loan_aligned(
     alignment: usize,
     loan: *mut *mut rgaps_loan_t,
 ) -> rgaps_status_t {
+    let make = |publisher: &Publisher| Ok(publisher.loan_aligned(bytes as u64, alignment as u64)?);
+    // SAFETY: passed on from C.
+    unsafe { lend(publisher, loan, make) }
+}
+
+/// Gives C the loan that `make` takes from a publisher.
+///
+/// # Safety
+/// As `rgaps.h` says of the publisher and of `loan`.
+pub(crate) unsafe fn lend(
+    publisher: *mut rgaps_publisher_t,
+    loan: *mut *mut rgaps_loan_t,
+    make: impl FnOnce(&Publisher) -> Outcome<Loan>,
+) -> rgaps_status_t {
     guard(|| {
         // SAFETY: C's promises, in rgaps.h.
         let (out, publisher) = unsafe {
             let out = Out::new("loan", loan, std::ptr::null_mut())?;
             (out, borrow(publisher)?)
         };
-        let loan: Loan = publisher
-            .publisher
-            .loan_aligned(bytes as u64, alignment as u64)?;
-        out.set(give(rgaps_loan_t::new(loan)));
+        out.set(give(rgaps_loan_t::new(make(&publisher.publisher)?)));
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Samples.
 
-use crate::boundary::{guard, guard_value, timeout, Out};
+use crate::boundary::{check_slice, guard, guard_value, timeout, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
 use crate::metadata::Texts;
 use crate::status::{rgaps_status_t, rgaps_stream_t, Code, Failure, Outcome};
@@ -206,17 +206,12 @@ pub unsafe extern "C" fn rgaps_sample_read(
     guard(|| {
         // SAFETY: C's promise, in rgaps.h.
         let sample = &unsafe { borrow(sample) }?.sample;
-        let to: &mut [u8] = match (to.is_null(), bytes) {
-            (_, 0) => &mut [],
-            (true, _) => return Err(Failure::argument(format!("to is NULL, for {bytes} bytes"))),
-            (false, bytes) if isize::try_from(bytes).is_err() => {
-                return Err(Failure::argument(format!(
-                    "{bytes} bytes are more than there can be"
-                )))
-            }
-            // SAFETY: C promises `bytes` bytes that nobody else uses until we return. They may be
+        check_slice("to", to, bytes)?;
+        let to: &mut [u8] = match bytes {
+            0 => &mut [],
+            // SAFETY: it is not NULL, and C promises `bytes` bytes that nobody else uses until we return. They may be
             // uninitialised; they are only written to, by the copy.
-            (false, bytes) => unsafe { std::slice::from_raw_parts_mut(to.cast(), bytes) },
+            bytes => unsafe { std::slice::from_raw_parts_mut(to.cast(), bytes) },
         };
         Ok(sample.read(at as u64, to)?)
     })

@@ -107,6 +107,58 @@ pub(crate) struct Wanted {
     pub(crate) bits: bool,
 }
 
+/// The DLPack methods of a class with a field `domain` and a method `export`. The comment becomes that of `__dlpack__`.
+macro_rules! dlpack_methods {
+    ($(#[$doc:meta])* $class:ty) => {
+        #[pymethods]
+        impl $class {
+            $(#[$doc])*
+            #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+            fn __dlpack__<'py>(
+                &self,
+                py: Python<'py>,
+                stream: Option<&Bound<'py, PyAny>>,
+                max_version: Option<(u32, u32)>,
+                dl_device: Option<(i32, i32)>,
+                copy: Option<bool>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                let wanted = $crate::dlpack::Wanted {
+                    max_version,
+                    device: dl_device,
+                    copy,
+                    bits: false,
+                };
+                self.export(py, stream, &wanted)
+            }
+
+            /// For `rgaps._torch`: the same with integers of the elements' width.
+            #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+            fn _dlpack_bits<'py>(
+                &self,
+                py: Python<'py>,
+                stream: Option<&Bound<'py, PyAny>>,
+                max_version: Option<(u32, u32)>,
+                dl_device: Option<(i32, i32)>,
+                copy: Option<bool>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                let wanted = $crate::dlpack::Wanted {
+                    max_version,
+                    device: dl_device,
+                    copy,
+                    bits: true,
+                };
+                self.export(py, stream, &wanted)
+            }
+
+            /// DLPack's device: its kind and its number in this process.
+            fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+                $crate::dlpack::device_of(self.domain)
+            }
+        }
+    };
+}
+pub(crate) use dlpack_methods;
+
 /// `__dlpack_device__`.
 pub(crate) fn device_of(domain: Domain) -> PyResult<(i32, i32)> {
     match domain {

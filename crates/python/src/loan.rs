@@ -1,6 +1,7 @@
 //! Blocks that are being filled.
 
 use crate::buffer::{with_buffer, Exporter, View};
+use crate::dlpack::dlpack_methods;
 use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
@@ -258,6 +259,11 @@ impl Exporter for LoanBase {
     }
 }
 
+dlpack_methods! {
+    /// A DLPack capsule over the bytes, writable.
+    LoanBase
+}
+
 #[pymethods]
 impl LoanBase {
     #[new]
@@ -491,49 +497,6 @@ impl LoanBase {
     fn discard(&self) {
         let block = lock(&self.block).take();
         drop_block(self.domain, block);
-    }
-
-    /// A DLPack capsule over the bytes, writable.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: false,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// For `rgaps._torch`: the same with integers of the elements' width.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn _dlpack_bits<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: true,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// DLPack's device: its kind and its number in this process.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        dlpack::device_of(self.domain)
     }
 
     /// The array interface of numpy, of a loan in host memory.

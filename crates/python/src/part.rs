@@ -1,6 +1,7 @@
 //! Parts of messages: named arrays in a loan or a sample.
 
 use crate::buffer::{with_buffer, Exporter, View};
+use crate::dlpack::dlpack_methods;
 use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::Framework;
 use crate::geometry::Geometry;
@@ -230,6 +231,11 @@ impl Exporter for PartBase {
     }
 }
 
+dlpack_methods! {
+    /// A DLPack capsule over the part: read-only of a sample, writable of a loan.
+    PartBase
+}
+
 #[pymethods]
 impl PartBase {
     #[new]
@@ -290,49 +296,6 @@ impl PartBase {
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
-    }
-
-    /// A DLPack capsule over the part: read-only of a sample, writable of a loan.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: false,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// For `rgaps._torch`: the same with integers of the elements' width.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn _dlpack_bits<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: true,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// DLPack's device: its kind and its number in this process.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        dlpack::device_of(self.domain)
     }
 
     fn __repr__(&self) -> String {

@@ -1,6 +1,7 @@
 //! Received messages.
 
 use crate::buffer::{with_buffer, Exporter, View};
+use crate::dlpack::dlpack_methods;
 use crate::error::{closed, IntoPyErr};
 use crate::geometry::Geometry;
 use crate::owner::{drop_block, Held, Owner, SampleView};
@@ -176,6 +177,13 @@ impl SampleBase {
             owner: Owner::Sample(SampleView::new(held)),
         })
     }
+}
+
+dlpack_methods! {
+    /// A DLPack capsule over the bytes, read-only: for ``numpy.from_dlpack(sample)``,
+    /// ``torch.from_dlpack(sample)`` and others. On a GPU, work of the consumer's ``stream`` comes
+    /// behind the publisher's, and the block is kept until it has finished.
+    SampleBase
 }
 
 #[pymethods]
@@ -422,51 +430,6 @@ impl SampleBase {
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
-    }
-
-    /// A DLPack capsule over the bytes, read-only: for ``numpy.from_dlpack(sample)``,
-    /// ``torch.from_dlpack(sample)`` and others. On a GPU, work of the consumer's ``stream`` comes
-    /// behind the publisher's, and the block is kept until it has finished.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: false,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// For `rgaps._torch`: the same with integers of the elements' width.
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn _dlpack_bits<'py>(
-        &self,
-        py: Python<'py>,
-        stream: Option<&Bound<'py, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = dlpack::Wanted {
-            max_version,
-            device: dl_device,
-            copy,
-            bits: true,
-        };
-        self.export(py, stream, &wanted)
-    }
-
-    /// DLPack's device: its kind and its number in this process.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        dlpack::device_of(self.domain)
     }
 
     /// The array interface of numpy, of a message in host memory.

@@ -186,8 +186,30 @@ class WaitSet:
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> None: ...
 
+@type_check_only
+class _Dlpack:
+    """What loans, samples and parts have in common."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def _dlpack_bits(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 @disjoint_base
-class _LoanBase:
+class _LoanBase(_Dlpack):
     @property
     def topic(self) -> str: ...
     @property
@@ -229,23 +251,6 @@ class _LoanBase:
     def _publisher(self) -> Publisher: ...
     def _is_filled(self, failed: bool) -> bool: ...
     def discard(self) -> None: ...
-    def __dlpack__(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def _dlpack_bits(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -274,7 +279,7 @@ class Loan(_LoanBase):
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @disjoint_base
-class _SampleBase:
+class _SampleBase(_Dlpack):
     @property
     def topic(self) -> str: ...
     @property
@@ -325,23 +330,6 @@ class _SampleBase:
     def synchronize(self, timeout: float | None = None) -> bool: ...
     def wait_on(self, stream: object) -> None: ...
     def record_stream(self, stream: object) -> None: ...
-    def __dlpack__(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def _dlpack_bits(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -358,7 +346,7 @@ class Sample(_SampleBase):
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @disjoint_base
-class _PartBase:
+class _PartBase(_Dlpack):
     @property
     def name(self) -> str: ...
     @property
@@ -375,23 +363,6 @@ class _PartBase:
     def offset(self) -> int: ...
     def numpy(self) -> npt.NDArray[Any]: ...
     def torch(self) -> Any: ...
-    def __dlpack__(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def _dlpack_bits(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
 
 @final
 class Part(_PartBase):
