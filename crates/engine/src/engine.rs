@@ -211,6 +211,12 @@ impl Engine {
         Some(refuse(RefusalCode::LimitReached, message))
     }
 
+    /// The user of a session's client; `u32::MAX` if there is no such session.
+    pub fn uid_of(&self, session: SessionId) -> u32 {
+        let known = self.sessions.get(&session);
+        known.map_or(u32::MAX, |known| known.peer.credentials.uid)
+    }
+
     /// A request of a session, with the descriptors that came with it.
     pub fn handle(
         &mut self,

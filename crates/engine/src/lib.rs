@@ -12,6 +12,7 @@
 
 mod adoption;
 mod cleanup;
+mod closer;
 mod control;
 mod doorbells;
 mod engine;

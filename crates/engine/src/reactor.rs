@@ -2,6 +2,7 @@
 
 mod connection;
 
+use crate::closer::{copies_of_memory, Closer};
 use crate::engine::{Engine, Peer, SessionId, Verdict};
 use crate::snapshot::SnapshotSource;
 use connection::{Connection, Flow};
@@ -23,6 +24,9 @@ const MAX_EVENTS: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a daemon that leaves waits for answers to go out.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The user of a client whose user is not known: the kernel gives nobody this number.
+const NOBODY: u32 = u32::MAX;
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -56,6 +60,7 @@ pub struct Reactor {
     signals: OwnedFd,
     epoll: OwnedFd,
     connections: HashMap<SessionId, Connection>,
+    closer: Closer,
     /// Of sessions whose socket is closed too.
     processes: HashMap<SessionId, OwnedFd>,
     accepts_again: Option<Instant>,
@@ -76,6 +81,7 @@ impl Reactor {
             signals,
             epoll,
             connections: HashMap::new(),
+            closer: Closer::default(),
             processes: HashMap::new(),
             accepts_again: None,
             snapshots: None,
@@ -190,10 +196,16 @@ impl Reactor {
         }
         for _ in 0..MAX_ACCEPTS_A_TURN {
             match self.listener.accept() {
-                Ok(Some(channel)) => match Connection::new(channel) {
-                    Ok((connection, peer, process)) => self.admit(connection, peer, process),
-                    Err(error) => tracing::warn!(%error, "a client was turned away"),
-                },
+                Ok(Some(channel)) => {
+                    let connection = Connection::new(channel);
+                    match connection.identify() {
+                        Ok((peer, process)) => self.admit(connection, peer, process),
+                        Err(error) => {
+                            tracing::warn!(%error, "a client was turned away");
+                            self.discard(connection, NOBODY);
+                        }
+                    }
+                }
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(%error, "no session can be accepted for a moment");
@@ -218,9 +230,14 @@ impl Reactor {
     }
 
     fn admit(&mut self, connection: Connection, peer: Peer, process: Option<OwnedFd>) {
+        let uid = peer.credentials.uid;
+        if self.closer.is_full(uid) {
+            tracing::warn!(uid, "descriptors that this user sent take long to close: a client of theirs was turned away");
+            return self.discard(connection, uid);
+        }
         let Some(session) = self.engine.connect(Instant::now(), peer) else {
             tracing::warn!("far too many clients: one was turned away without a word");
-            return;
+            return self.discard(connection, uid);
         };
         let token = FIRST_SESSION + 2 * session.0;
         let watched = self
@@ -261,8 +278,18 @@ impl Reactor {
             if connection.is_leaving() {
                 return;
             }
-            match connection.receive() {
-                Ok(Some((packet, fds))) => self.handle(session, packet, fds),
+            let (closer, uid) = (&self.closer, self.engine.uid_of(session));
+            match connection.receive(&mut |fds| closer.close(uid, fds)) {
+                Ok(Some((packet, fds))) if fds.is_empty() => {
+                    self.handle(session, packet, Vec::new());
+                }
+                Ok(Some((packet, fds))) => {
+                    match copies_of_memory(&fds) {
+                        Some(copies) => self.handle(session, packet, copies),
+                        None => self.cut_off(session, "it sent a descriptor that is no memory"),
+                    }
+                    self.closer.close(uid, fds);
+                }
                 Ok(None) => return self.hang_up(session),
                 Err(SocketError::WouldBlock) => return,
                 Err(SocketError::Closed) => return self.hang_up(session),
@@ -281,6 +308,11 @@ impl Reactor {
                 // Before the answer: what others have to know of what it grants is on its way
                 // when the client begins to use it, whatever becomes of this daemon.
                 self.send_notices();
+                if matches!(*result, Ok(Answer::Welcome { .. })) {
+                    if let Some(connection) = self.connections.get_mut(&session) {
+                        connection.welcome();
+                    }
+                }
                 self.answer(session, packet.id, *result, fds);
                 if last {
                     if let Some(connection) = self.connections.get_mut(&session) {
@@ -371,7 +403,13 @@ impl Reactor {
             if let Err(error) = epoll::delete(&self.epoll, connection.as_fd()) {
                 tracing::debug!(%error, "epoll_ctl");
             }
+            self.discard(connection, self.engine.uid_of(session));
         }
+    }
+
+    fn discard(&self, connection: Connection, uid: u32) {
+        self.closer
+            .close(uid, connection.end().into_iter().collect());
     }
 
     /// Tells everyone, waits a little for what is still to be sent, and leaves.
@@ -389,6 +427,9 @@ impl Reactor {
             for session in sessions {
                 self.flush(session);
             }
+        }
+        for session in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.close(session);
         }
         self.engine.leave_state();
     }

@@ -22,6 +22,12 @@ const MAX_GROUPS: usize = 65536;
 pub(crate) const MAKING_SUFFIX: &str = ".new";
 /// `SO_PEERPIDFD` of Linux 6.5, which the libc crate does not know on every target.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// `SO_PASSRIGHTS` of Linux 6.16: whether a Unix socket accepts descriptors.
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// Most descriptors that the kernel lets through in one packet (`SCM_MAX_FD`).
+const KERNEL_FDS_MAX: usize = 253;
+/// Packets that are thrown away when a session ends; a socket's buffer holds fewer.
+const MAX_DISCARDED: usize = 4096;
 
 /// What goes wrong with a session's socket.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +74,9 @@ pub enum SocketError {
          its limit of open files (ulimit -n)"
     )]
     Truncated,
+    /// Descriptors from a peer that may send none.
+    #[error("descriptors came that nobody asked for")]
+    UnexpectedDescriptors,
     /// Bytes that are no packet.
     #[error("a packet does not decode ({0}): the peer breaks the protocol or has another version")]
     Malformed(String),
@@ -114,6 +123,12 @@ pub struct Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> OwnedFd {
+        channel.fd
     }
 }
 
@@ -187,8 +202,18 @@ impl Channel {
     /// A packet that is too long, carries too many descriptors, does not decode or has bytes
     /// left over is an error, and all descriptors that came with it are closed.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, SocketError> {
+        self.receive_or_discard(&mut drop)
+    }
+
+    /// Like [`Channel::receive`], but passes the descriptors of a packet that is an error to `discard`: closing a
+    /// stranger's descriptor may block.
+    pub fn receive_or_discard<T: DeserializeOwned>(
+        &self,
+        discard: &mut dyn FnMut(Vec<OwnedFd>),
+    ) -> Result<Option<(T, Vec<OwnedFd>)>, SocketError> {
         let mut bytes = vec![0u8; MAX_PACKET_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS))];
+        // Room for all that a packet can carry: the kernel would close the rest in this call.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut once = || {
             rustix::io::retry_on_intr(|| {
@@ -203,34 +228,68 @@ impl Channel {
             other => other,
         }
         .map_err(SocketError::system("recvmsg"))?;
-        // Whatever came is owned from here on, so every way out closes it.
         let mut fds = Vec::new();
         for entry in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = entry {
                 fds.extend(rights);
             }
         }
-        if message
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
-            return Err(SocketError::Truncated);
+        match decode(&bytes[..message.bytes], message.flags, fds.len()) {
+            Ok(packet) => Ok(packet.map(|packet| (packet, fds))),
+            Err(error) => {
+                discard(fds);
+                Err(error)
+            }
         }
-        if message.bytes == 0 {
-            return Ok(None);
+    }
+
+    /// Whether the packet that `receive` would give carries descriptors. They stay in the socket: none is received
+    /// or closed.
+    pub fn carries_descriptors(&self) -> Result<bool, SocketError> {
+        let look = || self.peek(&mut RecvAncillaryBuffer::default());
+        // See `receive`: the kernel says once that the peer closed.
+        let flags = match look() {
+            Err(Errno::CONNRESET) => look(),
+            other => other,
+        };
+        let flags = flags.map_err(SocketError::system("recvmsg"))?;
+        Ok(flags.contains(ReturnFlags::CTRUNC))
+    }
+
+    /// Ends the session and throws away what lies unread, up to the first packet with descriptors. `false`: there is
+    /// such a packet, and closing the socket closes its descriptors, which may block.
+    pub fn discard_unread(&self) -> bool {
+        self.shutdown();
+        // From here on each packet, also an empty one, comes with its sender's credentials, and the end without.
+        if net::sockopt::set_socket_passcred(&self.fd, true).is_err() {
+            return false;
         }
-        if fds.len() > MAX_PACKET_FDS {
-            return Err(SocketError::TooManyDescriptors { count: fds.len() });
+        for _ in 0..MAX_DISCARDED {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            match self.peek(&mut control) {
+                Ok(flags) if flags.contains(ReturnFlags::CTRUNC) => return false,
+                Ok(_) if control.drain().next().is_none() => return true,
+                Ok(_) | Err(Errno::CONNRESET) => {}
+                Err(errno) => return errno == Errno::AGAIN,
+            }
+            // What cannot be thrown away is looked at again.
+            let _ = net::recv(&self.fd, &mut [0u8; 1], RecvFlags::DONTWAIT);
         }
-        let (packet, rest) = postcard::take_from_bytes(&bytes[..message.bytes])
-            .map_err(|error| SocketError::Malformed(error.to_string()))?;
-        if !rest.is_empty() {
-            return Err(SocketError::Malformed(format!(
-                "{} bytes left over",
-                rest.len()
-            )));
-        }
-        Ok(Some((packet, fds)))
+        false
+    }
+
+    /// Looks at the next packet without receiving it. `CTRUNC`: it carries more than `control` has room for.
+    fn peek(&self, control: &mut RecvAncillaryBuffer<'_>) -> Result<ReturnFlags, Errno> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = rustix::io::retry_on_intr(|| net::recvmsg(&self.fd, &mut [], control, flags));
+        message.map(|message| message.flags)
+    }
+
+    /// Whether the peer may send descriptors from now on, where the kernel can refuse them (Linux 6.16): the
+    /// peer's `send` fails then with `EPERM`.
+    pub fn accept_descriptors(&self, accept: bool) {
+        pass_rights(self.as_fd(), accept);
     }
 
     /// Ends both directions, so that whoever waits on the socket, here or there, wakes up.
@@ -311,6 +370,50 @@ impl Channel {
         let pid = i32::try_from(self.peer().ok()?.pid?).ok()?;
         let pid = rustix::process::Pid::from_raw(pid)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    }
+}
+
+/// The packet in these bytes. `None`: the end of the session.
+fn decode<T: DeserializeOwned>(
+    bytes: &[u8],
+    flags: ReturnFlags,
+    fds: usize,
+) -> Result<Option<T>, SocketError> {
+    if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(SocketError::Truncated);
+    }
+    if fds > MAX_PACKET_FDS {
+        return Err(SocketError::TooManyDescriptors { count: fds });
+    }
+    if bytes.is_empty() {
+        return match fds {
+            0 => Ok(None),
+            _ => Err(SocketError::Malformed("descriptors alone".to_owned())),
+        };
+    }
+    let (packet, rest) = postcard::take_from_bytes(bytes)
+        .map_err(|error| SocketError::Malformed(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(SocketError::Malformed(format!(
+            "{} bytes left over",
+            rest.len()
+        )));
+    }
+    Ok(Some(packet))
+}
+
+/// Sets `SO_PASSRIGHTS`. A kernel before 6.16 does not know it and always accepts descriptors.
+fn pass_rights(fd: BorrowedFd<'_>, accept: bool) {
+    let value = libc::c_int::from(accept);
+    // SAFETY: the descriptor is open as long as it is borrowed, and the value is an integer of the size that we name.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
     }
 }
 
@@ -420,6 +523,8 @@ impl Listener {
         net::bind(&fd, &address).map_err(|errno| name("bind")(errno.into()))?;
         std::fs::set_permissions(&making, std::fs::Permissions::from_mode(mode))
             .map_err(name("its mode cannot be set"))?;
+        // Whoever connects inherits it, until its channel accepts descriptors.
+        pass_rights(fd.as_fd(), false);
         net::listen(&fd, BACKLOG).map_err(SocketError::system("listen"))?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
         let made = std::fs::symlink_metadata(&making).map_err(name("it vanished"))?;

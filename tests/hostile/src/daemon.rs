@@ -2,6 +2,7 @@
 
 use rgaps::Node;
 use rgaps_session::{ByteSize, Channel, Config, CudaUse};
+use rustix::process::{kill_process, Pid, Signal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -118,6 +119,25 @@ impl Daemon {
 
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
+    }
+
+    /// SIGSTOP, until `go_on`.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        wait_for("the daemon to stop", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        });
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid() as i32).expect("a process");
+        kill_process(pid, signal).expect("a signal");
     }
 
     /// SIGKILL.

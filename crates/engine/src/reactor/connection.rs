@@ -26,6 +26,8 @@ pub(super) enum Flow {
 /// A session's socket.
 pub(super) struct Connection {
     channel: Channel,
+    /// Whether the client was welcomed; only then may it send descriptors.
+    welcomed: bool,
     queue: VecDeque<(DaemonPacket, Vec<OwnedFd>)>,
     waiting: bool,
     leaving: bool,
@@ -38,28 +40,52 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// A connection over an accepted channel, and who is at its other end.
-    pub(super) fn new(
-        channel: Channel,
-    ) -> Result<(Connection, Peer, Option<OwnedFd>), SocketError> {
-        channel.set_nonblocking(true)?;
-        let process = channel.peer_pidfd();
-        let peer = Peer {
-            credentials: channel.peer()?,
-            groups: channel.peer_groups()?,
-            process_is_watched: process.is_some(),
-        };
-        let connection = Connection {
+    /// A connection over an accepted channel.
+    pub(super) fn new(channel: Channel) -> Connection {
+        Connection {
             channel,
+            welcomed: false,
             queue: VecDeque::new(),
             waiting: false,
             leaving: false,
-        };
-        Ok((connection, peer, process))
+        }
     }
 
-    pub(super) fn receive(&mut self) -> Result<Option<(ClientPacket, Vec<OwnedFd>)>, SocketError> {
-        self.channel.receive()
+    /// Who is at the other end, and what tells when its process ends.
+    pub(super) fn identify(&self) -> Result<(Peer, Option<OwnedFd>), SocketError> {
+        self.channel.set_nonblocking(true)?;
+        let process = self.channel.peer_pidfd();
+        let peer = Peer {
+            credentials: self.channel.peer()?,
+            groups: self.channel.peer_groups()?,
+            process_is_watched: process.is_some(),
+        };
+        Ok((peer, process))
+    }
+
+    /// The client may send descriptors from now on.
+    pub(super) fn welcome(&mut self) {
+        self.welcomed = true;
+        self.channel.accept_descriptors(true);
+    }
+
+    /// The next request. Descriptors of a packet that is none go to `discard`.
+    pub(super) fn receive(
+        &mut self,
+        discard: &mut dyn FnMut(Vec<OwnedFd>),
+    ) -> Result<Option<(ClientPacket, Vec<OwnedFd>)>, SocketError> {
+        if !self.welcomed && self.channel.carries_descriptors()? {
+            return Err(SocketError::UnexpectedDescriptors);
+        }
+        self.channel.receive_or_discard(discard)
+    }
+
+    /// Ends the session. Gives the socket if descriptors of the client's lie in it, so that closing it may block.
+    pub(super) fn end(self) -> Option<OwnedFd> {
+        match self.channel.discard_unread() {
+            true => None,
+            false => Some(self.channel.into()),
+        }
     }
 
     /// Sends a packet as soon as it can be.
