@@ -315,10 +315,10 @@ static void aborted(const char *name, pid_t child, int begin)
     CHECK(cu.query(stream) == 600 /* CUDA_ERROR_NOT_READY */);
     kill(child, SIGKILL);
     CHECK(waitpid(child, NULL, 0) == child);
-    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_synchronize(sample, SOON));
+    FAILS(RGAPS_ERROR_ABORTED, "is aborted", rgaps_sample_synchronize(sample, SOON));
     CU(cu.synchronize(stream));
-    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_is_ready(sample, &ready));
-    FAILS(RGAPS_ERROR_ABORTED, "never finished", rgaps_sample_wait_on(sample, stream));
+    FAILS(RGAPS_ERROR_ABORTED, "is aborted", rgaps_sample_is_ready(sample, &ready));
+    FAILS(RGAPS_ERROR_ABORTED, "is aborted", rgaps_sample_wait_on(sample, stream));
     CHECK(rgaps_sample_data(sample) == NULL && rgaps_sample_data_on(sample, stream) == NULL);
     OK(rgaps_sample_clone(sample, &again));
     OK(rgaps_sample_release(again));

@@ -109,7 +109,7 @@ static void parts(const char *name)
     }
     OK(rgaps_loan_publish(loan, NULL));
     wanted[1].name = "rgb";
-    FAILS(RGAPS_ERROR_ARGUMENT, "two parts 'rgb'",
+    FAILS(RGAPS_ERROR_ARGUMENT, "two parts are called 'rgb'",
           rgaps_publisher_loan_parts(publisher, wanted, 2, &loan));
 
     OK(rgaps_subscriber_recv(subscriber, SOON, &sample));

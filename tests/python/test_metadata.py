@@ -67,15 +67,15 @@ def test_an_attachment_is_bytes_and_none_is_none(pair):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"attachment": bytes(4097)}, "4097 bytes is longer than the 4096"),
-        ({"meta": {"a": bytes(4096)}}, "an attachment takes 4096"),
+        ({"attachment": bytes(4097)}, "4097 bytes is over the limit of 4096 bytes"),
+        ({"meta": {"a": bytes(4096)}}, "over the limit of 4096 bytes"),
         ({"meta": {"a": 1}, "attachment": b"b"}, "meta or attachment, not both"),
-        ({"meta": {1: 2}}, "keys of meta are text"),
+        ({"meta": {1: 2}}, "keys of meta must be text"),
         ({"meta": {"a": {"b": [object()]}}}, r"meta\['a'\]\['b'\]\[0\] is a object"),
         ({"meta": {"a": 2**64}}, r"meta\['a'\] does not fit in 64 bits"),
         ({"meta": {"capture_ns": -1}}, "nanoseconds since 1970"),
-        ({"meta": {"frame_id": 5}}, r"meta\['frame_id'\] is text"),
-        ({"meta": [1]}, "meta is a list"),
+        ({"meta": {"frame_id": 5}}, r"meta\['frame_id'\] must be text"),
+        ({"meta": [1]}, "meta must be a dictionary.*not a list"),
     ],
 )
 def test_what_cannot_travel_is_refused_with_the_reason(pair, arguments, words):
@@ -124,7 +124,7 @@ def test_several_arrays_are_put_and_read_in_one_message(pair):
     assert (part.name, part.shape, part.dtype, part.nbytes) == ("depth", (4, 5), "float32", 80)
     assert bytes(memoryview(part)) == sent["depth"].tobytes()
     assert np.array_equal(np.from_dlpack(part), sent["depth"])
-    with pytest.raises(KeyError, match="there are: 'rgb', 'depth', 'pose', 'scalar', 'name'"):
+    with pytest.raises(KeyError, match="its parts are: 'rgb', 'depth', 'pose', 'scalar', 'name'"):
         sample["other"]
 
 
@@ -133,7 +133,7 @@ def test_a_sample_without_parts_is_still_true(pair):
     pub.put(b"plain")
     sample = sub.recv(LIMIT)
     assert sample and len(sample) == 0 and "x" not in sample
-    with pytest.raises(KeyError, match="there are: none"):
+    with pytest.raises(KeyError, match="its parts are: none"):
         sample["x"]
     assert np.asarray(sample).tobytes() == b"plain"
 
@@ -197,11 +197,11 @@ def test_a_loan_whose_part_is_still_seen_is_copied_with_its_parts_and_meta(pair)
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({}, "one at least"),
-        ({"x" * 64: b"1"}, "has 64 bytes; it can have 1 to 63"),
+        ({}, "the list of parts is empty"),
+        ({"x" * 64: b"1"}, "has 64 bytes; a name has 1 to 63 bytes"),
         ({"": b"1"}, "has 0 bytes"),
-        ({str(n): b"1" for n in range(33)}, "33 parts are more than the 32"),
-        ({1: b"1"}, "names of parts are text"),
+        ({str(n): b"1" for n in range(33)}, "33 parts are over the limit of 32 parts"),
+        ({1: b"1"}, "name of a part must be text"),
     ],
 )
 def test_parts_beyond_the_limits_are_refused(pair, parts, words):

@@ -96,7 +96,7 @@ enum rgaps_status {
     RGAPS_ERROR_TOO_MANY_LOANS = -6,
     /* The subscriber holds as many samples as it may. */
     RGAPS_ERROR_TOO_MANY_HELD = -7,
-    /* Reliable subscribers did not read on before the publisher's deadline. */
+    /* Reliable subscribers made no room before the publisher's deadline. Nothing was published. */
     RGAPS_ERROR_BACK_PRESSURED = -8,
     /* The pointer or handle is not held: it was released or destroyed before, or never given. */
     RGAPS_ERROR_NOT_HELD = -9,
@@ -124,7 +124,7 @@ enum rgaps_status {
     RGAPS_ERROR_VERSION = -21,
     /* The handle was created before fork(), in another process. */
     RGAPS_ERROR_FORKED = -22,
-    /* Another member of the topic, or the daemon, breaks the protocol. */
+    /* Another member of the topic, or the daemon, violates the protocol. */
     RGAPS_ERROR_PROTOCOL = -23,
     /* A system call failed. */
     RGAPS_ERROR_SYSTEM = -24,

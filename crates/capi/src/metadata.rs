@@ -460,7 +460,7 @@ fn part_at(handle: &rgaps_sample_t, index: usize) -> Outcome<rgaps_part_t> {
     let parts = handle.sample.parts()?;
     let part = parts.iter().nth(index).ok_or_else(|| {
         absent(format!(
-            "there is no part {index}: the message has {}",
+            "the message has no part {index}: it has {}",
             parts.len()
         ))
     })?;

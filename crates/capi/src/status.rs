@@ -225,6 +225,7 @@ impl Coded for RecvError {
             RecvError::Untrusted { .. } => Code::Protocol,
             RecvError::Aborted { .. } => Code::Aborted,
             RecvError::Unfinished { .. } => Code::Unfinished,
+            RecvError::NotOnHost { .. } => Code::Argument,
             RecvError::Parts { .. } => Code::NotFound,
             RecvError::Client(error) => error.code(),
             RecvError::Pool(error) => error.code(),

@@ -87,7 +87,7 @@ fn dimensions(ndim: u32) -> Outcome<usize> {
     let dims = ndim as usize;
     if dims > MAX_DIMS {
         return Err(Failure::argument(format!(
-            "{ndim} dimensions are more than the {MAX_DIMS} that a message can carry"
+            "{ndim} dimensions are over the limit of {MAX_DIMS}; merge some dimensions"
         )));
     }
     Ok(dims)

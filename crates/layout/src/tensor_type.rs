@@ -13,14 +13,14 @@ pub struct TensorType {
     shape: Option<Vec<Option<u64>>>,
 }
 
-/// Why there is no such tensor type.
+/// A text that is not the type of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorTypeError {
     /// The text has another form.
     #[error("'{0}' is not the type of a tensor; write it like float16[3,1080,1920], with * for any length")]
     Text(String),
     /// Too many dimensions.
-    #[error("{0} dimensions are more than the {MAX_DIMS} that a message can carry")]
+    #[error("{0} dimensions are over the limit of {MAX_DIMS}; merge some dimensions")]
     Dimensions(usize),
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn of(
     let Some(dtype) = dtype else {
         return match lengths {
             None => Ok(None),
-            Some(_) => Err(invalid("a shape is declared with its dtype")),
+            Some(_) => Err(invalid("shape needs dtype; give both, or neither")),
         };
     };
     let declared = TensorType::new(dtype, lengths);
@@ -38,7 +38,7 @@ pub(crate) fn check(
     Err(raise(
         "TypeMismatch",
         format!(
-            "{} is {found}, but {declared} is declared for topic '{topic}'",
+            "{} is {found}, but the publisher declares {declared} for topic '{topic}'; publish that type, or declare another",
             which()
         ),
     ))
@@ -51,7 +51,7 @@ fn lengths(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
     }
     shape.extract::<Vec<Option<u64>>>().map_err(|_| {
         invalid(format!(
-            "{shape} is not a shape: give lengths, and None for those that are free"
+            "{shape} is not a shape; give lengths, with None for any length"
         ))
     })
 }

@@ -44,7 +44,7 @@ pub(crate) fn domain(text: &str) -> PyResult<Domain> {
     let Some(number) = number else {
         return text.parse().map_err(|_| {
             invalid(format!(
-                "'{text}' is not a domain: write 'host', 'cuda', 'cuda:0' or 'cuda:GPU-...'"
+                "'{text}' is not a domain; write 'host', 'cuda', 'cuda:0' or 'cuda:GPU-<UUID>'"
             ))
         });
     };
@@ -61,7 +61,7 @@ pub(crate) fn domain(text: &str) -> PyResult<Domain> {
         })
 }
 
-/// Where messages can live in this process, the host first.
+/// The domains that this process can use: ``"host"``, then one ``"cuda:GPU-<UUID>"`` per GPU.
 #[pyfunction]
 pub(crate) fn domains() -> Vec<String> {
     let gpus = devices().unwrap_or_default();

@@ -150,7 +150,7 @@ macro_rules! dlpack_methods {
                 self.export(py, stream, &wanted)
             }
 
-            /// DLPack's device: its kind and its number in this process.
+            /// DLPack's device: its type, and its number in this process.
             fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
                 $crate::dlpack::device_of(self.domain)
             }

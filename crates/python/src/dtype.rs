@@ -68,8 +68,8 @@ pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, Strin
     };
     let code = code.ok_or_else(|| {
         format!(
-            "items of the format '{text}' have no element type that a message can carry; convert \
-             them first, or publish memoryview(array).cast('B')"
+            "a message cannot have elements of the format '{text}'; convert them first, or publish \
+             memoryview(array).cast('B')"
         )
     })?;
     Ok(DType {
@@ -82,7 +82,7 @@ pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, Strin
 /// The type that an array interface's code means.
 pub(crate) fn of_typestr(text: &str) -> Result<DType, String> {
     let unknown =
-        || format!("items of the type '{text}' have no element type that a message can carry");
+        || format!("a message cannot have elements of the type '{text}'; convert them first");
     let mut letters = text.chars();
     let (order, letter) = (letters.next(), letters.next());
     let bytes: u8 = letters.as_str().parse().map_err(|_| unknown())?;
@@ -113,7 +113,9 @@ pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         .getattr_opt("isnative")?
         .is_none_or(|native| native.is_truthy().unwrap_or(true));
     if !native {
-        return Err(invalid(format!("{object} is of the other byte order")));
+        return Err(invalid(format!(
+            "{object} has the other byte order; convert it to the native one"
+        )));
     }
     let name = match object.cast::<PyString>() {
         Ok(text) => text.to_string(),

@@ -136,6 +136,7 @@ impl IntoPyErr for RecvError {
             RecvError::Untrusted { .. } => "Untrusted",
             RecvError::Aborted { .. } => "Aborted",
             RecvError::Unfinished { .. } => "TimedOut",
+            RecvError::NotOnHost { .. } => "InvalidArgument",
             RecvError::Pool(_) => "SystemFailure",
             _ => "Error",
         };

@@ -72,7 +72,7 @@ pub(crate) fn _stop_listeners(py: Python<'_>) {
     }
 }
 
-/// A callback at work: what `Subscriber.listen` gives.
+/// Calls a callback with each message, in a thread of its own. `Subscriber.listen` makes one.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Listener(Mutex<Option<Arc<Running>>>);
 
@@ -84,7 +84,7 @@ impl Listener {
 
 #[pymethods]
 impl Listener {
-    /// Whether messages are still passed to the callback.
+    /// Whether the listener still passes messages to the callback.
     #[getter]
     fn running(&self) -> bool {
         lock(&self.0)
@@ -92,7 +92,7 @@ impl Listener {
             .is_some_and(|running| running.is_running())
     }
 
-    /// Stops. The callback is not running any more afterwards, unless it is what calls this.
+    /// Stops the listener, and waits until the callback has returned (unless the callback itself calls this).
     fn close(&self, py: Python<'_>) {
         let running = lock(&self.0).take();
         if let Some(running) = running {

@@ -251,7 +251,7 @@ impl Exporter for LoanBase {
     fn view(&self, _: Python<'_>) -> PyResult<View> {
         if self.domain != Domain::Host {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or write()",
+                "the loan is in {}, so numpy and the buffer protocol cannot address it; use torch.from_dlpack, or write()",
                 self.domain
             )));
         }
@@ -260,7 +260,7 @@ impl Exporter for LoanBase {
 }
 
 dlpack_methods! {
-    /// A DLPack capsule over the bytes, writable.
+    /// A writable DLPack capsule over the bytes.
     LoanBase
 }
 
@@ -272,13 +272,13 @@ impl LoanBase {
         next.ok_or_else(|| PyTypeError::new_err("loans come from publishers"))
     }
 
-    /// Name of the topic.
+    /// The name of the topic.
     #[getter]
     fn topic(&self) -> &str {
         self.sender.publisher.topic()
     }
 
-    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    /// The domain that holds the bytes: ``"host"`` or ``"cuda:GPU-<UUID>"``.
     #[getter]
     fn domain(&self) -> String {
         self.domain.to_string()
@@ -302,19 +302,19 @@ impl LoanBase {
         lock(&self.form).dtype.to_string()
     }
 
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         Ok(self.geometry()?.elements_bytes() as u64)
     }
 
-    /// Address of the first byte in this process: of the host, or of the GPU.
+    /// Address of the first byte in this process: a host pointer, or a device pointer of the GPU.
     #[getter]
     fn address(&self) -> PyResult<u64> {
         Ok(self.block()?.address)
     }
 
-    /// A number of the user's own that travels with the message.
+    /// A number (64 bits, unsigned) that travels with the message; its meaning is yours. Default: 0.
     #[getter]
     fn tag(&self) -> u64 {
         self.tag.load(Ordering::Relaxed)
@@ -325,20 +325,21 @@ impl LoanBase {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Whether it was neither published nor discarded yet.
+    /// Whether the loan is open: neither published nor discarded.
     #[getter]
     fn open(&self) -> bool {
         lock(&self.block).is_some()
     }
 
-    /// A writable array of numpy over the bytes. Let go of it before the loan is published.
+    /// A writable numpy array over the bytes, without a copy. Delete it before the loan is published; otherwise rgaps
+    /// publishes a copy, with a `CopyWarning`.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
-    /// What travels beside the message as its header: a dictionary with ``capture_ns`` (nanoseconds since
-    /// 1970-01-01 UTC), ``frame_id`` and keys of your own, which replaces an attachment. Empty: there is none.
+    /// The header, which travels beside the message: a dictionary with ``capture_ns`` (nanoseconds since 1970-01-01 UTC),
+    /// ``frame_id`` (text) and any keys of your own; empty without a header. Setting it replaces an attachment.
     #[getter]
     fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let header = self.block()?.with_loan(|loan| {
@@ -354,7 +355,7 @@ impl LoanBase {
         self.set_beside(&Beside::of(Some(meta), None)?)
     }
 
-    /// Bytes that travel beside the message, at most 4096; None: there are none. Setting them replaces ``meta``.
+    /// Up to 4096 bytes that travel beside the message; None without an attachment. Setting them replaces ``meta``.
     #[getter]
     fn attachment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.block()?.with_loan(|loan| {
@@ -370,15 +371,15 @@ impl LoanBase {
         self.set_beside(&Beside::Attachment(bytes.unwrap_or_default()))
     }
 
-    /// Names of the loan's parts; none where it is one array.
+    /// The names of the loan's parts; empty if the loan is one array.
     fn keys(&self) -> Vec<&str> {
         let parts = self.parts.iter().flatten();
         parts.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// ``loan["rgb"]``: a writable array over a part, without a copy: a tensor of torch where the part's element type
-    /// was named as torch's, or on a GPU; else an array of numpy. Let go of it before the loan is published; in a with
-    /// statement the array is emptied at its end.
+    /// ``loan["rgb"]`` is a writable array over a part, without a copy: a torch tensor if the part's dtype is one of torch, or
+    /// on a GPU; otherwise a numpy array. Delete it before the loan is published. A with statement empties the array at its
+    /// end.
     fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let block = self.block()?;
         let found = block.with_loan(|loan| match loan.part(name) {
@@ -400,8 +401,8 @@ impl LoanBase {
         Ok(array)
     }
 
-    /// ``loan[...] = array``: copies into the loan, by numpy. ``loan["rgb"] = array``: copies into a part, from the host
-    /// or a GPU; element type and shape are the part's.
+    /// ``loan[...] = array`` copies into the loan, with numpy. ``loan["rgb"] = array`` copies into a part, from the host or a
+    /// GPU; the array must have the part's element type and shape.
     fn __setitem__(
         slf: &Bound<'_, Self>,
         key: Bound<'_, PyAny>,
@@ -413,8 +414,8 @@ impl LoanBase {
         LoanBase::numpy(slf)?.set_item(key, value)
     }
 
-    /// Copies bytes, or the elements of an array in row-major order, into the loan from byte
-    /// ``at`` on. Returns the number of bytes.
+    /// Copies bytes, or the elements of an array in row-major order, into the loan, starting at byte ``at``. Returns the
+    /// number of bytes copied.
     #[pyo3(signature = (data, at=0))]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at: u64) -> PyResult<u64> {
         let source = Source::of(data, None)?;
@@ -425,38 +426,52 @@ impl LoanBase {
         Ok(source.bytes())
     }
 
-    /// Says that the message is shorter in its first dimension than what was loaned.
+    /// Shortens the message to ``length`` in its first dimension.
     fn truncate(&self, length: u64) -> PyResult<()> {
         if self.parts.is_some() {
-            return Err(invalid("a loan with parts cannot be shortened"));
+            return Err(invalid(
+                "a loan with parts cannot be shortened; loan smaller parts",
+            ));
         }
         match lock(&self.form).shape.first_mut() {
             Some(first) if length <= *first => *first = length,
             Some(first) => {
                 return Err(invalid(format!(
-                    "{length} is more than the {first} that were loaned"
-                )))
+                "a length of {length} is over the {first} that were loaned; truncate only shortens"
+            )))
             }
-            None => return Err(invalid("a loan without dimensions cannot be shortened")),
+            None => {
+                return Err(invalid(
+                    "a loan without dimensions has no length to shorten",
+                ))
+            }
         }
         Ok(())
     }
 
-    /// A writable tensor of torch over the bytes, ordered on torch's current stream. Let go of it
-    /// before the loan is published.
+    /// A writable torch tensor over the bytes, without a copy, ordered on torch's current stream. Delete it before the loan is
+    /// published; otherwise rgaps publishes a copy, with a `CopyWarning`.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
     }
 
-    /// Publishes the message. Returns its number among the publisher's, from 0.
+    /// Publishes the message. If an array over the loan is still alive, publishes a copy, with a `CopyWarning`.
     ///
-    /// On a GPU it comes behind the work queued so far on ``stream`` and on the streams that
-    /// consumers named to ``__dlpack__``; nothing waits for that here. Without ``stream``: of a
-    /// loan for torch, behind torch's current stream of the GPU too; if there was no consumer,
-    /// behind the default stream. ``stream=-1`` says that all of that work has been waited for
-    /// already, and no stream is asked. If an array over the loan is still alive, a copy is published,
-    /// with a `CopyWarning`.
+    /// Args:
+    ///     stream: For a loan on a GPU, a CUDA stream (of torch or cupy, or its handle) whose queued work writes the message.
+    ///         Subscribers see the message after the work queued so far on this stream, and on the streams that consumers named
+    ///         to ``__dlpack__``; the call does not wait for that work. ``stream=-1`` promises that all of that work has
+    ///         finished. Default: None, which adds torch's current stream for a loan with a dtype of torch, and the default
+    ///         stream if there was no consumer.
+    ///
+    /// Returns:
+    ///     The message's sequence number, which counts from 0 for each publisher.
+    ///
+    /// Raises:
+    ///     BackPressured: Reliable subscribers made no room within ``deadline``. Nothing was published, and the loan is open.
+    ///     TypeMismatch: The message is not of the type that the publisher declares.
+    ///     Closed: The loan was published or discarded before.
     #[pyo3(signature = (*, stream=None))]
     pub(crate) fn publish(
         &self,
@@ -466,8 +481,8 @@ impl LoanBase {
         self.publish_by(py, &self.sender, stream)
     }
 
-    /// Publishes as `publish` does, for ``await``: waiting for readers does not stop the event loop. A call that is
-    /// cancelled publishes nothing, and the loan stays open.
+    /// Like `publish`, for ``await``: waiting for subscribers does not block the event loop. A call that is cancelled while it
+    /// waits publishes nothing, and the loan stays open.
     #[pyo3(signature = (*, stream=None))]
     fn publish_async<'py>(
         slf: &Bound<'py, Self>,
@@ -499,7 +514,7 @@ impl LoanBase {
         drop_block(self.domain, block);
     }
 
-    /// The array interface of numpy, of a loan in host memory.
+    /// numpy's array interface, for a loan in host memory.
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (py, this) = (slf.py(), slf.get());
@@ -510,8 +525,8 @@ impl LoanBase {
         this.interface(py, PyMemoryView::from(slf.as_any())?.into_any())
     }
 
-    /// The array interface of numba and cupy, of a loan on a GPU. Whoever takes the address from
-    /// here must not write after the loan was published; ``__dlpack__`` is safer.
+    /// The array interface of numba and cupy, for a loan on a GPU. A consumer that takes the address from here must not write
+    /// after the loan is published; ``__dlpack__`` is safer.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.domain == Domain::Host {
@@ -523,8 +538,8 @@ impl LoanBase {
         Ok(dict)
     }
 
-    /// What the with statement gives: a tensor or an array to fill where the loan's element type
-    /// was named as torch's or numpy's, else the loan itself.
+    /// Gives the with statement a torch tensor or numpy array to fill, if the loan's dtype is one of torch or numpy;
+    /// otherwise the loan itself.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         match Given::new(this.framework, slf.as_any(), this.domain)? {

@@ -52,7 +52,7 @@ pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
     let mapping = meta.cast::<PyMapping>().map_err(|_| {
         invalid(format!(
-            "meta is a {}: give a dictionary with text keys",
+            "meta must be a dictionary with text keys, not a {}",
             type_name(meta)
         ))
     })?;
@@ -64,12 +64,12 @@ pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
             "capture_ns" | "frame_id" if value.is_none() => {}
             "capture_ns" => {
                 header.capture_ns = Some(value.extract().map_err(|_| {
-                    invalid("meta['capture_ns'] is nanoseconds since 1970 as an integer, from 0 to 2**64 - 1")
+                    invalid("meta['capture_ns'] must be an integer of nanoseconds since 1970, from 0 to 2**64 - 1")
                 })?);
             }
             "frame_id" => {
                 let text = value.extract();
-                header.frame_id = Some(text.map_err(|_| invalid("meta['frame_id'] is text"))?);
+                header.frame_id = Some(text.map_err(|_| invalid("meta['frame_id'] must be text"))?);
             }
             _ => {
                 let value = value_of(&value, &format!("meta['{key}']"), 1)?;
@@ -81,8 +81,12 @@ pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
 }
 
 fn key_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
-    key.extract()
-        .map_err(|_| invalid(format!("the keys of meta are text, not {}", type_name(key))))
+    key.extract().map_err(|_| {
+        invalid(format!(
+            "the keys of meta must be text, not {}",
+            type_name(key)
+        ))
+    })
 }
 
 fn type_name(object: &Bound<'_, PyAny>) -> String {
@@ -138,8 +142,8 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
         return value_of(&to_list.call0()?, place, depth);
     }
     Err(invalid(format!(
-        "{place} is a {}: a header takes None, bool, int, float, str, bytes, lists and dictionaries of these, \
-         and arrays",
+        "{place} is a {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
+         of these",
         type_name(object)
     )))
 }

@@ -22,7 +22,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process's connection to the daemon of its host, which it starts if there is none.
+/// A process's connection to the daemon of its host. It starts the daemon if none runs.
+///
+/// Args:
+///     name: What listings call this process; several processes may share a name. Default: the program's name.
+///     config: The path of a configuration file, or a mapping of keys, such as
+///         ``{"pool": {"host": {"cap": "4GiB"}}}``, which override those of the configuration files and the environment.
+///         Default: the files and the environment.
+///     realm: The realm to join. Default: that of the configuration.
+///     socket: The path of the daemon's socket. Default: derived from user and realm.
+///
+/// Raises:
+///     ConfigError: The configuration is invalid; the message names file, line and key.
+///     DaemonUnavailable: There is no daemon, and none can be started.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Node {
     node: Handle<rgaps::Node>,
@@ -138,7 +150,7 @@ fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
         return Ok(History::KeepLast(n));
     }
     let (messages, bytes) = history.extract::<(u32, u64)>().map_err(|_| {
-        invalid("history is a number of messages, or rgaps.KeepAll(messages, bytes)")
+        invalid("history must be a number of messages, or rgaps.KeepAll(messages, bytes)")
     })?;
     Ok(History::KeepAll { messages, bytes })
 }
@@ -154,7 +166,7 @@ fn type_name(
         None => Ok(name.to_owned()),
         Some(declared) if name.is_empty() => Ok(declared.to_string()),
         Some(_) => Err(invalid(
-            "a topic's type is either a name or a dtype with a shape, not both",
+            "give either type, or dtype and shape, but not both",
         )),
     }
 }
@@ -186,7 +198,7 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
         Ok("latest") => Ok(Late::Latest),
         Ok("all") => Ok(Late::AllKept),
         _ => Err(invalid(
-            "late is None, 'latest', 'all', or a number of messages",
+            "late must be None, 'latest', 'all', or a number of messages",
         )),
     }
 }
@@ -196,7 +208,7 @@ fn slow_reader(policy: &str) -> PyResult<SlowReaderPolicy> {
         "fail" => Ok(SlowReaderPolicy::Fail),
         "drop" => Ok(SlowReaderPolicy::Drop),
         _ => Err(invalid(format!(
-            "slow_reader is 'fail' or 'drop', not '{policy}'"
+            "slow_reader must be 'fail' or 'drop', not '{policy}'"
         ))),
     }
 }
@@ -207,15 +219,15 @@ fn depth(depth: Option<u32>, keep: Option<&str>) -> PyResult<Option<u32>> {
         (None, depth) => Ok(depth),
         (Some("latest"), None | Some(1)) => Ok(Some(1)),
         (Some("latest"), Some(depth)) => Err(invalid(format!(
-            "keep='latest' is a depth of 1, not of {depth}: give one of both"
+            "keep='latest' means depth=1, but depth={depth} was given; give only one of the two"
         ))),
         (Some(keep), _) => Err(invalid(format!(
-            "keep is 'latest' or None, not '{keep}'; depth=n keeps the newest n messages"
+            "keep must be 'latest' or None, not '{keep}'; to keep the newest n messages, give depth=n"
         ))),
     }
 }
 
-/// The slowest path that will do.
+/// The slowest acceptable path.
 fn path(require: Option<&str>) -> PyResult<Option<PathKind>> {
     let path = require.map(str::parse).transpose();
     path.map_err(|error| invalid(format!("require: {error}")))
@@ -263,8 +275,6 @@ fn name_domains(answer: &Bound<'_, PyAny>) -> PyResult<()> {
 
 #[pymethods]
 impl Node {
-    /// ``name`` is what listings call this process. ``config`` is the path of a file, or a mapping
-    /// of keys to set over the files' and the environment's.
     #[new]
     #[pyo3(signature = (name=None, *, config=None, realm=None, socket=None))]
     fn new(
@@ -294,24 +304,54 @@ impl Node {
         })
     }
 
-    /// Whether it was closed.
+    /// Whether this handle was closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.node.is_open()
     }
 
-    /// A publisher of ``topic``. Times are in seconds, None is for ever.
-    /// ``dtype`` and ``shape`` (None for lengths that are free) declare the type of the messages, which
-    /// then is a text like ``float16[3,*,*]``; ``type`` is any other name. Each message is checked against it,
-    /// and subscribers that declare a type read only publishers whose messages are all of it.
-    /// ``require`` names the slowest path to subscribers that will do, from ``"tcp"`` over
-    /// ``"rdma"``, ``"gpudirect"``, ``"pinned"`` and ``"peer"`` to ``"zero_copy"``: whoever joins second is refused
-    /// with `PathTooSlow`. Hosts that are reached by a slower one get nothing.
+    /// Creates a publisher of ``topic``, and the topic if it does not exist. All times are in seconds; None waits
+    /// without limit.
     ///
-    /// A publish waits at most ``deadline`` for reliable subscribers that have not read what it would push out of the
-    /// history. Then, with ``slow_reader="fail"``, it raises `BackPressured` and publishes nothing; with ``"drop"`` the
-    /// publisher goes on without them: they are told in ``missed`` how many messages they lost, and are waited for again once
-    /// they have read all that is published.
+    /// Args:
+    ///     topic: Name of the topic. A leading ``/`` is ignored.
+    ///     type: The type of the messages, as a free name. Subscribers that expect a type match only publishers that declare
+    ///         the same one. Default: none.
+    ///     dtype: Instead of ``type``, the element type of the messages: a name like ``"float16"``, or a dtype of numpy or
+    ///         torch. Publishing checks each message against ``dtype`` and ``shape``. Default: none.
+    ///     shape: With ``dtype``, the shape of the messages: a length, or a sequence of lengths, with None for any length.
+    ///         ``dtype="float16", shape=(3, None, None)`` declares the type ``float16[3,*,*]``. Default: any shape.
+    ///     domain: Where the messages are: ``"host"``, ``"cuda"`` (the first GPU), ``"cuda:1"``, or ``"cuda:GPU-<UUID>"``. All
+    ///         publishers of a topic share the domain of its first publisher. Default: the topic's domain, or ``"host"`` for a
+    ///         new topic.
+    ///     history: How many messages the publisher keeps for subscribers that lag and for late joiners: the last n (1 to
+    ///         32768), or ``rgaps.KeepAll(messages, bytes)`` for all messages up to these limits. Default: the last 16.
+    ///     reliable: Whether the publisher waits for slow reliable subscribers. With False, reliable subscribers do not match
+    ///         it. Default: True.
+    ///     transient_local: Whether late joiners get the history, even after this publisher has closed. Default: False.
+    ///     deadline: How long a publish waits for reliable subscribers that have not read the message which it would push out
+    ///         of the history. Default: 1.0 s.
+    ///     loan_timeout: How long a loan waits for free memory when the pool is at its cap. Default: 0.0, it fails at once.
+    ///     max_loans: How many loans may be open at once. Default: 64.
+    ///     require: The slowest acceptable path to each subscriber, from slow to fast: ``"tcp"``, ``"rdma"``, ``"gpudirect"``,
+    ///         ``"pinned"``, ``"peer"``, ``"zero_copy"``. Where only a slower path exists, the second of the two to join is
+    ///         refused with `PathTooSlow`, and another host gets no messages. Default: any path.
+    ///     slow_reader: What a publish does after ``deadline``. ``"fail"`` raises `BackPressured` and publishes nothing.
+    ///         ``"drop"`` publishes without the slow subscribers: their next sample says in ``missed`` how many messages they
+    ///         lost, and the publisher waits for them again once they have read everything. Default: ``"fail"``.
+    ///
+    /// Returns:
+    ///     The publisher. It leaves the topic when it is closed or no longer referenced.
+    ///
+    /// Raises:
+    ///     InvalidArgument: A value is outside its limits.
+    ///     DomainMismatch: The topic exists in another domain.
+    ///     DomainUnavailable: There is no such GPU, or it cannot hold a pool.
+    ///     NotPermitted: The access rules do not let this user publish to the topic.
+    ///     PathTooSlow: A subscriber requires a faster path, or ``require`` does.
+    ///
+    /// Warns:
+    ///     MismatchWarning: Some subscribers of the topic do not match; see `Publisher.mismatches`.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
         reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64,
         require=None, slow_reader="fail"),
@@ -378,15 +418,43 @@ impl Node {
         }))
     }
 
-    /// A subscriber of ``topic``. ``late`` says what it gets of what was published before it
-    /// joined: None, ``"latest"``, a number of messages, or ``"all"`` that are kept, over all publishers
-    /// in the order of publishing.
-    /// ``depth`` is the subscriber's own queue: of the messages that wait for it, over all publishers, it reads the
-    /// newest ``depth`` (at most 32768); the others are skipped and counted in ``missed``. ``depth=1``, or
-    /// ``keep="latest"``, reads the newest message. None: all that publishers keep. A ``reliable`` subscriber with a depth
-    /// holds publishers back for its newest ``depth`` messages only, thus never one that keeps as many.
-    /// ``type``, ``dtype`` and ``shape`` are as for a publisher: publishers of another type, or of
-    /// none, do not match (see ``mismatched``). ``require`` is the slowest path from publishers that will do, as for a publisher.
+    /// Creates a subscriber of ``topic``, and the topic if it does not exist. All times are in seconds.
+    ///
+    /// Args:
+    ///     topic: Name of the topic. A leading ``/`` is ignored.
+    ///     type: The type that the subscriber expects, as a name. It matches only publishers that declare the same type.
+    ///         Default: it matches publishers of any type.
+    ///     dtype: Instead of ``type``, the element type that it expects: a name like ``"float16"``, or a dtype of numpy or
+    ///         torch. Publishers of another type, or of none, do not match. Default: any.
+    ///     shape: With ``dtype``, the shape that it expects: a length, or a sequence of lengths, with None for any length.
+    ///         Default: any shape.
+    ///     domain: Where this subscriber reads: ``"host"``, ``"cuda"`` (the first GPU), ``"cuda:1"``, or
+    ///         ``"cuda:GPU-<UUID>"``. Messages of another domain are copied there, once for all subscribers that read there.
+    ///         Default: the domain of the messages.
+    ///     reliable: Whether to miss no message: publishers wait for this subscriber when their history is full. Publishers
+    ///         with ``reliable=False`` do not match. Default: False (best effort).
+    ///     late: Which messages that were published before it joined it gets, in the order of publishing: ``"latest"`` for
+    ///         the newest message, n for the newest n, ``"all"`` for all that transient-local publishers keep. Publishers
+    ///         without ``transient_local=True`` do not match a subscriber with ``late``. Default: None, no earlier message.
+    ///     depth: Length of the subscriber's own queue, 1 to 32768 messages over all publishers. If more are waiting, it skips
+    ///         the oldest and counts them in ``missed``. A reliable subscriber with a depth makes publishers wait only for its
+    ///         newest ``depth`` messages. Default: None, its queue is all that publishers keep.
+    ///     keep: ``"latest"`` is ``depth=1``: each receive returns the newest message. Default: None.
+    ///     max_held: How many samples it may hold at once, 1 to 4096; arrays over a sample hold it, too. Default: 64.
+    ///     spin: How long a receive spins before it sleeps. Spinning is faster and uses CPU time. Default: 20e-6 s (20 us).
+    ///     require: The slowest acceptable path from each publisher, as for `publisher`. Default: any path.
+    ///
+    /// Returns:
+    ///     The subscriber. It leaves the topic when it is closed or no longer referenced.
+    ///
+    /// Raises:
+    ///     InvalidArgument: A value is outside its limits.
+    ///     DomainUnavailable: There is no such GPU, or it cannot hold a pool.
+    ///     NotPermitted: The access rules do not let this user subscribe to the topic.
+    ///     PathTooSlow: A publisher requires a faster path, or ``require`` does.
+    ///
+    /// Warns:
+    ///     MismatchWarning: Some publishers of the topic do not match; see `Subscriber.mismatches`.
     #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
         late=None, depth=None, keep=None, max_held=64, spin=20e-6, require=None))]
     #[allow(clippy::too_many_arguments)] // they are keywords
@@ -434,48 +502,48 @@ impl Node {
         Ok(Subscriber::new(Receiver { subscriber, node }))
     }
 
-    /// How the daemon is.
+    /// The state of the daemon as a dictionary: version, process ID, counts of clients and topics, memory, warnings.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, rgaps::Node::status)
     }
 
-    /// All topics that this process may see, by name.
+    /// All topics that the access rules let this process see, sorted by name: a dictionary each.
     fn topics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, rgaps::Node::topics)
     }
 
-    /// One topic with its members.
+    /// One topic as a dictionary, with its publishers, subscribers and mismatches. Raises `NotFound` if there is none.
     fn topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, |node| node.topic(name))
     }
 
-    /// Drops the history of transient-local publishers of a topic that have closed or died, and says how
-    /// much it was: ``{"publishers": 1, "messages": 16}``. A topic without members and history is gone, with its
-    /// type. Publishers that are there keep theirs. Raises ``rgaps.Error`` if there is no such topic, or this
-    /// user may not publish to it.
+    /// Drops the history that closed or dead transient-local publishers left in a topic, and returns how much that was,
+    /// for example ``{"publishers": 1, "messages": 16}``. Living publishers keep their history. If the topic then has no
+    /// members and no history, the daemon removes it with its type. Raises `NotFound` if there is no such topic, and
+    /// `NotPermitted` if this user may not publish to it.
     fn forget_topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, |node| node.forget_topic(name))
     }
 
-    /// All pools.
+    /// All memory pools that this process may see: a dictionary each, with sizes in bytes.
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, rgaps::Node::pools)
     }
 
-    /// All client processes.
+    /// All processes that are connected to the daemon: a dictionary each.
     fn clients<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, rgaps::Node::clients)
     }
 
-    /// Has the daemon leave for good. Members go on among those who are there.
+    /// Stops the daemon. Existing publishers and subscribers continue among themselves; clients do not start another
+    /// daemon by themselves. Raises `NotPermitted` unless this is the daemon's own user or root.
     fn stop_daemon(&self, py: Python<'_>) -> PyResult<()> {
         let node = self.node.get()?;
         py.detach(|| node.stop_daemon())
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// Closes this handle. The connection ends when the node's publishers, subscribers, loans and
-    /// samples are gone too.
+    /// Closes this handle. The connection ends when the node's publishers, subscribers, loans and samples are gone, too.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.node.take());
     }

@@ -33,7 +33,7 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
     }
     object.extract().map(Stream).map_err(|_| {
         invalid(format!(
-            "{object} is not a stream: give torch's or cupy's, or the handle as a number"
+            "{object} is not a CUDA stream; give a stream of torch or cupy, or its handle as a number"
         ))
     })
 }

@@ -112,7 +112,7 @@ pub(crate) fn wanted(
         let name = name_of(&name)?;
         let (shape, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = form
             .extract()
-            .map_err(|_| invalid(format!("part '{name}': give (shape, dtype)")))?;
+            .map_err(|_| invalid(format!("part '{name}' needs a pair (shape, dtype)")))?;
         let framework = match Framework::of(&dtype)? {
             Framework::Torch => Framework::Torch,
             _ => framework(py, domain),
@@ -133,7 +133,7 @@ pub(crate) fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
 
 pub(crate) fn name_of(name: &Bound<'_, PyAny>) -> PyResult<String> {
     name.extract()
-        .map_err(|_| invalid(format!("the names of parts are text, not {name}")))
+        .map_err(|_| invalid(format!("the name of a part must be text, not {name}")))
 }
 
 pub(crate) fn specs(wanted: &Wanted) -> Vec<PartSpec<'_>> {
@@ -219,7 +219,7 @@ impl Exporter for PartBase {
     fn view(&self, py: Python<'_>) -> PyResult<View> {
         if self.domain != Domain::Host {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are in {}; use __dlpack__ (torch.from_dlpack)",
+                "the part is in {}, so numpy and the buffer protocol cannot address it; use torch.from_dlpack",
                 self.domain
             )));
         }
@@ -232,7 +232,7 @@ impl Exporter for PartBase {
 }
 
 dlpack_methods! {
-    /// A DLPack capsule over the part: read-only of a sample, writable of a loan.
+    /// A DLPack capsule over the part: read-only for a sample, writable for a loan.
     PartBase
 }
 
@@ -244,13 +244,13 @@ impl PartBase {
         next.ok_or_else(|| PyTypeError::new_err("parts come from loans and samples"))
     }
 
-    /// The part's name.
+    /// The name of the part.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    /// The domain that holds the bytes: ``"host"`` or ``"cuda:GPU-<UUID>"``.
     #[getter]
     fn domain(&self) -> String {
         self.domain.to_string()
@@ -274,25 +274,25 @@ impl PartBase {
         self.geometry.dtype.to_string()
     }
 
-    /// Bytes of the part's elements.
+    /// Length of the part in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.geometry.elements_bytes() as u64
     }
 
-    /// Bytes from the message's first byte to the part's first byte: a multiple of 256.
+    /// Offset of the part's first byte in the message, in bytes: a multiple of 256.
     #[getter]
     fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// An array of numpy over the part, without a copy: read-only of a sample, writable of a loan.
+    /// A numpy array over the part, without a copy: read-only for a sample, writable for a loan.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
-    /// A tensor of torch over the part, without a copy, ordered on torch's current stream.
+    /// A torch tensor over the part, without a copy, ordered on torch's current stream.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))

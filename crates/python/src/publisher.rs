@@ -346,64 +346,77 @@ fn loan_parts<'py>(
 
 #[pymethods]
 impl Publisher {
-    /// Name of the topic.
+    /// The name of the topic.
     #[getter]
     fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The type of its messages; empty: any.
+    /// The declared type of its messages; empty if it declares none.
     #[getter]
     fn r#type(&self) -> &str {
         &self.type_name
     }
 
-    /// Where the messages live: ``"host"`` or ``"cuda:GPU-..."``.
+    /// The domain that holds the messages: ``"host"`` or ``"cuda:GPU-<UUID>"``.
     #[getter]
     fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// Whether it was closed.
+    /// Whether the publisher was closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.sender.is_open()
     }
 
-    /// Subscribers on this host that do not match this publisher, and get none of its messages: they expect
-    /// another type, or demand what it does not offer.
+    /// How many subscribers on this host do not match this publisher. They expect another type, or request a quality of
+    /// service that it does not offer, and get none of its messages.
     #[getter]
     fn mismatched(&self) -> PyResult<u32> {
         Ok(self.sender.get()?.publisher.mismatched())
     }
 
-    /// Why they do not match: a text each, of the first few.
+    /// Why those subscribers do not match: one text each, for the first few. Asks the daemon.
     fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let sender = self.sender.get()?;
         let reasons = py.detach(|| sender.publisher.mismatches());
         reasons.map_err(IntoPyErr::into_py_err)
     }
 
-    /// Subscribers that match this publisher now, those on other hosts included.
+    /// How many subscribers match this publisher now, including those on other hosts.
     #[getter]
     fn subscribers(&self) -> PyResult<u32> {
         Ok(self.sender.get()?.publisher.subscribers())
     }
 
-    /// A block for an array of this shape, to be filled and published. Shape and element type are
-    /// by default those that this publisher was declared with. ``strides`` are bytes from one element
-    /// to the next per dimension, as numpy counts them; without them the order is row-major.
+    /// Loans a block of the topic's memory for one message. Fill it, then publish it: no copy is made.
     ///
-    /// The with statement over the loan gives a tensor of torch where ``dtype`` is torch's, an
-    /// array of numpy where it is numpy's, and else the loan itself.
+    /// In a with statement the loan is published at the end, or discarded after an exception. The statement gives a torch
+    /// tensor if ``dtype`` is a dtype of torch, a numpy array if it is one of numpy, and otherwise the loan itself::
     ///
-    /// With a dictionary ``{name: (shape, dtype), ...}`` for ``shape`` the message has parts: named arrays in one
-    /// block, filled by ``loan["name"][...] = array``. At most 32, with names of 1 to 63 bytes.
+    ///     with pub.loan((1080, 1920, 3), numpy.uint8) as image:
+    ///         camera.read_into(image)
     ///
-    /// ``meta`` is a dictionary that travels beside the message as its header: ``capture_ns`` (when the data was
-    /// captured, nanoseconds since 1970-01-01 UTC), ``frame_id`` (text), and keys of your own with None, bool, int,
-    /// float, str, bytes, lists and dictionaries as values. ``attachment`` are bytes that travel there instead. Either
-    /// has at most 4096 bytes.
+    /// Args:
+    ///     shape: A length, or a sequence of lengths. Or a dictionary ``{name: (shape, dtype), ...}``: the message then has
+    ///         parts, named arrays in one block, to be filled with ``loan["name"][...] = array``; at most 32 parts, with names
+    ///         of 1 to 63 bytes. Default: the shape that the publisher declares, if it declares a whole one.
+    ///     dtype: The element type: a name like ``"float16"``, or a dtype of numpy or torch. Default: the publisher's, or bytes.
+    ///     strides: Bytes from one element to the next, per dimension, as in numpy. Default: row-major order.
+    ///     tag: A number (64 bits, unsigned) that travels with the message; its meaning is yours. Default: 0.
+    ///     meta: A dictionary that travels beside the message as its header: ``capture_ns`` (when the data was captured,
+    ///         nanoseconds since 1970-01-01 UTC), ``frame_id`` (text), and any keys of your own, with None, bool, int, float,
+    ///         str, bytes, lists and dictionaries as values. At most 4096 bytes when encoded. Default: none.
+    ///     attachment: Instead of ``meta``, up to 4096 bytes that travel beside the message. Default: none.
+    ///
+    /// Returns:
+    ///     The loan. Its contents are undefined until you write them.
+    ///
+    /// Raises:
+    ///     PoolFull: The pool is at its cap, and no memory was returned within ``loan_timeout``.
+    ///     TooLarge: The message is larger than the pool, or than the limit of the history.
+    ///     TooManyLoans: ``max_loans`` loans are open.
     #[pyo3(signature = (shape=None, dtype=None, *, strides=None, tag=0, meta=None, attachment=None))]
     #[allow(clippy::too_many_arguments)] // Python's keywords
     fn loan<'py>(
@@ -421,7 +434,7 @@ impl Publisher {
         if let Some(parts) = shape.and_then(|shape| shape.cast::<PyDict>().ok()) {
             if dtype.is_some() || strides.is_some() {
                 return Err(invalid(
-                    "the parts of a loan have element types of their own: {name: (shape, dtype)}",
+                    "each part has its own element type; give {name: (shape, dtype)} and leave dtype out",
                 ));
             }
             return loan_parts(py, sender, parts, &beside, tag);
@@ -435,9 +448,7 @@ impl Publisher {
         let shape = match shape {
             Some(shape) => self::shape(shape)?,
             None => declared.and_then(TensorType::whole_shape).ok_or_else(|| {
-                invalid(
-                    "a loan without a shape needs a publisher that is declared with a whole one",
-                )
+                invalid("give a shape: this publisher declares none, or one with free lengths")
             })?,
         };
         sender.check_declared("the loan", Some((dtype, &shape)))?;
@@ -456,8 +467,8 @@ impl Publisher {
         loan::wrap(py, loan, sender, form, framework, None, tag)
     }
 
-    /// A block as from `loan`, for ``await`` and ``async with``: waiting for memory does not stop the event loop.
-    /// In ``async with`` it is published at the end, and waiting for readers does not stop the loop either.
+    /// Like `loan`, with the same arguments, for ``await`` and ``async with``. Waiting for memory does not block the event
+    /// loop. ``async with`` publishes the loan at its end; waiting for subscribers does not block the loop either.
     #[pyo3(signature = (*arguments, **keywords))]
     fn loan_async<'py>(
         slf: &Bound<'py, Self>,
@@ -468,15 +479,26 @@ impl Publisher {
         module.call_method1("Lending", (slf, arguments, keywords))
     }
 
-    /// Publishes a copy of ``data``: bytes, an array, or anything with the buffer protocol, DLPack
-    /// or ``__cuda_array_interface__``, on the host or on a GPU. Returns the message's number,
-    /// from 0. The elements are published in row-major order, whatever the array's strides.
+    /// Publishes a copy of ``data``. To publish without a copy, use `loan`.
     ///
-    /// A dictionary ``{name: array, ...}`` becomes one message with parts: named arrays in one block. At most 32,
-    /// with names of 1 to 63 bytes. ``meta`` and ``attachment`` are as for `loan`.
+    /// Args:
+    ///     data: Bytes, an array or a tensor, on the host or on a GPU: anything with the buffer protocol, DLPack or
+    ///         ``__cuda_array_interface__``. The message has row-major order, whatever the array's strides. Or a dictionary
+    ///         ``{name: array, ...}``, which becomes one message with parts: named arrays in one block; at most 32 parts, with
+    ///         names of 1 to 63 bytes.
+    ///     tag: A number (64 bits, unsigned) that travels with the message; its meaning is yours. Default: 0.
+    ///     stream: For data on a GPU, the CUDA stream whose queued work writes the data; the copy comes after that work. torch
+    ///         copies its own tensors, on its current stream. Default: the default stream.
+    ///     meta: A dictionary that travels beside the message as its header, as for `loan`. Default: none.
+    ///     attachment: Instead of ``meta``, up to 4096 bytes that travel beside the message. Default: none.
     ///
-    /// A tensor of torch is copied by torch on its current stream, others after the work queued on
-    /// ``stream``.
+    /// Returns:
+    ///     The message's sequence number, which counts from 0 for each publisher.
+    ///
+    /// Raises:
+    ///     BackPressured: Reliable subscribers made no room within ``deadline``. Nothing was published.
+    ///     PoolFull: The pool is at its cap, and no memory was returned within ``loan_timeout``.
+    ///     TypeMismatch: The data is not of the type that the publisher declares.
     #[pyo3(signature = (data, *, tag=0, stream=None, meta=None, attachment=None))]
     fn put(
         &self,
@@ -509,9 +531,8 @@ impl Publisher {
         sender.publish(py, &mut Some(loan), order::named(stream)?)
     }
 
-    /// Publishes a copy of ``data`` as `put` does, with the same keywords, for ``await``: waiting for memory or for
-    /// readers does not stop the event loop. Until it returns, do not change the data. A call that is
-    /// cancelled publishes nothing.
+    /// Like `put`, with the same arguments, for ``await``. Waiting for memory or for subscribers does not block the event
+    /// loop. Do not change the data before the call returns. A call that is cancelled while it waits publishes nothing.
     #[pyo3(signature = (data, **keywords))]
     fn put_async<'py>(
         slf: &Bound<'py, Self>,
@@ -568,7 +589,14 @@ impl Publisher {
         }
     }
 
-    /// Waits until the topic has ``n`` subscribers. False: not in time; `missing_subscribers` says why.
+    /// Waits until ``n`` subscribers match this publisher, including those on other hosts.
+    ///
+    /// Args:
+    ///     n: How many subscribers to wait for. Default: 1.
+    ///     timeout: How many seconds to wait. Default: None, without limit.
+    ///
+    /// Returns:
+    ///     False if there were fewer than ``n`` after ``timeout``; `missing_subscribers` then says why.
     #[pyo3(signature = (n=1, timeout=None))]
     fn wait_for_subscribers(&self, py: Python<'_>, n: u32, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
@@ -582,16 +610,16 @@ impl Publisher {
         Ok(found.is_some())
     }
 
-    /// How many of ``n`` subscribers there are, in words, with the hosts whose subscribers are not reached,
-    /// and why: a rule, a quota, a path that is too slow.
+    /// A text that says how many of ``n`` subscribers there are, which ones do not match, and which hosts' subscribers cannot
+    /// be reached because of a rule, a quota or a slow path.
     #[pyo3(signature = (n=1))]
     fn missing_subscribers(&self, py: Python<'_>, n: u32) -> PyResult<String> {
         let publisher = self.sender.get()?.publisher;
         Ok(py.detach(|| publisher.missing_subscribers(n)))
     }
 
-    /// Gives memory that no message needs now back to the pool, but for ``keep_bytes``. Returns
-    /// how many bytes that was.
+    /// Returns unused memory to the pools, except for ``keep_bytes`` bytes in each pool. Returns the number of bytes
+    /// returned.
     #[pyo3(signature = (keep_bytes=0))]
     fn trim(&self, py: Python<'_>, keep_bytes: u64) -> PyResult<u64> {
         let publisher = self.sender.get()?.publisher;
@@ -599,7 +627,7 @@ impl Publisher {
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// Leaves the topic, once its open loans are gone too.
+    /// Closes the publisher. It leaves the topic once its open loans are published or discarded.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.sender.take());
     }

@@ -136,7 +136,7 @@ impl Exporter for SampleBase {
     fn view(&self, py: Python<'_>) -> PyResult<View> {
         if self.domain != Domain::Host {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are in {}; use __dlpack__ (torch.from_dlpack), or tobytes() for a copy",
+                "the message is in {}, so numpy and the buffer protocol cannot address it; use torch.from_dlpack, or tobytes() for a copy",
                 self.domain
             )));
         }
@@ -180,9 +180,8 @@ impl SampleBase {
 }
 
 dlpack_methods! {
-    /// A DLPack capsule over the bytes, read-only: for ``numpy.from_dlpack(sample)``,
-    /// ``torch.from_dlpack(sample)`` and others. On a GPU, work of the consumer's ``stream`` comes
-    /// behind the publisher's, and the block is kept until it has finished.
+    /// A read-only DLPack capsule over the bytes, for ``numpy.from_dlpack(sample)``, ``torch.from_dlpack(sample)`` and others.
+    /// On a GPU, work on the consumer's ``stream`` waits for the publisher's, and the block stays until it has finished.
     SampleBase
 }
 
@@ -194,19 +193,19 @@ impl SampleBase {
         next.ok_or_else(|| PyTypeError::new_err("samples come from subscribers"))
     }
 
-    /// Name of the topic it came from.
+    /// The name of the topic.
     #[getter]
     fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// Where the bytes live: ``"host"`` or ``"cuda:GPU-..."``.
+    /// The domain that holds the bytes: ``"host"`` or ``"cuda:GPU-<UUID>"``.
     #[getter]
     fn domain(&self) -> String {
         self.domain.to_string()
     }
 
-    /// Lengths of the dimensions; of plain bytes, their number.
+    /// Lengths of the dimensions; for plain bytes, the number of bytes.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.geometry.shape())
@@ -218,39 +217,39 @@ impl SampleBase {
         PyTuple::new(py, self.geometry.strides_bytes())
     }
 
-    /// Name of the element type; None where the message is plain bytes.
+    /// Name of the element type; None if the message is plain bytes.
     #[getter]
     fn dtype(&self) -> Option<String> {
         self.geometry.typed.then(|| self.geometry.dtype.to_string())
     }
 
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The message's number among its publisher's, from 0.
+    /// The message's sequence number: each publisher counts its messages from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Messages of this publisher that the subscriber missed just before this one.
+    /// How many messages of the same publisher the subscriber missed between the previous sample and this one.
     #[getter]
     fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// The publisher's number of the user's own.
+    /// The number that the publisher gave as ``tag``; 0 if it gave none.
     #[getter]
     fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// What the publisher gave as ``meta``: a dictionary, empty where it gave none. ``capture_ns`` is when the
-    /// data was captured, in nanoseconds since 1970-01-01 UTC; ``frame_id`` names the coordinate frame or
-    /// the sensor; all other keys are the publisher's own. Raises `Untrusted` where the bytes are no header.
+    /// The header: the dictionary that the publisher gave as ``meta``, or an empty one. ``capture_ns`` is when the data was
+    /// captured, in nanoseconds since 1970-01-01 UTC; ``frame_id`` names the coordinate frame or the sensor; the publisher
+    /// chooses all other keys. Raises `Untrusted` if the publisher marked bytes as a header that do not decode.
     #[getter]
     fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let held = self.held()?;
@@ -258,8 +257,8 @@ impl SampleBase {
         metadata::to_dict(py, &header.unwrap_or_default())
     }
 
-    /// The bytes that travelled beside the message: what the publisher gave as ``attachment``, or its ``meta`` in
-    /// MessagePack. None where it gave neither.
+    /// The bytes that travelled beside the message: the publisher's ``attachment``, or its ``meta`` in MessagePack. None if it
+    /// gave neither.
     #[getter]
     fn attachment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let held = self.held()?;
@@ -269,15 +268,15 @@ impl SampleBase {
             .map(|bytes| PyBytes::new(py, bytes)))
     }
 
-    /// Names of the message's parts, in the publisher's order; none where the message is one array, or bytes.
+    /// The names of the message's parts, in the publisher's order; empty if the message is one array or plain bytes.
     fn keys(&self) -> PyResult<Vec<String>> {
         let held = self.held()?;
         let parts = held.sample.parts().map_err(IntoPyErr::into_py_err)?;
         Ok(parts.iter().map(|part| part.name().to_owned()).collect())
     }
 
-    /// The part of that name as a `Part`, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises
-    /// `KeyError` where there is none.
+    /// The part called ``name`` as a `Part`, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises
+    /// `KeyError` if there is none.
     fn part<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let held = self.held()?;
         let found = match held.sample.part(name) {
@@ -288,18 +287,18 @@ impl SampleBase {
         part::wrap(py, part::Whole::Sample(held), &found, self.domain)
     }
 
-    /// ``sample["rgb"]``: an array over a part, without a copy: of numpy on the host, of torch on a GPU. The
-    /// message's bytes are kept as long as the array lives.
+    /// ``sample["rgb"]`` is an array over a part, without a copy: a numpy array on the host, a torch tensor on a GPU. The
+    /// array keeps the message's bytes as long as it lives.
     fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         part::as_array(&self.part(py, name)?, self.domain)
     }
 
-    /// How many parts the message has.
+    /// The number of parts.
     fn __len__(&self) -> PyResult<usize> {
         Ok(self.keys()?.len())
     }
 
-    /// A sample is true, also one without parts.
+    /// A sample is always true, even without parts.
     fn __bool__(&self) -> bool {
         true
     }
@@ -312,38 +311,39 @@ impl SampleBase {
         PyList::new(py, self.keys()?)?.try_iter()
     }
 
-    /// ``time.monotonic_ns()`` of this host when publish was called. For a message from another host, both
-    /// hosts' wall clocks tell; negative if it was published before this host started.
+    /// When the publisher called publish, in nanoseconds of this host's ``time.monotonic_ns()``. For a message from another
+    /// host rgaps converts the time, using both hosts' wall clocks; it is negative if the message was published before this
+    /// host started.
     #[getter]
     fn publish_ns(&self) -> i64 {
         self.publish_ns as i64
     }
 
-    /// A random number that is the publisher's own.
+    /// A random number that identifies the publisher.
     #[getter]
     fn publisher_id(&self) -> u64 {
         self.publisher_id
     }
 
-    /// Address of the first byte in this process: of the host, or of the GPU.
+    /// Address of the first byte in this process: a host pointer, or a device pointer of the GPU.
     #[getter]
     fn address(&self) -> PyResult<u64> {
         Ok(self.held()?.sample.address())
     }
 
-    /// Whether this object no longer holds the block.
+    /// Whether this sample was released.
     #[getter]
     fn released(&self) -> bool {
         matches!(*self.lock(), Hold::Released(_))
     }
 
-    /// A read-only array of numpy over the bytes, without a copy.
+    /// A read-only numpy array over the bytes, without a copy.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
-    /// A copy of the message's bytes, from whatever domain.
+    /// A copy of the message's bytes, from any domain.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let held = self.held()?;
         order::before_reading_on_cpu(py, &held.sample)?;
@@ -353,8 +353,7 @@ impl SampleBase {
         })
     }
 
-    /// The same message as an object of its own: its bytes stay until both are released. It counts
-    /// once among the samples that the subscriber holds.
+    /// Another sample object of the same message. The bytes stay until both are released; the two count as one held sample.
     fn clone<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         wrap(py, self.held()?.sample.clone(), &self.topic)
     }
@@ -363,10 +362,12 @@ impl SampleBase {
         self.clone(py)
     }
 
-    /// Lets go of the block, once all arrays and tensors over it are gone too.
+    /// Releases the block to its publisher, once all arrays and tensors over it are gone, too.
     ///
-    /// On a GPU the block is kept until the work queued so far on ``stream``, and on all streams that
-    /// were recorded or named by consumers, has finished; nothing waits for that here.
+    /// Args:
+    ///     stream: For a message on a GPU, a CUDA stream whose queued work reads it. The release is deferred until the work
+    ///         queued so far on this stream, on recorded streams and on the streams of consumers has finished; the call does
+    ///         not wait. Default: None.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream
@@ -397,27 +398,28 @@ impl SampleBase {
         Ok(())
     }
 
-    /// Whether the publisher's work on its GPU has finished, so that the bytes are there. Raises
-    /// `Aborted` if it never will. Views need not ask: they come behind it.
+    /// Whether the GPU work that writes the message has finished. Always true for a message that a CPU wrote. Raises `Aborted`
+    /// if it can never finish. Arrays and tensors over the sample need no check: they are ordered after that work.
     fn is_ready(&self) -> PyResult<bool> {
         let held = self.held()?;
         held.sample.is_ready().map_err(IntoPyErr::into_py_err)
     }
 
-    /// Waits on the CPU until it has. False: not in time.
+    /// Waits on the CPU until the GPU work that writes the message has finished. Returns False after ``timeout`` seconds;
+    /// None waits without limit. Raises `Aborted` if the work can never finish.
     #[pyo3(signature = (timeout=None))]
     fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         order::synchronize(py, &self.held()?.sample, timeout)
     }
 
-    /// Has work that is queued on this stream from now on come behind the publisher's, and keeps
-    /// the block until it has finished. For who reads at `address`: DLPack does it by itself.
+    /// Makes work that is queued on ``stream`` from now on wait for the publisher's GPU work, and keeps the block until that
+    /// work has finished. Only code that reads at `address` needs this; DLPack does it by itself.
     fn wait_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         order::before_reading(&self.held()?.sample, order::named(Some(stream))?)
     }
 
-    /// Says that work on this stream reads the block too: the block is kept until it has finished.
+    /// Keeps the block after the release until the work queued on ``stream`` by then has finished.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.held()?
             .sample
@@ -425,14 +427,14 @@ impl SampleBase {
         Ok(())
     }
 
-    /// A tensor of torch over the bytes, without a copy and ordered on torch's current stream:
-    /// ``torch.from_dlpack(sample)``, for types too that an older torch cannot take that way.
+    /// A torch tensor over the bytes, without a copy, ordered on torch's current stream. Like ``torch.from_dlpack(sample)``,
+    /// but also for element types that older versions of torch refuse there.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
     }
 
-    /// The array interface of numpy, of a message in host memory.
+    /// numpy's array interface, for a message in host memory.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match self.domain {
@@ -441,7 +443,7 @@ impl SampleBase {
         }
     }
 
-    /// The array interface of numba and cupy, of a message on a GPU.
+    /// The array interface of numba and cupy, for a message on a GPU.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.domain == Domain::Host {

@@ -109,7 +109,7 @@ impl Shadow {
             ),
             Written::ByPublisher => format!(
                 "message {sequence} of topic '{topic}' changed while it was held (since {taken}): \
-                 its publisher wrote to it after it was published"
+                 its publisher wrote to it after publishing it"
             ),
         };
         let category = py.import("rgaps._errors")?.getattr("WriteWarning")?;

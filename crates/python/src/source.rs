@@ -114,7 +114,7 @@ impl Source {
             return Source::of_cuda_interface(object, stream);
         }
         Err(PyTypeError::new_err(format!(
-            "{} has neither the buffer protocol nor __dlpack__ nor __cuda_array_interface__: give \
+            "{} has neither the buffer protocol nor __dlpack__ nor __cuda_array_interface__; give \
              bytes, an array or a tensor",
             object.get_type().name()?
         )))
@@ -187,7 +187,7 @@ impl Source {
         let on_host = matches!(kind, dlpack::CPU | dlpack::CUDA_HOST);
         if !on_host && !matches!(kind, dlpack::CUDA | dlpack::CUDA_MANAGED) {
             return Err(invalid(format!(
-                "rgaps cannot read the memory of a device of DLPack's kind {kind}; copy to the host first"
+                "rgaps cannot read the memory of a device of DLPack's type {kind}; copy the data to the host first"
             )));
         }
         let arguments = PyDict::new(py);
@@ -359,7 +359,7 @@ fn consume(
             if (*managed).version.major != 1 {
                 let major = (*managed).version.major;
                 return Err(invalid(format!(
-                    "DLPack {major} is not known here, only 1.x"
+                    "rgaps supports DLPack 1.x, not {major}; use a version of the library that exports 1.x"
                 )));
             }
             ffi::PyCapsule_SetName(pointer, dlpack::VERSIONED_USED.as_ptr());
@@ -431,7 +431,7 @@ impl Tensor {
             let pool = device::ordinal(uuid)?;
             if number != pool {
                 return Err(invalid(format!(
-                    "the array is on GPU {number} and the topic on GPU {pool}: copy it there first"
+                    "the array is on GPU {number}, but the topic is on GPU {pool}; copy the array there first"
                 )));
             }
         }

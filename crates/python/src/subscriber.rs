@@ -89,52 +89,62 @@ impl Subscriber {
 
 #[pymethods]
 impl Subscriber {
-    /// Name of the topic.
+    /// The name of the topic.
     #[getter]
     fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The type that it expects; empty: any.
+    /// The type that it expects; empty if it takes any.
     #[getter]
     fn r#type(&self) -> PyResult<String> {
         Ok(self.receiver.get()?.subscriber.type_name().to_owned())
     }
 
-    /// Whether it was closed.
+    /// Whether the subscriber was closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.receiver.is_open()
     }
 
-    /// Publishers that do not match this subscriber, which gets none of their messages: they publish another
-    /// type, or do not offer what it demands.
+    /// How many publishers do not match this subscriber. They publish another type, or do not offer the quality of service
+    /// that it requests, and it gets none of their messages.
     #[getter]
     fn mismatched(&self) -> PyResult<u32> {
         Ok(self.receiver.get()?.subscriber.mismatched())
     }
 
-    /// Why they do not match: a text each, of the first few.
+    /// Why those publishers do not match: one text each, for the first few. Asks the daemon.
     fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let receiver = self.receiver.get()?;
         let reasons = py.detach(|| receiver.subscriber.mismatches());
         reasons.map_err(IntoPyErr::into_py_err)
     }
 
-    /// Messages missed so far.
+    /// How many messages this subscriber has missed so far, over all publishers.
     #[getter]
     fn missed(&self) -> PyResult<u64> {
         Ok(self.receiver.get()?.subscriber.missed())
     }
 
-    /// Samples held now, by sample objects, arrays and tensors.
+    /// How many samples are held now, by sample objects and by arrays and tensors over them.
     #[getter]
     fn held(&self) -> PyResult<u32> {
         Ok(self.receiver.get()?.subscriber.held())
     }
 
-    /// The next message. Raises `TimedOut` if none comes within ``timeout`` seconds; without, it
-    /// waits for ever.
+    /// Waits for the next message.
+    ///
+    /// Args:
+    ///     timeout: How many seconds to wait, from 0. Default: None, without limit.
+    ///
+    /// Returns:
+    ///     The message, as a `Sample`.
+    ///
+    /// Raises:
+    ///     TimedOut: No message arrived within ``timeout``.
+    ///     TooManyHeld: The subscriber holds ``max_held`` samples.
+    ///     Closed: Another thread closed the subscriber.
     #[pyo3(signature = (timeout=None))]
     fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py, timeout)? {
@@ -143,7 +153,7 @@ impl Subscriber {
         }
     }
 
-    /// The next message, or None if there is none now.
+    /// The next message, or None if none is waiting. Does not block.
     fn try_recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let receiver = self.receiver.get()?;
         let sample = receiver
@@ -153,7 +163,8 @@ impl Subscriber {
         sample.map(|sample| self.wrap(py, sample)).transpose()
     }
 
-    /// Waits until a message is there, without taking it. False: not in time.
+    /// Waits until a message is waiting, without taking it. Returns False after ``timeout`` seconds; None waits without
+    /// limit.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
@@ -174,7 +185,7 @@ impl Subscriber {
         Ok(found.is_some())
     }
 
-    /// The next message, for ``await``. Raises `TimedOut` like `recv`.
+    /// Like `recv`, for ``await``: waits for the next message without blocking the event loop.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(
         slf: &Bound<'py, Self>,
@@ -185,9 +196,15 @@ impl Subscriber {
         module.call_method1("receive", (slf, timeout))
     }
 
-    /// Calls ``callback`` with each message, in a thread of its own, until the listener or the
-    /// subscriber is closed or both are gone. What it raises goes to ``sys.unraisablehook``;
-    /// errors of receiving go to ``on_error``, or there too.
+    /// Calls ``callback`` with each message, in a thread of its own.
+    ///
+    /// Args:
+    ///     callback: Called with each `Sample`. An exception that it raises goes to ``sys.unraisablehook``, and the listener
+    ///         continues.
+    ///     on_error: Called with each error of receiving. Default: they go to ``sys.unraisablehook``.
+    ///
+    /// Returns:
+    ///     The listener. It stops when it or the subscriber is closed, or when neither is referenced any more.
     #[pyo3(signature = (callback, *, on_error=None))]
     fn listen(
         &self,
@@ -203,8 +220,8 @@ impl Subscriber {
         Ok(Listener::new(running))
     }
 
-    /// A descriptor that is readable while there are messages, for ``select`` and event loops.
-    /// Take messages with `try_recv` until there are none; do not read the descriptor.
+    /// A file descriptor that is readable while messages are waiting, for ``select`` and event loops. When it is readable,
+    /// call `try_recv` until it returns None; do not read the descriptor.
     fn fileno(&self) -> PyResult<i32> {
         let receiver = self.receiver.get()?;
         let readiness = receiver.subscriber.readiness();
@@ -246,8 +263,8 @@ impl Subscriber {
         Ok(found.into_bound(py))
     }
 
-    /// Leaves the topic, once all samples, arrays and tensors of it are gone too. Whoever waits
-    /// for a message gets `Closed`; iterations end.
+    /// Closes the subscriber. It leaves the topic once all its samples, and all arrays and tensors over them, are gone. A
+    /// thread or task that waits for a message gets `Closed`; iterations end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let receiver = self.receiver.take();
         for listener in lock(&self.listeners).drain(..) {

@@ -16,7 +16,7 @@ pub(crate) fn timeout(name: &str, seconds: Option<f64>) -> PyResult<Option<Durat
     match Duration::try_from_secs_f64(seconds) {
         Ok(timeout) => Ok(Some(timeout)),
         Err(_) => Err(invalid(format!(
-            "{name}={seconds} is no time to wait: give seconds from 0 on, or None to wait for ever"
+            "{name}={seconds} is not a time-out; give seconds, 0 or more, or None to wait without limit"
         ))),
     }
 }
@@ -25,7 +25,7 @@ pub(crate) fn timeout(name: &str, seconds: Option<f64>) -> PyResult<Option<Durat
 pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         invalid(format!(
-            "{name}={seconds} is no length of time: give seconds from 0 on"
+            "{name}={seconds} is not a duration; give seconds, 0 or more"
         ))
     })
 }

@@ -8,7 +8,10 @@ use pyo3::types::PyTuple;
 use rgaps::Token;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Subscribers of one node that are waited for together.
+/// Waits for messages of several subscribers of one node at once.
+///
+/// Args:
+///     subscribers: The subscribers to attach at first. Default: none.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct WaitSet {
     /// Made with the first subscriber's node. Only locked detached from the interpreter, since it
@@ -48,14 +51,14 @@ impl WaitSet {
         Ok(set)
     }
 
-    /// Adds a subscriber. It may be in one wait set at a time.
+    /// Adds a subscriber. A subscriber may be in one wait set at a time.
     fn attach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<()> {
         self.check_process()?;
         let known = lock(&self.members)
             .iter()
             .any(|(_, member)| member.is(&subscriber));
         if known {
-            return Err(invalid("the subscriber is in the wait set already"));
+            return Err(invalid("the subscriber is already in this wait set"));
         }
         let receiver = subscriber.get().receiver()?;
         let token = py
@@ -69,7 +72,7 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Takes a subscriber out. False: it was not in the wait set.
+    /// Removes a subscriber. Returns False if it was not in the wait set.
     fn detach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<bool> {
         self.check_process()?;
         let mut members = lock(&self.members);
@@ -88,7 +91,8 @@ impl WaitSet {
         }))
     }
 
-    /// Waits until some of the subscribers have a message, and says which; none: not in time.
+    /// Waits until at least one subscriber has a message, and returns all subscribers that have one. Returns an empty list
+    /// after ``timeout`` seconds; None waits without limit.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Py<Subscriber>>> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
@@ -116,7 +120,7 @@ impl WaitSet {
         lock(&self.members).len()
     }
 
-    /// Takes all subscribers out.
+    /// Removes all subscribers.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
         let members = std::mem::take(&mut *lock(&self.members));

@@ -1,105 +1,105 @@
-//! What goes wrong, per operation.
+//! One error type per operation. Each message says what happened, why, and what to do.
 
 use crate::{ClientError, HeaderError, Loan, PartsError};
-use rgaps_layout::MAX_ATTACHMENT_BYTES;
+use rgaps_layout::{Domain, MAX_ATTACHMENT_BYTES};
 use rgaps_pool::PoolError;
 use std::fmt;
 use std::time::Duration;
 
-/// A publisher, subscriber, wait set or node cannot be made.
+/// Creating a node, publisher, subscriber or wait set failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The daemon or the memory says no.
+    /// The daemon refused, could not be reached, or its memory could not be mapped.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// An argument is out of its limits.
+    /// An argument is outside its limits.
     #[error("{0}")]
     Argument(String),
-    /// 128-bit compare-and-swap is not lock-free here, so nothing can be shared safely.
+    /// The processor has no lock-free 128-bit compare-and-swap, which the shared memory needs.
     #[error("this processor has no lock-free 128-bit compare-and-swap (x86-64 needs cmpxchg16b); rgaps cannot run here")]
     Processor,
 }
 
-/// A loan cannot be had.
+/// No block was loaned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoanError {
-    /// The pool is at its cap, and nothing came back in time.
-    #[error("no memory for {bytes} bytes on topic '{topic}': {reason}; raise pool.{domain}.cap in rgaps.toml, keep less history, or let subscribers release samples")]
+    /// The pool is at its cap, and no memory was returned within the publisher's `loan_timeout`.
+    #[error("no memory for {bytes} bytes on topic '{topic}': {reason}; raise pool.{domain}.cap in rgaps.toml, keep less history, or release samples at the subscribers")]
     PoolFull {
         /// Topic.
         topic: String,
-        /// Bytes wanted.
+        /// Bytes that the loan asked for.
         bytes: u64,
         /// `host` or `cuda`.
         domain: &'static str,
-        /// The daemon's words.
+        /// The daemon's explanation.
         reason: String,
     },
-    /// The message can never fit.
+    /// The message is larger than the pool, or than the limit of the history, and can never fit.
     #[error(
-        "{bytes} bytes are more than a message on topic '{topic}' can have ({limit}); {advice}"
+        "a message of {bytes} bytes is over the limit of topic '{topic}' ({limit} bytes); {advice}"
     )]
     TooLarge {
         /// Topic.
         topic: String,
-        /// Bytes wanted.
+        /// Bytes that the loan asked for.
         bytes: u64,
-        /// Most there can be.
+        /// The limit in bytes.
         limit: u64,
         /// What to do.
         advice: &'static str,
     },
-    /// All blocks of the publisher are in use.
-    #[error("all {limit} blocks of the publisher on topic '{topic}' are in use by loans, history and held samples; release samples or keep less history")]
+    /// Loans, history and held samples use every block of the publisher.
+    #[error("loans, history and held samples use all {limit} blocks of the publisher on topic '{topic}'; release samples, or keep less history")]
     NoBlocks {
         /// Topic.
         topic: String,
-        /// How many there are.
+        /// Blocks of this publisher.
         limit: u32,
     },
-    /// Too many loans are open.
-    #[error("{limit} loans are open on topic '{topic}'; publish or drop one, or raise max_loans")]
+    /// The publisher has `max_loans` open loans.
+    #[error("{limit} loans are open on topic '{topic}', which is the limit; publish or drop one, or raise max_loans")]
     TooManyLoans {
         /// Topic.
         topic: String,
-        /// How many there may be.
+        /// The limit (`max_loans`).
         limit: u32,
     },
     /// The attachment is longer than a message can carry.
-    #[error("an attachment of {bytes} bytes is longer than the {MAX_ATTACHMENT_BYTES} that a message can carry; put large data into the message, or into a part of it")]
+    #[error("an attachment of {bytes} bytes is over the limit of {MAX_ATTACHMENT_BYTES} bytes; put large data into the message, or into a part of it")]
     Attachment {
-        /// Bytes that it has.
+        /// Length of the attachment in bytes.
         bytes: usize,
     },
-    /// The header cannot be written.
+    /// The header cannot be encoded.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The parts cannot be.
+    /// The parts are invalid.
     #[error(transparent)]
     Parts(#[from] PartsError),
-    /// The daemon or the memory says no.
+    /// The daemon refused, could not be reached, or its memory could not be mapped.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Copying into the loan failed.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// An argument is out of its limits.
+    /// An argument is outside its limits.
     #[error("{0}")]
     Argument(String),
 }
 
-/// A reliable subscriber that holds a publisher back.
+/// A reliable subscriber that back-pressures a publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowReader {
     /// Its slot in the topic, as in [`SubscriberRow`](crate::SubscriberRow).
     pub slot: u32,
-    /// Its process's name and number; empty and 0 where the daemon did not say.
+    /// The name of its node; empty if the daemon did not answer.
     pub client: String,
-    /// Its process's number.
+    /// Its process ID; 0 if the daemon did not answer.
     pub pid: u32,
-    /// Of the process with the links: hosts that have subscribers, one of which is slow.
+    /// Set if the subscriber is `rgaps-links`: the hosts whose subscribers it serves. One of them is slow.
     pub hosts: Vec<String>,
 }
 
@@ -124,42 +124,46 @@ fn who(readers: &[SlowReader]) -> String {
     readers.join(" and ")
 }
 
-/// A message was not published.
+/// Publishing failed; subscribers get nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// Reliable subscribers did not read on within the deadline. Nothing was published.
-    #[error("topic '{topic}' is back-pressured: {} did not read on within {waited:?}. Nothing was published. Read faster, keep more history, wait longer (deadline), subscribe with a depth or best effort, or publish with slow_reader=drop; see 'rgaps topic info {topic}'", who(.readers))]
+    /// The history is full of messages that reliable subscribers have not read, and those made no room within the
+    /// deadline. Nothing was published.
+    #[error("topic '{topic}' is back-pressured: {} did not make room within {waited:?}. Nothing was published. Read faster, keep more history, wait longer (deadline), subscribe with a depth or best effort, or publish with slow_reader=drop; see 'rgaps topic info {topic}'", who(.readers))]
     BackPressured {
         /// Topic.
         topic: String,
-        /// Who holds the publisher back.
+        /// The subscribers that are too slow.
         readers: Vec<SlowReader>,
-        /// How long it was waited for them.
+        /// How long the publisher waited for them.
         waited: Duration,
     },
-    /// The loan's holder word was changed by someone else; the block is given up.
+    /// Another process changed the loan's holder word. The block is lost.
     #[error(
-        "the loan on topic '{0}' was taken away: another member of the realm breaks the protocol"
+        "the loan on topic '{0}' was taken away: another process of the realm violates the protocol; restart \
+         processes with another version of rgaps, then take a new loan"
     )]
     LoanLost(String),
-    /// The message is not of the type that its publisher has declared.
-    #[error("the message is {message}, and this publisher of topic '{topic}' declares {declared}: publish a tensor of that type, or declare another type or none")]
+    /// The message is not of the type that its publisher declares.
+    #[error("the message is {message}, but this publisher of topic '{topic}' declares {declared}; publish a tensor of that type, or declare another type or none")]
     TypeMismatch {
         /// Topic.
         topic: String,
-        /// What the message is.
+        /// The type of the message.
         message: String,
-        /// What was declared.
+        /// The type that the publisher declares.
         declared: String,
     },
-    /// An argument is out of its limits.
+    /// An argument is outside its limits.
     #[error("{0}")]
     Argument(String),
-    /// There was no memory for a copy in the domain of some subscribers.
-    #[error("no copy for the subscribers of another domain: {0}")]
+    /// There was no memory for a replica in the domain of some subscribers.
+    #[error(
+        "no memory for a replica in the domain of some subscribers, so nothing was published: {0}"
+    )]
     Elsewhere(#[source] Box<LoanError>),
-    /// Waiting for the stream failed; the bytes may not be there, so nothing was published.
+    /// Waiting for the CUDA stream failed. The bytes may be incomplete, so nothing was published.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The handle belongs to the process that this one was forked from.
@@ -167,25 +171,25 @@ pub enum PublishError {
     Client(#[from] ClientError),
 }
 
-/// A loan that was not published, and why. Publish it again, or drop it.
+/// Publishing failed; this holds the error and gives the loan back. Publish it again, or drop it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unpublished {
-    /// Why.
+    /// Why publishing failed.
     #[source]
     pub error: PublishError,
-    /// The loan, with what was written to it; none if it was lost.
+    /// The loan with its contents; `None` after [`PublishError::LoanLost`], and in a forked child.
     pub loan: Option<Box<Loan>>,
 }
 
-/// A message could not be put into a topic.
+/// [`Publisher::put`](crate::Publisher::put) failed; subscribers get nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
-    /// There was no loan.
+    /// No block was loaned.
     #[error(transparent)]
     Loan(#[from] LoanError),
-    /// It was not published.
+    /// The block was not published.
     #[error(transparent)]
     Publish(#[from] PublishError),
 }
@@ -196,46 +200,58 @@ impl From<Unpublished> for PutError {
     }
 }
 
-/// A message could not be received.
+/// A message could not be received or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// Nothing came in time.
+    /// No message arrived before the time-out.
     #[error("no message on topic '{0}' within the time-out")]
     TimedOut(String),
-    /// The subscriber holds as many samples as it may.
-    #[error("{limit} samples of topic '{topic}' are held; drop some, or raise max_held (at most {most})", most = rgaps_layout::MAX_HELD)]
+    /// The subscriber holds `max_held` samples.
+    #[error("{limit} samples of topic '{topic}' are held, which is the limit; drop some, or raise max_held (at most {most})", most = rgaps_layout::MAX_HELD)]
     TooManyHeld {
         /// Topic.
         topic: String,
-        /// How many it may hold.
+        /// The limit (`max_held`).
         limit: u32,
     },
-    /// A publisher announced bytes that are not in its pool; the message is skipped.
+    /// A publisher described a message that cannot be valid, for example bytes outside its pool. The message is
+    /// skipped.
     #[error(
-        "a publisher of topic '{topic}' breaks the protocol: {reason}; the message is skipped"
+        "a publisher of topic '{topic}' violates the protocol: {reason}; the message is skipped; run the same \
+         version of rgaps in all processes"
     )]
     Untrusted {
         /// Topic.
         topic: String,
-        /// How.
+        /// What is wrong with the message.
         reason: String,
     },
-    /// The work that was to write the message never finished: its publisher died, or lost its CUDA
-    /// context. What the block holds is anything.
-    #[error("message {sequence} on topic '{topic}' was never finished: its publisher died or lost its GPU context; drop the sample and take the next")]
+    /// The bytes of the message are in another domain, so this process's CPU cannot address them.
+    #[error("message {sequence} on topic '{topic}' is in {domain}, so it has no host bytes; use address(), or copy it with read()")]
+    NotOnHost {
+        /// Topic.
+        topic: String,
+        /// The message's sequence number at its publisher.
+        sequence: u64,
+        /// Where the bytes are.
+        domain: Domain,
+    },
+    /// The message is aborted: its publisher died or lost its CUDA context before the GPU work that writes the
+    /// message finished. The contents of the block are undefined.
+    #[error("message {sequence} on topic '{topic}' is aborted: its publisher died or lost its GPU context before the message was complete; drop the sample and receive the next one")]
     Aborted {
         /// Topic.
         topic: String,
-        /// The message's number among its publisher's.
+        /// The message's sequence number at its publisher.
         sequence: u64,
     },
-    /// The work that writes the message did not finish in time.
-    #[error("message {sequence} on topic '{topic}' was not finished in time: work on its publisher's GPU still runs; synchronize() with a longer time-out waits for it")]
+    /// The GPU work that writes the message did not finish before the time-out.
+    #[error("message {sequence} on topic '{topic}' is unfinished: its publisher's GPU is still writing it; call synchronize() with a longer time-out")]
     Unfinished {
         /// Topic.
         topic: String,
-        /// The message's number among its publisher's.
+        /// The message's sequence number at its publisher.
         sequence: u64,
     },
     /// The message has no such part.
@@ -243,12 +259,12 @@ pub enum RecvError {
     Parts {
         /// Topic.
         topic: String,
-        /// The message's number among its publisher's.
+        /// The message's sequence number at its publisher.
         sequence: u64,
-        /// Which there are.
+        /// The part that is missing, and the parts that exist.
         source: PartsError,
     },
-    /// The daemon or the memory says no.
+    /// The daemon refused, could not be reached, or its memory could not be mapped.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Reading the bytes failed.

@@ -1,13 +1,13 @@
 //! Headers: the standard encoding of a message's attachment.
 //!
-//! A header is a [MessagePack](https://msgpack.org) map with text keys, which any language can read. Two keys
-//! have a fixed meaning and are optional; all others are the user's:
+//! A header is a [MessagePack](https://msgpack.org) map with text keys, which any language can read. Two optional
+//! keys have a fixed meaning; the application chooses all others:
 //!
 //! | key | MessagePack type | meaning |
 //! |---|---|---|
 //! | `capture_ns` | unsigned integer | when the data was captured, nanoseconds since 1970-01-01 UTC |
 //! | `frame_id` | text | the coordinate frame or the sensor that the data belongs to |
-//! | others | nil, boolean, integer, float, text, binary, array, map with text keys | the user's |
+//! | others | nil, boolean, integer, float, text, binary, array, map with text keys | up to the application |
 //!
 //! A key occurs once per map, containers are nested at most [`HEADER_DEPTH_MAX`] deep, and extension types are
 //! not used. The descriptor of the message says that its attachment is a header
@@ -25,14 +25,18 @@ const CAPTURE_NS: &str = "capture_ns";
 /// Key of [`Header::frame_id`].
 const FRAME_ID: &str = "frame_id";
 
-/// What a message says of itself beside its payload.
+/// Metadata of a message in rgaps's standard encoding: when and where the data was captured, and any further keys.
+///
+/// A header travels as the message's attachment: a [MessagePack](https://msgpack.org) map with text keys, at most
+/// [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES) long and nested at most [`HEADER_DEPTH_MAX`] deep. Any
+/// language can read it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
     /// When the data was captured: nanoseconds since 1970-01-01 UTC.
     pub capture_ns: Option<u64>,
     /// The coordinate frame or the sensor that the data belongs to.
     pub frame_id: Option<String>,
-    /// The user's own keys.
+    /// All other keys; their meaning is up to the application.
     pub values: BTreeMap<String, Value>,
 }
 
@@ -52,26 +56,28 @@ pub enum Value {
     Map(BTreeMap<String, Value>),
 }
 
-/// Why a header cannot be written or read.
+/// A header that cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// It does not fit in an attachment.
-    #[error("the header has {bytes} bytes in MessagePack; an attachment takes {MAX_ATTACHMENT_BYTES}: put large data into the message, or into a part of it")]
+    /// The encoded header is longer than an attachment.
+    #[error("the header has {bytes} bytes in MessagePack, over the limit of {MAX_ATTACHMENT_BYTES} bytes; put large data into the message, or into a part of it")]
     TooLarge {
-        /// Bytes that it has.
+        /// Length of the encoded header in bytes.
         bytes: usize,
     },
-    /// Lists and maps are nested too deeply.
-    #[error("the header's lists and maps are nested more than {HEADER_DEPTH_MAX} deep")]
+    /// Lists and maps are nested more than [`HEADER_DEPTH_MAX`] deep.
+    #[error(
+        "the header's lists and maps are nested more than {HEADER_DEPTH_MAX} deep; flatten them"
+    )]
     TooDeep,
-    /// A key that has a field of its own.
-    #[error("'{key}' is a field of the header and no key of the user's: set Header::{key}")]
+    /// A key in [`Header::values`] is reserved for a field of the header.
+    #[error("the key '{key}' is reserved; set the field Header::{key} instead")]
     Reserved {
         /// The key.
         key: &'static str,
     },
-    /// The attachment is marked as a header and is none.
+    /// The publisher marked the attachment as a header, but it does not decode.
     #[error("the attachment is marked as a header, but cannot be read as one: {reason}")]
     Malformed {
         /// What is wrong with it.
@@ -80,7 +86,7 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// A header of data that was captured now.
+    /// A header whose `capture_ns` is the current time of the wall clock.
     pub fn captured_now() -> Header {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Header {
@@ -95,18 +101,18 @@ impl Header {
         self
     }
 
-    /// Sets one of the user's keys.
+    /// Sets a key of [`values`](Self::values).
     pub fn value(mut self, key: impl Into<String>, value: impl Into<Value>) -> Header {
         self.values.insert(key.into(), value.into());
         self
     }
 
-    /// Whether nothing is set.
+    /// Whether no field and no key is set.
     pub fn is_empty(&self) -> bool {
         *self == Header::default()
     }
 
-    /// The header in MessagePack.
+    /// Encodes the header in MessagePack.
     pub fn encode(&self) -> Result<Vec<u8>, HeaderError> {
         let fixed = [
             (CAPTURE_NS, self.capture_ns.map(rmpv::Value::from)),
@@ -131,7 +137,7 @@ impl Header {
         }
     }
 
-    /// The header that these bytes are in MessagePack.
+    /// Decodes a header from MessagePack.
     pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
         if bytes.len() > MAX_ATTACHMENT_BYTES {
             return Err(HeaderError::TooLarge { bytes: bytes.len() });

@@ -16,9 +16,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Node`] is a process's connection to the daemon of its host, which it starts if there is
-//! none. The daemon hands out memory and keeps track of members; messages pass without it.
-//! Every handle may be used from any thread. In a forked child all of them refuse.
+//! A [`Node`] is a process's connection to the daemon of its host; it starts the daemon if none runs. The daemon hands
+//! out memory and matches publishers with subscribers. Messages do not pass through it.
+//!
+//! Every handle may be used from any thread. After `fork`, the child must create a node of its own: all handles of the
+//! parent return [`ClientError::Forked`] there.
+//!
+//! Units: sizes are bytes, times of messages are nanoseconds, all other times are [`Duration`](std::time::Duration)s.
 
 mod client;
 mod error;
@@ -73,7 +77,7 @@ pub mod internal {
     pub use rgaps_topic::set_crash_hook;
 }
 
-/// What the process with the links to other hosts asks of the daemon, and no other may.
+/// Requests that only `rgaps-links`, the process with the links to other hosts, may send.
 #[doc(hidden)]
 pub mod links {
     pub use crate::client::{GpuRange, HostMemory, MappedRange};

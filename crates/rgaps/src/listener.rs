@@ -1,4 +1,4 @@
-//! Callbacks.
+//! Callbacks: a thread per listener that receives and calls a handler.
 
 use crate::{RecvError, Sample, Subscriber};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use std::time::Duration;
 /// How long a dropped listener may take to notice.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// Calls a handler with each message of a subscriber until it is dropped.
+/// Calls a handler with each message of a subscriber, in a thread of its own, until it is dropped. Dropping it waits
+/// until the handler has returned (unless the handler itself drops it).
 #[derive(Debug)]
 pub struct Listener {
     stop: Arc<AtomicBool>,

@@ -12,7 +12,7 @@ use rgaps_topic::{Metadata, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
-/// A block of the topic's pool that is being filled. Publish it, or drop it to give it back.
+/// A block of the topic's pool that a publisher is filling. Publish it, or drop it to give it back.
 pub struct Loan {
     pub(crate) publisher: Arc<PublisherCore>,
     pub(crate) block: Option<rgaps_topic::Loan>,
@@ -45,33 +45,32 @@ impl fmt::Debug for Loan {
 }
 
 impl Loan {
-    /// Bytes of payload.
+    /// Length of the message in bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where the bytes live.
+    /// The domain that holds the bytes: host memory, or a GPU.
     pub fn domain(&self) -> Domain {
         self.publisher.mapping().domain()
     }
 
-    /// Address of the first byte: a host pointer, or a `CUdeviceptr`. Valid until the loan is
-    /// published or dropped.
+    /// Address of the first byte: a host pointer, or a `CUdeviceptr`. Valid until the loan is published or dropped.
     pub fn address(&self) -> u64 {
         self.publisher.mapping().base() + self.offset
     }
 
-    /// The bytes, of a loan in host memory. What they hold before they are written is anything.
+    /// The bytes of a loan in host memory. Their contents are undefined until they are written. Fails for a loan on a GPU.
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8], LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host {
             return Err(LoanError::Argument(format!(
-                "a loan in {} has no host bytes; use address(), or copy_from()",
+                "a loan in {} has no host bytes; use address(), write() or copy_from()",
                 self.domain()
             )));
         }
@@ -83,16 +82,16 @@ impl Loan {
         })
     }
 
-    /// Copies host bytes into the loan from `at` on.
+    /// Copies `bytes` from host memory into the loan, starting at byte `at`. Works for loans in host and GPU memory, and
+    /// returns when the copy is complete.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoanError> {
         self.check_range(at, bytes.len() as u64)?;
         self.publisher.mapping().write(self.offset + at, bytes)?;
         Ok(())
     }
 
-    /// Copies `bytes` bytes into the loan from `at` on, from an address of this process on the
-    /// host or on a device, after the work queued on the default stream; returns when they are
-    /// there.
+    /// Copies `bytes` bytes from the address `source`, on the host or on a GPU, into the loan, starting at byte `at`. The
+    /// copy waits for work that is queued on the default stream. Returns when the copy is complete.
     ///
     /// # Safety
     /// `source` is readable for `bytes` bytes until the call returns.
@@ -102,8 +101,8 @@ impl Loan {
         self.wait_for(Stream(0))
     }
 
-    /// Queues the same on `stream`, behind the work that may still write the source: publish on the same
-    /// stream. Into a loan in host memory the bytes are there when this returns.
+    /// Like [`copy_from`](Self::copy_from), but queues the copy on `stream`, behind the work that may still write the source,
+    /// and does not wait. Publish on the same stream. Into a loan in host memory the copy is complete when this returns.
     ///
     /// # Safety
     /// `source` is readable for `bytes` bytes until the work queued on `stream` has finished, and
@@ -153,29 +152,30 @@ impl Loan {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(()),
             _ => Err(LoanError::Argument(format!(
-                "{bytes} bytes from {at} on do not fit in a loan of {}",
+                "{bytes} bytes at offset {at} do not fit in a loan of {} bytes; loan more bytes",
                 self.bytes
             ))),
         }
     }
 
-    /// Says that fewer bytes than were loaned are the message.
+    /// Shortens the message to `bytes` bytes. It cannot become longer.
     pub fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
     }
 
-    /// Sets a number of the user's own that travels with the message. Default: 0.
+    /// Sets a number that travels with the message; its meaning is up to the application. Default: 0.
     pub fn set_tag(&mut self, tag: u64) {
         self.tag = tag;
     }
 
-    /// Attaches bytes of the user's own, which replace an attachment or a header that was set before. None detach
-    /// it. At most [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES).
+    /// Attaches bytes that travel beside the message, at most
+    /// [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES) (4096). They replace an earlier attachment or header; an
+    /// empty slice removes it.
     pub fn set_attachment(&mut self, bytes: &[u8]) -> Result<(), LoanError> {
         self.attach(bytes, false)
     }
 
-    /// Attaches a header, which replaces an attachment or a header that was set before.
+    /// Attaches a header. It replaces an earlier attachment or header.
     pub fn set_header(&mut self, header: &Header) -> Result<(), LoanError> {
         self.attach(&header.encode()?, true)
     }
@@ -195,40 +195,40 @@ impl Loan {
         self.metadata.get_or_insert_with(|| publisher.metadata())
     }
 
-    /// The parts that were loaned: see [`Publisher::loan_parts`](crate::Publisher::loan_parts).
+    /// The parts of a loan from [`Publisher::loan_parts`](crate::Publisher::loan_parts); empty for other loans.
     pub fn parts(&self) -> Result<Parts<'_>, LoanError> {
         let parts = Parts::check(self.metadata.as_deref(), self.bytes);
         parts.map_err(|reason| LoanError::Argument(reason.to_owned()))
     }
 
-    /// One of the parts that were loaned.
+    /// The part called `name`. [`LoanError::Parts`] if there is none.
     pub fn part(&self, name: &str) -> Result<Part, LoanError> {
         Ok(self.parts()?.named(name)?)
     }
 
-    /// The bytes of one of the parts, of a loan in host memory: as [`as_mut_slice`](Self::as_mut_slice).
+    /// The bytes of the part called `name` of a loan in host memory, as with [`as_mut_slice`](Self::as_mut_slice).
     pub fn part_mut(&mut self, name: &str) -> Result<&mut [u8], LoanError> {
         let part = self.part(name)?;
         let (start, end) = (part.offset() as usize, part.offset() + part.len());
         Ok(&mut self.as_mut_slice()?[start..end as usize])
     }
 
-    /// Says that the message is a tensor in row-major order.
+    /// Describes the message as a tensor in row-major order. Fails if the tensor is larger than the loan.
     pub fn set_shape(&mut self, dtype: DType, shape: &[u64]) -> Result<(), LoanError> {
         let (tensor, _) =
             contiguous(dtype, shape).map_err(|error| LoanError::Argument(error.to_string()))?;
         self.set_tensor(tensor)
     }
 
-    /// Says that the message is a tensor with strides of its own.
+    /// Describes the message as a tensor with any non-negative strides. Fails if the tensor is larger than the loan.
     pub fn set_tensor(&mut self, tensor: Tensor) -> Result<(), LoanError> {
         check_extent(&tensor, self.bytes).map_err(|e| LoanError::Argument(e.to_string()))?;
         self.tensor = Some(tensor);
         Ok(())
     }
 
-    /// Waits on the CPU until all work queued on `stream` so far has finished. On host memory the
-    /// stream is not used. Publishing needs no such wait.
+    /// Waits on the CPU until all work queued on `stream` so far has finished. Publishing does not need this. For a loan in
+    /// host memory it does nothing.
     pub fn wait_for(&self, stream: Stream) -> Result<(), LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host {
@@ -237,45 +237,47 @@ impl Loan {
         Ok(())
     }
 
-    /// Has the work that is queued on `stream` from now on, such as that of a publish, wait for what is
-    /// queued on `other` so far. Nothing waits here.
+    /// Makes work that is queued on `stream` from now on, such as a publish, wait for the work queued on `other` so far. The
+    /// call itself does not wait.
     pub fn join(&self, other: Stream, stream: Stream) -> Result<(), LoanError> {
         self.publisher.guard.check()?;
         Ok(self.publisher.join(other, stream)?)
     }
 
-    /// Publishes the bytes, which are there: on a device, behind the work on the stream that was copied
-    /// on last, or else on the default stream. Returns the message's number among the publisher's,
-    /// from 0.
+    /// Publishes the message. Returns its sequence number, which counts from 0 for each publisher. On a GPU the message is
+    /// complete when the work queued on the stream of the last copy into the loan has finished, or on the default stream
+    /// if there was no copy.
+    ///
+    /// If the history is full of messages that reliable subscribers have not read, waits for them up to the publisher's
+    /// deadline; then [`SlowReaderPolicy`](crate::SlowReaderPolicy) decides. On an error the loan comes back in
+    /// [`Unpublished`].
     pub fn publish(self) -> Result<u64, Unpublished> {
         let stream = self.stream;
         self.publish_with(stream, Patience::Deadline)
     }
 
-    /// Publishes, but waits for no subscriber: fails with
-    /// [`PublishError::BackPressured`] at once, naming nobody, where
-    /// [`publish`](Self::publish) would wait. For callers that must not block;
+    /// Publishes without waiting for subscribers. Where [`publish`](Self::publish) would wait, this fails at once with
+    /// [`PublishError::BackPressured`], which then names no subscriber. For callers that must not block;
     /// [`Publisher::wait_for_room`](crate::Publisher::wait_for_room) waits.
     pub fn try_publish(self) -> Result<u64, Unpublished> {
         let stream = self.stream;
         self.publish_with(stream, Patience::Try)
     }
 
-    /// Publishes behind the work queued on `stream` so far. Nothing waits for that work here: whoever
-    /// receives the message has his own work wait for it ([`Sample::wait_on`](crate::Sample::wait_on)).
-    /// On host memory the stream is not used.
+    /// Publishes behind the work that is queued on `stream` so far, without waiting for that work: subscribers receive the
+    /// message at once and make their own work wait for it ([`Sample::wait_on`](crate::Sample::wait_on)). For a message
+    /// in host memory `stream` is not used.
     ///
-    /// With [`Stream::NONE`] the caller says that he has waited for all work that writes the bytes: the
-    /// driver is not asked about any. To ask takes it 0.2 to 1.4 us where all work is done (`bench latency`
-    /// measures it).
+    /// With [`Stream::NONE`] the caller promises that all work that writes the bytes has finished, and rgaps does not ask
+    /// the driver. Asking costs 0.2 to 1.4 us even if the stream is idle (`rgaps bench latency` measures it).
     ///
-    /// A reliable subscriber is waited for before anything is queued on the stream. A stream that
-    /// captures a graph is refused.
+    /// Waits for slow reliable subscribers as [`publish`](Self::publish) does, before it queues anything on the stream.
+    /// Fails for a stream that is capturing a graph.
     pub fn publish_on(self, stream: Stream) -> Result<u64, Unpublished> {
         self.publish_with(stream, Patience::Deadline)
     }
 
-    /// Publishes behind the work queued on `stream`, with that much patience for slow reliable subscribers.
+    /// Publishes behind the work queued on `stream`; `patience` says how long to wait for slow reliable subscribers.
     #[doc(hidden)]
     #[inline]
     pub fn publish_with(mut self, stream: Stream, patience: Patience) -> Result<u64, Unpublished> {
@@ -285,7 +287,7 @@ impl Loan {
         }
     }
 
-    /// Publishes where the loan is: it is large, and moving it takes as long as sending a message does.
+    /// Publishes in place: a `Loan` is large, and moving it takes as long as publishing.
     #[inline]
     fn send(&mut self, stream: Stream, patience: Patience) -> Result<u64, PublishError> {
         let filled = Filled {
@@ -322,26 +324,26 @@ impl Loan {
 }
 
 impl Loan {
-    /// Gives the loan back unpublished, when the work queued on `stream` so far, which may write it,
-    /// has finished; nothing waits for it here. Dropping a loan does that for the stream on which
-    /// publishing failed, or that was copied on last, or else the default stream. A stream that captures a graph
-    /// cannot be asked yet: it has to live until some milliseconds after the capture has ended.
+    /// Gives the loan back without publishing it. The block is reused once the work queued on `stream` so far, which may
+    /// write it, has finished; the call does not wait. Dropping a loan does the same for the stream on which publishing
+    /// failed, else the stream of the last copy, else the default stream. If `stream` is capturing a graph, it must live
+    /// until some milliseconds after the capture has ended.
     pub fn discard_on(mut self, stream: Stream) {
         self.stream = stream;
         self.failed = None;
     }
 }
 
-/// For the process with the links to other hosts, and no other.
+/// Only for `rgaps-links`.
 #[doc(hidden)]
 impl Loan {
-    /// Says when the message was published elsewhere, on this host's clock.
+    /// Sets when the message was published on its own host, converted to this host's clock.
     pub fn set_publish_ns(&mut self, publish_ns: u64) {
         self.publish_ns = Some(publish_ns);
     }
 
-    /// Has a loan on a GPU be filled in host memory that the GPU copies from ([`filled`](Self::filled)). False: there is
-    /// no such memory at hand, and `may_wait` does not say that there is time to find some.
+    /// Gives a loan on a GPU a staging buffer in host memory, to be filled through [`filled`](Self::filled) and copied to
+    /// the GPU. False if no buffer is free and `may_wait` is false.
     pub fn stage(&mut self, may_wait: bool) -> Result<bool, LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host && self.early.is_none() {
@@ -356,7 +358,7 @@ impl Loan {
         Ok(true)
     }
 
-    /// The bytes to fill, of a loan in host memory or one that is filled there.
+    /// The host bytes to fill: those of a loan in host memory, or of the staging buffer of a loan on a GPU.
     pub fn filled(&mut self) -> Result<&mut [u8], LoanError> {
         let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
         let Some((address, bytes, _)) = filled_in else {
@@ -367,9 +369,9 @@ impl Loan {
         Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) })
     }
 
-    /// Has copies to GPUs begin while the loan is filled: what is told to [`EarlyCopies::arrived`] is copied then, and the
-    /// rest when it is published. Of a loan in host memory, for subscribers that read on GPUs; of one that is
-    /// filled there ([`stage`](Self::stage)), the loan's own bytes.
+    /// Starts copies to GPUs while the loan is still being filled. Each range passed to [`EarlyCopies::arrived`] is copied
+    /// at once, the rest when the loan is published. For a loan in host memory these are the replicas for subscribers
+    /// that read on GPUs; for a loan with a staging buffer ([`stage`](Self::stage)), the loan's own bytes.
     pub fn copy_early(&mut self) -> Option<EarlyCopies> {
         if self.domain() == Domain::Host && self.early.is_none() {
             self.early = Some(EarlyCopies::new(&self.publisher, self.offset, self.bytes));
@@ -394,7 +396,7 @@ impl Loan {
     }
 }
 
-/// What a loan says of its bytes when it is published.
+/// Describes a loan's bytes to the publisher when it is published.
 pub(crate) struct Filled<'a> {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,

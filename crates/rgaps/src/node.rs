@@ -10,8 +10,9 @@ use rgaps_session::{CameOver, Config, InterestRow};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A process's connection to the daemon of its host. Clones are the same node; it ends when the
-/// last of them and of its publishers, subscribers, loans and samples is gone.
+/// A process's connection to the daemon of its host.
+///
+/// Clones share one connection. It closes when the last clone, publisher, subscriber, loan and sample is dropped.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) conductor: Arc<Conductor>,
@@ -23,7 +24,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Makes a [`Node`].
+/// Configures and creates a [`Node`].
 #[derive(Clone, Debug)]
 pub struct NodeBuilder {
     name: String,
@@ -33,26 +34,29 @@ pub struct NodeBuilder {
 }
 
 impl NodeBuilder {
-    /// Uses this configuration instead of the files and the environment.
+    /// Uses this configuration instead of `rgaps.toml` and the environment variables.
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// Also looks here for `rgapsd` when one has to be started.
+    /// Adds a folder in which to look for the program `rgapsd`, in case the node must start the daemon.
     pub fn bin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.bin_dirs.push(dir.into());
         self
     }
 
-    /// Who hears of host memory that this node maps. For the process with the links to other hosts.
+    /// Sets the observer of host memory that this node maps. For `rgaps-links`.
     #[doc(hidden)]
     pub fn host_memory(mut self, watch: Arc<dyn HostMemory>) -> Self {
         self.host_memory = Some(watch);
         self
     }
 
-    /// Connects to the daemon, or starts it.
+    /// Connects to the daemon, and starts it if none runs.
+    ///
+    /// Errors: [`OpenError::Argument`] for an invalid configuration, [`OpenError::Client`] if there is no daemon and
+    /// none can be started, [`OpenError::Processor`] on a processor without 128-bit compare-and-swap.
     pub fn build(self) -> Result<Node, OpenError> {
         if !rgaps_sync::atomic::has_lock_free_u128() {
             return Err(OpenError::Processor);
@@ -73,13 +77,14 @@ impl NodeBuilder {
 }
 
 impl Node {
-    /// Connects to the daemon with the configuration of this machine and user, or starts it.
-    /// `name` is what listings call this process.
+    /// Connects to the daemon with the configuration of this machine and user, and starts the daemon if none runs.
+    /// `name` appears in listings such as `rgaps topic info`; several processes may use the same name.
+    /// See [`NodeBuilder::build`] for the errors.
     pub fn new(name: &str) -> Result<Node, OpenError> {
         Node::builder(name).build()
     }
 
-    /// Makes a node step by step.
+    /// Configures a node before it connects.
     pub fn builder(name: &str) -> NodeBuilder {
         NodeBuilder {
             name: name.to_owned(),
@@ -89,99 +94,102 @@ impl Node {
         }
     }
 
-    /// A publisher of `topic`, to be configured and created. A leading `/` of the name is ignored, as in
-    /// every call that takes a topic.
+    /// Configures a publisher of `topic`; [`PublisherBuilder::create`] creates it. Like every call that takes a topic,
+    /// this ignores a leading `/` in the name.
     pub fn publisher(&self, topic: &str) -> PublisherBuilder {
         PublisherBuilder::new(self.clone(), topic)
     }
 
-    /// A subscriber of `topic`, to be configured and created.
+    /// Configures a subscriber of `topic`; [`SubscriberBuilder::create`] creates it.
     pub fn subscriber(&self, topic: &str) -> SubscriberBuilder {
         SubscriberBuilder::new(self.clone(), topic)
     }
 
-    /// An empty wait set.
+    /// An empty wait set, to wait for messages of several subscribers at once.
     pub fn wait_set(&self) -> WaitSet {
         WaitSet::new(self.clone())
     }
 
-    /// How the daemon is.
+    /// The state of the daemon: version, counts of clients and topics, memory, warnings.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.conductor.status()
     }
 
-    /// How it is with CUDA's Multi-Process Service (MPS) in the daemon's realm.
+    /// The state of CUDA's Multi-Process Service (MPS) in the daemon's realm.
     pub fn mps(&self) -> Result<MpsInfo, ClientError> {
         self.conductor.mps()
     }
 
-    /// All topics that this process may see, by name.
+    /// All topics that the access rules let this process see, sorted by name.
     pub fn topics(&self) -> Result<Vec<TopicRow>, ClientError> {
         self.conductor.topics()
     }
 
-    /// One topic with its members.
+    /// One topic, with its publishers, subscribers and mismatches.
+    ///
+    /// [`RefusalCode::NotFound`](crate::RefusalCode::NotFound): there is no such topic.
     pub fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
         self.conductor.topic(name)
     }
 
-    /// Drops the history of transient-local publishers of a topic that have closed or died. A topic without
-    /// members and history is gone, with its type. Publishers that are there keep theirs. Whoever may publish to the
-    /// topic may do this. A reliable subscriber still gets what it has not read.
+    /// Drops the history that closed or dead transient-local publishers left in a topic. Living publishers keep their
+    /// history, and a reliable subscriber still gets the messages that it has not read. If the topic then has no members
+    /// and no history, the daemon removes it with its type. Requires the right to publish to the topic.
     ///
     /// [`RefusalCode::NotFound`](crate::RefusalCode::NotFound): there is no such topic.
     pub fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
         self.conductor.forget_topic(name)
     }
 
-    /// The other hosts of the realm, as the links to them are.
+    /// The other hosts of the realm, and the state of the links to them.
     pub fn peers(&self) -> Result<PeersInfo, ClientError> {
         self.conductor.peers()
     }
 
-    /// What was counted and timed on the links with other hosts.
+    /// Counters and histograms of the links to other hosts.
     pub fn link_figures(&self) -> Result<Vec<LinkFigures>, ClientError> {
         self.conductor.link_figures()
     }
 
-    /// All pools.
+    /// All memory pools of the realm that this process may see.
     pub fn pools(&self) -> Result<Vec<PoolRow>, ClientError> {
         self.conductor.pools()
     }
 
-    /// All client processes.
+    /// All processes that are connected to the daemon.
     pub fn clients(&self) -> Result<Vec<ClientRow>, ClientError> {
         self.conductor.clients()
     }
 
-    /// Has the daemon leave for good. Members go on among those who are there.
+    /// Stops the daemon. Existing publishers and subscribers continue among themselves; clients do not start another
+    /// daemon by themselves. Only the daemon's own user and root may do this.
     pub fn stop_daemon(&self) -> Result<(), ClientError> {
         self.conductor.stop_daemon()
     }
 }
 
-/// Who publishes and subscribes on this host, links left out.
+/// The publishers and subscribers of this host, without those of `rgaps-links`.
 #[derive(Clone, Debug)]
 pub struct Interest {
-    /// Changes with who is in which topic.
+    /// Changes whenever a member of a topic joins or leaves.
     pub version: u64,
-    /// Changes with every daemon.
+    /// A random number that changes with every daemon.
     pub daemon: u64,
-    /// None: nothing has changed.
+    /// `None` if nothing has changed.
     pub rows: Option<Vec<InterestRow>>,
-    /// To who knows nothing yet: publishers of former links, and how many messages each published.
+    /// Only in the first answer: the publishers of earlier `rgaps-links` processes, and how many messages each published.
     pub departed: Vec<(u64, u64)>,
 }
 
-/// For the process with the links to other hosts, and no other.
+/// Only for `rgaps-links`.
 #[doc(hidden)]
 impl Node {
-    /// Who publishes and subscribes on this host, if that has changed since `known`.
+    /// The publishers and subscribers of this host, if they have changed since version `known`.
     pub fn interest(&self, known: u64) -> Result<Interest, ClientError> {
         self.conductor.interest(known)
     }
 
-    /// Says whom a subscriber stands for.
+    /// Tells the daemon for which hosts a subscriber reads.
     pub fn stands_for(
         &self,
         subscriber: &Subscriber,
@@ -190,22 +198,22 @@ impl Node {
         self.conductor.stands_for(subscriber.core.member(), hosts)
     }
 
-    /// Says how messages of a publisher that stands for one elsewhere come to this host now.
+    /// Tells the daemon over what path the messages of a remote publisher reach this host now.
     pub fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError> {
         self.conductor.comes_over(publisher.member(), over)
     }
 
-    /// Tells the daemon between which hosts and this one a topic does not cross, and why.
+    /// Tells the daemon to or from which hosts a topic is not carried, and why.
     pub fn unserved(&self, topic: &str, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
         self.conductor.unserved(topic.to_owned(), hosts)
     }
 
-    /// Tells the daemon how it is with other hosts.
+    /// Tells the daemon the state of the links to other hosts.
     pub fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.conductor.set_peers(peers)
     }
 
-    /// Tells the daemon what was counted and timed on the link with a host.
+    /// Tells the daemon the counters and histograms of the link to a host.
     pub fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
         self.conductor.set_figures(figures)
     }

@@ -8,7 +8,7 @@ use crate::tensor::{check_extent, contiguous, ShapeError};
 use rgaps_layout::{DType, PartEntry, BLOCK_ALIGN, MAX_DIMS, MAX_MESSAGE_PARTS, MAX_PART_NAME};
 use rgaps_topic::{Metadata, Tensor};
 
-/// A part to be loaned: its name, element type and shape, in row-major order.
+/// Describes one part to loan: its name, element type and shape, in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartSpec<'a> {
     /// Unique in the message: 1 to 63 bytes of UTF-8.
@@ -20,86 +20,86 @@ pub struct PartSpec<'a> {
 }
 
 impl PartSpec<'_> {
-    /// Bytes of a message with these parts, from the first one's first byte to the last one's last.
+    /// Bytes of a message with these parts, alignment included.
     pub fn total_bytes(specs: &[PartSpec<'_>]) -> Result<u64, PartsError> {
         lay_out(specs, &mut Metadata::default())
     }
 }
 
-/// Why parts are refused.
+/// Parts that a message cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartsError {
-    /// No part was named.
-    #[error("a message with parts has one at least")]
+    /// The list of parts is empty.
+    #[error("the list of parts is empty; name at least one part, or loan plain bytes")]
     None,
-    /// More than a message can have.
-    #[error("{parts} parts are more than the {MAX_MESSAGE_PARTS} that a message can have; put several into one array, or into several messages")]
+    /// More than [`MAX_MESSAGE_PARTS`] parts.
+    #[error("{parts} parts are over the limit of {MAX_MESSAGE_PARTS} parts per message; put several into one array, or use several messages")]
     TooMany {
-        /// Parts that were asked for.
+        /// How many parts the loan asked for.
         parts: usize,
     },
     /// The name is empty or too long.
-    #[error("the name of part '{name}' has {bytes} bytes; it can have 1 to {MAX_PART_NAME}", bytes = name.len())]
+    #[error("the name of part '{name}' has {bytes} bytes; a name has 1 to {MAX_PART_NAME} bytes", bytes = name.len())]
     Name {
         /// The name.
         name: String,
     },
-    /// Two parts have one name.
-    #[error("there are two parts '{name}'")]
+    /// Two parts have the same name.
+    #[error("two parts are called '{name}'; give each part a name of its own")]
     Twice {
         /// The name.
         name: String,
     },
-    /// The shape cannot be.
+    /// The shape of a part is invalid.
     #[error("part '{name}': {source}")]
     Shape {
         /// The part.
         name: String,
-        /// Why not.
+        /// What is wrong with the shape.
         source: ShapeError,
     },
-    /// All together have more bytes than can be counted.
-    #[error("the parts have more bytes than 64 bits can count")]
+    /// The sum of the parts' bytes overflows 64 bits.
+    #[error("the parts together have more than 2^64 bytes; check their shapes")]
     TooLarge,
-    /// There is no such part.
-    #[error("there is no part '{name}'; there are: {known}")]
+    /// The message has no part of this name.
+    #[error("the message has no part '{name}'; its parts are: {known}")]
     Unknown {
         /// The name.
         name: String,
-        /// Names that there are.
+        /// The names of the message's parts.
         known: String,
     },
 }
 
-/// One part of a message.
+/// One named part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     entry: PartEntry,
 }
 
 impl Part {
-    /// Its name.
+    /// The name of the part.
     pub fn name(&self) -> &str {
         self.entry.name().expect("checked when the part was made")
     }
 
-    /// Where its first byte is, from the message's first: a multiple of 256 in messages that rgaps made.
+    /// Offset of the part's first byte in the message: a multiple of 256 in messages that rgaps laid out.
     pub fn offset(&self) -> u64 {
         self.entry.offset
     }
 
-    /// Bytes.
+    /// Length of the part in bytes.
     pub fn len(&self) -> u64 {
         self.entry.bytes
     }
 
-    /// Whether it has none.
+    /// Whether the part has no bytes.
     pub fn is_empty(&self) -> bool {
         self.entry.bytes == 0
     }
 
-    /// Shape and element type.
+    /// Element type, shape and strides of the part.
     pub fn tensor(&self) -> Tensor {
         Tensor {
             dtype: self.entry.dtype(),
@@ -119,7 +119,7 @@ impl Part {
     }
 }
 
-/// The parts of a message, in the order in which they were named.
+/// The parts of a message, in the order of the call that loaned them.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     metadata: &'a Metadata,
@@ -151,27 +151,27 @@ impl<'a> Parts<'a> {
         self.metadata.parts()
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// Whether the message has none: it is one array, or bytes.
+    /// Whether the message has no parts: it is one array, or plain bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them.
+    /// All parts, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Part> + 'a {
         self.entries().map(|entry| Part { entry })
     }
 
-    /// The part of that name.
+    /// The part called `name`, or `None`.
     pub fn get(&self, name: &str) -> Option<Part> {
         self.iter().find(|part| part.name() == name)
     }
 
-    /// The same, or an error that says which there are.
+    /// The part called `name`, or an error that lists the names of all parts.
     pub(crate) fn named(&self, name: &str) -> Result<Part, PartsError> {
         self.get(name).ok_or_else(|| PartsError::Unknown {
             name: name.to_owned(),
@@ -273,7 +273,7 @@ mod tests {
         let error = parts.named("pose").unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no part 'pose'; there are: 'rgb', 'depth', 'none'"
+            "the message has no part 'pose'; its parts are: 'rgb', 'depth', 'none'"
         );
         Parts::check(Some(&metadata), bytes - 1).unwrap_err();
     }
@@ -284,18 +284,24 @@ mod tests {
             let error = lay_out(specs, &mut Metadata::default()).unwrap_err();
             error.to_string()
         };
-        assert_eq!(refused(&[]), "a message with parts has one at least");
+        assert_eq!(
+            refused(&[]),
+            "the list of parts is empty; name at least one part, or loan plain bytes"
+        );
         let names: Vec<String> = (0..33).map(|index| index.to_string()).collect();
         let many: Vec<_> = names
             .iter()
             .map(|name| PartSpec { name, ..DEPTH })
             .collect();
-        assert!(refused(&many).starts_with("33 parts are more than the 32"));
+        assert!(refused(&many).starts_with("33 parts are over the limit of 32 parts"));
         assert!(lay_out(&many[1..], &mut Metadata::default()).is_ok());
-        assert_eq!(refused(&[RGB, RGB]), "there are two parts 'rgb'");
+        assert_eq!(
+            refused(&[RGB, RGB]),
+            "two parts are called 'rgb'; give each part a name of its own"
+        );
         let long = "x".repeat(64);
         let long = PartSpec { name: &long, ..RGB };
-        assert!(refused(&[long]).contains("has 64 bytes; it can have 1 to 63"));
+        assert!(refused(&[long]).contains("has 64 bytes; a name has 1 to 63 bytes"));
         assert!(refused(&[PartSpec { name: "", ..RGB }]).contains("0 bytes"));
         let nine = PartSpec {
             shape: &[1; 9],
@@ -309,7 +315,7 @@ mod tests {
         };
         assert_eq!(
             refused(&[huge, RGB]),
-            "the parts have more bytes than 64 bits can count"
+            "the parts together have more than 2^64 bytes; check their shapes"
         );
     }
 

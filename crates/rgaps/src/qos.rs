@@ -1,24 +1,25 @@
-//! Quality of service, in the field's words.
+//! Quality of service: what publishers offer and what subscribers request.
 
 use rgaps_session::History;
 use std::time::Duration;
 
-/// What a publisher offers.
+/// The quality of service that a publisher offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherQos {
-    /// What is kept for subscribers that lag, and for late joiners. Default: the last 16.
+    /// How many messages the publisher keeps, for subscribers that lag and (if transient-local) for late joiners.
+    /// 1 to 32768 messages. Default: the last 16.
     pub history: History,
-    /// Reliable subscribers may hold this publisher back. Default: yes.
+    /// Whether reliable subscribers may read this publisher, and so back-pressure it. Default: true.
     pub reliable: bool,
-    /// The history is kept for late joiners, also after the publisher left. Default: no.
+    /// Whether late joiners get the history, even after the publisher has closed or died. Default: false.
     pub transient_local: bool,
-    /// How long a publish waits for reliable subscribers at most. Default: 1 s.
+    /// How long a publish waits for slow reliable subscribers before `slow_reader` applies. Default: 1 s.
     pub deadline: Duration,
-    /// What becomes of a publish when the deadline is over. Default: it fails.
+    /// What a publish does after the deadline. Default: it fails.
     pub slow_reader: SlowReaderPolicy,
-    /// How long a loan waits for memory at most. Default: not at all.
+    /// How long a loan waits for free memory when the pool is at its cap. Default: 0, it fails at once.
     pub loan_timeout: Duration,
-    /// Loans that may be open at once. Default: 64.
+    /// How many loans may be open at once. Default: 64.
     pub max_loans: u32,
 }
 
@@ -36,14 +37,14 @@ impl Default for PublisherQos {
     }
 }
 
-/// What a publisher does about a reliable subscriber that has not read on within the deadline.
+/// What a publisher does when a reliable subscriber has made no room within the deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowReaderPolicy {
     /// Publishing fails with [`PublishError::BackPressured`](crate::PublishError::BackPressured).
     #[default]
     Fail,
-    /// The publisher goes on without it: messages that it has not read are dropped for it, and it is told how many
-    /// it missed. Once it has read all that is published, the publisher waits for it again.
+    /// The publisher continues without the slow subscriber: messages that it has not read are lost for it, and its next
+    /// sample says how many it missed. Once it has read everything published, the publisher waits for it again.
     Drop,
 }
 
@@ -53,33 +54,35 @@ pub enum SlowReaderPolicy {
 pub enum Patience {
     /// Until the publisher's deadline; then its [`SlowReaderPolicy`] decides.
     Deadline,
-    /// Not at all: the caller waits. The error names nobody.
+    /// Not at all: the caller waits by itself. The error names no subscriber.
     Try,
-    /// Not at all: the caller has waited for the deadline, and the policy decides.
+    /// Not at all: the caller has already waited for the deadline, and the policy decides.
     Over,
 }
 
-/// What a subscriber asks for.
+/// The quality of service that a subscriber requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberQos {
-    /// Hold publishers back rather than miss a message. Default: no (best effort).
+    /// Whether to miss no message: publishers wait for this subscriber when their history is full. Default: false
+    /// (best effort).
     pub reliable: bool,
-    /// What it gets of what was published before it joined. Default: nothing (volatile).
+    /// Which messages that were published before it joined it gets. Default: none (volatile).
     pub late: Late,
-    /// The subscriber's own queue: of the messages that wait for it, over all publishers, the newest so many, at
-    /// most 32768. The oldest of the others are skipped and counted as missed. 1 reads the newest message. Default:
-    /// none, then all that publishers keep waits. A reliable subscriber with a depth holds a publisher back for its
-    /// newest `depth` messages only, thus never one that keeps as many.
+    /// The length of the subscriber's own queue, 1 to 32768 messages over all publishers. If more are waiting, it skips
+    /// the oldest and counts them as missed. With 1 it always reads the newest message. Default: `None`, its queue is all
+    /// that publishers keep. A reliable subscriber with a depth back-pressures a publisher only for its newest `depth`
+    /// messages; so a publisher that keeps at least as many never waits for it.
     pub depth: Option<u32>,
-    /// Samples that it may hold at once. Default: 64.
+    /// How many samples it may hold at once, 1 to 4096. Default: 64.
     pub max_held: u32,
-    /// How long it spins before it sleeps, waiting for a message. Default: 20 us.
+    /// How long a receive spins before it sleeps. Spinning is faster and uses CPU time. Default: 20 us.
     pub spin: Duration,
 }
 
-/// What a late joiner gets of what was published before: of the history that the topic's transient-local
-/// publishers keep, also those that have closed or died. It comes in the order of publishing, whoever
-/// published it, before anything that is published after joining.
+/// Which earlier messages a late joiner gets.
+///
+/// They come from the history of the topic's transient-local publishers, including those that have closed or died, in
+/// the order of publishing over all publishers, before any message that is published after it joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// Nothing: volatile.
@@ -88,7 +91,7 @@ pub enum Late {
     Latest,
     /// The newest `n` messages of the topic.
     Last(u32),
-    /// All that is kept.
+    /// All messages that the publishers keep.
     AllKept,
 }
 

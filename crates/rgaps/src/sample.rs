@@ -1,4 +1,4 @@
-//! A received block.
+//! A received message.
 
 use crate::client::PoolMapping;
 use crate::pending::{Deadline, Pause};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A message that this process holds: its bytes are not changed or reused before the last clone
-/// is dropped.
+/// A received message. Its bytes do not change and its block is not reused before the last clone of the sample is
+/// dropped. A sample counts against [`max_held`](crate::SubscriberQos::max_held); clones of it do not.
 pub struct Sample {
     /// A copy of our own, of a message that cannot be read where it is.
     pub(crate) private: Option<Arc<Private>>,
@@ -50,25 +50,25 @@ impl fmt::Debug for Sample {
 }
 
 impl Sample {
-    /// How long the CPU waits for a message to be finished where nobody says how long: a member that
-    /// lies about its work must not hold others for ever.
+    /// How long calls without a time-out wait on the CPU for the GPU work that writes a message: 10 s. Without a limit,
+    /// a publisher whose GPU work never ends would block its readers for ever.
     pub const FINISH_WAIT: Duration = Duration::from_secs(10);
 
     fn mapping(&self) -> &Arc<PoolMapping> {
         self.subscriber.mapping(self.message.pool)
     }
 
-    /// Bytes of payload.
+    /// Length of the message in bytes.
     pub fn len(&self) -> u64 {
         self.message.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.message.bytes == 0
     }
 
-    /// Where the bytes live.
+    /// The domain that holds the bytes: host memory, or a GPU.
     pub fn domain(&self) -> Domain {
         match &self.private {
             Some(copy) => copy.domain(),
@@ -76,9 +76,9 @@ impl Sample {
         }
     }
 
-    /// Address of the first byte in this process: a host pointer, or a `CUdeviceptr`. Readable,
-    /// not writable, as long as a clone of the sample lives, and once the message is finished: see
-    /// [`wait_on`](Self::wait_on) and [`synchronize`](Self::synchronize).
+    /// Address of the first byte in this process: a host pointer, or a `CUdeviceptr`. The memory is read-only, and valid
+    /// as long as a clone of the sample lives. On a GPU the bytes are complete only after
+    /// [`wait_on`](Self::wait_on) (for work on that stream) or [`synchronize`](Self::synchronize) (for the CPU).
     pub fn address(&self) -> u64 {
         if let Some(copy) = &self.private {
             return copy.address();
@@ -86,8 +86,10 @@ impl Sample {
         self.mapping().base() + self.message.offset
     }
 
-    /// The bytes, of a sample in host memory. Waits on the CPU for work that still writes them, for 10 s at
-    /// most; [`synchronize`](Self::synchronize) waits for longer.
+    /// The bytes of a sample in host memory. If GPU work is still writing them, waits for it on the CPU for up to
+    /// [`FINISH_WAIT`](Self::FINISH_WAIT) (10 s); [`synchronize`](Self::synchronize) can wait longer.
+    ///
+    /// Errors: [`RecvError::NotOnHost`], [`RecvError::Aborted`], [`RecvError::Unfinished`].
     pub fn as_slice(&self) -> Result<&[u8], RecvError> {
         self.subscriber.guard.check()?;
         self.check_host()?;
@@ -103,8 +105,9 @@ impl Sample {
         })
     }
 
-    /// Copies bytes from `at` on to the host, after the work that writes them, which is waited for as in
-    /// [`as_slice`](Self::as_slice); returns when they are there.
+    /// Copies `bytes.len()` bytes, starting at byte `at` of the message, into `bytes`. Works for messages in host and GPU
+    /// memory. Waits for GPU work that still writes the message, as [`as_slice`](Self::as_slice) does, and returns when
+    /// the copy is complete.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         let end = at.checked_add(bytes.len() as u64);
@@ -122,7 +125,8 @@ impl Sample {
         Ok(self.mapping().read(self.message.offset + at, bytes)?)
     }
 
-    /// Shape and element type, of a message that is a tensor and lies within its bytes.
+    /// Element type, shape and strides. `None` if the message is not one tensor, or if the tensor that its publisher
+    /// describes is larger than the message.
     pub fn tensor(&self) -> Option<&Tensor> {
         // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
         let tensor = unsafe { self.subscriber.holds.tensor(self.hold)? };
@@ -130,15 +134,15 @@ impl Sample {
         Some(tensor)
     }
 
-    /// The publisher's bytes that travel with the message; none if there are none. Those of a
-    /// [`header`](Self::header) are MessagePack.
+    /// The attachment: bytes that the publisher sent beside the message; `None` without one. If the attachment is a
+    /// [`header`](Self::header), these are its MessagePack bytes.
     pub fn attachment(&self) -> Option<&[u8]> {
         let attachment = self.metadata()?.attachment();
         (!attachment.is_empty()).then_some(attachment)
     }
 
-    /// The message's header, if its attachment is one. An error: the publisher marked bytes as a header that are
-    /// none.
+    /// The header; `None` if the message has no attachment, or one that is not a header. Fails if the publisher marked the
+    /// attachment as a header and it does not decode.
     pub fn header(&self) -> Result<Option<Header>, HeaderError> {
         let metadata = self.metadata().filter(|metadata| metadata.is_header());
         metadata
@@ -146,7 +150,7 @@ impl Sample {
             .transpose()
     }
 
-    /// The message's parts; there are none if it is one array, or bytes.
+    /// The named parts of the message; empty if the message is one array or plain bytes.
     pub fn parts(&self) -> Result<Parts<'_>, RecvError> {
         Parts::check(self.metadata(), self.message.bytes).map_err(|reason| RecvError::Untrusted {
             topic: self.subscriber.topic_name().to_owned(),
@@ -154,7 +158,7 @@ impl Sample {
         })
     }
 
-    /// One of the message's parts.
+    /// The part called `name`. [`RecvError::Parts`] if there is none.
     pub fn part(&self, name: &str) -> Result<Part, RecvError> {
         self.parts()?
             .named(name)
@@ -165,7 +169,7 @@ impl Sample {
             })
     }
 
-    /// The bytes of one of the parts, of a sample in host memory: as [`as_slice`](Self::as_slice).
+    /// The bytes of the part called `name` of a sample in host memory. Waits as [`as_slice`](Self::as_slice) does.
     pub fn part_slice(&self, name: &str) -> Result<&[u8], RecvError> {
         let part = self.part(name)?;
         let (start, end) = (part.offset() as usize, part.offset() + part.len());
@@ -179,40 +183,40 @@ impl Sample {
         unsafe { self.subscriber.holds.metadata(self.hold) }
     }
 
-    /// The publisher's number of the user's own.
+    /// The number that the publisher set with [`Loan::set_tag`](crate::Loan::set_tag); 0 if it set none.
     pub fn tag(&self) -> u64 {
         self.message.tag
     }
 
-    /// The message's number among its publisher's, from 0.
+    /// The message's sequence number: each publisher counts its messages from 0.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Messages of this publisher that this subscriber missed just before this one.
+    /// How many messages of the same publisher this subscriber missed between the previous sample and this one.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Slot of the publisher in the topic.
+    /// The publisher's slot in the topic, as in [`PublisherRow`](crate::PublisherRow). A later publisher may reuse it.
     pub fn publisher_slot(&self) -> u32 {
         self.publisher
     }
 
-    /// A random number that is the publisher's own.
+    /// A random number that identifies the publisher: [`Publisher::id`](crate::Publisher::id).
     pub fn publisher_id(&self) -> u64 {
         self.incarnation
     }
 
-    /// `CLOCK_MONOTONIC` of this host in nanoseconds when publish was called. The time of a message from another
-    /// host is converted by both hosts' wall clocks; if it was published before this host started, the number wraps
-    /// below 0, so `now.wrapping_sub(publish_ns)` is always its age.
+    /// When the publisher called publish: nanoseconds of this host's `CLOCK_MONOTONIC`. For a message from another host
+    /// rgaps converts the time, using both hosts' wall clocks. A message that was published before this host started has
+    /// a time below 0, which wraps, so `now.wrapping_sub(publish_ns)` is always its age.
     pub fn publish_ns(&self) -> u64 {
         self.message.publish_ns
     }
 
-    /// Whether the work that writes the bytes has finished; that of a message in host memory has.
-    /// [`RecvError::Aborted`]: it never will.
+    /// Whether the GPU work that writes the message has finished. Always true for a message that a CPU wrote.
+    /// [`RecvError::Aborted`] if it can never finish.
     pub fn is_ready(&self) -> Result<bool, RecvError> {
         self.subscriber.guard.check()?;
         match self.progress() {
@@ -222,8 +226,9 @@ impl Sample {
         }
     }
 
-    /// Bytes from the start on that are there: all, or none, but of a large message that was copied to the host
-    /// for its readers, which comes in parts of some MiB. [`RecvError::Aborted`]: not all of them ever will be.
+    /// How many bytes, from the first one on, are complete: all or none, except for a large message that its publisher
+    /// copies to the host for its readers. Such a copy arrives in chunks of some MiB. [`RecvError::Aborted`] if the rest can
+    /// never arrive.
     pub fn ready_bytes(&self) -> Result<u64, RecvError> {
         self.subscriber.guard.check()?;
         let bytes = self.message.bytes;
@@ -244,8 +249,8 @@ impl Sample {
         Ok(there)
     }
 
-    /// Waits on the CPU until so many bytes are there from the start on, and returns how many are.
-    /// [`RecvError::Unfinished`]: not in time.
+    /// Waits on the CPU until the first `bytes` bytes are complete, and returns how many are.
+    /// [`RecvError::Unfinished`] after `timeout`.
     pub fn wait_bytes(&self, bytes: u64, timeout: Duration) -> Result<u64, RecvError> {
         let (deadline, bytes) = (Deadline::after(timeout), bytes.min(self.len()));
         let mut pause = Pause::default();
@@ -259,7 +264,8 @@ impl Sample {
         }
     }
 
-    /// The bytes that [`ready_bytes`](Self::ready_bytes) said are there, of a sample in host memory.
+    /// The bytes that the last [`ready_bytes`](Self::ready_bytes) or [`wait_bytes`](Self::wait_bytes) found complete, of a
+    /// sample in host memory.
     pub fn ready_slice(&self) -> Result<&[u8], RecvError> {
         if self.whole.load(Ordering::Relaxed) {
             return self.as_slice();
@@ -274,17 +280,18 @@ impl Sample {
         Ok(unsafe { std::slice::from_raw_parts(self.address() as *const u8, there) })
     }
 
-    /// Waits on the CPU until it has. [`RecvError::Unfinished`]: not in time.
+    /// Waits on the CPU until the GPU work that writes the message has finished. [`RecvError::Unfinished`] after
+    /// `timeout`, [`RecvError::Aborted`] if the work can never finish.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), RecvError> {
         self.wait(Deadline::after(timeout))
     }
 
-    /// Has the work that is queued on `stream` from now on wait for the work that writes the bytes, and
-    /// keeps the block until `stream` has passed the point where the sample is dropped, as
-    /// [`record_stream`](Self::record_stream). Nothing waits here.
+    /// Makes work that is queued on `stream` from now on wait, on the GPU, for the work that writes the message. Also calls
+    /// [`record_stream`](Self::record_stream), so the block stays until that work has read it. The call itself does not
+    /// wait, unless the driver cannot wait on a stream.
     ///
-    /// If the publisher dies before, the stream goes on, reads anything, and
-    /// [`is_ready`](Self::is_ready) says so afterwards.
+    /// If the publisher dies first, the stream continues and reads undefined bytes; afterwards
+    /// [`is_ready`](Self::is_ready) returns [`RecvError::Aborted`].
     pub fn wait_on(&self, stream: Stream) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         match self.progress() {
@@ -305,10 +312,10 @@ impl Sample {
         Ok(())
     }
 
-    /// Where work on a GPU finds how far the message is: the device address of two 64-bit numbers, and
-    /// the point. The message is whole if the first is at least the point and has the same upper 32
-    /// bits, or else if the second is and has. None: it was whole when it was taken, or is
-    /// aborted, or nothing of that is on a GPU.
+    /// For GPU kernels that check by themselves whether the message is complete: the device address of two 64-bit numbers,
+    /// and the message's point. The message is complete if one of the two numbers is at least the point and has the same
+    /// upper 32 bits. `None` if there is nothing to wait for: the message was complete when it was received, it is
+    /// aborted, or this process uses no GPU.
     pub fn gpu_point(&self) -> Option<(u64, u64)> {
         let point = self.message.point;
         let order = self.subscriber.zone().known_order()?;
@@ -316,8 +323,8 @@ impl Sample {
         on_timeline.then(|| (order.address(point.timeline), point.value))
     }
 
-    /// Whether a handle can be passed to [`record_stream`](Self::record_stream), as far as can be seen: an
-    /// error where it is no stream.
+    /// Fails if the driver says that `stream` is not a stream, and so cannot be passed to
+    /// [`record_stream`](Self::record_stream).
     pub fn check_stream(&self, stream: Stream) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         match self.mapping().on_stream(stream) {
@@ -326,10 +333,10 @@ impl Sample {
         }
     }
 
-    /// Keeps the block after the last clone is dropped until all work queued on `stream` by then has
-    /// finished. The stream lives at least as long as the sample. Without this or
-    /// [`wait_on`](Self::wait_on), work on the default stream is waited for. On host memory
-    /// streams are not used.
+    /// Delays the release of the block: after the last clone is dropped, the block stays until all work that is queued on
+    /// `stream` by then has finished. `stream` must live as long as the sample. Without this call and
+    /// [`wait_on`](Self::wait_on), the release waits for work on the default stream. For a message in host memory this
+    /// does nothing.
     pub fn record_stream(&self, stream: Stream) {
         // A copy of our own waits for what uses it when it is freed.
         if self.private.is_none() && self.mapping().context().is_some() {
@@ -337,9 +344,9 @@ impl Sample {
         }
     }
 
-    /// Drops this clone and keeps the block, if this was the last one, until the work queued on `stream`
-    /// (and on the streams that were recorded) so far has finished. Nothing waits here. A stream that captures a graph
-    /// cannot be asked yet: it has to live until some milliseconds after the capture has ended.
+    /// Drops this clone. If it is the last one, the block stays until the work queued so far on `stream`, and on the
+    /// recorded streams, has finished. The call does not wait. If `stream` is capturing a graph, it must live until some
+    /// milliseconds after the capture has ended, since only then can rgaps queue the release.
     pub fn release_on(self, stream: Stream) {
         self.record_stream(stream);
     }
@@ -380,12 +387,10 @@ impl Sample {
         if self.domain() == Domain::Host {
             return Ok(());
         }
-        Err(RecvError::Untrusted {
+        Err(RecvError::NotOnHost {
             topic: self.subscriber.topic_name().to_owned(),
-            reason: format!(
-                "its bytes are in {}; use address() or read()",
-                self.domain()
-            ),
+            sequence: self.sequence,
+            domain: self.domain(),
         })
     }
 

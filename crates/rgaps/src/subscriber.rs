@@ -39,7 +39,7 @@ const PATH_COPIED: u32 = 1;
 const PATH_IN_PLACE: u32 = 2;
 const PATH_PRIVATE: u32 = 3;
 
-/// Makes a [`Subscriber`].
+/// Configures and creates a [`Subscriber`].
 #[derive(Clone, Debug)]
 pub struct SubscriberBuilder {
     node: Node,
@@ -64,84 +64,88 @@ impl SubscriberBuilder {
         }
     }
 
-    /// The type that is expected: a name, or a tensor's type like `float16[3,*,1920]`, in which `*` takes any length
-    /// ([`TensorType`](crate::TensorType)). Only publishers all of whose messages are of it are read. Default: any.
+    /// The type that the subscriber expects: a name, or a tensor type like `float16[3,*,1920]`
+    /// ([`TensorType`](crate::TensorType)), where `*` is any length. It matches only publishers whose messages are all of
+    /// this type. Default: it matches publishers of any type.
     pub fn type_name(mut self, name: &str) -> Self {
         self.type_name = name.to_owned();
         self
     }
 
-    /// Where this subscriber reads. Messages that live elsewhere are copied there, once for all
-    /// subscribers of that domain, or read over the GPUs' connection. Default: where the messages
-    /// live.
+    /// The domain in which this subscriber reads. The publisher copies messages of other domains there, once for all
+    /// subscribers of that domain; between GPUs with peer access, the subscriber may read them in place instead.
+    /// Default: the domain of the messages.
     pub fn domain(mut self, domain: Domain) -> Self {
         self.domain = Some(domain);
         self
     }
 
-    /// The slowest path from each publisher that will do: where there is only a slower one, joining is refused, now or to
-    /// whoever comes later, and other hosts are not served. Default: any.
+    /// The slowest acceptable path from each publisher. Where only a slower path exists, the second of the two to join is
+    /// refused with [`RefusalCode::PathTooSlow`], and messages of another host do not come. Default: any path.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
         self
     }
 
-    /// Reads every publisher of the type, whatever it offers: what the quality of service asks for is had of those that
-    /// offer it, and of a publisher that keeps no history for late joiners only what comes next. For tools that look
-    /// on; publishers are not told of it.
+    /// Makes this an observer, for tools such as `rgaps topic echo`. It matches every publisher of the type and gets the
+    /// quality of service that it requests only from publishers that offer it; for example, no history from a volatile
+    /// publisher. Publishers do not count it and do not learn of mismatches with it.
     pub fn observer(mut self) -> Self {
         self.observer = true;
         self
     }
 
-    /// All of the quality of service.
+    /// Sets the whole quality of service at once.
     pub fn qos(mut self, qos: SubscriberQos) -> Self {
         self.qos = qos;
         self
     }
 
-    /// Holds publishers back rather than miss a message.
+    /// Misses no message: publishers wait for this subscriber when their history is full. Default: best effort.
     pub fn reliable(mut self) -> Self {
         self.qos.reliable = true;
         self
     }
 
-    /// What it gets of what was published before it joined.
+    /// Which messages that were published before it joined it gets. Default: none.
     pub fn late(mut self, late: Late) -> Self {
         self.qos.late = late;
         self
     }
 
-    /// Reads of the messages that wait, over all publishers, the newest `messages` only; skips the others and counts them as
-    /// missed. Default: all that publishers keep.
+    /// Limits the subscriber's queue to the newest `messages` messages (1 to 32768) over all publishers. It skips older ones
+    /// and counts them as missed. Default: its queue is all that publishers keep.
     pub fn depth(mut self, messages: u32) -> Self {
         self.qos.depth = Some(messages);
         self
     }
 
-    /// Reads the newest message, as a [`depth`](Self::depth) of 1.
+    /// Always reads the newest message: a [`depth`](Self::depth) of 1.
     pub fn keep_latest(self) -> Self {
         self.depth(1)
     }
 
-    /// Samples that it may hold at once.
+    /// How many samples it may hold at once, 1 to 4096. Default: 64.
     pub fn max_held(mut self, samples: u32) -> Self {
         self.qos.max_held = samples;
         self
     }
 
-    /// How long it spins before it sleeps, waiting for a message.
+    /// How long a receive spins before it sleeps. Default: 20 us.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.qos.spin = spin;
         self
     }
 
-    /// Joins the topic.
+    /// Creates the subscriber: it joins the topic, and creates the topic if it does not exist.
+    ///
+    /// Errors: [`OpenError::Argument`] for a value outside its limits, and [`ClientError::Refused`] with the daemon's
+    /// [`RefusalCode`], for example when access rules do not let this user subscribe.
     pub fn create(self) -> Result<Subscriber, OpenError> {
         let qos = self.qos;
         if qos.max_held == 0 || qos.max_held > MAX_HELD {
             return Err(OpenError::Argument(format!(
-                "max_held {} is not between 1 and {MAX_HELD}",
+                "max_held of {} samples is outside the limits of 1 to {MAX_HELD}",
                 qos.max_held
             )));
         }
@@ -150,7 +154,7 @@ impl SubscriberBuilder {
             .is_some_and(|depth| !(1..=MAX_DEPTH).contains(&depth))
         {
             return Err(OpenError::Argument(format!(
-                "a depth of {} messages is not between 1 and {MAX_DEPTH}; without a depth, all that publishers keep waits",
+                "a depth of {} messages is outside the limits of 1 to {MAX_DEPTH}; leave depth out to queue all that publishers keep",
                 qos.depth.unwrap_or_default()
             )));
         }
@@ -191,8 +195,10 @@ impl SubscriberBuilder {
     }
 }
 
-/// A subscriber of one topic. May be used from several threads, each message then goes to one of
-/// them. Clones are the same subscriber.
+/// A subscriber of one topic.
+///
+/// Several threads may use it; each message goes to one of them. Clones are the same subscriber. It leaves the topic
+/// when the last clone and the last sample are dropped.
 #[derive(Clone)]
 pub struct Subscriber {
     pub(crate) core: Arc<SubscriberCore>,
@@ -212,22 +218,26 @@ impl Subscriber {
         &self.core.topic_name
     }
 
-    /// The type that it expects; empty: any.
+    /// The type that it expects; empty if it takes any.
     pub fn type_name(&self) -> &str {
         &self.core.type_name
     }
 
-    /// The next message, if there is one. Publishers take turns; each one's order is kept.
+    /// The next message, or `None` if none is waiting. Does not block. Publishers take turns, and the messages of each
+    /// publisher keep their order.
+    ///
+    /// Errors: [`RecvError::TooManyHeld`], and [`RecvError::Untrusted`] for a message that was skipped; the next call
+    /// continues with the message after it.
     pub fn try_recv(&self) -> Result<Option<Sample>, RecvError> {
         SubscriberCore::try_recv(&self.core)
     }
 
-    /// The next message, however long it takes.
+    /// The next message; waits for it without limit.
     pub fn recv(&self) -> Result<Sample, RecvError> {
         self.recv_until(Deadline::NEVER)
     }
 
-    /// The next message, or [`RecvError::TimedOut`].
+    /// The next message; waits for it at most `timeout`, then returns [`RecvError::TimedOut`].
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Sample, RecvError> {
         self.recv_until(Deadline::after(timeout))
     }
@@ -258,7 +268,7 @@ impl Subscriber {
         self.look(self.core.qos.spin.as_nanos() as u64)
     }
 
-    /// Looks for a message for so long, once at least.
+    /// Looks for a message for `spin_ns` nanoseconds, at least once.
     fn look(&self, spin_ns: u64) -> Result<Option<Sample>, RecvError> {
         let mut begun_ns = None;
         loop {
@@ -276,7 +286,7 @@ impl Subscriber {
         }
     }
 
-    /// Waits until a message is there, without taking it. False: not in time.
+    /// Waits until a message is waiting, without taking it. False after `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<bool, RecvError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -291,7 +301,8 @@ impl Subscriber {
         }
     }
 
-    /// Calls `handler` with each message, in a thread of its own, until the listener is dropped.
+    /// Calls `handler` with each message, or with the error of receiving it, in a thread of its own until the listener is
+    /// dropped.
     pub fn listen(
         &self,
         handler: impl FnMut(Result<Sample, RecvError>) + Send + 'static,
@@ -299,9 +310,9 @@ impl Subscriber {
         Listener::start(self.clone(), handler)
     }
 
-    /// A descriptor that is readable while there are messages, for `poll`, `epoll` and event
-    /// loops. Take messages with [`try_recv`](Self::try_recv) until there are none; do not read
-    /// the descriptor. The first call starts a thread.
+    /// A file descriptor that is readable while messages are waiting, for `poll`, `epoll` and event loops. When it is
+    /// readable, call [`try_recv`](Self::try_recv) until it returns `None`; do not read the descriptor. The first call
+    /// starts a thread.
     pub fn readiness(&self) -> Result<BorrowedFd<'_>, RecvError> {
         self.core.guard.check()?;
         let mut failed = None;
@@ -319,13 +330,13 @@ impl Subscriber {
         }
     }
 
-    /// Publishers of the topic that do not match this subscriber, which gets none of their messages: they publish
-    /// another type, or do not offer what it demands.
+    /// How many publishers of the topic do not match this subscriber. They publish another type, or do not offer the
+    /// quality of service that it requests, and it gets none of their messages.
     pub fn mismatched(&self) -> u32 {
         self.core.slot.mismatched().load(Ordering::Acquire)
     }
 
-    /// Why they do not match: a line each, of the first few. Asks the daemon.
+    /// Why those publishers do not match: one line each, for the first few. Asks the daemon.
     pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
         let topic = self.core.conductor.topic(self.topic())?;
         let own = topic.mismatches.into_iter();
@@ -333,12 +344,12 @@ impl Subscriber {
         Ok(own.map(|row| row.reason).collect())
     }
 
-    /// Messages missed so far.
+    /// How many messages this subscriber has missed so far, over all publishers.
     pub fn missed(&self) -> u64 {
         self.core.lock().reader.missed()
     }
 
-    /// Samples held now, clones counted once.
+    /// How many samples this subscriber holds now. A sample and its clones count once.
     pub fn held(&self) -> u32 {
         self.core.holds.held()
     }

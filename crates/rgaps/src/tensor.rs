@@ -3,35 +3,37 @@
 use rgaps_layout::{DType, MAX_DIMS};
 use rgaps_topic::Tensor;
 
-/// Why a shape is refused.
+/// A shape or strides that a message cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
-    /// More dimensions than a descriptor carries.
-    #[error("{0} dimensions are more than the {MAX_DIMS} that a message can carry")]
+    /// More dimensions than a message can describe.
+    #[error("{0} dimensions are over the limit of {MAX_DIMS}; merge some dimensions")]
     TooManyDimensions(usize),
-    /// More elements than can be counted.
-    #[error("the shape has more bytes than 64 bits can count")]
+    /// The number of bytes overflows 64 bits.
+    #[error("a tensor of this shape has more than 2^64 bytes; check the shape")]
     TooLarge,
-    /// As many strides as dimensions are needed.
-    #[error("{strides} strides for {dimensions} dimensions")]
+    /// The number of strides differs from the number of dimensions.
+    #[error(
+        "{strides} strides do not match {dimensions} dimensions; give one stride per dimension"
+    )]
     Strides {
-        /// Strides given.
+        /// Number of strides.
         strides: usize,
-        /// Dimensions given.
+        /// Number of dimensions.
         dimensions: usize,
     },
-    /// The tensor reaches outside the message.
-    #[error("the tensor spans {spans} bytes but the message has {bytes}")]
+    /// The tensor extends beyond the message, or a stride is negative.
+    #[error("the tensor spans {spans} bytes, but the message has {bytes}; loan more bytes, or use a smaller shape or smaller strides")]
     OutOfMessage {
-        /// Bytes that its shape and strides span.
+        /// Bytes that shape and strides span; `u64::MAX` if a stride is negative.
         spans: u64,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         bytes: u64,
     },
 }
 
-/// A tensor in row-major order without gaps, and how many bytes it has.
+/// A tensor in row-major order without gaps, and its length in bytes.
 pub fn contiguous(dtype: DType, shape: &[u64]) -> Result<(Tensor, u64), ShapeError> {
     let mut strides = [0i64; MAX_DIMS];
     if shape.len() > MAX_DIMS {
@@ -53,7 +55,7 @@ pub fn contiguous(dtype: DType, shape: &[u64]) -> Result<(Tensor, u64), ShapeErr
     Ok((tensor, if empty { 0 } else { bytes }))
 }
 
-/// A tensor with strides of its own, in elements.
+/// A tensor with the given strides, in elements (not bytes).
 pub fn strided(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Tensor, ShapeError> {
     if shape.len() > MAX_DIMS {
         return Err(ShapeError::TooManyDimensions(shape.len()));
@@ -74,8 +76,8 @@ pub fn strided(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Tensor, S
     Ok(tensor)
 }
 
-/// Bytes from the first element to the end of the last. An error: a stride is negative, or there
-/// are more than can be counted.
+/// Bytes from the start of the first element to the end of the last. Fails if a stride is negative, or if the number
+/// overflows 64 bits.
 pub fn span_bytes(tensor: &Tensor) -> Result<u64, ShapeError> {
     let dims = usize::from(tensor.ndim).min(MAX_DIMS);
     if tensor.shape[..dims].contains(&0) {
@@ -98,8 +100,7 @@ pub fn span_bytes(tensor: &Tensor) -> Result<u64, ShapeError> {
         .ok_or(ShapeError::TooLarge)
 }
 
-/// Checks that a tensor, which a peer may have described, lies within `bytes` bytes from the
-/// message's first: no negative reach, no reach beyond the end.
+/// Checks that a tensor, which another process may have described, lies inside a message of `bytes` bytes.
 pub fn check_extent(tensor: &Tensor, bytes: u64) -> Result<(), ShapeError> {
     let spans = match span_bytes(tensor) {
         Err(ShapeError::OutOfMessage { spans, .. }) => spans,

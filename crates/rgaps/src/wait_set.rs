@@ -10,12 +10,12 @@ use rgaps_topic::Sleeper;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names a subscriber in a wait set.
+/// Identifies a subscriber in a wait set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub usize);
 
-/// Subscribers that are waited for together. Its subscribers share a doorbell per zone, so one
-/// sleep covers any number of topics.
+/// Waits for messages of several subscribers at once. The subscribers share one doorbell per zone, so one sleep covers
+/// any number of topics.
 pub struct WaitSet {
     node: Node,
     members: Vec<Option<Arc<SubscriberCore>>>,
@@ -40,7 +40,7 @@ impl WaitSet {
         }
     }
 
-    /// Adds a subscriber of the same node. It may be in one wait set at a time.
+    /// Adds a subscriber of the same node. A subscriber may be in one wait set at a time.
     pub fn attach(&mut self, subscriber: &Subscriber) -> Result<Token, ClientError> {
         let core = &subscriber.core;
         core.guard.check()?;
@@ -68,7 +68,7 @@ impl WaitSet {
         Ok(Token(index))
     }
 
-    /// Takes a subscriber out. False: there is none of that token.
+    /// Removes a subscriber. False if the wait set has no such token.
     pub fn detach(&mut self, token: Token) -> bool {
         let member = self.members.get_mut(token.0).and_then(Option::take);
         if let Some(core) = &member {
@@ -77,8 +77,9 @@ impl WaitSet {
         member.is_some()
     }
 
-    /// Waits until some of the subscribers have a message, and says which. None: not in time. It spins as long as
-    /// any of them would ([`SubscriberQos::spin`](crate::SubscriberQos)) before it sleeps.
+    /// Waits until at least one subscriber has a message, and returns the tokens of all that have one; empty after
+    /// `timeout`. Before it sleeps it spins for the longest [`SubscriberQos::spin`](crate::SubscriberQos) of its
+    /// subscribers. Fails if the wait set is empty.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<Token>, RecvError> {
         let deadline = Deadline::after(timeout);
         let members = self.members.iter().flatten();

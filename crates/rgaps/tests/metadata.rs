@@ -46,7 +46,7 @@ fn an_attachment_is_the_message_s_own_and_outlives_the_ring() {
     let error = loan.set_attachment(&[0; 4097]).unwrap_err();
     assert!(matches!(error, LoanError::Attachment { bytes: 4097 }));
     assert!(
-        error.to_string().contains("longer than the 4096"),
+        error.to_string().contains("over the limit of 4096 bytes"),
         "{error}"
     );
     loan.publish().unwrap();
@@ -118,7 +118,7 @@ fn headers_and_parts_arrive_also_late_and_from_a_publisher_that_is_gone() {
         assert!(matches!(error, RecvError::Parts { .. }));
         assert!(error
             .to_string()
-            .ends_with("no part 'pose'; there are: 'rgb', 'depth'"));
+            .ends_with("no part 'pose'; its parts are: 'rgb', 'depth'"));
     }
 }
 
@@ -138,7 +138,9 @@ fn parts_beyond_the_limits_are_refused_and_leave_nothing_behind() {
         .collect();
     let error = publisher.loan_parts(&specs).unwrap_err();
     assert!(matches!(error, LoanError::Parts(_)));
-    assert!(error.to_string().contains("33 parts are more than the 32"));
+    assert!(error
+        .to_string()
+        .contains("33 parts are over the limit of 32 parts"));
     let subscriber = node.subscriber("parts").create().unwrap();
     let mut loan = publisher.loan_parts(&specs[1..]).unwrap();
     loan.part_mut("p32").unwrap()[0] = 32;

@@ -179,9 +179,9 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     let begun = Instant::now();
     let unpublished = publisher.loan(1).unwrap().publish().unwrap_err();
     assert!(begun.elapsed() >= Duration::from_millis(100));
-    // It names who holds it back.
+    // The error names the slow subscriber.
     let who = format!(
-        "topic 'reliable' is back-pressured: reliable subscriber 'test' (process {}) did not read on \
+        "topic 'reliable' is back-pressured: reliable subscriber 'test' (process {}) did not make room \
          within 100ms. Nothing was published.",
         std::process::id()
     );

@@ -10,14 +10,15 @@ the same bytes::
     for sample in rgaps.subscriber("camera"):
         image = torch.from_dlpack(sample)       # no copy; numpy.asarray(sample) on the host
 
-Bytes stay as they are for as long as a sample, or any array or tensor over it, lives. The tensor
-that the with statement gives is empty afterwards. Other arrays over a loan must be gone when it is
-published: while one is alive, a copy is published instead, with a `CopyWarning`, so that what
-others read cannot be changed.
+The bytes of a message do not change as long as a sample, or any array or tensor over it, lives. The tensor that the with
+statement gives is empty afterwards. Delete other arrays over a loan before it is published: while one is alive, rgaps
+publishes a copy, with a `CopyWarning`, so that nobody can change what others read.
 
-Handles may be used from any thread. In a forked child they raise `Forked`: make new ones there.
-Arrays over a sample of the parent cannot be read in a forked child; copy them before the fork.
-Handles and samples cannot be pickled: send a copy of the bytes, or subscribe in the other process.
+Any thread may use a handle. In a forked child, handles of the parent raise `Forked`: create new ones there. A forked child
+cannot read arrays over its parent's samples: copy them before the fork. Handles and samples cannot be pickled: send a copy
+of the bytes, or subscribe in the other process.
+
+All times are in seconds unless a name ends in ``_ns``; all sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ from ._rgaps import (
 
 
 class KeepAll(NamedTuple):
-    """A history that keeps all messages, up to a number and a sum of bytes."""
+    """A history that keeps all messages, up to ``messages`` messages (1 to 32768) and ``bytes`` bytes of payload. At a limit
+    the oldest message goes, once every reliable subscriber has read it."""
 
     messages: int
     bytes: int

@@ -14,7 +14,7 @@ _node: Node | None = None
 
 
 def default_node() -> Node:
-    """This process's default node, made when it is first needed."""
+    """This process's default node, created when it is first needed, with the default configuration."""
     global _node
     with _lock:
         if _node is None:
@@ -38,7 +38,7 @@ def publisher(
     require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
     slow_reader: Literal["fail", "drop"] = "fail",
 ) -> Publisher:
-    """A publisher of ``topic`` on the default node. See `Node.publisher`."""
+    """Creates a publisher of ``topic`` on the default node. `Node.publisher` explains the arguments."""
     return default_node().publisher(
         topic,
         type=type,
@@ -71,7 +71,7 @@ def subscriber(
     spin: float = 20e-6,
     require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Subscriber:
-    """A subscriber of ``topic`` on the default node. See `Node.subscriber`."""
+    """Creates a subscriber of ``topic`` on the default node. `Node.subscriber` explains the arguments."""
     return default_node().subscriber(
         topic,
         type=type,

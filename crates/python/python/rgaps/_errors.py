@@ -1,5 +1,5 @@
-"""What goes wrong. Every error is an ``rgaps.Error``; where Python has a class of its own for such
-a failure, ours is one of those too, so ``except TimeoutError`` works."""
+"""Errors and warnings. Every error is an ``rgaps.Error``. Where Python has a standard class for the failure, the error
+is one of those, too, so ``except TimeoutError`` works."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import sys
 
 
 class Error(Exception):
-    """The base of all errors of rgaps. The message says what to do next."""
+    """The base class of all errors of rgaps. The message says what happened, why, and what to do."""
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument is out of its limits."""
+    """An argument is outside its limits."""
 
 
 class ConfigError(Error, ValueError):
-    """The configuration cannot be used."""
+    """The configuration is invalid. The message names the file and line, the variable or the argument, and the key."""
 
 
 class Closed(Error, ValueError):
-    """The node, publisher, subscriber, loan or sample was closed, published or released."""
+    """The handle cannot be used any more: a closed node, publisher or subscriber, a published or discarded loan, or a
+    released sample."""
 
 
 class Forked(Error, RuntimeError):
-    """The handle was made before ``fork()``. Make new ones in the child process."""
+    """The handle belongs to the parent process of a ``fork()``. Create new ones in the child process."""
 
 
 class TimedOut(Error, TimeoutError):
-    """Nothing came in time."""
+    """No message arrived before the time-out, or the GPU work that writes a message did not finish before it."""
 
 
 class BackPressured(Error, TimeoutError):
-    """Reliable subscribers did not read on within the publisher's deadline; the message names them. Nothing was
-    published: `put` has discarded the message, a loan is still open, to be published again or discarded."""
+    """Reliable subscribers made no room within the publisher's deadline; the message names them. Nothing was published:
+    `put` has discarded the message; a loan is still open, and can be published again or discarded."""
 
 
 class WouldWait(Exception):
@@ -41,44 +42,44 @@ class WouldWait(Exception):
 
 
 class TooManyHeld(Error):
-    """The subscriber holds as many samples as it may."""
+    """The subscriber holds ``max_held`` samples. Release some, or copy what you keep."""
 
 
 class PoolFull(Error, MemoryError):
-    """The pool is at its cap, and nothing came back in time."""
+    """The pool is at its cap, and no memory was returned within ``loan_timeout``."""
 
 
 class TooLarge(Error, ValueError):
-    """A message of this size can never fit."""
+    """The message is larger than the pool, or than the limit of the history, and can never fit."""
 
 
 class NoBlocks(Error):
-    """All blocks of the publisher are in use by loans, history and held samples."""
+    """Loans, history and held samples use every block of the publisher."""
 
 
 class TooManyLoans(Error):
-    """Too many loans are open."""
+    """The publisher has ``max_loans`` open loans."""
 
 
 class LoanLost(Error):
-    """Another member of the realm broke the protocol and took the loan away."""
+    """Another process of the realm violated the protocol and took the loan away."""
 
 
 class Untrusted(Error):
-    """A publisher announced what cannot be. The message is skipped."""
+    """A publisher described a message that cannot be valid. The message is skipped."""
 
 
 class Aborted(Error):
-    """The message was never finished: its publisher died, or lost its GPU context, with the work
-    still queued that was to write it. Take the next one."""
+    """The message is aborted: its publisher died, or lost its GPU context, before the GPU work that writes the message
+    finished. Receive the next one."""
 
 
 class NotPermitted(Error, PermissionError):
-    """The access rules, or the socket's permissions, say no."""
+    """The access rules, or the permissions of the daemon's socket, do not allow this."""
 
 
 class TypeMismatch(Error):
-    """A message is not of the type that its publisher has declared."""
+    """A message is not of the type that its publisher declares."""
 
 
 class DomainMismatch(Error):
@@ -86,49 +87,49 @@ class DomainMismatch(Error):
 
 
 class PathTooSlow(Error):
-    """The path between the members is slower than one of them requires. The message says which path
-    it is, and why it is no better."""
+    """The path between a publisher and a subscriber is slower than one of them requires. The message says which path
+    exists, and why there is no faster one."""
 
 
 class LimitReached(Error):
-    """A named limit of the daemon is reached."""
+    """A limit of the daemon is reached. The message names it."""
 
 
 class DomainUnavailable(Error):
-    """The domain has no pool here: no such device, no driver, out of device memory."""
+    """The domain cannot be used here: there is no such GPU, no driver, or no free GPU memory."""
 
 
 class VersionMismatch(Error):
-    """Protocol, layout or realm differ between this process and the daemon."""
+    """This process and the daemon have different versions of the protocol or layout, or different realms."""
 
 
 class NotFound(Error, LookupError):
-    """No topic of that name."""
+    """There is no topic of this name."""
 
 
 class ZoneLost(Error):
-    """The topic's memory was lost with the daemon that served it. Join again for new memory."""
+    """A new daemon could not take over the topic's memory from its predecessor. Create the publisher or subscriber
+    again to get new memory."""
 
 
 class DaemonUnavailable(Error, ConnectionError):
-    """There is no daemon, it cannot be started, it went away, or it does not answer."""
+    """There is no daemon, none can be started, it died, or it does not answer."""
 
 
 class SystemFailure(Error, OSError):
-    """A system call or a call of the GPU's driver failed."""
+    """A system call, or a call of the GPU driver, failed. The message has its name and error code."""
 
 
 class MismatchWarning(RuntimeWarning):
-    """A publisher and a subscriber of a topic do not match: no message goes from one to the other. The
-    message says what does not fit."""
+    """A publisher and a subscriber of a topic do not match, so no message passes between them. The message says why."""
 
 
 class ForkWarning(RuntimeWarning):
     """The process forked while arrays over samples in host memory were alive.
 
-    A child does not have that memory: one that reads such an array ends with SIGSEGV. Copy what a child
-    needs before the fork (``array.copy()``), or have the child subscribe itself. Where no child reads such
-    an array, ``warnings.simplefilter("ignore", rgaps.ForkWarning)`` turns this off.
+    A child process does not have that memory: if it reads such an array, SIGSEGV ends it. Copy what the child needs before
+    the fork (``array.copy()``), or subscribe in the child. If no child reads such an array,
+    ``warnings.simplefilter("ignore", rgaps.ForkWarning)`` turns this warning off.
     """
 
 
@@ -137,16 +138,15 @@ class RealmWarning(RuntimeWarning):
 
 
 class CopyWarning(RuntimeWarning):
-    """A loan was published by a copy, since an array over it was still alive.
+    """A loan was published as a copy, since an array over it was still alive.
 
-    Whoever keeps such an array could change the message while others read it. To publish without
-    the copy, let go of the array first; to make it an error, use
-    ``warnings.simplefilter("error", rgaps.CopyWarning)``.
+    The owner of such an array could change the message while others read it. To publish without the copy, delete the
+    array first. To make this an error, use ``warnings.simplefilter("error", rgaps.CopyWarning)``.
     """
 
 
 class WriteWarning(RuntimeWarning):
-    """Somebody wrote to a message that was received, which ``RGAPS_DEBUG=writes`` found."""
+    """The program wrote to a received message. Only ``RGAPS_DEBUG=writes`` finds this."""
 
 
 def place() -> str:

@@ -82,7 +82,7 @@ def dtype_name(dtype: object) -> str:
 
     found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
     if not found.isnative:
-        raise ValueError(f"{dtype!r} is of the other byte order")
+        raise ValueError(f"{dtype!r} has the other byte order; convert it to the native one")
     return found.name
 
 

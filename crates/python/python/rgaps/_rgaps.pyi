@@ -15,8 +15,6 @@ __version__: Final[str]
 
 @final
 class Node:
-    """A process's connection to the daemon of its host, which it starts if there is none."""
-
     def __new__(
         cls,
         name: str | None = None,
@@ -75,8 +73,6 @@ class Node:
 
 @final
 class Publisher:
-    """A publisher of one topic. Make one with `Node.publisher` or `rgaps.publisher`."""
-
     @property
     def topic(self) -> str: ...
     @property

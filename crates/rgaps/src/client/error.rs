@@ -1,45 +1,45 @@
-//! What goes wrong between a node and its daemon.
+//! Errors between a node and its daemon.
 
 use rgaps_pool::PoolError;
 use rgaps_session::{LaunchError, Refusal};
 
-/// What goes wrong between a node and its daemon.
+/// A node's request to its daemon failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No daemon was found or started.
+    /// There is no daemon, and none could be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The daemon said no, and why.
+    /// The daemon refused the request; the [`Refusal`] says why.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The daemon went away and none has come in its place in time. What was joined goes on.
+    /// The daemon died, and no other took its place in time. Publishers and subscribers that exist continue.
     #[error("the daemon went away and did not come back in time ({reason}); try again later")]
     Gone {
-        /// How it was noticed, and how the last attempt to find another ended.
+        /// How the session ended, and how the last attempt to find another daemon failed.
         reason: String,
     },
-    /// The daemon was stopped on purpose. What was joined goes on; nothing new can be had.
+    /// A user stopped the daemon. Publishers and subscribers that exist continue; new ones cannot be created.
     #[error("the daemon was stopped; start it with 'rgaps up', then try again")]
     Stopped,
-    /// The daemon does not answer.
+    /// The daemon does not answer a request.
     #[error("the daemon did not answer within {seconds} s; see 'rgaps status' and its log")]
     NoAnswer {
-        /// How long it was waited for.
+        /// How long this process waited, in seconds.
         seconds: u64,
     },
-    /// The memory that this member is in was lost with the daemon that served it: messages go on
-    /// among those who have it, nobody else can join.
+    /// A new daemon could not take over the shared memory of the previous one. Publishers and subscribers that use this
+    /// memory continue among themselves; nobody else can join them.
     #[error("the topic's memory was lost with its daemon ({reason}); join again for new memory")]
     ZoneLost {
-        /// How.
+        /// Why the memory could not be taken over.
         reason: String,
     },
-    /// Memory cannot be mapped.
+    /// Memory could not be mapped.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The daemon answered what it must not.
-    #[error("the daemon breaks the protocol: {0}; is it of another version?")]
+    /// The daemon sent an answer that is not valid, most likely since it has another version.
+    #[error("the daemon violates the protocol: {0}; if it has another version, restart it with 'rgaps down' and 'rgaps up'")]
     Protocol(String),
     /// A system call failed.
     #[error("{call} failed: {source}")]
@@ -49,15 +49,15 @@ pub enum ClientError {
         /// Why.
         source: std::io::Error,
     },
-    /// The node belongs to the process that this one was forked from.
+    /// The node was created before `fork`, by the parent process.
     #[error("this node was made before fork(); make a new one in the child process")]
     Forked,
-    /// The node's own thread has ended.
+    /// The node's background thread has ended.
     #[error("the node is closed")]
     Closed,
 }
 
-/// A daemon that answers what it must not.
+/// A protocol violation by the daemon.
 pub(crate) fn broken(what: &str) -> ClientError {
     ClientError::Protocol(what.to_owned())
 }

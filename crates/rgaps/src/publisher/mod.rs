@@ -43,7 +43,7 @@ use std::time::Duration;
 /// Buffers for metadata that a publisher keeps: as many loans are open at once in common use.
 const SPARE_METADATA_MAX: usize = 16;
 
-/// Makes a [`Publisher`].
+/// Configures and creates a [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct PublisherBuilder {
     node: Node,
@@ -68,89 +68,95 @@ impl PublisherBuilder {
         }
     }
 
-    /// The type of the messages, which only subscribers that take all of it read: a name, or a tensor's type like
-    /// `float16[3,*,1920]` ([`TensorType`]), which each message is checked against. Default: any messages, which
-    /// only subscribers without a type read.
+    /// The type of the messages: any name, or a tensor type like `float16[3,*,1920]` ([`TensorType`]), where `*` is any
+    /// length. Publishing checks each message against a tensor type. A subscriber that expects a type matches only
+    /// publishers whose messages are all of that type. Default: none, and only subscribers without a type match.
     pub fn type_name(mut self, name: &str) -> Self {
         self.type_name = name.to_owned();
         self
     }
 
-    /// Where the messages live. Default: where the topic's do, or on the host.
+    /// The domain of the messages. All publishers of a topic use the domain of its first publisher; another one is
+    /// refused. Default: the topic's domain, or host memory if the topic has none yet.
     pub fn domain(mut self, domain: Domain) -> Self {
         self.domain = Some(domain);
         self
     }
 
-    /// The slowest path to each subscriber that will do: where there is only a slower one, joining is refused, now or to
-    /// whoever comes later, and other hosts are not served. Default: any.
+    /// The slowest acceptable path to each subscriber. Where only a slower path exists, the second of the two to join is
+    /// refused with [`RefusalCode::PathTooSlow`](crate::RefusalCode::PathTooSlow), and another host gets no messages.
+    /// Default: any path.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
         self
     }
 
-    /// Of a publisher that stands for one elsewhere: how its messages come to this host. For the process with the links.
+    /// The path over which the messages of a remote publisher reach this host. For `rgaps-links`.
     #[doc(hidden)]
     pub fn came_over(mut self, over: CameOver) -> Self {
         self.came_over = Some(over);
         self
     }
 
-    /// All of the quality of service.
+    /// Sets the whole quality of service at once.
     pub fn qos(mut self, qos: PublisherQos) -> Self {
         self.qos = qos;
         self
     }
 
-    /// Keeps the last `n` messages for subscribers that lag.
+    /// Keeps the last `n` messages (1 to 32768) for subscribers that lag. Default: 16.
     pub fn keep_last(mut self, n: u32) -> Self {
         self.qos.history = History::KeepLast(n);
         self
     }
 
-    /// Keeps all messages, up to a number and a sum of bytes.
+    /// Keeps all messages, up to `messages` messages (1 to 32768) and `bytes` bytes of payload. At a limit the oldest
+    /// message goes, once every reliable subscriber has read it.
     pub fn keep_all(mut self, messages: u32, bytes: u64) -> Self {
         self.qos.history = History::KeepAll { messages, bytes };
         self
     }
 
-    /// Keeps the history for late joiners, also after the publisher left.
+    /// Keeps the history for late joiners, even after the publisher has closed or died. Default: volatile.
     pub fn transient_local(mut self) -> Self {
         self.qos.transient_local = true;
         self
     }
 
-    /// Is never held back; subscribers that ask for reliability do not match it.
+    /// Never waits for subscribers. Reliable subscribers do not match this publisher. Default: reliable.
     pub fn best_effort(mut self) -> Self {
         self.qos.reliable = false;
         self
     }
 
-    /// How long a publish waits for reliable subscribers at most.
+    /// How long a publish waits for slow reliable subscribers. Default: 1 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.qos.deadline = deadline;
         self
     }
 
-    /// What becomes of a publish when that deadline is over. Default: it fails.
+    /// What a publish does after the deadline. Default: it fails.
     pub fn slow_reader(mut self, policy: SlowReaderPolicy) -> Self {
         self.qos.slow_reader = policy;
         self
     }
 
-    /// How long a loan waits for memory at most.
+    /// How long a loan waits for free memory when the pool is at its cap. Default: 0, it fails at once.
     pub fn loan_timeout(mut self, timeout: Duration) -> Self {
         self.qos.loan_timeout = timeout;
         self
     }
 
-    /// Joins the topic.
+    /// Creates the publisher: it joins the topic, and creates the topic if it does not exist.
+    ///
+    /// Errors: [`OpenError::Argument`] for a value outside its limits, and [`ClientError::Refused`] with the daemon's
+    /// [`RefusalCode`](crate::RefusalCode), for example when access rules do not let this user publish.
     pub fn create(self) -> Result<Publisher, OpenError> {
         let qos = self.qos;
         let depth = qos.history.depth();
         if depth == 0 || depth > MAX_DEPTH {
             return Err(OpenError::Argument(format!(
-                "a history of {depth} messages is not between 1 and {MAX_DEPTH}"
+                "a history of {depth} messages is outside the limits of 1 to {MAX_DEPTH} messages"
             )));
         }
         let offer = Offer {
@@ -189,8 +195,10 @@ impl PublisherBuilder {
     }
 }
 
-/// A publisher of one topic. May be used from several threads, which then take turns; order is
-/// that of the calls. Clones are the same publisher.
+/// A publisher of one topic.
+///
+/// Several threads may use it; they take turns, and messages have the order of the calls. Clones are the same publisher.
+/// It leaves the topic when the last clone and the last loan are dropped.
 #[derive(Clone)]
 pub struct Publisher {
     core: Arc<PublisherCore>,
@@ -211,33 +219,37 @@ impl Publisher {
         &self.core.topic_name
     }
 
-    /// The type of its messages; empty: any.
+    /// The declared type of its messages; empty if it declares none.
     pub fn type_name(&self) -> &str {
         &self.core.type_name
     }
 
-    /// Where the messages live.
+    /// The domain that holds the messages: host memory, or a GPU.
     pub fn domain(&self) -> Domain {
         self.core.mapping().domain()
     }
 
-    /// A block of `bytes` bytes, aligned to 256.
+    /// Loans a block of `bytes` bytes, aligned to 256 bytes. Its contents are undefined until they are written.
+    ///
+    /// Errors: [`LoanError::PoolFull`] if the pool has no memory for `loan_timeout`, [`LoanError::TooLarge`] for a message
+    /// that never fits, [`LoanError::TooManyLoans`], [`LoanError::NoBlocks`].
     pub fn loan(&self, bytes: u64) -> Result<Loan, LoanError> {
         self.loan_aligned(bytes, rgaps_layout::BLOCK_ALIGN)
     }
 
-    /// The same without asking the daemon for memory, which takes it as long as the kernel needs to provide that. None: of
-    /// what is leased to this publisher nothing is free that large, and [`Publisher::loan`] would ask.
+    /// Like [`loan`](Self::loan), but uses only memory that this publisher leases already, and so never waits for the daemon
+    /// or the kernel. `None` if that memory has no free block of this size.
     pub fn try_loan(&self, bytes: u64) -> Result<Option<Loan>, LoanError> {
         PublisherCore::try_loan(&self.core, bytes)
     }
 
-    /// A block of `bytes` bytes at a multiple of `align`, a power of two.
+    /// Loans a block of `bytes` bytes whose offset in the pool is a multiple of `align` bytes, a power of two of up to
+    /// 2 MiB.
     pub fn loan_aligned(&self, bytes: u64, align: u64) -> Result<Loan, LoanError> {
         PublisherCore::loan(&self.core, bytes, align)
     }
 
-    /// A block for a tensor in row-major order.
+    /// Loans a block for a tensor of this element type and shape, in row-major order.
     pub fn loan_tensor(&self, dtype: DType, shape: &[u64]) -> Result<Loan, LoanError> {
         let (tensor, bytes) =
             contiguous(dtype, shape).map_err(|error| LoanError::Argument(error.to_string()))?;
@@ -246,14 +258,15 @@ impl Publisher {
         Ok(loan)
     }
 
-    /// A block for several named arrays, each at a multiple of 256 bytes: fill them by
-    /// [`Loan::part_mut`].
+    /// Loans one block for several named arrays, each at a multiple of 256 bytes. Fill each of them through
+    /// [`Loan::part_mut`]. At most [`MAX_MESSAGE_PARTS`](crate::MAX_MESSAGE_PARTS) parts.
     pub fn loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Loan, LoanError> {
         let loan = self.loan_parts_by(parts, |bytes| self.loan(bytes).map(Some))?;
         Ok(loan.expect("a loan or an error"))
     }
 
-    /// The same without asking the daemon for memory, as [`try_loan`](Self::try_loan).
+    /// Like [`loan_parts`](Self::loan_parts), but uses only memory that this publisher leases already, as
+    /// [`try_loan`](Self::try_loan) does.
     pub fn try_loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Option<Loan>, LoanError> {
         self.loan_parts_by(parts, |bytes| self.try_loan(bytes))
     }
@@ -279,33 +292,34 @@ impl Publisher {
         }
     }
 
-    /// Publishes a copy of `bytes`. Returns the message's number.
+    /// Publishes a copy of `bytes`. Returns the message's sequence number, which counts from 0. To publish without a copy,
+    /// use [`loan`](Self::loan).
     pub fn put(&self, bytes: &[u8]) -> Result<u64, PutError> {
         let mut loan = self.loan(bytes.len() as u64)?;
         loan.write(0, bytes)?;
         Ok(loan.publish()?)
     }
 
-    /// Waits until no reliable subscriber holds a message of `bytes` bytes back. False: not in time. Another thread's
-    /// message may take the room; [`Loan::try_publish`] says.
+    /// Waits until no reliable subscriber back-pressures a message of `bytes` bytes. False after `timeout`. Another thread
+    /// may publish first and take the room, so [`Loan::try_publish`] can still fail.
     pub fn wait_for_room(&self, bytes: u64, timeout: Duration) -> Result<bool, ClientError> {
         self.core.wait_for_room(bytes, Deadline::after(timeout))
     }
 
-    /// The error of a publish of `bytes` bytes whose deadline is over now; none: it would succeed.
+    /// The error that a publish of `bytes` bytes would return if its deadline were over now; `None` if it would succeed.
     #[doc(hidden)]
     pub fn overdue(&self, bytes: u64) -> Option<PublishError> {
         self.core.overdue(bytes)
     }
 
-    /// Waits until the topic has `n` subscribers. False: not in time.
+    /// Waits until this publisher has `n` matching subscribers, including those on other hosts. False after `timeout`.
     pub fn wait_for_subscribers(&self, n: u32, timeout: Duration) -> Result<bool, ClientError> {
         self.core.wait_for_subscribers(n, Deadline::after(timeout))
     }
 
-    /// What is to be said where [`wait_for_subscribers`](Self::wait_for_subscribers) was not in time: how many of `n` there
-    /// are, and which hosts' subscribers messages do not reach, and why: a rule, a quota, a path that is too slow.
-    /// Without a daemon the hosts are left out.
+    /// A text for users after [`wait_for_subscribers`](Self::wait_for_subscribers) timed out: how many of the `n` subscribers
+    /// there are, which ones do not match, and which hosts' subscribers cannot be reached because of a rule, a quota or a
+    /// slow path. Without a daemon the text leaves the hosts out.
     pub fn missing_subscribers(&self, n: u32) -> String {
         let mut text = format!(
             "topic '{}' has {} of {n} subscribers",
@@ -334,7 +348,7 @@ impl Publisher {
         text
     }
 
-    /// Subscribers that match this publisher now, those on other hosts that messages reach included.
+    /// How many subscribers match this publisher now, including those on other hosts that its messages reach.
     pub fn subscribers(&self) -> u32 {
         self.core.subscribers()
     }
@@ -345,13 +359,13 @@ impl Publisher {
         self.core.slot().drops().load(Ordering::Relaxed)
     }
 
-    /// Subscribers of the topic on this host that do not match this publisher, and get none of its messages: they
-    /// expect another type, or demand what it does not offer.
+    /// How many subscribers on this host do not match this publisher. They expect another type, or request a quality of
+    /// service that it does not offer, and get none of its messages.
     pub fn mismatched(&self) -> u32 {
         self.core.slot().mismatched().load(Ordering::Acquire)
     }
 
-    /// Why they do not match: a line each, of the first few. Asks the daemon.
+    /// Why those subscribers do not match: one line each, for the first few. Asks the daemon.
     pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
         let topic = self.core.conductor.topic(self.topic())?;
         let slot = self.core.member.slot;
@@ -363,7 +377,7 @@ impl Publisher {
         Ok(own.map(|row| row.reason).collect())
     }
 
-    /// A random number that is this publisher's own, as in [`Sample::publisher_id`](crate::Sample::publisher_id).
+    /// A random number that identifies this publisher, also in [`Sample::publisher_id`](crate::Sample::publisher_id).
     pub fn id(&self) -> u64 {
         self.core.member.incarnation
     }
@@ -372,19 +386,18 @@ impl Publisher {
         self.core.member
     }
 
-    /// Bytes that are leased to this publisher: of its pool, and of those that it copies to.
+    /// Bytes of pool memory that this publisher leases, in its own domain and in those to which it copies.
     pub fn leased_bytes(&self) -> u64 {
         self.core.lock().memory.all_leased_bytes()
     }
 
-    /// Of the leased bytes, those that loans, history, copies and held samples use, as of the last loan
-    /// or [`trim`](Self::trim).
+    /// How many of the leased bytes loans, history, replicas and held samples use. The number is updated by each loan and
+    /// by [`trim`](Self::trim).
     pub fn used_bytes(&self) -> u64 {
         self.core.lock().memory.used_bytes()
     }
 
-    /// Gives memory that no message needs now back to the pools, but for `keep_bytes` of each. Returns
-    /// how many bytes that was.
+    /// Returns unused memory to the pools, except for `keep_bytes` bytes in each pool. Returns the number of bytes returned.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.core.trim(keep_bytes)
     }
