@@ -16,6 +16,9 @@ cp target/release/librgaps.so dist/lib/
 cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/
 cp -r tests/python dist/tests/
+# Some of those tests run the examples.
+mkdir dist/examples
+cp -r examples/python dist/examples/
 cp bench/run.sh bench/python_latency.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/

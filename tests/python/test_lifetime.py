@@ -254,3 +254,14 @@ def test_a_clone_holds_the_bytes_by_itself(pair):
     assert bytes(third) == b"kept" and sub.held == 1
     third.release()
     assert sub.held == 0
+
+
+def test_a_view_of_a_closed_subscriber_keeps_bytes_and_holds_nobody_back(node):
+    pub = node.publisher("closed", keep_last=2)
+    sub = node.subscriber("closed", reliable=True)
+    pub.put(np.arange(4))
+    view = np.from_dlpack(sub.recv(60))
+    sub.close()
+    for n in range(20):
+        pub.put(np.full(4, n))
+    assert view.tolist() == [0, 1, 2, 3]

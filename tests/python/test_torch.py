@@ -81,6 +81,22 @@ def test_every_type_and_shape_both_ways(pair, device, dtype):
                 assert same(torch.from_dlpack(sample), given)
 
 
+def test_parts_are_tensors_on_the_publishers_device(pair, device):
+    pub, sub = pair
+    given = {name: random((3, 5), name, device) for name in ("uint8", "float16", "int64")}
+    pub.put(given, meta={"frame_id": "torch"})
+    with pub.loan({name: (t.shape, t.dtype) for name, t in given.items()}) as m:
+        for name, t in given.items():
+            torch.from_dlpack(m[name]).copy_(t)
+    for _ in range(2):
+        sample = sub.recv(60)
+        assert sample.keys() == list(given)
+        for name, t in given.items():
+            seen = torch.from_dlpack(sample.part(name))
+            assert str(seen.device) == device and same(seen, t)
+            assert seen.data_ptr() % 64 == 0
+
+
 def test_what_cannot_be_carried(pair):
     pub, _ = pair
     with pytest.raises(rgaps.InvalidArgument, match="9 dimensions"):

@@ -468,7 +468,7 @@ impl Zone {
             demand,
             observer: matches!(wish.role, Role::Observer(_)),
             type_name: wish.type_name.to_owned(),
-            dead: false,
+            closed: false,
             doorbell,
             pool,
             path: None,

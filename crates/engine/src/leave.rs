@@ -39,6 +39,18 @@ impl Zone {
         freed
     }
 
+    /// Ends a subscriber's demand: publishers neither wait for it nor copy for it. What it holds stays until it
+    /// leaves or dies.
+    pub(crate) fn close_subscriber(&mut self, index: u32, slot: u32) {
+        let Some(topic) = self.topics.get_mut(&index) else {
+            return;
+        };
+        topic.close_subscriber(slot);
+        announce(&self.control, topic);
+        ring_publishers(&self.control.topic(topic.region), u64::MAX);
+        self.tend_topic(index);
+    }
+
     fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
         let Some(topic) = self.topics.get_mut(&index) else {
             return 0;

@@ -312,7 +312,7 @@ impl Zone {
         let own = topic
             .subscribers
             .iter()
-            .filter(|subscriber| !self.is_links_client(subscriber.client));
+            .filter(|subscriber| !subscriber.closed && !self.is_links_client(subscriber.client));
         let mut demand: Option<Demand> = None;
         let (mut subscribers, mut readers) = (0, BTreeSet::new());
         for subscriber in own {

@@ -238,7 +238,7 @@ impl Zone {
             type_name: topic.type_name().to_owned(),
             domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
             publishers: (topic.publishers.len() - orphans) as u32,
-            subscribers: topic.subscribers.len() as u32,
+            subscribers: topic.subscribers.iter().filter(|s| !s.closed).count() as u32,
             orphans: orphans as u32,
             messages: counts.messages,
             bytes: counts.bytes,
@@ -340,6 +340,7 @@ impl Zone {
     fn path(&self, topic: &Topic, subscriber: &Subscriber) -> String {
         let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
         match (&subscriber.path, reads) {
+            _ if subscriber.closed => "none: it is closed, and holds samples".to_owned(),
             (Some(path), _) => path.clone(),
             (None, None) => "zero copy".to_owned(),
             (None, Some(pool)) => format!(

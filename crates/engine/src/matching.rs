@@ -32,7 +32,7 @@ impl Topic {
 
     /// Whether a subscriber reads a publisher.
     pub(crate) fn matches(publisher: &Publisher, subscriber: &Subscriber) -> bool {
-        !subscriber.dead && Topic::mismatch(publisher, subscriber).is_none()
+        !subscriber.closed && Topic::mismatch(publisher, subscriber).is_none()
     }
 
     /// What `PublisherSlot::matched` of a publisher should be.

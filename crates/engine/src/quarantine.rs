@@ -5,14 +5,11 @@
 //! answer, that is for ever: nothing is given out on a guess.
 
 use crate::engine::{Engine, Session, SessionId};
-use crate::membership::write_matches;
 use crate::mps::{numbers, DeadClient, Mps};
 use crate::refuse::bad;
 use crate::zone::Zone;
 use rgaps_layout::Domain;
 use rgaps_session::{Answer, MpsInfo, MpsState, Refusal, Side, ZoneId};
-use rgaps_sync::atomic::Ordering;
-use rgaps_topic::ring_publishers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -362,27 +359,12 @@ impl Zone {
         pools
     }
 
-    /// A client is dead, but what it held stays: no publisher waits for it to read on, or copies for it.
+    /// A client is dead, but what it held stays: publishers neither wait for it to read on nor copy for it.
     fn hold_dead(&mut self, client: u32) {
         for (topic, side, slot) in self.members_of(client) {
-            let topic = self
-                .topics
-                .get_mut(&topic)
-                .filter(|_| side == Side::Subscriber);
-            let Some(topic) = topic else { continue };
-            let subscriber = topic.subscribers.iter_mut().find(|s| s.slot == slot);
-            if let Some(subscriber) = subscriber {
-                subscriber.dead = true;
-                subscriber.demand.reliable = false;
-                subscriber.pool = None;
+            if side == Side::Subscriber {
+                self.close_subscriber(topic, slot);
             }
-            let view = self.control.topic(topic.region);
-            write_matches(&view, topic);
-            view.elsewhere()
-                .store(topic.elsewhere_bits(), Ordering::Release);
-            view.reliable()
-                .store(topic.reliable_bits(), Ordering::Release);
-            ring_publishers(&view, u64::MAX);
         }
         if let Some(client) = self.clients.get_mut(&client) {
             client.session = Some(QUARANTINED);

@@ -108,6 +108,9 @@ impl Zone {
             topic
                 .subscribers
                 .extend(self.load_subscriber(index, slot as u32, record));
+            if view.subscriber(slot).closed().load(Ordering::Acquire) != 0 {
+                topic.close_subscriber(slot as u32);
+            }
         }
         Some(topic)
     }
@@ -219,8 +222,8 @@ impl Zone {
             incarnation: record.incarnation,
             demand,
             observer: Subscriber::is_observer(record),
-            // Of what type it is nobody knows: it reads nothing more.
-            dead: type_name.is_err(),
+            // Nobody knows its type.
+            closed: type_name.is_err(),
             type_name: type_name.unwrap_or_default(),
             doorbell,
             pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),

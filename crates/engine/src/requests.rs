@@ -102,6 +102,7 @@ impl Engine {
                 self.join(session, &wish, out)
             }
             Request::Leave(member) => self.leave(session, &member),
+            Request::Close(member) => self.close(session, &member),
             Request::Pool { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
                 Ok(Answer::Pool(zone.pool(pool)?.grant()))
@@ -336,6 +337,19 @@ impl Engine {
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
         zone.remove_member(member.topic, member.side, member.slot);
+        Ok(Answer::Done)
+    }
+
+    fn close(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
+        let (zone, client) = self.zone_of(session, member.zone)?;
+        zone.check_member(member, client)?;
+        if member.side != Side::Subscriber {
+            return Err(refuse(
+                RefusalCode::BadRequest,
+                "only subscribers are closed; publishers leave",
+            ));
+        }
+        zone.close_subscriber(member.topic, member.slot);
         Ok(Answer::Done)
     }
 

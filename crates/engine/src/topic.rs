@@ -164,8 +164,9 @@ pub(crate) struct Subscriber {
     pub(crate) observer: bool,
     /// The type that it expects; empty: any.
     pub(crate) type_name: String,
-    /// Its process has ended, but work of its may still run on a GPU: it reads nothing more.
-    pub(crate) dead: bool,
+    /// It takes no more messages, and keeps what it holds: it was closed while samples are in use, or its process
+    /// has ended and work of its may still run on a GPU.
+    pub(crate) closed: bool,
     pub(crate) doorbell: u32,
     /// Where it reads; none: where the messages are.
     pub(crate) pool: Option<u32>,
@@ -361,6 +362,17 @@ impl Topic {
     pub(crate) fn foreign_pools(&self) -> BTreeSet<u32> {
         let pools = self.subscribers.iter().filter_map(|s| s.pool);
         pools.filter(|pool| self.pool != Some(*pool)).collect()
+    }
+
+    /// Publishers neither wait for the subscriber of `slot` nor copy for it from now on. Its bits in the topic are
+    /// the caller's to write.
+    pub(crate) fn close_subscriber(&mut self, slot: u32) {
+        if let Some(subscriber) = self.subscribers.iter_mut().find(|s| s.slot == slot) {
+            subscriber.closed = true;
+            subscriber.demand.reliable = false;
+            subscriber.pool = None;
+            subscriber.path = None;
+        }
     }
 
     /// A publisher slot that nobody is in.

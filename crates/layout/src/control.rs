@@ -210,8 +210,9 @@ pub struct SubscriberSlot {
     /// Messages of all publishers that wait for it at most, the newest ones; 0: all that publishers keep.
     /// Written by the daemon.
     pub depth: u32,
-    /// Padding.
-    pub reserved5: u32,
+    /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. What it holds stays. Written by
+    /// the subscriber, once; the daemon writes 0 before each subscriber of the slot.
+    pub closed: u32,
     /// Padding.
     pub reserved0: [u64; 4],
 
@@ -452,6 +453,7 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, stands_for) == 16);
     assert!(offset_of!(SubscriberSlot, mismatched) == 20);
     assert!(offset_of!(SubscriberSlot, depth) == 24);
+    assert!(offset_of!(SubscriberSlot, closed) == 28);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(SubscriberSlot, passed_over) == 256);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);

@@ -52,7 +52,9 @@ fn run(core: &Weak<SubscriberCore>, event: &OwnedFd, watches: &Receiver<()>) {
     while watches.recv().is_ok() {
         loop {
             // Held only for a slice, so that a subscriber that is dropped goes.
-            let Some(core) = core.upgrade() else { return };
+            let Some(core) = core.upgrade().filter(|core| !core.is_closed()) else {
+                return;
+            };
             let Ok(sleeper) = core.announce_sleep() else {
                 return;
             };

@@ -181,9 +181,7 @@ impl SubscriberBuilder {
         match SubscriberCore::new(conductor.clone(), joined, self.topic, self.type_name, qos) {
             // It leaves the topic when it is dropped.
             Ok(core) => match core.check_path(self.require, home) {
-                Ok(()) => Ok(Subscriber {
-                    core: Arc::new(core),
-                }),
+                Ok(()) => Ok(Subscriber::new(Arc::new(core))),
                 Err(refusal) => Err(ClientError::from(refusal).into()),
             },
             Err(error) => {
@@ -197,11 +195,27 @@ impl SubscriberBuilder {
 
 /// A subscriber of one topic.
 ///
-/// Several threads may use it; each message goes to one of them. Clones are the same subscriber. It leaves the topic
-/// when the last clone and the last sample are dropped.
+/// Several threads may use it; each message goes to one of them. Clones are the same subscriber. Dropping the last
+/// clone closes it: publishers neither wait for it nor copy for it from then on. Its samples keep their bytes, and
+/// nothing else, until they are dropped.
 #[derive(Clone)]
 pub struct Subscriber {
     pub(crate) core: Arc<SubscriberCore>,
+    _open: Arc<Open>,
+}
+
+/// What all clones of a subscriber share, and its samples do not.
+struct Open {
+    core: Arc<SubscriberCore>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Without samples the core is dropped next, and leaves the topic.
+        if Arc::strong_count(&self.core) > 1 && !self.core.guard.is_child() {
+            self.core.close();
+        }
+    }
 }
 
 impl fmt::Debug for Subscriber {
@@ -213,6 +227,11 @@ impl fmt::Debug for Subscriber {
 }
 
 impl Subscriber {
+    fn new(core: Arc<SubscriberCore>) -> Subscriber {
+        let _open = Arc::new(Open { core: core.clone() });
+        Subscriber { core, _open }
+    }
+
     /// The topic's name.
     pub fn topic(&self) -> &str {
         &self.core.topic_name
@@ -381,6 +400,8 @@ pub(crate) struct SubscriberCore {
     /// What was said last of how messages come here.
     path: AtomicU32,
     readiness: OnceLock<Option<Readiness>>,
+    /// Samples are all that is left of it.
+    closed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -467,6 +488,7 @@ impl SubscriberCore {
             copied: AtomicU32::new(0),
             path: AtomicU32::new(PATH_UNKNOWN),
             readiness: OnceLock::new(),
+            closed: AtomicBool::new(false),
             state: Mutex::new(State {
                 reader,
                 spare: None,
@@ -817,6 +839,28 @@ impl SubscriberCore {
     fn end(&self, hold: u32) {
         let held = self.holds.end(hold);
         self.slot.held().store(held, Ordering::Relaxed);
+        if self.is_closed() {
+            // Nobody polls, which would do this.
+            self.lock().reader.note_membership();
+        }
+    }
+
+    /// Takes no more messages. Samples stay.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let mut state = self.lock();
+        if let Some((_, taken)) = state.unlocated.take() {
+            taken.held.release();
+        }
+        state.reader.close();
+        drop(state);
+        if let Err(error) = self.conductor.close(self.member) {
+            tracing::debug!(%error, "the daemon does not know that a subscriber is closed");
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 

@@ -1,13 +1,11 @@
 //! Waiting for messages of many topics at once.
 
 use crate::pending::Deadline;
-use crate::subscriber::SubscriberCore;
 use crate::{ClientError, Node, RecvError, Subscriber};
 use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_session::ZoneId;
 use rgaps_sync::{futex_wait_any, spin_hint, WAIT_ANY_MAX};
 use rgaps_topic::Sleeper;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Identifies a subscriber in a wait set.
@@ -18,7 +16,7 @@ pub struct Token(pub usize);
 /// any number of topics.
 pub struct WaitSet {
     node: Node,
-    members: Vec<Option<Arc<SubscriberCore>>>,
+    members: Vec<Option<Subscriber>>,
     /// A doorbell per zone, and a member through which its control segment is reached.
     doorbells: Vec<(ZoneId, u32)>,
 }
@@ -64,15 +62,15 @@ impl WaitSet {
             self.members.push(None);
             self.members.len() - 1
         });
-        self.members[index] = Some(core.clone());
+        self.members[index] = Some(subscriber.clone());
         Ok(Token(index))
     }
 
     /// Removes a subscriber. False if the wait set has no such token.
     pub fn detach(&mut self, token: Token) -> bool {
         let member = self.members.get_mut(token.0).and_then(Option::take);
-        if let Some(core) = &member {
-            core.set_doorbell(None);
+        if let Some(subscriber) = &member {
+            subscriber.core.set_doorbell(None);
         }
         member.is_some()
     }
@@ -83,7 +81,10 @@ impl WaitSet {
     pub fn wait(&self, timeout: Duration) -> Result<Vec<Token>, RecvError> {
         let deadline = Deadline::after(timeout);
         let members = self.members.iter().flatten();
-        let spin = members.map(|core| core.qos.spin).max().unwrap_or_default();
+        let spin = members
+            .map(|member| member.core.qos.spin)
+            .max()
+            .unwrap_or_default();
         let spun = Deadline::after(spin.min(timeout));
         while spun.left_ns().is_some() {
             let ready = self.ready();
@@ -95,7 +96,7 @@ impl WaitSet {
         loop {
             // One doorbell per zone; any member of the zone leads to it.
             let mut sleepers: Vec<(ZoneId, Sleeper<'_>)> = Vec::new();
-            for core in self.members.iter().flatten() {
+            for core in self.members.iter().flatten().map(|member| &member.core) {
                 let sleeper = core.announce_sleep()?;
                 if sleepers.iter().all(|(zone, _)| *zone != core.zone().id()) {
                     sleepers.push((core.zone().id(), sleeper));
@@ -120,7 +121,11 @@ impl WaitSet {
     fn ready(&self) -> Vec<Token> {
         let members = self.members.iter().enumerate();
         members
-            .filter(|(_, core)| core.as_ref().is_some_and(|core| core.lock().is_ready()))
+            .filter(|(_, member)| {
+                member
+                    .as_ref()
+                    .is_some_and(|member| member.core.lock().is_ready())
+            })
             .map(|(index, _)| Token(index))
             .collect()
     }
@@ -128,7 +133,7 @@ impl WaitSet {
 
 impl Drop for WaitSet {
     fn drop(&mut self) {
-        for core in self.members.iter().flatten() {
+        for core in self.members.iter().flatten().map(|member| &member.core) {
             if core.guard.is_child() {
                 return;
             }

@@ -265,6 +265,10 @@ pub enum Request {
     /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
     Leave(Member),
+    /// Look at a subscriber that has closed itself ([`SubscriberSlot::closed`](rgaps_layout::SubscriberSlot)): nobody
+    /// waits for it or copies for it any more. It leaves when it has released what it holds. Answer:
+    /// [`Answer::Done`].
+    Close(Member),
     /// A pool of a zone that the client is in; for a subscriber that joined before anyone had
     /// named the topic's domain, and meets the pool in a descriptor, and for a publisher that has
     /// subscribers reading elsewhere. Answer: [`Answer::Pool`].

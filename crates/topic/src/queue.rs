@@ -11,8 +11,12 @@ use rgaps_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// Sequence number of the first message that a subscriber may still read of a publisher that has published
-/// `head` of them. The publisher waits for reliable subscribers from there on, and keeps messages for all.
+/// `head` of them; above all of them when it is closed. The publisher waits for reliable subscribers from there
+/// on, and keeps messages for all.
 pub fn wanted_from<S: Storage>(slot: &SubscriberView<S>, publisher: usize, head: u64) -> u64 {
+    if slot.closed().load(Ordering::Acquire) != 0 {
+        return u64::MAX;
+    }
     let cursor = slot.cursor(publisher).load(Ordering::Acquire);
     // Written before the subscriber's bit, which the caller has seen (SYNC: admit).
     match slot.depth().load(Ordering::Relaxed) {

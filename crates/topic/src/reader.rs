@@ -180,6 +180,7 @@ pub struct Reader<S: Storage> {
     passed_over: [u64; MAX_PUBLISHERS],
     /// How many messages wait at most; 0: as many as publishers keep.
     depth: u64,
+    closed: bool,
     epoch_seen: u32,
     next: usize,
     received: u64,
@@ -261,6 +262,7 @@ impl<S: Storage> Reader<S> {
             backlog: 0,
             backlog_ends: [0; MAX_PUBLISHERS],
             passed_over: [0; MAX_PUBLISHERS],
+            closed: false,
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
             received: 0,
@@ -450,6 +452,26 @@ impl<S: Storage> Reader<S> {
         fence(Ordering::SeqCst);
     }
 
+    /// Takes no more messages. Publishers wait for this subscriber no longer, nor keep messages for it; what it
+    /// holds stays.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.slot.closed().store(1, Ordering::Release);
+        // Whoever waits for it looks again.
+        ring_publishers(&self.topic, u64::MAX);
+        self.leaving
+            .extend(self.sources.iter_mut().filter_map(Option::take));
+        (self.known, self.backlog) = (0, 0);
+        self.note_membership();
+    }
+
+    /// Acts on publishers that came and left, as [`poll`](Self::poll) does. For a reader that is closed, after the
+    /// release of something it held.
+    pub fn note_membership(&mut self) {
+        let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
+        self.follow_membership(epoch);
+    }
+
     #[cold]
     fn follow_membership(&mut self, epoch: u32) {
         if epoch != self.epoch_seen {
@@ -472,6 +494,9 @@ impl<S: Storage> Reader<S> {
     }
 
     fn learn_sources(&mut self) {
+        if self.closed {
+            return;
+        }
         let present = self.topic.publishers().load(Ordering::Acquire);
         for index in 0..MAX_PUBLISHERS {
             let known = self.sources[index]

@@ -277,6 +277,12 @@ impl<S: Storage> SubscriberView<S> {
     field!(
         u32,
         SubscriberSlot,
+        closed,
+        "1: it takes no more messages, and nobody waits for it."
+    );
+    field!(
+        u32,
+        SubscriberSlot,
         stands_for,
         "How many subscribers on other hosts it stands for, plus 1; 0: it is one itself."
     );

@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x842f_c898_9bc0_adc7,
+        0xc4e7_f43f_22b8_3476,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0xd2a4_0d98_0b29_3fe0,
+        0x78dd_abba_d143_659f,
     ),
 ];
 

@@ -146,6 +146,11 @@ impl Conductor {
         self.run(move |worker| worker.join(&request))
     }
 
+    /// Says that a subscriber has closed itself, and holds samples. Fine without a daemon: the next one sees it.
+    pub(crate) fn close(&self, member: Member) -> Result<(), ClientError> {
+        self.run(move |worker| worker.close_subscriber(member))
+    }
+
     /// Leaves. Fine without a daemon: the next one sees that the member is gone.
     pub(crate) fn leave(&self, member: Member) -> Result<(), ClientError> {
         self.run(move |worker| worker.leave(member))

@@ -105,6 +105,11 @@ impl Worker {
         }
     }
 
+    /// Without a daemon the next one finds the word that the subscriber wrote.
+    pub(super) fn close_subscriber(&mut self, member: Member) -> Result<(), ClientError> {
+        self.give_up(&Request::Close(member))
+    }
+
     pub(super) fn leave(&mut self, member: Member) -> Result<(), ClientError> {
         let known = self.zone(member.zone)?.members.remove(&member);
         if known.is_none() {

@@ -331,6 +331,7 @@ pub(super) fn unknown_zone(zone: ZoneId) -> ClientError {
 fn zone_of(request: &Request) -> Option<ZoneId> {
     match request {
         Request::Leave(member)
+        | Request::Close(member)
         | Request::Lease {
             publisher: member, ..
         }

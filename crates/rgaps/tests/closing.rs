@@ -1,0 +1,95 @@
+//! What a subscriber's samples keep after it was closed: their bytes, and nothing else.
+
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod support;
+
+use rgaps::{Node, Publisher, Sample, Subscriber};
+use std::time::Duration;
+use support::Daemon;
+
+const SOON: Duration = Duration::from_secs(120);
+const HISTORY: u32 = 4;
+
+fn pair(node: &Node) -> (Publisher, Subscriber) {
+    let subscriber = node.subscriber("closing").reliable().create().unwrap();
+    let publisher = node.publisher("closing").keep_last(HISTORY);
+    let publisher = publisher.deadline(SOON).create().unwrap();
+    assert!(publisher.wait_for_subscribers(1, SOON).unwrap());
+    (publisher, subscriber)
+}
+
+fn first(publisher: &Publisher, subscriber: &Subscriber) -> Sample {
+    publisher.put(b"first").unwrap();
+    subscriber.recv_timeout(SOON).unwrap()
+}
+
+/// More than the history holds, so that a reader that is waited for shows.
+fn publish_on(publisher: &Publisher) {
+    for n in 0..5 * HISTORY as u8 {
+        publisher.put(&[n; 5]).unwrap();
+    }
+}
+
+fn until_nobody_subscribes(node: &Node) {
+    while node.topic("closing").unwrap().row.subscribers != 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_closed_reliable_subscriber_whose_sample_is_in_use_holds_nobody_back() {
+    let daemon = Daemon::start();
+    let (here, there) = (daemon.node("here"), daemon.node("there"));
+    let (publisher, subscriber) = (pair(&here).0, there.subscriber("closing").reliable());
+    let subscriber = subscriber.create().unwrap();
+    let sample = first(&publisher, &subscriber);
+    drop(subscriber);
+    publish_on(&publisher);
+    assert_eq!(publisher.subscribers(), 0);
+    assert_eq!(sample.as_slice().unwrap(), b"first");
+    // Others come and go as if it were not there.
+    let next = there.subscriber("closing").reliable().create().unwrap();
+    assert!(publisher.wait_for_subscribers(1, SOON).unwrap());
+    let second = first(&publisher, &next);
+    assert_eq!(second.missed(), 0);
+    drop((sample, second, next));
+    until_nobody_subscribes(&here);
+}
+
+#[test]
+fn a_publisher_that_waits_goes_on_when_the_reader_closes() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let (publisher, subscriber) = pair(&node);
+    let sample = first(&publisher, &subscriber);
+    std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| publish_on(&publisher));
+        // It has published all that fits, and waits.
+        let held_back = || node.topic("closing").unwrap().subscribers[0].lag >= u64::from(HISTORY);
+        while !held_back() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(subscriber);
+        publishing.join().unwrap();
+    });
+    assert_eq!(sample.as_slice().unwrap(), b"first");
+}
+
+#[test]
+fn a_subscriber_that_closes_while_there_is_no_daemon_stays_closed() {
+    let mut daemon = Daemon::start();
+    let node = daemon.node("test");
+    let (publisher, subscriber) = pair(&node);
+    let sample = first(&publisher, &subscriber);
+    daemon.kill();
+    drop(subscriber);
+    publish_on(&publisher);
+    daemon.start_again();
+    let later = node.publisher("closing").keep_last(HISTORY);
+    let later = later.deadline(SOON).create().unwrap();
+    publish_on(&later);
+    publish_on(&publisher);
+    until_nobody_subscribes(&node);
+    assert_eq!(sample.as_slice().unwrap(), b"first");
+    drop(sample);
+}
