@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -63,14 +63,15 @@ links-many: links ## Many hosts and topics on this machine, and what idle links 
 test: ## Everything, on a machine without a GPU
 	@tools/test.sh
 
-demo: wheel ## A camera and three Python subscribers, without a copy; results under target/demo
+demo: build ## A camera and three Python subscribers, without a copy; results under target/demo
+	@LINKS=no tools/wheel.sh
 	@tools/demo.sh
 
-demo-hosts: wheel links ## The same on two hosts (network namespaces), with the cable pulled for 2 s
+demo-hosts: wheel ## The same on two hosts (network namespaces), with the cable pulled for 2 s
 	@tools/setup.sh hosts
 	@tools/demo-hosts.sh
 
-demo-rdma: wheel links ## The same on two virtual machines, over RDMA on Soft-RoCE
+demo-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE
 	@tools/setup.sh vm
 	@mkdir -p target/demo # the machines put a folder of their own there
 	@tests/vm/run.py tests/vm/demo.sh
@@ -103,7 +104,7 @@ test-driver:
 	@tools/setup.sh base rust
 	cargo build --release --locked --quiet -p rgaps-test-driver
 
-wheel: build ## The Python wheel, in target/wheels and in .venv
+wheel: build links ## The Python wheel with all programs, in target/wheels and in .venv
 	@tools/wheel.sh
 
 python: wheel test-driver ## pytest with that wheel
@@ -201,6 +202,9 @@ aarch64: ## Cross build of everything; the pure crates' tests under qemu-user
 
 install: ## Programs, C libraries and headers below PREFIX (/usr/local); DESTDIR is respected
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" tools/install.sh
+
+uninstall: ## Takes away what `make install` put below PREFIX
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" tools/install.sh remove
 
 dist: wheel ## Folder for a machine without compilers, such as one with a GPU: dist/, packed as target/dist.tar.xz
 	@tools/dist.sh

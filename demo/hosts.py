@@ -68,7 +68,7 @@ class Host:
         """Pulls the cable out."""
         self.ip("link", "set", self.cable, "down")
 
-    def start(self, other: Host, programs: Path, links: Path) -> None:
+    def start(self, other: Host, programs: Path) -> None:
         """The daemon, and with it the links."""
         self.ip("addr", "add", f"{self.address}/24", "dev", self.cable)
         self.ip("link", "set", "lo", "up")
@@ -82,7 +82,6 @@ class Host:
         with open(OUT / f"daemon {self.name}.log", "w") as log:
             self.daemon = subprocess.Popen(
                 [*self.enter, str(programs / "rgapsd"), "--foreground", "--config", str(path)],
-                env=os.environ | {"RGAPS_LINKS_PROGRAM": str(links)},
                 stdout=log,
                 stderr=log,
             )
@@ -217,10 +216,9 @@ def enter_namespaces() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=10 * FPS)
-    parser.add_argument("--programs", type=Path, required=True, help="folder of rgaps and rgapsd")
-    parser.add_argument("--links", type=Path, required=True, help="the program rgaps-links")
+    parser.add_argument("--programs", type=Path, required=True, help="folder of rgaps, rgapsd and rgaps-links")
     arguments = parser.parse_args()
-    programs, links = arguments.programs.resolve(), arguments.links.resolve()
+    programs = arguments.programs.resolve()
     OUT.mkdir(parents=True, exist_ok=True)
     enter_namespaces()
     folder = Path(tempfile.mkdtemp(prefix="rgaps-demo-"))
@@ -231,8 +229,8 @@ def main() -> int:
         here, there = hosts
         ends = ["netns", here.namespace, "type", "veth", "peer", "name", there.cable]
         command("ip", "link", "add", here.cable, *ends, "netns", there.namespace)
-        here.start(there, programs, links)
-        there.start(here, programs, links)
+        here.start(there, programs)
+        there.start(here, programs)
         return play(here, there, arguments.frames, programs)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}; network namespaces and 'ip' (iproute2) are needed")

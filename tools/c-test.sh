@@ -21,6 +21,9 @@ export PKG_CONFIG_PATH=$out/installed/lib/pkgconfig
 # A package is built with DESTDIR, which is in no file.
 DESTDIR=$out/package PREFIX=/usr tools/install.sh
 cmp "$out/package/usr/lib/librgaps.a" "$out/installed/lib/librgaps.a"
+DESTDIR=$out/package PREFIX=/usr tools/install.sh remove
+if find "$out/package" ! -type d | grep .; then echo "make uninstall leaves the files above"; exit 1; fi
+DESTDIR=$out/package PREFIX=/usr tools/install.sh
 if grep -r "$out" "$out/package/usr/lib/pkgconfig"; then echo "DESTDIR is in rgaps.pc"; exit 1; fi
 
 # What the shared library gives away: our functions and nothing else.

@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 programs=$(.venv/bin/python -c 'import pathlib, rgaps; print(pathlib.Path(rgaps.__file__).parent / "bin")')
-exec .venv/bin/python demo/hosts.py --programs "$programs" --links target/release/rgaps-links "$@"
+exec .venv/bin/python demo/hosts.py --programs "$programs" "$@"

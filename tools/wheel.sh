@@ -1,17 +1,30 @@
 #!/usr/bin/env bash
 # Builds the abi3 wheel into target/wheels and installs it into .venv. It shares target/ with the
-# release build.
+# release build. The wheel carries the programs, so that `pip install` is all that a user needs.
+#
+# LINKS=no leaves out rgaps-links, whose dependencies take minutes to build, unless it was built before. Such a wheel
+# goes to target/demo/wheels: it is for this machine only.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/setup.sh base rust python
-rm -f target/wheels/rgaps-*.whl
-# The wheel carries the programs, so that `pip install` is all that a user needs.
-programs=crates/python/python/rgaps/bin
-rm -f "$programs"/rgaps*
-for program in rgapsd rgaps; do
-  if [ -e "target/release/$program" ]; then strip -o "$programs/$program" "target/release/$program"; fi
+programs=(rgapsd rgaps rgaps-links)
+wheels=target/wheels
+if [ "${LINKS:-yes}" = no ]; then
+  wheels=target/demo/wheels
+  if [ -e target/release/rgaps-links ]; then
+    cargo build --release --locked --quiet -p rgaps-links
+  else
+    programs=(rgapsd rgaps)
+  fi
+fi
+rm -f "$wheels"/rgaps-*.whl
+carried=crates/python/python/rgaps/bin
+rm -rf "$carried"
+mkdir -p "$carried"
+for program in "${programs[@]}"; do
+  strip -o "$carried/$program" "target/release/$program"
 done
 .venv/bin/maturin build --release --locked --quiet \
-  --manifest-path crates/python/Cargo.toml --target-dir target --out target/wheels
+  --manifest-path crates/python/Cargo.toml --target-dir target --out "$wheels"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
-  target/wheels/rgaps-*.whl
+  "$wheels"/rgaps-*.whl

@@ -7,6 +7,7 @@ A comment `<!-- test: WORDS -->` right before a block says how the block is run;
     background     the command is started and runs until the page's end
     output         what the block before printed; `...` stands for anything
     on HOST        on that host, of those that the page's first comment names: `hosts robot 10.0.0.1 desk 10.0.0.2`
+    clone          at the top: the page's folder looks like a clone, its home is that folder, and nothing names what is built
     gpu            on CUDA's test driver, without a GPU (at the top: the whole page)
     needs MODULE   where that module of Python is installed
     skip REASON    not run, for that reason, which the run counts and prints; the last of the words
@@ -66,7 +67,7 @@ def parse(name: str, text: str | None = None) -> Page:
         line = lines[at]
         if comment := COMMENT.match(line):
             words = _words(comment["words"])
-            for word in ("hosts", "shared", "gpu"):
+            for word in ("hosts", "shared", "gpu", "clone"):
                 if word in words and not page.blocks:
                     page.words[word] = words[word]
         elif opening := FENCE.match(line):
@@ -92,7 +93,7 @@ def _words(text: str) -> dict[str, str]:
         found["skip"] = reason.strip()
     for part in filter(str.strip, text.split(";")):
         word, _, rest = part.strip().partition(" ")
-        if word not in {"shared", "file", "background", "output", "on", "hosts", "gpu", "needs"}:
+        if word not in {"shared", "file", "background", "output", "on", "hosts", "gpu", "needs", "clone"}:
             raise ValueError(f"<!-- test: {text} -->: {word!r} is no word that tests/docs/page.py knows")
         found[word] = rest.strip()
     return found

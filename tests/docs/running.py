@@ -64,6 +64,18 @@ class Host:
         if "RGAPS_TEST_RUN" in os.environ:
             self.environment["RGAPS_TEST_RUN"] = os.environ["RGAPS_TEST_RUN"]
 
+    def be_a_clone(self) -> None:
+        """Everything of the repository is there, and a home; programs are found as a user's are."""
+        for entry in ROOT.iterdir():
+            if entry.name not in {".git", ".venv"}:
+                (self.folder / entry.name).symlink_to(entry)
+        home = Path(self.environment.get("HOME", "/root"))
+        for name, folder in (("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")):
+            self.environment.setdefault(name, str(home / folder))
+        self.environment["HOME"] = str(self.folder)
+        for name in ("RGAPS_DAEMON", "RGAPS_LINKS_PROGRAM", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH"):
+            del self.environment[name]
+
 
 class Runner:
     def __init__(self, page: Page, ran, not_run) -> None:
@@ -74,7 +86,10 @@ class Runner:
         self.cable: list[str] = []
         gpu = "gpu" in page.words
         self.hosts = {"": Host(self.folder / "here", gpu)}
-        (self.folder / "here/examples").symlink_to(ROOT / "examples")
+        if "clone" in page.words:
+            self.hosts[""].be_a_clone()
+        else:
+            (self.folder / "here/examples").symlink_to(ROOT / "examples")
         self.unreachable = ""
         if "hosts" in page.words:
             self._lay_cable(page.words["hosts"].split(), gpu)
@@ -140,7 +155,11 @@ class Runner:
     def _one(self, block: Block) -> None:
         host = self.hosts[block.words.get("on", "")]
         if "file" in block.words:
-            (host.folder / block.words["file"]).write_text(block.text)
+            path = host.folder / block.words["file"]
+            if path.is_symlink():
+                raise Failed(block, f"{path.name} is a file of the repository, which a page does not write")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
             if block.words["file"] == "rgaps.toml":
                 self._toml(block, host)
         elif "output" in block.words:

@@ -382,6 +382,22 @@ fn values(unit: &str, key: &str) -> Vec<String> {
         .collect()
 }
 
+/// The daemon's children are restricted as it is: `rgaps-links` could open no connection.
+#[test]
+fn the_units_that_are_shipped_leave_links_and_metrics_the_network() {
+    let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    for name in ["rgapsd.service", "user/rgapsd.service"] {
+        let unit = std::fs::read_to_string(units.join(name)).unwrap();
+        let families = values(&unit, "RestrictAddressFamilies");
+        for wanted in ["AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"] {
+            assert!(
+                families.iter().any(|family| family == wanted),
+                "{name}: {families:?}"
+            );
+        }
+    }
+}
+
 /// What the units that are shipped say is what the daemon understands: it starts, tells systemd that it is
 /// ready, and serves where they say.
 #[test]

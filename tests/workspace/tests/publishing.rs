@@ -168,6 +168,8 @@ fn every_package_carries_licences_and_readme_and_no_tests() {
             file.contains('/') && !["src", "include", "examples"].contains(&folder)
         });
         assert_eq!(stray, None, "{name} carries a stray file");
+        let has_examples = files.iter().any(|file| file.starts_with("examples/"));
+        assert!(has_examples || name != "rgaps", "{name} lacks its examples");
     }
 }
 

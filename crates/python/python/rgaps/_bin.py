@@ -13,7 +13,7 @@ FOLDER = str(Path(__file__).resolve().parent / "bin")
 def _run(name: str) -> NoReturn:
     program = os.path.join(FOLDER, name)
     if not os.access(program, os.X_OK):
-        sys.exit(f"{name}: this installation of rgaps does not carry the program ({program})")
+        sys.exit(f"{name}: this installation of rgaps lacks the program ({program}); install the wheel that 'make wheel' builds")
     os.execv(program, [name, *sys.argv[1:]])
 
 
@@ -25,3 +25,8 @@ def rgapsd() -> NoReturn:
 def rgaps() -> NoReturn:
     """Runs the command line."""
     _run("rgaps")
+
+
+def rgaps_links() -> NoReturn:
+    """Runs the links to other hosts, as the daemon does where they are configured."""
+    _run("rgaps-links")
