@@ -16,6 +16,8 @@ ATTRIBUTES = r"(?:[ \t]*(?:#\[(?:[^\[\]]|\[[^\]]*\])*\](?:[ \t]*//[^\n]*)?|[ \t]
 CLASS = re.compile(rf"{DOC}?({ATTRIBUTES}+)[ \t]*pub(?:\(crate\))? (?:struct|enum) (\w+)")
 FIELD = re.compile(rf"{DOC}[ \t]*#\[pyo3\(get\)\]\n[ \t]*(?:pub(?:\(crate\))? )?(\w+):")
 METHODS = re.compile(r"#\[pymethods\]\nimpl (\w+) \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+# Methods that several classes have, which one class of the stub stands for: `dlpack_methods!` and `_Dlpack`.
+SHARED = re.compile(r"macro_rules! (\w+)_methods \{.*?impl \$class \{\n(.*?)^        \}", re.DOTALL | re.MULTILINE)
 FUNCTION = re.compile(rf"{DOC}{ATTRIBUTES}*[ \t]*(?:pub(?:\(crate\))? )?fn (?:r#)?(\w+)")
 EXPORTED = re.compile(rf"{DOC}[ \t]*#\[pyfunction\]\n{ATTRIBUTES}*[ \t]*(?:pub(?:\(crate\))? )?fn (\w+)")
 
@@ -40,7 +42,8 @@ def docstrings(folder=ROOT / "crates/python/src"):
             start = source.index(f" {rust} {{")
             for field_doc, field in FIELD.findall(source[start : source.index("\n}", start)]):
                 found[f"{names[rust]}.{field}"] = _text(field_doc)
-        for rust, body in METHODS.findall(source):
+        shared = [(f"_{name.capitalize()}", body) for name, body in SHARED.findall(source)]
+        for rust, body in METHODS.findall(source) + shared:
             for doc, name in FUNCTION.findall(body):
                 python = "__init__" if name == "new" else name
                 found.setdefault(f"{names.get(rust, rust)}.{python}", _text(doc))

@@ -107,12 +107,15 @@ pub(crate) struct Wanted {
     pub(crate) bits: bool,
 }
 
-/// The DLPack methods of a class with a field `domain` and a method `export`. The comment becomes that of `__dlpack__`.
+/// The DLPack methods of a class with a field `domain` and a method `export`. The stub has them in its class `_Dlpack`,
+/// and `tools/docs/rust_docstrings.py` takes that one's docstrings from here.
 macro_rules! dlpack_methods {
-    ($(#[$doc:meta])* $class:ty) => {
+    ($class:ty) => {
         #[pymethods]
         impl $class {
-            $(#[$doc])*
+            /// A DLPack capsule over the bytes, for ``numpy.from_dlpack``, ``torch.from_dlpack`` and others: read-only for a
+            /// sample, writable for a loan. On a GPU, work on the consumer's ``stream`` waits for the publisher's, and the
+            /// block stays until it has finished; publishing a loan waits for it, too, on the GPU.
             #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
             fn __dlpack__<'py>(
                 &self,

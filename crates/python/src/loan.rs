@@ -259,10 +259,7 @@ impl Exporter for LoanBase {
     }
 }
 
-dlpack_methods! {
-    /// A writable DLPack capsule over the bytes.
-    LoanBase
-}
+dlpack_methods!(LoanBase);
 
 #[pymethods]
 impl LoanBase {

@@ -231,10 +231,7 @@ impl Exporter for PartBase {
     }
 }
 
-dlpack_methods! {
-    /// A DLPack capsule over the part: read-only for a sample, writable for a loan.
-    PartBase
-}
+dlpack_methods!(PartBase);
 
 #[pymethods]
 impl PartBase {

@@ -179,11 +179,7 @@ impl SampleBase {
     }
 }
 
-dlpack_methods! {
-    /// A read-only DLPack capsule over the bytes, for ``numpy.from_dlpack(sample)``, ``torch.from_dlpack(sample)`` and others.
-    /// On a GPU, work on the consumer's ``stream`` waits for the publisher's, and the block stays until it has finished.
-    SampleBase
-}
+dlpack_methods!(SampleBase);
 
 #[pymethods]
 impl SampleBase {

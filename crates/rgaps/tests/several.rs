@@ -681,6 +681,43 @@ fn a_domain_has_one_copy_however_many_read_there() {
 }
 
 #[test]
+fn a_subscriber_that_does_not_match_gets_no_copies_in_its_domain() {
+    let there = gpus()[0].1;
+    let (_daemon, node) = node("peer = \"copy\"\n");
+    let away = || node.subscriber("typed").domain(there).reliable();
+    let stranger = away().type_name("image").create().unwrap();
+    let publisher = node.publisher("typed").keep_last(1).create().unwrap();
+    let here = node.subscriber("typed").create().unwrap();
+    let copied = || {
+        let pools = node.pools().unwrap();
+        let copied = pools.iter().map(|pool| pool.copied_messages);
+        copied.sum::<u64>()
+    };
+    let replicas = || {
+        let publishers = node.topic("typed").unwrap().publishers;
+        publishers[0].uses.replicas.blocks
+    };
+    let publish = |seed| {
+        publisher.put(&payload(1 << 20, seed)).unwrap();
+        assert!(bytes_of(&here.recv_timeout(SOON).unwrap()) == payload(1 << 20, seed));
+    };
+    assert_eq!((publisher.subscribers(), publisher.mismatched()), (1, 1));
+    (0..3).for_each(publish);
+    assert_eq!((copied(), replicas()), (0, 0));
+    // One that matches has copies, while it is there.
+    let reader = away().create().unwrap();
+    publish(3);
+    let sample = reader.recv_timeout(SOON).unwrap();
+    assert_eq!(sample.domain(), there);
+    assert!(bytes_of(&sample) == payload(1 << 20, 3));
+    assert_eq!((copied(), replicas()), (1, 1));
+    drop((sample, reader));
+    publish(4);
+    assert_eq!(copied(), 1);
+    assert!(matches!(stranger.try_recv(), Ok(None)));
+}
+
+#[test]
 fn a_publish_that_fails_keeps_the_loan_and_no_copy() {
     let Some(gpus) = two_gpus() else { return };
     let (_daemon, node) = node("peer = \"copy\"\n");
