@@ -34,6 +34,7 @@ for wait in poll block; do
   figure "latency_4KiB_$wait" latency --domain "$domain" --size 4KiB --messages "$messages" --wait "$wait"
   figure "latency_4MiB_$wait" latency --domain "$domain" --size 4MiB --messages 500 --wait "$wait"
   figure "latency_1GiB_$wait" latency --domain "$domain" --size 1GiB --messages 10 --wait "$wait"
+  figure "header_200B_$wait" latency --domain "$domain" --size 4KiB --messages "$messages" --wait "$wait" --header 200
 done
 figure fanout fanout --domain "$domain" --subscribers "${FANOUT:-1,2,4,8,16,32}" --size 64KiB
 figure fanin fanin --domain "$domain" --publishers "${FANIN:-1,2,4,8,16}" --size 64KiB

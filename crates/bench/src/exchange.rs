@@ -7,6 +7,9 @@
 //! those that are; the one message per round that comes right after the washing is reported apart
 //! (`first`).
 //!
+//! With a header, rounds take turns: those of messages without one, and those of messages with one, which is set
+//! within the time of the publish call, and read within that of the message.
+//!
 //! On a GPU kernels fill and verify, and a kernel that takes some time may be in flight on the publisher's
 //! stream whenever it publishes, and sends a hop.
 
@@ -16,7 +19,9 @@ use crate::crew::{Crew, Job, Orders};
 use crate::floor::{self, NAP};
 use crate::gpu::Gpu;
 use crate::stage::{node, Stage};
-use rgaps::{Domain, Loan, PublisherQos, RecvError, Sample, Stream, Subscriber, SubscriberQos};
+use rgaps::{
+    Domain, Header, Loan, PublisherQos, RecvError, Sample, Stream, Subscriber, SubscriberQos,
+};
 use rgaps_cuda::DeviceBuffer;
 use rgaps_sync::{monotonic_ns, spin_hint};
 use serde::{Deserialize, Serialize};
@@ -70,6 +75,8 @@ pub struct Plan {
     pub pause_ns: u64,
     /// Messages are published on the stream that wrote them, and not without one, once they are there.
     pub on_stream: bool,
+    /// Bytes of the header that the messages of half of the rounds have; 0: there are no such rounds.
+    pub header_bytes: usize,
 }
 
 impl Plan {
@@ -79,7 +86,34 @@ impl Plan {
     }
 
     fn rounds(&self) -> usize {
-        self.messages.div_ceil(self.batch())
+        let kinds = match self.header_bytes {
+            0 => 1,
+            _ => 2,
+        };
+        kinds * self.messages.div_ceil(self.batch())
+    }
+
+    /// Whether the messages of a round have a header. The order is no, yes, yes, no, so that neither kind comes
+    /// always first.
+    fn has_header(&self, round: usize) -> bool {
+        self.header_bytes > 0 && matches!(round % 4, 1 | 2)
+    }
+
+    /// A header of as many bytes as are asked for.
+    fn header(&self) -> anyhow::Result<Header> {
+        let padded = |padding: usize| {
+            let header = Header::default().frame_id("camera/front");
+            let mut header = header.value("padding", "x".repeat(padding));
+            header.capture_ns = Some(1 << 60);
+            header
+        };
+        for padding in (0..self.header_bytes).rev() {
+            let header = padded(padding);
+            if header.encode()?.len() <= self.header_bytes {
+                return Ok(header);
+            }
+        }
+        anyhow::bail!("no header has {} bytes", self.header_bytes)
     }
 
     /// Messages of a round: the first, those that warm up, those that are timed.
@@ -114,6 +148,8 @@ pub struct Outcome {
     pub messages: Vec<Vec<u64>>,
     /// The same of the first message after filling and verifying.
     pub first: Vec<u64>,
+    /// Of messages with a header; `publish` and `messages` are of those without.
+    pub header: WithHeader,
     /// The floor's, from send to receive, of all subscribers.
     pub floor: Vec<u64>,
     pub lost: u64,
@@ -122,6 +158,15 @@ pub struct Outcome {
     /// those messages have of bytes.
     pub used_bytes: u64,
     pub message_bytes: u64,
+}
+
+/// Of messages with a header, in nanoseconds.
+#[derive(Default)]
+pub struct WithHeader {
+    /// How long it took to set the header and to publish.
+    pub publish: Vec<u64>,
+    /// From publish call to the header's being read, of all subscribers.
+    pub messages: Vec<u64>,
 }
 
 /// The publisher's side: starts the subscribers and exchanges.
@@ -163,12 +208,18 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         plan,
         done: 1,
         publish: Vec::with_capacity(batch * rounds),
+        publish_with_header: Vec::with_capacity(batch * rounds),
         floor_send: Vec::with_capacity(batch * rounds),
     };
     // Each subscriber counts one when it has joined.
     sender.wait()?;
+    let header = match plan.header_bytes {
+        0 => None,
+        _ => Some(plan.header()?),
+    };
     let mut sequence = 0;
     for round in 0..rounds {
+        let header = header.as_ref().filter(|_| plan.has_header(round));
         let mut loans = Vec::with_capacity(plan.messages_per_round());
         for index in 0..plan.messages_per_round() {
             let mut loan = publisher.loan(plan.bytes(index))?;
@@ -187,7 +238,7 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
             sender.hop((round * hops + hop + 1) as u64, hop >= WARM_UP)?;
         }
         for (index, loan) in loans.into_iter().enumerate() {
-            sender.message(loan, index > WARM_UP)?;
+            sender.message(loan, header, index > WARM_UP)?;
         }
         if round == 0 {
             publisher.trim(u64::MAX)?;
@@ -201,16 +252,21 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
     let Sender {
         crew,
         publish,
+        publish_with_header,
         floor_send,
         ..
     } = sender;
     crew.finish()?;
-    let mut outcome = outcome(&board, plan, publish, floor_send);
+    let mut outcome = outcome(&board, plan);
+    outcome.publish = publish;
+    outcome.header.publish = publish_with_header;
+    outcome.floor_send = floor_send;
     outcome.used_bytes = used_bytes;
     Ok(outcome)
 }
 
-fn outcome(board: &Board, plan: &Plan, publish: Vec<u64>, floor_send: Vec<u64>) -> Outcome {
+/// What the subscribers wrote on the board.
+fn outcome(board: &Board, plan: &Plan) -> Outcome {
     let (rounds, all) = (plan.rounds(), plan.rounds() * plan.batch());
     let members = 0..plan.subscribers;
     let sum = |field| {
@@ -220,17 +276,31 @@ fn outcome(board: &Board, plan: &Plan, publish: Vec<u64>, floor_send: Vec<u64>) 
             .sum()
     };
     let (lost, corrupt) = (sum(Field::Lost), sum(Field::Corrupt));
+    // The results of a member's rounds of one kind; `each` per round.
+    let of_kind = |member, area, each: usize, with_header: bool| -> Vec<u64> {
+        let results = board.results(member, area, rounds * each);
+        let rounds = results.chunks(each).enumerate();
+        let rounds = rounds.filter(|(round, _)| plan.has_header(*round) == with_header);
+        rounds.flat_map(|(_, results)| results.to_vec()).collect()
+    };
     Outcome {
-        publish,
-        floor_send,
+        publish: Vec::new(),
+        floor_send: Vec::new(),
         messages: members
             .clone()
-            .map(|m| board.results(m, MESSAGES, all))
+            .map(|m| of_kind(m, MESSAGES, plan.batch(), false))
             .collect(),
         first: members
             .clone()
-            .flat_map(|m| board.results(m, FIRST, rounds))
+            .flat_map(|m| of_kind(m, FIRST, 1, false))
             .collect(),
+        header: WithHeader {
+            publish: Vec::new(),
+            messages: members
+                .clone()
+                .flat_map(|m| of_kind(m, MESSAGES, plan.batch(), true))
+                .collect(),
+        },
         floor: members.flat_map(|m| board.results(m, FLOOR, all)).collect(),
         lost,
         corrupt,
@@ -249,6 +319,7 @@ struct Sender<'a> {
     /// What every subscriber has to have counted before the next step.
     done: u64,
     publish: Vec<u64>,
+    publish_with_header: Vec<u64>,
     floor_send: Vec<u64>,
 }
 
@@ -300,9 +371,17 @@ impl Sender<'_> {
         self.wait()
     }
 
-    fn message(&mut self, loan: Loan, counts: bool) -> anyhow::Result<()> {
+    fn message(
+        &mut self,
+        mut loan: Loan,
+        header: Option<&Header>,
+        counts: bool,
+    ) -> anyhow::Result<()> {
         self.keep_busy()?;
         let begun = monotonic_ns();
+        if let Some(header) = header {
+            loan.set_header(header)?;
+        }
         let published = match self.gpu {
             Some(gpu) if self.plan.on_stream => loan.publish_on(gpu.handle()),
             // `finish` has waited for the bytes.
@@ -311,7 +390,10 @@ impl Sender<'_> {
         published.map_err(|unpublished| unpublished.error)?;
         let took = monotonic_ns() - begun;
         if counts {
-            self.publish.push(took);
+            match header {
+                Some(_) => self.publish_with_header.push(took),
+                None => self.publish.push(took),
+            }
         }
         self.done += 1;
         self.wait()
@@ -340,6 +422,10 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
         subscriber,
     };
     listener.has_done();
+    let header = match plan.header_bytes {
+        0 => None,
+        _ => Some(plan.header()?),
+    };
     let mut sequence = 0;
     for round in 0..rounds {
         let hops = WARM_UP + batch;
@@ -353,7 +439,7 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
         }
         let mut samples = Vec::with_capacity(plan.messages_per_round());
         for index in 0..plan.messages_per_round() {
-            let (sample, took) = listener.message()?;
+            let (sample, took) = listener.message(plan.has_header(round))?;
             let result = match index {
                 0 => Some((FIRST, round)),
                 1..=WARM_UP => None,
@@ -368,6 +454,9 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
         listener.wait_to_let_go(sequence + samples.len() as u64)?;
         for (index, sample) in samples.iter().enumerate() {
             listener.verify(sample, sequence, plan.bytes(index))?;
+            let header = header.as_ref().filter(|_| plan.has_header(round));
+            let same_header = sample.header()?.as_ref() == header;
+            listener.count(Field::Corrupt, u64::from(!same_header));
             sequence += 1;
         }
         if let Some((gpu, _)) = listener.gpu {
@@ -419,11 +508,14 @@ impl Listener<'_> {
         Ok(monotonic_ns() - sent_ns)
     }
 
-    fn message(&self) -> anyhow::Result<(Sample, u64)> {
+    fn message(&self, has_header: bool) -> anyhow::Result<(Sample, u64)> {
         let sample = match self.plan.wait {
             Wait::Block => self.subscriber.recv_timeout(RECV_TIMEOUT)?,
             wait => self.look(wait)?,
         };
+        if has_header {
+            std::hint::black_box(sample.header()?);
+        }
         let took = monotonic_ns() - sample.publish_ns();
         Ok((sample, took))
     }

@@ -105,6 +105,7 @@ pub fn fanout(
                 kernel_ns: 0,
                 pause_ns: 0,
                 on_stream: false,
+                header_bytes: 0,
             };
             let topic = format!("bench/fanout/{count}/{wait:?}");
             let outcome = exchange::run(&stage, &topic, &plan)?;

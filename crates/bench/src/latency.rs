@@ -32,8 +32,26 @@ pub struct Latency {
     /// How long the publish call took.
     pub publish: Short,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<WithHeader>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<OnGpu>,
     pub machine: Machine,
+}
+
+/// Of messages with a header, in turns with those without.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WithHeader {
+    pub header_bytes: usize,
+    /// Until the subscriber has read the header, too.
+    #[serde(flatten)]
+    pub latency: Micros,
+    pub messages: usize,
+    /// How long it took to set the header and to publish.
+    pub publish: Short,
+    /// The medians with a header, as multiples of those without.
+    pub ratio: f64,
+    pub publish_ratio: f64,
 }
 
 /// Of messages in GPU memory.
@@ -80,17 +98,38 @@ pub struct InFlight {
 /// Most messages that are timed with a kernel in flight: each takes as long as the kernel.
 const IN_FLIGHT_MAX: usize = 2000;
 
-/// Times `messages` messages of `size` bytes; on a GPU also with a kernel of `kernel_us` in flight. The publisher sleeps
-/// for `pause_us` before each.
-pub fn latency(
-    user: &Config,
-    domain: Domain,
-    size: u64,
-    subscribers: usize,
-    messages: usize,
-    wait: Wait,
-    (kernel_us, pause_us): (u64, u64),
-) -> anyhow::Result<Latency> {
+/// What `bench latency` measures.
+pub struct LatencyOptions {
+    /// Where the messages are published.
+    pub domain: Domain,
+    /// Bytes of a message.
+    pub size: u64,
+    /// Subscribers, each a process.
+    pub subscribers: usize,
+    /// Messages that are timed.
+    pub messages: usize,
+    /// How subscribers wait.
+    pub wait: Wait,
+    /// On a GPU: also with a kernel of this duration in flight.
+    pub kernel_us: u64,
+    /// How long the publisher sleeps before each message.
+    pub pause_us: u64,
+    /// Bytes of the header of as many messages more, in turns with the others; 0: there are none.
+    pub header_bytes: usize,
+}
+
+/// Times messages from the publish call to the handler.
+pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latency> {
+    let LatencyOptions {
+        domain,
+        size,
+        subscribers,
+        messages,
+        wait,
+        kernel_us,
+        pause_us,
+        header_bytes,
+    } = *options;
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
     let plan = Plan {
@@ -102,11 +141,18 @@ pub fn latency(
         kernel_ns: 0,
         pause_ns: pause_us * 1000,
         on_stream: false,
+        header_bytes,
     };
     let outcome = exchange::run(&stage, "bench/latency", &plan)?;
     let (mut lost, mut corrupt) = (outcome.lost, outcome.corrupt);
     let latency = Micros::of(outcome.messages.concat());
     let publish = Micros::of(outcome.publish.clone()).short();
+    let header = (header_bytes > 0)
+        .then(|| with_header(header_bytes, outcome.header, latency.p50_us, publish.p50_us));
+    let plan = Plan {
+        header_bytes: 0,
+        ..plan
+    };
     let gpu = match domain {
         Domain::Cuda(uuid) if size > 0 && size % 8 == 0 => {
             let busy = Plan {
@@ -152,6 +198,7 @@ pub fn latency(
         messages: outcome.publish.len(),
         latency,
         publish,
+        header,
         gpu,
         lost,
         corrupt,
@@ -159,6 +206,25 @@ pub fn latency(
         floor: Micros::of(outcome.floor).short(),
         machine,
     })
+}
+
+fn with_header(
+    header_bytes: usize,
+    times: exchange::WithHeader,
+    latency_p50_us: f64,
+    publish_p50_us: f64,
+) -> WithHeader {
+    let messages = times.publish.len();
+    let latency = Micros::of(times.messages);
+    let publish = Micros::of(times.publish).short();
+    WithHeader {
+        header_bytes,
+        latency,
+        messages,
+        publish,
+        ratio: round(latency.p50_us / latency_p50_us, 3),
+        publish_ratio: round(publish.p50_us / publish_p50_us, 3),
+    }
 }
 
 fn in_flight(kernel_us: u64, outcome: exchange::Outcome, idle: &IdleStream) -> InFlight {

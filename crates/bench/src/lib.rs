@@ -44,7 +44,7 @@ pub use fanin::{fanin, Fanin};
 pub use fanout::{fanout, Fanout};
 pub use handoff::{handoff, Handoff};
 pub use handover::{handover, Handover};
-pub use latency::{latency, Latency};
+pub use latency::{latency, Latency, LatencyOptions};
 pub use link::{link, LinkOptions, LinkReport, Namespaces};
 pub use memory::{memory, Memory};
 pub use path::{path, Path};

@@ -5,7 +5,7 @@ mod figures;
 use crate::args::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait, Common};
 use crate::output::Output;
 use crate::{domain, session};
-use rgaps_bench::{LinkOptions, Namespaces, Wait};
+use rgaps_bench::{LatencyOptions, LinkOptions, Namespaces, Wait};
 use rgaps_session::PeerUse;
 use serde::Serialize;
 
@@ -31,18 +31,19 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             wait,
             kernel_us,
             pause_us,
+            header,
         } => {
-            let domain = domain::parse(&domain)?;
-            let (subscribers, messages) = (subscribers as usize, messages as usize);
-            let report = rgaps_bench::latency(
-                &config,
-                domain,
-                size.0,
-                subscribers,
-                messages,
-                way(wait),
-                (kernel_us, pause_us),
-            )?;
+            let options = LatencyOptions {
+                domain: domain::parse(&domain)?,
+                size: size.0,
+                subscribers: subscribers as usize,
+                messages: messages as usize,
+                wait: way(wait),
+                kernel_us,
+                pause_us,
+                header_bytes: header.unwrap_or_default().into(),
+            };
+            let report = rgaps_bench::latency(&config, &options)?;
             put(&report, output)?;
             whole(report.lost, report.corrupt)
         }

@@ -74,6 +74,38 @@ fn latency_has_its_fields_and_loses_nothing() {
 }
 
 #[test]
+fn latency_with_a_header_is_a_ratio_to_that_without() {
+    let realm = Realm::new();
+    let bench = ["bench", "latency", "--size", "4099", "--messages", "200"];
+    let without = realm.json(&bench);
+    assert!(without.get("header").is_none(), "{without}");
+    let report = realm.json(&[&bench[..], &["--header", "200", "--subscribers", "2"]].concat());
+    assert_eq!(
+        (&report["lost"], &report["corrupt"]),
+        (&0.into(), &0.into())
+    );
+    let header = &report["header"];
+    assert_eq!(header["header_bytes"], 200);
+    // As many of each kind.
+    assert_eq!(header["messages"], report["messages"]);
+    is_ordered(header, &["min_us", "p50_us", "p99_us", "p999_us"]);
+    for (ratio, with, without) in [
+        ("ratio", header, &report),
+        ("publish_ratio", &header["publish"], &report["publish"]),
+    ] {
+        let p50 = |value: &Value| value["p50_us"].as_f64().unwrap();
+        let expected = p50(with) / p50(without);
+        assert!(
+            (header[ratio].as_f64().unwrap() - expected).abs() < 0.001,
+            "{report}"
+        );
+    }
+    realm
+        .run(&[&bench[..], &["--header", "5000"]].concat())
+        .fails_with(2);
+}
+
+#[test]
 fn alloc_compares_designs() {
     let realm = Realm::new();
     let report = realm.json(&[

@@ -721,6 +721,7 @@ fn notice_alone(user: &Config, plan: &Plan) -> anyhow::Result<f64> {
             kernel_ns: 0,
             pause_ns: 0,
             on_stream: false,
+            header_bytes: 0,
         },
     )?;
     Ok(Micros::of(outcome.messages.concat()).p50_us)

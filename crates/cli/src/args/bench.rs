@@ -31,6 +31,10 @@ pub enum Bench {
         /// Let the publisher sleep this long before each message, in microseconds, like a camera between frames.
         #[arg(long, value_name = "US", default_value = "0", value_parser = clap::value_parser!(u64).range(0..=100_000))]
         pause_us: u64,
+        /// Also time messages with a header of this many bytes, in turns with messages without one. Setting the header
+        /// and reading it are part of the time. The ratio of the medians is printed.
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(64..=4096))]
+        header: Option<u16>,
     },
     /// Time from the end of a publisher's kernel to the start of a subscriber's kernel in another process.
     #[command(after_help = examples::BENCH_HANDOFF)]

@@ -208,6 +208,8 @@ Examples:
   rgaps bench latency
   # Frames of 6 MiB at 30 Hz to four subscribers.
   rgaps bench latency --size 6MiB --subscribers 4 --pause-us 33000 --messages 300
+  # With a header of 200 bytes and without one, in turns.
+  rgaps bench latency --header 200
   # Messages in the memory of the first GPU.
   rgaps bench latency --domain cuda";
 
