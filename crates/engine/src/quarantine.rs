@@ -6,10 +6,12 @@
 
 use crate::engine::{Engine, Session, SessionId};
 use crate::mps::{numbers, DeadClient, Mps};
-use crate::refuse::bad;
+use crate::refuse::{bad, refuse};
 use crate::zone::Zone;
 use rgaps_layout::Domain;
-use rgaps_session::{Answer, MpsInfo, MpsState, Refusal, Side, ZoneId};
+use rgaps_session::{
+    Answer, MpsInfo, MpsState, Refusal, RefusalCode, Side, ZoneId, MPS_PIPE_VARIABLE,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const LOOK_OVERDUE: Duration = Duration::from_millis(250);
 /// After this long without proof, the log and the status say so.
 const PROOF_LIMIT: Duration = Duration::from_secs(10);
+/// A user whose dead clients keep this part of a pool (one in so many bytes) gets no more of it.
+const QUARANTINE_SHARE: u64 = 4;
 /// Longest pipe directory that a client can name.
 const MAX_PIPE_PATH: usize = 107;
 
@@ -121,6 +125,7 @@ impl Engine {
         session: SessionId,
         pipe_directory: String,
     ) -> Result<Answer, Refusal> {
+        // Nothing of what is there is looked at now: the path may lead to anything.
         let directory = PathBuf::from(pipe_directory);
         if !directory.is_absolute() || directory.as_os_str().len() > MAX_PIPE_PATH {
             return Err(bad(format!(
@@ -204,13 +209,26 @@ impl Engine {
         }
     }
 
-    /// With every MPS that a client may be under, also those that it did not speak of. None: there
-    /// is none.
+    /// With every MPS that a client may be under, also those that it did not speak of. One that it named counts only if
+    /// the daemon finds it, too: anyone can make a folder that looks like an MPS which never answers. None: there is
+    /// none.
     fn perhaps_under_mps(&self, mut dead: DeadClient) -> Option<DeadClient> {
         let mps = self.quarantine.mps.as_ref()?;
         let realms = mps.info().pipe_directory.map(PathBuf::from);
+        dead.pipes.retain(|named| {
+            let found = mps.is_found(named);
+            if !found {
+                tracing::warn!(
+                    client = dead.name,
+                    directory = %named.display(),
+                    "a client that has ended said that it was under an MPS there, but neither root nor the daemon's user \
+                     runs one: if one runs, start the daemon with {MPS_PIPE_VARIABLE} set to it"
+                );
+            }
+            found
+        });
         dead.pipes.extend(realms);
-        dead.pipes.extend(mps.default_directory(dead.uid));
+        dead.pipes.extend(mps.default_directory());
         dead.pipes.sort_unstable();
         dead.pipes.dedup();
         (!dead.pipes.is_empty()).then_some(dead)
@@ -325,6 +343,38 @@ impl Zone {
     pub(crate) fn has_quarantined(&self) -> bool {
         let mut clients = self.clients.values();
         clients.any(|client| client.session == Some(QUARANTINED))
+    }
+
+    /// Refuses more memory to a user, other than root and the daemon's own, whose dead clients in quarantine have their
+    /// share of a pool.
+    pub(crate) fn check_quarantine(&self, client: u32, pool: u32) -> Result<(), Refusal> {
+        let uid = self.clients.get(&client).map_or(0, |client| client.uid);
+        if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        let dead = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.session == Some(QUARANTINED) && client.uid == uid);
+        let members = dead.flat_map(|(index, _)| self.members_of(*index));
+        let held: u64 = members
+            .filter(|(_, side, _)| *side == Side::Publisher)
+            .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(&topic)?, slot, pool)))
+            .sum();
+        let cap = self
+            .pools
+            .get(pool as usize)
+            .map_or(0, |pool| pool.cap_bytes);
+        if held < cap / QUARANTINE_SHARE {
+            return Ok(());
+        }
+        Err(refuse(
+            RefusalCode::PoolFull,
+            format!(
+                "clients of user {uid} that died under MPS keep {held} bytes of this pool: the user gets no more until \
+                 MPS confirms that they are gone"
+            ),
+        ))
     }
 
     /// Whether a client may have work on a GPU that touches what the zone shares.

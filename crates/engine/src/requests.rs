@@ -393,6 +393,7 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
+        zone.check_quarantine(client, pool)?;
         let (range, grown) = match zone.lease(publisher, client, pool, bytes, limit) {
             Ok(leased) => leased,
             Err(refusal) => {

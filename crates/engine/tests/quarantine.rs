@@ -6,7 +6,7 @@ use rgaps_engine::{DeadClient, Mps};
 use rgaps_session::{MpsInfo, MpsState, Request, ZoneId};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{timeline, Shared};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::*;
@@ -48,8 +48,12 @@ impl Mps for TestMps {
         Some(format!("doubt {number}"))
     }
 
-    fn default_directory(&self, _uid: u32) -> Option<PathBuf> {
+    fn default_directory(&self) -> Option<PathBuf> {
         self.0.lock().unwrap().default.clone()
+    }
+
+    fn is_found(&self, directory: &Path) -> bool {
+        directory.starts_with("/its")
     }
 
     fn stop(&mut self) {
@@ -208,6 +212,43 @@ fn without_mps_or_without_gpus_nobody_is_asked() {
     world.kill(b);
     assert_eq!(world.status(&c).clients_reaped, 2);
     assert!(mps.asked().is_empty());
+}
+
+#[test]
+fn an_mps_that_only_its_client_knows_keeps_nothing() {
+    let (mut world, mps) = world();
+    mps.0.lock().unwrap().none = true;
+    let (mut a, b) = (world.client("a"), world.client("b"));
+    let seat = world.join(&mut a, "t", volatile());
+    world.take_timeline(&a, seat.member.zone);
+    world.lease(&a, &seat, 2);
+    let pipe_directory = "/home/a/mps".to_owned();
+    world.ask(&a, Request::UnderMps { pipe_directory }).unwrap();
+    world.kill(a);
+    assert!(mps.asked().is_empty());
+    assert_eq!(world.leased_granules(&b), 0);
+}
+
+#[test]
+fn the_dead_of_one_user_keep_at_most_a_share_of_a_pool() {
+    let (mut world, mps) = world();
+    let (mut a, mut b) = (world.client_as("a", 4001), world.client_as("b", 4001));
+    let mut c = world.client_as("c", 4002);
+    let [first, second, third] = [&mut a, &mut b, &mut c].map(|client| {
+        let seat = world.join(client, "t", volatile());
+        world.take_timeline(client, seat.member.zone);
+        seat
+    });
+    world.lease(&a, &first, POOL_GRANULES / 4);
+    world.kill(a);
+    assert_eq!(mps.asked().len(), 1);
+    let pool = second.pool.unwrap().pool;
+    let refusal = world.lease_in(&b, &second, pool, 1).unwrap_err();
+    assert!(refusal.message.contains("MPS confirms"), "{refusal}");
+    world.lease(&c, &third, 1);
+    mps.prove_all();
+    world.pass(Duration::from_secs(1));
+    world.lease(&b, &second, 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES};
 use rgaps_session::{Answer, Channel, MpsControl, MpsInfo, MpsState, PoolRow, Request, Status};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use support::*;
 
@@ -459,6 +459,41 @@ fn a_client_names_an_mps_that_the_daemon_does_not_know() {
             .any(|line| line.starts_with("terminate_client ") && line.ends_with(&pid.to_string())),
         "{log:?}"
     );
+}
+
+/// A folder that looks like that of an MPS, with something else in the place of the file with its process.
+fn pretended_mps(pid_file: impl Fn(&Path)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::net::UnixListener::bind(folder.path().join("control")).unwrap();
+    pid_file(&folder.path().join("nvidia-cuda-mps-control.pid"));
+    folder
+}
+
+#[test]
+fn a_pretended_mps_keeps_no_memory_and_blocks_nobody() {
+    let fake = FakeMps::new();
+    let mut daemon = None;
+    start(&mut daemon, &fake, &[("RGAPS_CUDA__MPS", "false")]);
+    let daemon = daemon.unwrap();
+    let mut client = daemon.client("looker");
+    client.join("other", subscriber());
+    let pretended = [
+        pretended_mps(|file| std::os::unix::fs::symlink("/dev/zero", file).unwrap()),
+        pretended_mps(|file| {
+            let made = std::process::Command::new("mkfifo").arg(file).status();
+            assert!(made.unwrap().success());
+        }),
+        pretended_mps(|file| std::fs::write(file, "1\n").unwrap()),
+    ];
+    for folder in &pretended {
+        let mut member =
+            publisher_process_under(&daemon, GPU, &folder.path().display().to_string());
+        assert_ne!(leased(&mut client), 0);
+        member.0.kill().unwrap();
+        member.0.wait().unwrap();
+        wait_for("the cleanup", || leased(&mut client) == 0);
+        assert_eq!(mps(&mut client).quarantined, 0);
+    }
 }
 
 #[test]

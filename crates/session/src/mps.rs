@@ -6,6 +6,7 @@
 
 use crate::unblock_signals;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,6 +31,8 @@ pub const MPS_CLIENTS_MAX: (u32, u32) = (48, 16);
 
 /// What an answer may be long.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// What is read of the file with a process's number.
+const PID_BYTES_MAX: usize = 32;
 /// What an error quotes of an answer.
 const QUOTED_CHARS_MAX: usize = 200;
 /// How often one looks whether a program that closed its output has ended.
@@ -126,10 +129,23 @@ impl MpsControl {
         self.directory.is_absolute() && self.directory.join("control").exists()
     }
 
-    /// The process of the control daemon, as it wrote it down, in its own PID namespace.
+    /// The process of the control daemon, as it wrote it down, in its own PID namespace. Only a regular file counts,
+    /// and only its first bytes are read: anyone can have made it.
     pub fn recorded_pid(&self) -> Option<u32> {
-        let file = self.directory.join(format!("{MPS_CONTROL_PROGRAM}.pid"));
-        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        let path = self.directory.join(format!("{MPS_CONTROL_PROGRAM}.pid"));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
+        if kind != FileType::RegularFile {
+            return None;
+        }
+        let mut bytes = [0; PID_BYTES_MAX];
+        let count = rustix::io::read(&file, &mut bytes).ok()?;
+        std::str::from_utf8(&bytes[..count])
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// Whether a control daemon answers.
@@ -306,6 +322,10 @@ mod tests {
         assert_eq!(control.recorded_pid(), None);
         std::fs::write(folder.path().join("nvidia-cuda-mps-control.pid"), "12\n").unwrap();
         assert_eq!(control.recorded_pid(), Some(12));
+        let pid_file = folder.path().join("nvidia-cuda-mps-control.pid");
+        std::fs::remove_file(&pid_file).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &pid_file).unwrap();
+        assert_eq!(control.recorded_pid(), None, "not a regular file");
         assert!(!MpsControl::at("relative").has_socket());
     }
 

@@ -14,11 +14,12 @@ mod supervisor;
 pub use place::Place;
 pub(crate) use process::numbers;
 
+use process::directories_of_controls;
 use prover::Prover;
 use rgaps_session::{MpsInfo, MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ use supervisor::Supervisor;
 
 /// How often the control daemon is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long one does not look again for control daemons that are not ours: it means to look at every process.
+const FOUND_FRESH: Duration = Duration::from_millis(250);
 /// How long a daemon that leaves waits for its MPS to have ended.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// A directory that is not there: a driver that looks for MPS in it finds none.
@@ -58,9 +61,10 @@ pub trait Mps: Send {
     fn proven(&mut self) -> Vec<u64>;
     /// Why another one is not proven to be gone yet.
     fn doubt(&self, number: u64) -> Option<String>;
-    /// The directory that processes of a user use that name none, if a control that serves them has its
-    /// socket there.
-    fn default_directory(&self, uid: u32) -> Option<PathBuf>;
+    /// The directory that processes use that name none, if a control of root's or of this user's has its socket there.
+    fn default_directory(&self) -> Option<PathBuf>;
+    /// Whether a control of root's or of this user's serves a directory that a client names. Does not look into it.
+    fn is_found(&self, directory: &Path) -> bool;
     /// Ends what was started. What is asked afterwards is not answered.
     fn stop(&mut self);
 }
@@ -100,6 +104,14 @@ pub struct Keeper {
     inherited: Option<PathBuf>,
     board: Arc<Mutex<Board>>,
     thread: Option<Sender<Order>>,
+    found: Mutex<Found>,
+}
+
+/// Directories of control daemons that were found, and when one looked.
+#[derive(Default)]
+struct Found {
+    directories: Vec<PathBuf>,
+    at: Option<Instant>,
 }
 
 impl Keeper {
@@ -111,6 +123,7 @@ impl Keeper {
             inherited,
             board: Arc::default(),
             thread: None,
+            found: Mutex::default(),
         };
         if wanted || keeper.place.has_record() {
             keeper.order(None);
@@ -175,12 +188,27 @@ impl Mps for Keeper {
         self.board().doubts.get(&number).cloned()
     }
 
-    fn default_directory(&self, uid: u32) -> Option<PathBuf> {
+    fn default_directory(&self) -> Option<PathBuf> {
         let directory = PathBuf::from(MPS_DEFAULT_PIPE_DIRECTORY);
         let owner = std::fs::metadata(directory.join("control")).ok()?.uid();
-        // Anyone can make that directory; whom it does not serve, it does not concern.
-        let serves = [0, rustix::process::geteuid().as_raw(), uid].contains(&owner);
-        serves.then_some(directory)
+        // Anyone can make that directory.
+        let trusted = [0, rustix::process::geteuid().as_raw()].contains(&owner);
+        trusted.then_some(directory)
+    }
+
+    fn is_found(&self, directory: &Path) -> bool {
+        let own = [Some(self.place.pipes()), self.inherited.as_deref()];
+        let is_default = directory == Path::new(MPS_DEFAULT_PIPE_DIRECTORY);
+        if own.contains(&Some(directory)) || (is_default && self.default_directory().is_some()) {
+            return true;
+        }
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = found.at.is_some_and(|at| at.elapsed() < FOUND_FRESH);
+        if !fresh && !found.directories.iter().any(|known| known == directory) {
+            found.directories = directories_of_controls();
+            found.at = Some(Instant::now());
+        }
+        found.directories.iter().any(|known| known == directory)
     }
 
     fn stop(&mut self) {

@@ -1,8 +1,9 @@
 //! Processes as `/proc` shows them.
 
 use rgaps_session::{MPS_CONTROL_PROGRAM, MPS_DEFAULT_PIPE_DIRECTORY, MPS_PIPE_VARIABLE};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// NVIDIA's server; its control daemon starts one per user.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
@@ -42,9 +43,46 @@ fn runs(pid: u32, program: &str) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).take(2);
     words.any(|word| {
-        let name = Path::new(std::ffi::OsStr::from_bytes(word)).file_name();
+        let name = Path::new(OsStr::from_bytes(word)).file_name();
         name.is_some_and(|name| name == program)
     })
+}
+
+/// The pipe directories of control daemons that run as root or as this user, as their environment says. Other users
+/// can give any directory; also where they start a program that is set-uid.
+pub(super) fn directories_of_controls() -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| runs(*pid, MPS_CONTROL_PROGRAM) && start_time(*pid).is_some())
+        .filter(|pid| is_ours_or_roots(*pid))
+        .filter_map(pipe_directory)
+        .collect()
+}
+
+/// Whether all users of a process are root or this one, and it was started by them.
+fn is_ours_or_roots(pid: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let mut uids = line.unwrap_or_default().split_ascii_whitespace();
+    let trusted = |uid: &str| uid.parse().is_ok_and(|uid: u32| uid == 0 || uid == own);
+    line.is_some() && uids.all(trusted) && !is_set_uid(pid)
+}
+
+/// Whether the kernel started a process with more rights than its parent's, or that cannot be seen.
+fn is_set_uid(pid: u32) -> bool {
+    let vector = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let mut entries = vector.chunks_exact(2 * size_of::<libc::c_ulong>());
+    let word = |bytes: &[u8]| libc::c_ulong::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    let secure = entries.find_map(|entry| {
+        let (key, value) = entry.split_at(size_of::<libc::c_ulong>());
+        (word(key) == libc::AT_SECURE).then(|| word(value))
+    });
+    secure != Some(0)
 }
 
 /// Servers of MPS that can be seen and belong to a pipe directory, as their environment says.
@@ -63,13 +101,18 @@ pub(super) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
 
 /// None: that cannot be seen.
 fn belongs_to(pid: u32, directory: &Path) -> Option<bool> {
+    pipe_directory(pid).map(|named| named == directory)
+}
+
+/// The directory through which a process finds its MPS, if its environment can be read.
+fn pipe_directory(pid: u32) -> Option<PathBuf> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = format!("{MPS_PIPE_VARIABLE}=");
     let named = environment
         .split(|byte| *byte == 0)
         .find_map(|entry| entry.strip_prefix(prefix.as_bytes()));
     let named = named.unwrap_or(MPS_DEFAULT_PIPE_DIRECTORY.as_bytes());
-    Some(named == directory.as_os_str().as_bytes())
+    Some(PathBuf::from(OsStr::from_bytes(named)))
 }
 
 #[cfg(test)]
