@@ -2,15 +2,19 @@
 //! former life of the links had published is not published again.
 //!
 //! The file has a word that names its form, then records of a cache line: the publisher's incarnation; the sequence
-//! below which everything was published; the publisher that stands for it here, how many messages that one had published,
-//! and the sequence that was to be published then. The last three count only if that sequence is the record's next one. They
-//! are stored before a message is published, the next sequence after: a single word, so that a kill between any two stores
-//! leaves a record that is right. A kill between them also leaves open whether the message was published; the daemon
-//! knows, for it counts what publishers that died had published.
+//! below which everything was published or counted as missed; the publisher that stands for it here, how many messages
+//! that one had published, and the sequence that was to be published then. The last three count only if that sequence
+//! is not below the record's next one. They are stored before a message is published, the next sequence after: a single
+//! word, so that a kill between any two stores leaves a record that is right. A kill between them also leaves open
+//! whether the message was published; the daemon knows, for it counts what publishers that died had published.
+//!
+//! Two more words say what counts as missed: the topic, and whether nobody here has subscribed to it since. The next
+//! message after that begins anew.
 
+use crate::keys::number_of;
 use anyhow::Context;
 use rgaps_pool::WordFile;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const RECORDS: usize = 4096;
 const RECORD_WORDS: usize = 8;
 /// The form of the file: "rgaps" and its version.
-const FORM: u64 = u64::from_le_bytes(*b"rgaps\0\0\x02");
+const FORM: u64 = u64::from_le_bytes(*b"rgaps\0\0\x03");
 
 /// Words of a record.
 #[derive(Clone, Copy)]
@@ -29,6 +33,8 @@ enum Word {
     Publisher,
     Before,
     Begun,
+    Topic,
+    Unwanted,
 }
 
 /// The file, and what it says.
@@ -51,6 +57,7 @@ struct Index {
 struct Known {
     record: usize,
     next: u64,
+    topic: u64,
     used: u64,
 }
 
@@ -86,12 +93,13 @@ impl Committed {
                 continue;
             }
             // Whether the one that was being published was published.
-            let begun = word(Word::Begun) == next;
-            let count = departed.get(&word(Word::Publisher)).filter(|_| begun);
+            let begun = Some(word(Word::Begun)).filter(|begun| (next..u64::MAX).contains(begun));
+            let count = departed.get(&word(Word::Publisher));
             let was = count.is_some_and(|count| *count > word(Word::Before));
             let known = Known {
                 record,
-                next: next.saturating_add(u64::from(was)),
+                next: begun.filter(|_| was).map_or(next, |begun| begun + 1),
+                topic: word(Word::Topic),
                 used: 0,
             };
             index.known.insert(incarnation, known);
@@ -106,8 +114,17 @@ impl Committed {
         self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A publisher's record, and the sequence below which everything was published.
-    pub fn mark(&self, incarnation: u64) -> (Mark, u64) {
+    /// Nobody here has subscribed to topics but these.
+    pub fn keep_wanted(&self, wanted: &BTreeSet<u64>) {
+        let index = self.index();
+        let known = index.known.values();
+        for unwanted in known.filter(|known| !wanted.contains(&known.topic)) {
+            word(&self.0.file, unwanted.record, Word::Unwanted).store(1, Ordering::Release);
+        }
+    }
+
+    /// A publisher's record, and the sequence below which everything was published or counted as missed.
+    pub fn mark(&self, incarnation: u64, topic: &str) -> (Mark, u64) {
         let mut index = self.index();
         index.clock += 1;
         let clock = index.clock;
@@ -117,7 +134,7 @@ impl Committed {
         });
         let known = known.unwrap_or_else(|| {
             let record = if index.known.len() < RECORDS {
-                let taken: std::collections::BTreeSet<usize> =
+                let taken: BTreeSet<usize> =
                     index.known.values().map(|known| known.record).collect();
                 (0..RECORDS).find(|record| !taken.contains(record))
             } else {
@@ -131,6 +148,7 @@ impl Committed {
             let known = Known {
                 record: record.unwrap_or(0),
                 next: 0,
+                topic: number_of(topic),
                 used: clock,
             };
             index.known.insert(incarnation, known);
@@ -141,25 +159,37 @@ impl Committed {
             incarnation,
             record: known.record,
         };
-        mark.claim(known.next);
+        mark.claim(known.next, known.topic);
         (mark, known.next)
     }
 }
 
 impl Mark {
     /// The record is this publisher's from now on.
-    fn claim(&self, next: u64) {
+    fn claim(&self, next: u64, topic: u64) {
         if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
             // Nobody's, until all of it is right.
             self.word(Word::Incarnation).store(0, Ordering::Release);
             self.word(Word::Begun).store(u64::MAX, Ordering::Release);
             self.word(Word::Next).store(next, Ordering::Release);
+            self.word(Word::Topic).store(topic, Ordering::Release);
+            self.word(Word::Unwanted).store(0, Ordering::Release);
             self.word(Word::Incarnation)
                 .store(self.incarnation, Ordering::Release);
         }
     }
 
-    /// Everything below `next` is published, and nothing else.
+    /// Nobody here had subscribed to the topic some time after the last message.
+    pub fn begins_anew(&self) -> bool {
+        self.word(Word::Unwanted).load(Ordering::Acquire) != 0
+    }
+
+    /// What is missed from here on counts.
+    pub fn go_on(&self) {
+        self.word(Word::Unwanted).store(0, Ordering::Release);
+    }
+
+    /// Everything below `next` is published or counted as missed, and nothing else.
     pub fn set(&self, next: u64) {
         self.word(Word::Next).store(next, Ordering::Release);
         if let Some(known) = self.committed.index().known.get_mut(&self.incarnation) {
@@ -173,7 +203,6 @@ impl Mark {
         self.word(Word::Publisher)
             .store(publisher, Ordering::Release);
         self.word(Word::Before).store(before, Ordering::Release);
-        self.word(Word::Next).store(next, Ordering::Release);
         self.word(Word::Begun).store(next, Ordering::Release);
     }
 
@@ -194,16 +223,16 @@ mod tests {
     fn the_daemon_knows_whether_the_last_one_was_published() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("committed");
-        open(&path).unwrap().mark(11).0.begin(5, 77, 3);
+        open(&path).unwrap().mark(11, "t").0.begin(5, 77, 3);
         let next = |departed: &[(u64, u64)]| {
             let departed = departed.iter().copied().collect();
-            Committed::open(&path, &departed).unwrap().mark(11).1
+            Committed::open(&path, &departed).unwrap().mark(11, "t").1
         };
-        assert_eq!(next(&[]), 5);
-        assert_eq!(next(&[(77, 3)]), 5);
+        assert_eq!(next(&[]), 0);
+        assert_eq!(next(&[(77, 3)]), 0);
         assert_eq!(next(&[(77, 4)]), 6);
-        assert_eq!(next(&[(78, 4)]), 5);
-        open(&path).unwrap().mark(11).0.set(6);
+        assert_eq!(next(&[(78, 4)]), 0);
+        open(&path).unwrap().mark(11, "t").0.set(6);
         assert_eq!(next(&[(77, 4)]), 6);
     }
 
@@ -212,17 +241,49 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("committed");
         let first = open(&path).unwrap();
-        let (a, next) = first.mark(11);
+        let (a, next) = first.mark(11, "t");
         assert_eq!(next, 0);
-        let (b, _) = first.mark(12);
+        let (b, _) = first.mark(12, "t");
         a.set(5);
         b.set(9);
         a.set(6);
-        assert_eq!(first.mark(11).1, 6);
+        assert_eq!(first.mark(11, "t").1, 6);
         drop((first, a, b));
         let second = open(&path).unwrap();
-        assert_eq!((second.mark(11).1, second.mark(12).1), (6, 9));
-        assert_eq!(second.mark(13).1, 0);
+        assert_eq!((second.mark(11, "t").1, second.mark(12, "t").1), (6, 9));
+        assert_eq!(second.mark(13, "t").1, 0);
+    }
+
+    #[test]
+    fn what_is_missed_is_still_to_be_counted_after_a_kill() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("committed");
+        let committed = open(&path).unwrap();
+        committed.mark(11, "t").0.set(5);
+        // Message 9 is being published, and says that 5 to 8 were missed: nobody hears it.
+        committed.mark(11, "t").0.begin(9, 77, 3);
+        assert_eq!(open(&path).unwrap().mark(11, "t").1, 5);
+        let departed = HashMap::from([(77, 4)]);
+        let next = Committed::open(&path, &departed).unwrap().mark(11, "t").1;
+        assert_eq!(next, 10, "it was published");
+    }
+
+    #[test]
+    fn what_nobody_subscribed_to_is_not_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("committed");
+        let committed = open(&path).unwrap();
+        let (t, u) = (committed.mark(11, "t").0, committed.mark(12, "u").0);
+        assert!(!t.begins_anew() && !u.begins_anew());
+        committed.keep_wanted(&BTreeSet::from([number_of("u")]));
+        assert!(t.begins_anew() && !u.begins_anew());
+        // Also for the next life of the links, which has not heard of the topic yet.
+        let next = open(&path).unwrap();
+        assert!(next.mark(11, "t").0.begins_anew());
+        next.keep_wanted(&BTreeSet::from([number_of("t")]));
+        assert!(next.mark(12, "u").0.begins_anew());
+        t.go_on();
+        assert!(!t.begins_anew());
     }
 
     #[test]
@@ -232,9 +293,9 @@ mod tests {
         let bytes = (1 + RECORDS) * RECORD_WORDS * 8;
         for former in [vec![1; 21], vec![0xff; bytes], vec![3; 2 * bytes]] {
             std::fs::write(&path, former).unwrap();
-            assert_eq!(open(&path).unwrap().mark(3).1, 0);
-            open(&path).unwrap().mark(3).0.set(4);
-            assert_eq!(open(&path).unwrap().mark(3).1, 4);
+            assert_eq!(open(&path).unwrap().mark(3, "t").1, 0);
+            open(&path).unwrap().mark(3, "t").0.set(4);
+            assert_eq!(open(&path).unwrap().mark(3, "t").1, 4);
         }
     }
 
@@ -244,29 +305,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("committed");
         let committed = open(&path).unwrap();
-        let (mark, _) = committed.mark(11);
+        let (mark, _) = committed.mark(11, "t");
         mark.begin(4, 77, 3);
         mark.set(5);
         let file = &committed.0.file;
-        let states: [(Word, u64, u64, u64); 6] = [
+        let states: [(Word, u64, u64, u64); 5] = [
             // What is stored, how many messages the daemon counted then, and the next one.
             (Word::Begun, u64::MAX, 4, 5),
             (Word::Publisher, 77, 4, 5),
             (Word::Before, 4, 4, 5),
-            (Word::Next, 5, 4, 5),
             (Word::Begun, 5, 4, 5),
             (Word::Next, 6, 5, 6),
         ];
         for (at, stored, published, expected) in states {
             word(file, mark.record, at).store(stored, Ordering::Relaxed);
             let departed = HashMap::from([(77, published)]);
-            let next = Committed::open(&path, &departed).unwrap().mark(11).1;
+            let next = Committed::open(&path, &departed).unwrap().mark(11, "t").1;
             assert_eq!(next, expected, "{stored}");
         }
         // Published, and not yet told.
         word(file, mark.record, Word::Next).store(5, Ordering::Relaxed);
         let departed = HashMap::from([(77, 5)]);
-        assert_eq!(Committed::open(&path, &departed).unwrap().mark(11).1, 6);
+        assert_eq!(
+            Committed::open(&path, &departed).unwrap().mark(11, "t").1,
+            6
+        );
     }
 
     #[test]
@@ -274,10 +337,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let committed = open(&dir.path().join("committed")).unwrap();
         for incarnation in 1..=RECORDS as u64 {
-            committed.mark(incarnation).0.set(1);
+            committed.mark(incarnation, "t").0.set(1);
         }
-        committed.mark(1);
-        committed.mark(RECORDS as u64 + 1).0.set(1);
+        committed.mark(1, "t");
+        committed.mark(RECORDS as u64 + 1, "t").0.set(1);
         let index = committed.index();
         assert_eq!(index.known.len(), RECORDS);
         assert!(index.known.contains_key(&1) && !index.known.contains_key(&2));

@@ -102,7 +102,6 @@ mod tests {
             number,
             topic: "t".to_owned(),
             publishers: publishers.iter().map(|of| source(*of, &["c"])).collect(),
-            resumed: false,
             read: Ok(()),
         }
     }

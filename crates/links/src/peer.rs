@@ -98,8 +98,6 @@ pub struct Peer {
     pub incoming: HashMap<u64, Incoming>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
-    /// Topics that went there when it was given up.
-    pub broken: BTreeSet<String>,
     /// Topics by the streams that went or go there.
     pub names: BTreeMap<u64, String>,
     /// Streams of which what is not acknowledged went another way.
@@ -204,7 +202,6 @@ impl Peer {
             announced: HashMap::new(),
             incoming: HashMap::new(),
             given_up: false,
-            broken: BTreeSet::new(),
             names: BTreeMap::new(),
             moved: BTreeSet::new(),
             ended: Vec::new(),
@@ -308,9 +305,6 @@ impl Peer {
 
     /// A topic does not go there any more, or goes there in another stream.
     pub fn end_stream(&mut self, number: u64, topic: &str, moved: bool) {
-        if !self.given_up {
-            self.broken.remove(topic);
-        }
         if moved && self.names.contains_key(&number) {
             self.moved.insert(number);
         }

@@ -191,8 +191,6 @@ pub struct Stream {
     pub topic: String,
     /// Who publishes.
     pub publishers: Vec<Source>,
-    /// The topic went there before, until the host was given up: what was published meanwhile never comes.
-    pub resumed: bool,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
     pub read: Result<(), String>,
 }
@@ -442,7 +440,6 @@ mod tests {
                     carry: vec!["d".to_owned()],
                 })
                 .collect(),
-            resumed: number % 2 == 1,
             read: Err("a reason".to_owned()),
         })
     }

@@ -48,7 +48,6 @@ fn seeds() -> Vec<Vec<u8>> {
             number: 9,
             topic: topic.clone(),
             publishers: vec![source],
-            resumed: true,
             read: Err("no network card".to_owned()),
         }),
         Said::Ready(9, Err("a rule".to_owned())),

@@ -323,11 +323,6 @@ impl Coordinator {
             if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
                 tracing::warn!(host, "a host is given up: nothing is kept for it any more");
                 peer.given_up = true;
-                for (topic, outward) in &self.topics {
-                    if outward.streams.contains_key(host) {
-                        peer.broken.insert(topic.clone());
-                    }
-                }
                 self.routes.ways.forget(host);
                 peer.through.leads.clear();
                 peer.wants.clear();

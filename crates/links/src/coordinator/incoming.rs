@@ -267,7 +267,7 @@ impl Coordinator {
                         let created = builder.qos(qos).create();
                         let created =
                             created.map_err(|error| (error.to_string(), Short::of(&error)))?;
-                        let mark = self.committed.mark(*publisher);
+                        let mark = self.committed.mark(*publisher, &topic);
                         let limits = LandingLimits {
                             landing_max: links.landing_max.0,
                             message_max: quota
@@ -275,11 +275,13 @@ impl Coordinator {
                             reserved,
                         };
                         let relay = Relay::new(*publisher, &topic, &self.ours);
-                        let landing = Landing::new(created, relay, self.ours.clone(), mark, limits);
-                        if stream.resumed {
-                            landing.resume();
-                        }
-                        Ok(landing)
+                        Ok(Landing::new(
+                            created,
+                            relay,
+                            self.ours.clone(),
+                            mark,
+                            limits,
+                        ))
                     })
                 }
             };

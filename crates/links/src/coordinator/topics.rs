@@ -5,7 +5,7 @@ use super::routes::{self, Onward};
 use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
 use crate::ended::{self, Gone};
 use crate::forward::{Limits, Order, Route};
-use crate::keys::Want;
+use crate::keys::{number_of, Want};
 use crate::peer::Peer;
 use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
@@ -211,6 +211,9 @@ fn may_go(links: &Links, quotas: &mut Quotas, host: &str, topic: &str) -> Result
 impl Coordinator {
     /// Tells other hosts what is wanted here.
     pub(super) fn announce_wants(&mut self) {
+        let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
+        let subscribed = subscribed.map(|row| number_of(&row.name));
+        self.committed.keep_wanted(&subscribed.collect());
         for name in self.plane.wanted() {
             let none = self.rows.get(&name).is_none_or(|row| row.subscribers == 0);
             if none || self.config.links.may_come(&name).is_err() {
@@ -573,7 +576,6 @@ impl Coordinator {
                 number: *number,
                 topic: name.to_owned(),
                 publishers: topic.sources(host, row, onward),
-                resumed: peer.broken.contains(name),
                 read: topic.is_read(),
             };
             if peer.announced.get(number) != Some(&stream) {

@@ -10,7 +10,7 @@ use crate::wire::monotonic_ns;
 use rgaps::links::EarlyCopies;
 use rgaps::{Domain, Loan, LoanError, Publisher};
 use rgaps_transport::Room;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,10 +39,6 @@ pub struct Landing {
     limits: LandingLimits,
     /// Memory for the next message.
     fetched: Mutex<Fetched>,
-    /// Messages that never came, of which the next one is to tell.
-    pub(super) gap: AtomicU64,
-    /// The first message tells how many there were since `next`.
-    resumes: AtomicBool,
 }
 
 /// Memory that the daemon is asked for.
@@ -91,8 +87,6 @@ impl Landing {
             early: Mutex::default(),
             limits,
             fetched: Mutex::default(),
-            gap: AtomicU64::new(0),
-            resumes: AtomicBool::new(false),
         })
     }
 
@@ -104,12 +98,6 @@ impl Landing {
     /// The domain that messages land in.
     pub fn domain(&self) -> Domain {
         self.publisher.domain()
-    }
-
-    /// It goes on after this host was given up: what was published meanwhile never comes.
-    pub fn resume(&self) {
-        let was_here = self.next.load(Ordering::Acquire) > 0;
-        self.resumes.store(was_here, Ordering::Release);
     }
 
     pub(super) fn begin(
@@ -280,13 +268,15 @@ impl Landing {
         }
     }
 
-    /// How many messages were missed before this one, which is about to be published.
-    pub(super) fn missed_before(&self, sequence: u64) -> (u64, u64) {
-        let jump = match self.resumes.swap(false, Ordering::AcqRel) {
-            true => sequence.saturating_sub(self.next.load(Ordering::Acquire)),
-            false => 0,
-        };
-        (self.gap.swap(0, Ordering::AcqRel) + jump, jump)
+    /// How many messages were missed before this one, which is about to be published: all that lie between it and the last
+    /// one that was published here, in whichever lives of the links of both hosts. None before the first one that
+    /// anybody here has subscribed to.
+    pub(super) fn missed_before(&self, sequence: u64) -> u64 {
+        if self.next.load(Ordering::Acquire) == 0 || self.mark.begins_anew() {
+            self.pass(sequence);
+            self.mark.go_on();
+        }
+        sequence.saturating_sub(self.next.load(Ordering::Acquire))
     }
 
     /// Messages up to `next` are done with.

@@ -84,8 +84,6 @@ impl Place for Landed {
         let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
             tracing::warn!(topic, sequence, "a message with a description that is none");
-            landing.gap.fetch_add(1, Ordering::AcqRel);
-            self.landing.pass(sequence + 1);
             self.came.up_to(sequence + 1);
             return Ok(());
         };
@@ -101,17 +99,7 @@ impl Place for Landed {
             let fits = loan.set_metadata(meta.metadata.lengths(), meta.metadata.as_bytes());
             debug_assert!(fits, "the decoder checked it");
         }
-        let (missed, jump) = landing.missed_before(sequence);
-        if jump > 0 {
-            self.arrived.missed.fetch_add(jump, Ordering::Relaxed);
-            if let Some(missed) = self.notes.missed(topic, jump) {
-                tracing::warn!(
-                    topic,
-                    missed,
-                    "messages were missed while this host was given up"
-                );
-            }
-        }
+        let missed = landing.missed_before(sequence);
         loan.set_missed(missed);
         let published = landing.published.load(Ordering::Relaxed);
         landing
@@ -124,6 +112,8 @@ impl Place for Landed {
         match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
+                landing.pass(sequence + 1);
+                self.note_missed(topic, missed);
                 let times = [self.placed_ns, turn_ns, monotonic_ns()];
                 self.arrived.times.published(times, meta.published_ns);
                 if let Some(traces) = &self.arrived.traces {
@@ -136,20 +126,29 @@ impl Place for Landed {
                 // A reliable subscriber here is slow: asked again in a moment.
                 (PublishError::BackPressured { .. } | PublishError::Elsewhere(_), Some(loan)) => {
                     landing.relay.undo(published);
-                    landing.gap.fetch_add(missed, Ordering::AcqRel);
                     self.loan = Some(*loan);
                     return Err(self);
                 }
                 (error, _) => {
                     landing.relay.undo(published);
-                    landing.gap.fetch_add(missed + 1, Ordering::AcqRel);
                     tracing::warn!(%error, topic, sequence, "a message was lost here");
                 }
             },
         }
-        self.landing.pass(sequence + 1);
         self.came.up_to(sequence + 1);
         Ok(())
+    }
+}
+
+impl Landed {
+    fn note_missed(&self, topic: &str, missed: u64) {
+        if missed == 0 {
+            return;
+        }
+        self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
+        if let Some(missed) = self.notes.missed(topic, missed) {
+            tracing::warn!(topic, missed, "messages were missed between hosts");
+        }
     }
 }
 

@@ -116,6 +116,10 @@ impl Process {
         self.0.id()
     }
 
+    pub fn wait(&mut self) {
+        let _ = self.0.wait();
+    }
+
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,0 +1,206 @@
+//! What is lost between hosts is counted, exactly, at every subscriber: whoever was killed, stopped or ended meanwhile.
+#![forbid(unsafe_code)]
+mod support;
+
+use rgaps::{PublishError, Publisher, SlowReaderPolicy, Subscriber};
+use rustix::process::{kill_process, Pid, Signal};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use support::{
+    content, hosts, is_last, last_message, ports, receive, until, wait_for_subscribers, Host,
+    LOOK_AGAIN, SHORT,
+};
+
+const BYTES: usize = 1000;
+/// How often something happens to the hosts.
+const TIMES: usize = 5;
+
+/// A subscriber that reads until the last message, and the number of the message that it had last, plus one.
+struct Reader {
+    next: Arc<AtomicU64>,
+    thread: JoinHandle<(u64, u64)>,
+}
+
+impl Reader {
+    /// The number of each message says how many were missed before it.
+    fn start(subscriber: Subscriber) -> Reader {
+        let next: Arc<AtomicU64> = Arc::default();
+        let told = next.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut received, mut missed) = (0, 0);
+            loop {
+                let sample = receive(&subscriber);
+                let (number, next) = (sample.tag(), told.load(Ordering::SeqCst));
+                assert!(number >= next, "message {number} came after {}", next - 1);
+                let lost = number - next;
+                assert_eq!(sample.missed(), lost, "before message {number}");
+                received += 1;
+                missed += lost;
+                told.store(number + 1, Ordering::SeqCst);
+                let payload = sample.as_slice().unwrap();
+                if is_last(payload) {
+                    return (received, missed);
+                }
+                assert!(payload == content(number, BYTES), "message {number}");
+            }
+        });
+        Reader { next, thread }
+    }
+}
+
+/// Publishes messages with increasing tags until it is stopped, and then the last one. One that is held back for longer than
+/// its deadline is tried again. Returns how many were published.
+fn publish_on(
+    publisher: Publisher,
+    published: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let send = |tag: u64, payload: &[u8]| loop {
+            let mut loan = publisher.loan(payload.len() as u64).unwrap();
+            loan.write(0, payload).unwrap();
+            loan.set_tag(tag);
+            match loan.publish() {
+                Ok(_) => return published.store(tag + 1, Ordering::SeqCst),
+                Err(unpublished) => match unpublished.error {
+                    PublishError::BackPressured { .. } => {}
+                    error => panic!("message {tag}: {error}"),
+                },
+            }
+        };
+        let mut number = 0;
+        while !stop.load(Ordering::SeqCst) {
+            send(number, &content(number, BYTES));
+            number += 1;
+            // Leaves the processor to the hosts; nothing depends on how long.
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        send(number, last_message());
+        number + 1
+    })
+}
+
+/// Messages flow while something happens, again and again: each subscriber has received or missed all of them.
+fn all_is_counted(publisher: Publisher, subscribers: Vec<Subscriber>, mut what: impl FnMut()) {
+    let (stop, published) = (Arc::default(), Arc::<AtomicU64>::default());
+    let readers: Vec<_> = subscribers.into_iter().map(Reader::start).collect();
+    let publishing = publish_on(publisher, published.clone(), Arc::clone(&stop));
+    let flows = || {
+        let sent = published.load(Ordering::SeqCst);
+        until("messages to come through", || {
+            let mut all = readers.iter();
+            all.all(|reader| {
+                reader.thread.is_finished() || reader.next.load(Ordering::SeqCst) > sent
+            })
+        });
+    };
+    flows();
+    for _ in 0..TIMES {
+        what();
+        flows();
+    }
+    stop.store(true, Ordering::SeqCst);
+    until("the publisher", || publishing.is_finished());
+    let published = publishing.join().unwrap();
+    for reader in readers {
+        let (received, missed) = reader.thread.join().unwrap();
+        assert_eq!(received + missed, published);
+        println!("{received} of {published} were received, {missed} missed");
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// The topic's publisher on the first host, and two subscribers on the second.
+fn members(hosts: &[Host]) -> (Publisher, Vec<Subscriber>) {
+    members_with(hosts, SlowReaderPolicy::Fail)
+}
+
+fn members_with(hosts: &[Host], policy: SlowReaderPolicy) -> (Publisher, Vec<Subscriber>) {
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let subscriber = || there.subscriber("stream").reliable().create().unwrap();
+    let subscribers = vec![subscriber(), subscriber()];
+    let publisher = here.publisher("stream").keep_last(16).deadline(SHORT);
+    let publisher = publisher.slow_reader(policy).create().unwrap();
+    wait_for_subscribers(&publisher, 2);
+    (publisher, subscribers)
+}
+
+#[test]
+fn what_is_lost_when_the_publishers_own_links_are_killed_is_counted() {
+    let mut hosts = hosts(2, "");
+    let (publisher, subscribers) = members(&hosts);
+    all_is_counted(publisher, subscribers, || {
+        hosts[0].kill_links();
+        hosts[0].start_links();
+    });
+}
+
+#[test]
+fn what_is_lost_when_the_sending_links_are_stopped_is_counted() {
+    // The other host gives them up while they are stopped, and the publisher goes on without them.
+    let hosts = hosts(2, "outage_ms = 300\nlease_ms = 300\nheld_max = 8\n");
+    let (publisher, subscribers) = members_with(&hosts, SlowReaderPolicy::Drop);
+    let there = hosts[1].node("looks");
+    all_is_counted(publisher, subscribers, || {
+        let links = hosts[0].links.as_ref().unwrap().id();
+        signal(links, Signal::STOP);
+        support::stream::lost(&there, "host-a");
+        signal(links, Signal::CONT);
+        hosts[1].wait_for_peers(1);
+    });
+}
+
+/// Hosts whose daemons start their links.
+fn whole_hosts() -> Vec<Host> {
+    let ports = ports(2);
+    let start = |at: usize| {
+        let name = ["host-a", "host-b"][at];
+        let links = format!(
+            "enabled = true\nhost = \"{name}\"\nlisten = \"127.0.0.1:0\"\n\
+             control = [\"tcp/127.0.0.1:{}\"]\nconnect = [\"tcp/127.0.0.1:{}\"]",
+            ports[at],
+            ports[1 - at]
+        );
+        Host::start_whole(name, &links)
+    };
+    vec![start(0), start(1)]
+}
+
+#[test]
+fn what_is_lost_when_the_publishers_daemon_is_killed_is_counted() {
+    let mut hosts = whole_hosts();
+    let (publisher, subscribers) = members(&hosts);
+    all_is_counted(publisher, subscribers, || {
+        hosts[0].kill_daemon();
+        hosts[0].start_daemon();
+    });
+}
+
+#[test]
+fn what_is_lost_when_the_publishers_daemon_ends_is_counted() {
+    let mut hosts = whole_hosts();
+    let (publisher, subscribers) = members(&hosts);
+    all_is_counted(publisher, subscribers, || {
+        signal(hosts[0].daemon.id(), Signal::TERM);
+        hosts[0].daemon.wait();
+        hosts[0].start_daemon();
+    });
+}
+
+#[test]
+fn what_is_lost_when_links_are_killed_at_both_ends_is_counted() {
+    let mut hosts = hosts(2, "");
+    let (publisher, subscribers) = members(&hosts);
+    let mut turn = 0;
+    all_is_counted(publisher, subscribers, || {
+        turn += 1;
+        hosts[turn % 2].kill_links();
+        hosts[1 - turn % 2].kill_links();
+        hosts.iter_mut().for_each(Host::start_links);
+    });
+}
