@@ -51,9 +51,9 @@ READS_ELSEWHERE = """
 @pytest.mark.parametrize(
     "source, wanted, reasons",
     [
-        ("cuda:0", ["host", "cuda:0", "cuda:1"], ["CPU does not map", "zero copy", "no peers"]),
-        ("host", ["cuda:1", "host", "cuda:0"], ["live on the host", "zero copy", "live on the host"]),
-        ("cuda:1", ["cuda"], ["no peers"]),
+        ("cuda:0", ["host", "cuda:0", "cuda:1"], ["CPU cannot map", "zero copy", "no peer access"]),
+        ("host", ["cuda:1", "host", "cuda:0"], ["are on the host", "zero copy", "are on the host"]),
+        ("cuda:1", ["cuda"], ["no peer access"]),
     ],
 )
 def test_a_subscriber_reads_where_it_says(program, source, wanted, reasons):
@@ -113,7 +113,7 @@ def test_a_path_that_is_slower_than_required_is_refused(program):
                 node.publisher("u", domain=one, require="zero_copy").close()
             # Two GPUs that are no peers: the subscriber finds it out.
             with node.publisher("v", domain=one):
-                with pytest.raises(rgaps.PathTooSlow, match="no peers"):
+                with pytest.raises(rgaps.PathTooSlow, match="no peer access"):
                     node.subscriber("v", domain=two, require="peer")
                 node.subscriber("v", domain=two, require="pinned").close()
         """,

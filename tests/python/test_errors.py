@@ -84,7 +84,7 @@ def test_a_path_that_is_required(node):
         for slower in ("rdma", "gpudirect", "pinned", "peer"):
             rgaps.subscriber("t", require=slower).close()
     for join in (node.publisher, node.subscriber):
-        with pytest.raises(rgaps.InvalidArgument, match="'warp' is no path.*zero_copy"):
+        with pytest.raises(rgaps.InvalidArgument, match="'warp' is not a path.*zero_copy"):
             join("t", require="warp")
 
 

@@ -162,6 +162,7 @@ impl Coded for ClientError {
             | ClientError::Closed => Code::DaemonGone,
             ClientError::Pool(error) => error.code(),
             ClientError::Protocol(_) => Code::Protocol,
+            ClientError::Argument(_) => Code::Argument,
             ClientError::Forked => Code::Forked,
             _ => Code::System,
         }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Bytes arrived that were not those that were sent, or did not arrive: no figure counts then.
 #[derive(Debug, thiserror::Error)]
-#[error("{lost} messages were lost and {corrupt} were wrong: the figures above do not count")]
+#[error("{lost} messages were lost and {corrupt} had wrong contents, so the figures above are not valid")]
 struct Broken {
     lost: u64,
     corrupt: u64,

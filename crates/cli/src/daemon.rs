@@ -55,7 +55,7 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
         if let Some(ms) = running.idle_exit_ms {
             writeln!(
                 to,
-                "It was started by a client and leaves {} after the last one; to keep it, 'rgaps down' and 'rgaps up'.",
+                "A client started this daemon, and it stops {} after its last client. To keep one running: 'rgaps down', then 'rgaps up'.",
                 crate::units::span(ms)
             )?;
         }
@@ -87,7 +87,7 @@ fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
     }
     // It returns only if it fails.
     let error = command.exec();
-    Err(error).with_context(|| format!("'{}' cannot be started", program.display()))
+    Err(error).with_context(|| format!("starting '{}' failed", program.display()))
 }
 
 #[derive(Serialize)]
@@ -102,7 +102,7 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     // A mistake in the configuration is no reason to leave a daemon running.
     let (config, invalid) = session::config_or_address(common)?;
     if let Some(error) = invalid {
-        rgaps_session::tell_user(format_args!("rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' all the same",
+        rgaps_session::tell_user(format_args!("rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' anyway",
             config.realm,
             config.socket_path().display()));
     }
@@ -117,7 +117,7 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     output.put(&stopped, |to| {
         write!(to, "process {} has stopped", stopped.pid)?;
         if stopped.dropped.messages > 0 {
-            write!(to, "; with it went {}", describe_history(&stopped.dropped))?;
+            write!(to, "; lost with it: {}", describe_history(&stopped.dropped))?;
         }
         writeln!(to)
     })

@@ -14,7 +14,7 @@ pub fn failure(config: &Config, links: &LinksInfo) -> Option<LinksFailure> {
         LinksState::Failed => links.failure.as_deref().cloned(),
         LinksState::Off if config.links.enabled => Some(LinksFailure {
             advice: "'rgaps down', then 'rgaps up'".to_owned(),
-            reason: "the configuration has links.enabled = true, and the daemon that runs was started without"
+            reason: "the configuration has links.enabled = true, but the running daemon was started without it"
                 .to_owned(),
         }),
         LinksState::Off | LinksState::Starting | LinksState::Running => None,
@@ -39,6 +39,6 @@ pub fn describe(links: &LinksInfo) -> &'static str {
         LinksState::Off => "off",
         LinksState::Starting => "starting",
         LinksState::Running => "running",
-        LinksState::Failed => "do not run",
+        LinksState::Failed => "not running",
     }
 }

@@ -15,10 +15,10 @@ use std::process::Command;
 #[derive(Debug, thiserror::Error)]
 pub enum NoMps {
     /// It does not run, or takes no clients.
-    #[error("MPS does not run as it should: {0}")]
+    #[error("processes cannot use the realm's MPS: {0}")]
     NotRunning(String),
     /// The daemon was started without.
-    #[error("the daemon that runs was started without MPS; 'rgaps down', then 'rgaps up --mps'")]
+    #[error("the running daemon was started without MPS; run 'rgaps down', then 'rgaps up --mps'")]
     NotWanted,
     /// It serves another user.
     #[error(
@@ -34,7 +34,7 @@ struct Environment {
     variables: BTreeMap<&'static str, String>,
 }
 
-/// How it is with MPS in words.
+/// The state of MPS, for people.
 pub fn describe(info: &MpsInfo) -> String {
     let place = info.pipe_directory.as_deref().unwrap_or_default();
     let control = match info.control_pid {
@@ -43,17 +43,17 @@ pub fn describe(info: &MpsInfo) -> String {
     };
     let mut text = match info.state {
         MpsState::Off => "off".to_owned(),
-        MpsState::Starting => "is being started".to_owned(),
+        MpsState::Starting => "starting".to_owned(),
         MpsState::Ours => format!("the daemon's own: {control}"),
-        MpsState::Foreign => format!("one that was there: {control}"),
-        MpsState::Draining => format!("the last daemon's, which is ending: {control}"),
-        MpsState::Failed => "does not run".to_owned(),
+        MpsState::Foreign => format!("not the daemon's, it was running already: {control}"),
+        MpsState::Draining => format!("the previous daemon's, ending: {control}"),
+        MpsState::Failed => "not running".to_owned(),
     };
     if info.restarts > 0 {
-        text += &format!("; started again {} times", info.restarts);
+        text += &format!("; restarted {} times", info.restarts);
     }
     if info.quarantined > 0 {
-        text += &format!("; {} dead clients not proven to be gone", info.quarantined);
+        text += &format!("; {} dead clients in quarantine", info.quarantined);
     }
     if let Some(reason) = &info.reason {
         text += &format!("; {reason}");
@@ -105,7 +105,10 @@ pub fn env(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             writeln!(to, "export {name}={}", quoted(value))?;
         }
         if environment.variables.is_empty() {
-            writeln!(to, "# MPS is off in this realm: nothing to set")?;
+            writeln!(
+                to,
+                "# MPS is off in this realm; there are no variables to set"
+            )?;
         }
         Ok(())
     })
@@ -115,18 +118,18 @@ pub fn run(common: &Common, run: &Run) -> anyhow::Result<()> {
     let config = session::config(common)?;
     let variables = if !config.cuda.mps && rgaps_session::connect(&config)?.is_none() {
         rgaps_session::tell_user(format_args!(
-            "rgaps: no daemon runs, so there is no MPS; 'rgaps up --mps' starts both"
+            "rgaps: no daemon is running, so there is no MPS; 'rgaps up --mps' starts both"
         ));
         BTreeMap::new()
     } else {
         environment(&daemon(common)?)?.variables
     };
     let Some((program, arguments)) = run.command.split_first() else {
-        bail!("name a command: rgaps run -- COMMAND");
+        bail!("no command given; write rgaps run -- COMMAND");
     };
     // It returns only if it fails; else the exit code is the command's.
     let error = Command::new(program).args(arguments).envs(variables).exec();
-    Err(error).with_context(|| format!("'{}' cannot be started", program.to_string_lossy()))
+    Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
 }
 
 /// For a POSIX shell.

@@ -163,13 +163,13 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             return match report.links.state {
                 LinksState::Off if !config.links.enabled => writeln!(
                     to,
-                    "this host has no links to others: for some, set links.enabled = true in rgaps.toml, then 'rgaps \
+                    "this host has no links to other hosts. To enable them, set links.enabled = true in rgaps.toml, then run 'rgaps \
                      down' and 'rgaps up'"
                 ),
-                LinksState::Off | LinksState::Failed => writeln!(to, "this host has no links to others"),
+                LinksState::Off | LinksState::Failed => writeln!(to, "this host has no links to other hosts"),
                 LinksState::Starting | LinksState::Running => writeln!(
                     to,
-                    "the links to other hosts are starting: run this again in a moment"
+                    "the links to other hosts are starting; run this command again in a moment"
                 ),
             };
         }
@@ -194,12 +194,12 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
                 "WIRE OUT",
                 "IN",
                 "CONNECTS",
-                "LEFT OUT",
+                "SKIPPED",
                 "GIVEN UP",
                 "MISSED",
-                "AGAIN",
-                "TWICE",
-                "CUT OFF",
+                "RESENT",
+                "DUPLICATES",
+                "VIOLATIONS",
                 "WIRE p50/p99",
                 "TOTAL p50/p99",
             ];

@@ -12,7 +12,7 @@ pub fn config(common: &Common) -> anyhow::Result<Config> {
     let config = Config::load_from(common.config.as_deref(), &environment(common))?;
     for variable in &config.ignored_variables {
         rgaps_session::tell_user(format_args!(
-            "rgaps: the environment variable {variable} names no key of the configuration"
+            "rgaps: the environment variable {variable} matches no key of the configuration; it is ignored"
         ));
     }
     Ok(config)

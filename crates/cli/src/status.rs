@@ -37,9 +37,9 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         )?;
         writeln!(to, "socket       {}", daemon.socket)?;
         let stays = match daemon.idle_exit_ms {
-            None => "stays when nobody needs it".to_owned(),
+            None => "stays without clients".to_owned(),
             Some(_) if daemon.kept.messages > 0 => "stays for the history that it keeps".to_owned(),
-            Some(ms) => format!("leaves {} after the last client", units::span(ms)),
+            Some(ms) => format!("stops {} after its last client", units::span(ms)),
         };
         writeln!(
             to,
@@ -65,14 +65,14 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         }
         writeln!(
             to,
-            "cleaned up   {} dead clients, {} blocks; {} sessions cut off",
+            "cleaned up   {} dead clients, {} blocks; {} sessions closed for protocol violations",
             daemon.clients_reaped, daemon.blocks_reclaimed, daemon.sessions_cut_off
         )?;
         if report.mps.state != MpsState::Off {
             writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
         }
         if let Some(failure) = &failure {
-            writeln!(to, "links        do not run: {failure}")?;
+            writeln!(to, "links        not running: {failure}")?;
         } else if daemon.links.state != LinksState::Off {
             writeln!(to, "links        {}", links::describe(&daemon.links))?;
         }
@@ -99,7 +99,7 @@ pub fn describe_history(kept: &KeptHistory) -> String {
         false => "",
     };
     format!(
-        "{} of publishers that are gone, on {} ({}{more})",
+        "{} of publishers that have closed or died, in {} ({}{more})",
         units::counted(kept.messages, "message"),
         units::counted(kept.topics.into(), "topic"),
         kept.names.join(", ")

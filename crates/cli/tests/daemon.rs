@@ -210,7 +210,7 @@ fn doctor_says_whether_a_gpu_gives_its_memory_to_network_cards() {
     const GPU: &str = "GPU-72676170-7320-7465-7374-206770750000";
     for (lack, order, verdict, found) in [
         ("", "none", "ok", "flushed before each message"),
-        ("", "all", "ok", "in order for all GPUs"),
+        ("", "all", "ok", "ordered for all GPUs"),
         ("dmabuf", "none", "lack", "open kernel modules"),
         ("rdma", "none", "lack", "no GPUDirect RDMA"),
         ("flush", "owner", "lack", "flushed"),
@@ -293,7 +293,7 @@ fn a_socket_that_is_not_ours_is_told_apart() {
         let run: support::Run = start(&mut command).into();
         let said = run.fails_with(6);
         assert!(
-            said.contains("may not be used") && said.contains("socket_mode"),
+            said.contains("may not use the daemon") && said.contains("socket_mode"),
             "{said}"
         );
     }

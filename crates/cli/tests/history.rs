@@ -103,7 +103,7 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     let status = keeper.briefly(&["status"]).ok();
     for said in [
         "stays for the history that it keeps",
-        "1 message of publishers that are gone, on 1 topic (map)",
+        "1 message of publishers that have closed or died, in 1 topic (map)",
         "rgaps topic forget TOPIC",
     ] {
         assert!(status.contains(said), "{status}");
@@ -132,7 +132,7 @@ fn down_says_which_history_goes_with_the_daemon() {
     let down = realm.briefly(&["down"]).ok();
     assert!(
         down.contains(
-            "with it went 2 messages of publishers that are gone, on 2 topics (map, calibration)"
+            "lost with it: 2 messages of publishers that have closed or died, in 2 topics (map, calibration)"
         ),
         "{down}"
     );

@@ -104,7 +104,7 @@ fn links_that_end_are_told_with_their_exit_code_and_last_lines() {
         &realm,
         Some(&program),
         &[],
-        "correct what rgaps-links reports, then 'rgaps down' and 'rgaps up'",
+        "correct what rgaps-links reports, then run 'rgaps down' and 'rgaps up'",
         "rgaps-links ended (exit status: 3); its last lines are:\nthe certificate /x.pem is missing",
     );
 }

@@ -122,7 +122,7 @@ fn an_mps_that_does_not_start_is_said_everywhere() {
     }
     wait_for("MPS to be given up", || {
         let warnings = realm.json(&["status"])["warnings"].to_string();
-        warnings.contains("MPS does not run")
+        warnings.contains("MPS is not running")
     });
     let (verdict, found) = check(&realm.json(&["doctor"]));
     assert_eq!(verdict, "lack", "{found}");

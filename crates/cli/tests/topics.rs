@@ -341,7 +341,11 @@ fn info_names_the_path_and_the_reason() {
     let mut publish = on_gpus(&["topic", "pub", "seen", "--size", "5MiB", "--rate", "20"]);
     publish.args(["--domain", "cuda:0"]);
     running.push(Limited(publish.spawn().unwrap()));
-    let reasons = ["CPU does not map", "zero copy", "the GPUs are no peers"];
+    let reasons = [
+        "CPU cannot map",
+        "zero copy",
+        "the GPUs have no peer access",
+    ];
     let mut found = Vec::new();
     support::wait_for("the paths with their reasons", || {
         let info = realm.json(&["topic", "info", "seen"]);

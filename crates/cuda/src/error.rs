@@ -10,8 +10,8 @@ use rgaps_pool::PoolError;
 pub enum CudaError {
     /// There is no driver library, or it cannot be loaded.
     #[error(
-        "no CUDA driver: {library} cannot be loaded ({reason}); install the NVIDIA driver, or in a \
-         container start it with GPU access"
+        "no CUDA driver: loading {library} failed ({reason}); install the NVIDIA driver, or start the \
+         container with GPU access"
     )]
     LibraryMissing {
         /// What was looked for.
@@ -46,7 +46,7 @@ pub enum CudaError {
     },
     /// No GPU with this UUID is visible to this process.
     #[error(
-        "this process sees no GPU {uuid} (it sees: {visible}); check CUDA_VISIBLE_DEVICES and the \
+        "this process does not see the GPU {uuid} (it sees: {visible}); check CUDA_VISIBLE_DEVICES and the \
          container's devices"
     )]
     NoSuchDevice {
@@ -56,7 +56,7 @@ pub enum CudaError {
         visible: String,
     },
     /// The GPU lacks something that pools need.
-    #[error("{uuid} ({name}) cannot hold a pool: it has no {lack}; use the host domain")]
+    #[error("{uuid} ({name}) cannot hold a pool: it lacks {lack}; use the host domain")]
     Unsupported {
         /// The GPU.
         uuid: GpuUuid,
@@ -266,7 +266,7 @@ pub(crate) fn hint(code: CUresult) -> &'static str {
     }
     match code {
         CUDA_ERROR_OUT_OF_MEMORY => {
-            "the GPU's memory is used up: end other users of it (nvidia-smi shows them) or lower \
+            "the GPU has no free memory; end other processes that use it (nvidia-smi shows them) or lower \
              the pool's cap in rgaps.toml"
         }
         CUDA_ERROR_NO_DEVICE => "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES",

@@ -53,15 +53,13 @@ impl Zone {
     ) -> Result<Zone, Refusal> {
         let inode = verify_memfd(registry.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
         if inode != saved.registry_inode {
-            return Err(bad(
-                "the registry that was handed back is not the one of that zone",
-            ));
+            return Err(bad("the client handed back the registry of another zone"));
         }
         check_owner(registry.as_fd())?;
         check_owner(control.as_fd())?;
         let registry = Registry::reopen_from(registry.as_fd())
-            .map_err(|e| system("open the registry that was handed back", e))?;
-        let read = |e| system("read the registry that was handed back", e);
+            .map_err(|e| system("open the registry that a client handed back", e))?;
+        let read = |e| system("read the registry that a client handed back", e);
         let header = registry.header().map_err(read)?;
         let sound = header.magic == REGISTRY_MAGIC
             && header.version == LAYOUT_VERSION
@@ -69,18 +67,18 @@ impl Zone {
         if !sound {
             return Err(refuse(
                 RefusalCode::ZoneLost,
-                "the registry that was handed back is of another version, or damaged; restart the clients",
+                "the registry that the client handed back is damaged or of another version; restart the clients",
             ));
         }
         // Opened anew only once it is known for a memfd: opening something else may have effects.
         verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         // Through a description of our own, that no client can change the flags of.
         let control = reopen(control.as_fd(), OFlags::RDWR)
-            .map_err(|e| system("open the control segment that was handed back", e))?;
+            .map_err(|e| system("open the control segment that a client handed back", e))?;
         let control = Control::adopt(control).map_err(memory)?;
         if control.inode() != header.control_inode {
             return Err(bad(
-                "the control segment that was handed back is not the one of that zone",
+                "the client handed back the control segment of another zone",
             ));
         }
         step!("adopt.begin");
@@ -93,7 +91,7 @@ impl Zone {
         step!("adopt.loaded");
         zone.set_aside(header.control_used);
         if let Err(error) = zone.registry.count_daemon(header.daemons.wrapping_add(1)) {
-            tracing::warn!(%error, "the registry does not know of its new daemon");
+            tracing::warn!(%error, "counting this daemon in the registry failed");
         }
         Ok(zone)
     }
@@ -138,7 +136,7 @@ impl Zone {
                     self.registry
                         .set_publisher(index, slot, &record, &publisher.type_name);
                 if let Err(error) = written {
-                    tracing::error!(%error, "an orphan was not written down");
+                    tracing::error!(%error, "recording an orphan failed");
                 }
             }
             let publisher = topic.publisher(slot).expect("the one of this slot");
@@ -273,11 +271,13 @@ impl Zone {
             .ok_or_else(|| {
                 refuse(
                     RefusalCode::ZoneLost,
-                    "the daemon took this client for dead and cleaned up after it; start it again",
+                    "the daemon believed this client dead and cleaned up after it; restart the client",
                 )
             })?;
         if client.uid != uid || client.session.is_some() {
-            return Err(bad("that client is somebody else, or is back already"));
+            return Err(bad(
+                "this place in the zone belongs to another client, or was claimed before",
+            ));
         }
         client.session = Some(session);
         client.pid = pid;
@@ -289,9 +289,10 @@ impl Zone {
 
 /// The file belongs to the daemon's user: only a process of that user can have made it.
 fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
-    let about = rustix::fs::fstat(fd).map_err(|e| system("look at what was handed back", e))?;
+    let about =
+        rustix::fs::fstat(fd).map_err(|e| system("inspect what a client handed back", e))?;
     if about.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(bad("a memfd that was handed back belongs to another user"));
+        return Err(bad("the client handed back a memfd of another user"));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ impl Engine {
             tracing::info!(
                 client = known.name,
                 pid = known.peer.credentials.pid,
-                "a client closed its session without leaving; what it holds stays until its process ends"
+                "a client closed its session without leaving; the memory that it holds stays until its process ends"
             );
             return;
         }

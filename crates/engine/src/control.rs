@@ -117,7 +117,7 @@ impl Control {
     /// Gives the memory of a range back that nobody needs the contents of, while it stays taken.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         if let Err(error) = punch(self.fd.as_fd(), offset, bytes) {
-            tracing::warn!(%error, offset, bytes, "memory of a control segment was not given back");
+            tracing::warn!(%error, offset, bytes, "returning memory of a control segment to the system failed");
         }
     }
 
@@ -127,7 +127,7 @@ impl Control {
             Ok(()) => self.ranges.give(offset, bytes),
             // Out of use for good: better a hole in 16 GiB of addresses than old words.
             Err(error) => {
-                tracing::error!(%error, offset, bytes, "a range of a control segment is lost")
+                tracing::error!(%error, offset, bytes, "freeing a range of a control segment failed; the range is lost")
             }
         }
     }

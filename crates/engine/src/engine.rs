@@ -206,7 +206,7 @@ impl Engine {
             return None;
         };
         let message = format!(
-            "{count} sessions are open already; close some, or raise limits.{key} in rgaps.toml"
+            "the limit of {count} open sessions is reached; close some, or raise limits.{key} in rgaps.toml"
         );
         Some(refuse(RefusalCode::LimitReached, message))
     }
@@ -234,7 +234,9 @@ impl Engine {
             Request::HandBack { .. } | Request::HandBackSegments { .. }
         );
         if !takes_fds && !fds.is_empty() {
-            return Verdict::CutOff("descriptors came with a request that takes none");
+            return Verdict::CutOff(
+                "the client sent file descriptors with a request that takes none",
+            );
         }
         let welcomed = known.welcomed;
         self.requests += 1;

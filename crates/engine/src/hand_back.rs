@@ -31,7 +31,7 @@ impl Engine {
         let known = self.session(session)?;
         if known.zones.contains_key(&zone_id) || client_index as usize >= MAX_CLIENTS {
             return Err(bad(
-                "this session is in that zone already, or has no such place there",
+                "this session is already in that zone, or has no such place there",
             ));
         }
         let (uid, pid) = (
@@ -77,7 +77,7 @@ impl Engine {
         let lost = || {
             refuse(
                 RefusalCode::ZoneLost,
-                "the daemon does not know the zone that this client was in (it was gone for too \
+                "the daemon does not know the zone of this client (the client was away for too \
                  long, or its state file is lost); join the topics again",
             )
         };
@@ -93,7 +93,7 @@ impl Engine {
             }
         }
         let [registry, control] = <[OwnedFd; 2]>::try_from(fds)
-            .map_err(|_| bad("the registry and the control segment come with that request"))?;
+            .map_err(|_| bad("the request needs the registry and the control segment"))?;
         let limits = self.setup.config.limits.clone();
         let zone = Zone::adopt(
             &saved,
@@ -109,7 +109,7 @@ impl Engine {
             class = saved.class,
             topics = zone.topics.len(),
             clients = zone.clients.len(),
-            "a zone of the last daemon's was taken over"
+            "took over a zone of the previous daemon"
         );
         self.classes.insert(saved.class, zone_id);
         self.zones.insert(zone_id, zone);
@@ -144,7 +144,9 @@ impl Engine {
         let (zone, client) = self.claiming(session, member.zone)?;
         zone.check_member(member, client)?;
         if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
-            return Err(bad("too many ranges, or a subscriber's"));
+            return Err(bad(
+                "the claim has too many ranges, or ranges of a subscriber",
+            ));
         }
         let mut leased = 0;
         if !ranges.is_empty() {
@@ -156,9 +158,7 @@ impl Engine {
                 .iter()
                 .any(|range| pool.owned(range, owner).is_none())
             {
-                return Err(bad(
-                    "a range that is claimed is not a lease of that publisher",
-                ));
+                return Err(bad("a claimed range is not a lease of this publisher"));
             }
         }
         let key = (member.topic, member.side, member.slot);
@@ -169,7 +169,9 @@ impl Engine {
         let members = &mut claims.ok_or_else(not_handing_back)?.members;
         let claimed = members.entry(key).or_default().entry(pool).or_default();
         if claimed.len() + ranges.len() > leased {
-            return Err(bad("more ranges are claimed than there can be"));
+            return Err(bad(
+                "the claims have more ranges than a publisher can lease",
+            ));
         }
         claimed.extend_from_slice(ranges);
         Ok(Answer::Done)
@@ -185,12 +187,12 @@ impl Engine {
         let (zone, client) = self.claiming(session, zone)?;
         if doorbells.len() > MAX_HANDED_DOORBELLS {
             return Err(bad(format!(
-                "at most {MAX_HANDED_DOORBELLS} doorbells are handed back"
+                "a client can hand back at most {MAX_HANDED_DOORBELLS} doorbells"
             )));
         }
         if timelines.len() > MAX_CLIENT_TIMELINES {
             return Err(bad(format!(
-                "at most {MAX_CLIENT_TIMELINES} timelines are handed back"
+                "a client can hand back at most {MAX_CLIENT_TIMELINES} timelines"
             )));
         }
         step!("adopt.claimed");
@@ -201,7 +203,7 @@ impl Engine {
                 // Two that share a doorbell wake up more often than need be, and that is all.
                 tracing::warn!(
                     doorbell,
-                    "a doorbell that was handed back is another's already"
+                    "two clients claim the same doorbell; they may be woken needlessly"
                 );
             }
         }
@@ -229,7 +231,7 @@ impl Engine {
             dead.extend(zone.find_dead(now).into_iter().map(|client| (*id, client)));
         }
         for (id, client) in dead {
-            tracing::info!(client, "a client of the last daemon's has ended");
+            tracing::info!(client, "a client of the previous daemon has ended");
             if self.quarantine_absent(id, client) {
                 continue;
             }
@@ -248,7 +250,7 @@ impl Engine {
 }
 
 fn not_handing_back() -> Refusal {
-    bad("this session is not handing anything back")
+    bad("this session has not started to hand back a zone")
 }
 
 impl Zone {

@@ -254,7 +254,7 @@ impl Zone {
                 .registry
                 .set_publisher(index, slot, &record, &type_name);
             if let Err(error) = written {
-                tracing::error!(%error, "a forgotten history was not written down");
+                tracing::error!(%error, "recording a forgotten history failed");
             }
             self.drop_history(index, slot);
         }
@@ -302,7 +302,7 @@ impl Engine {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 format!(
-                    "user {} may not publish to topic '{name}', so may not drop its history: access rule '{}' of \
+                    "user {} may not publish to topic '{name}', and so may not drop its history: access rule '{}' of \
                      the daemon's rgaps.toml does not name them",
                     peer.credentials.uid,
                     class.name()

@@ -60,12 +60,12 @@ fn path(
     match (came_over, home, reads) {
         (Some(path), ..) => path,
         (None, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
-            let why = format!("the messages live on {home}, and are read on {reads}");
+            let why = format!("the messages are on {home}, and the subscriber reads on {reads}");
             (PathKind::Peer, why)
         }
         (None, from, to) if from == to => (PathKind::ZeroCopy, String::new()),
         _ => {
-            let why = format!("the messages live in {home}, and are read in {reads}");
+            let why = format!("the messages are in {home}, and the subscriber reads in {reads}");
             (PathKind::Pinned, why)
         }
     }
@@ -73,7 +73,7 @@ fn path(
 
 /// The path of what the links publish, and why it is no better.
 fn from_elsewhere(came_over: Option<&CameOver>) -> (PathKind, String) {
-    let unsaid = (PathKind::Tcp, "it is not known yet over what");
+    let unsaid = (PathKind::Tcp, "their path is not known yet");
     let (path, why) = came_over.map_or(unsaid, |over| (over.path, &over.why));
     let from = "the messages come from another host";
     match why {
@@ -93,8 +93,8 @@ fn too_slow(
         .into_iter()
         .find_map(|(side, require)| Some((side, require.filter(|require| require > path)?)))?;
     Some(format!(
-        "the {side} requires a path of {require} or better, and this one is {path}: {why}; read where the \
-         messages live, or require less"
+        "the {side} requires a path of {require} or better, and this one is {path}: {why}; read in the \
+         domain of the messages, or require less"
     ))
 }
 
@@ -108,7 +108,7 @@ impl Zone {
     ) -> Result<Seat, Refusal> {
         if wish.type_name.len() > MAX_TYPE_NAME || wish.type_name.contains('\0') {
             return Err(bad(format!(
-                "a type's name has at most {MAX_TYPE_NAME} bytes and no NUL"
+                "the name of a type must have at most {MAX_TYPE_NAME} bytes and no NUL"
             )));
         }
         match &wish.role {
@@ -183,7 +183,7 @@ impl Zone {
             return Err(refuse(
                 RefusalCode::LimitReached,
                 format!(
-                    "subscribers of topic '{}' read in {MAX_REPLICAS} other domains already, which is \
+                    "subscribers of topic '{}' already read in {MAX_REPLICAS} other domains, which is \
                      the limit; join without a domain, or read in one of those",
                     topic.name
                 ),
@@ -224,7 +224,9 @@ impl Zone {
             .ok_or_else(|| {
                 refuse(
                     RefusalCode::LimitReached,
-                    format!("there are {most} topics already; raise limits.topics in rgaps.toml"),
+                    format!(
+                        "the limit of {most} topics is reached; raise limits.topics in rgaps.toml"
+                    ),
                 )
             })?;
         let region = self.take_range(TOPIC_BYTES)?;
@@ -259,7 +261,7 @@ impl Zone {
         let offset = self.control.take(bytes).ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
-                "the control segment is full; leave topics, or publish with less history",
+                "the control segment is full; close publishers, or publish with less history",
             )
         })?;
         if let Err(error) = self.registry.set_control_used(self.control.used_end()) {
@@ -277,7 +279,7 @@ impl Zone {
                 return Err(refuse(
                     RefusalCode::DomainMismatch,
                     format!(
-                        "topic '{}' lives in {has}, not in {wants}; publish without a domain, or \
+                        "topic '{}' is in {has}, not in {wants}; publish without a domain, or \
                          use another topic",
                         topic.name
                     ),
@@ -289,7 +291,7 @@ impl Zone {
 
     pub(crate) fn describe_publisher(&self, publisher: &Publisher) -> String {
         let gone = match publisher.is_orphan() {
-            true => ", which has left its history",
+            true => ", which has ended and left its history",
             false => "",
         };
         format!(
@@ -334,7 +336,10 @@ impl Zone {
             None => Ok(()),
             Some(clash) => Err(refuse(
                 RefusalCode::PathTooSlow,
-                format!("topic '{}' does not fit with {clash}", topic.name),
+                format!(
+                    "joining topic '{}' is refused because of {clash}",
+                    topic.name
+                ),
             )),
         }
     }
@@ -416,9 +421,9 @@ impl Zone {
                 return Err(refuse(
                     RefusalCode::LimitReached,
                     format!(
-                        "topic '{}' has all the {MAX_PUBLISHERS} publishers that a topic may have on \
-                         a host (those that left count while their messages are still read or \
-                         held); close some, or spread them over several topics",
+                        "topic '{}' has {MAX_PUBLISHERS} publishers, which is the limit on \
+                         a host (those that ended count while subscribers still read or hold their \
+                         messages); close some, or spread them over several topics",
                         self.topics[&index].name
                     ),
                 ));
@@ -434,7 +439,7 @@ impl Zone {
                 topic = topic.name,
                 slot,
                 head,
-                "a publisher slot was scribbled over"
+                "a process wrote an invalid head to a publisher's slot; the slot is not used any more"
             );
             topic.spoiled |= 1 << slot;
         }
@@ -453,8 +458,8 @@ impl Zone {
             refuse(
                 RefusalCode::LimitReached,
                 format!(
-                    "topic '{}' has all the {MAX_SUBSCRIBERS} subscribers that a topic may have on a \
-                     host; close some, or let one process read for several",
+                    "topic '{}' has {MAX_SUBSCRIBERS} subscribers, which is the limit on a \
+                     host; close some, or let one process read for several others",
                     self.topics[&index].name
                 ),
             )
@@ -516,7 +521,7 @@ impl Zone {
         view.elsewhere()
             .store(topic.elsewhere_bits(), Ordering::Release);
         if let Err(error) = self.registry.set_topic_pool(index, pool) {
-            tracing::error!(%error, topic = topic.name, "a topic's pool was not written down");
+            tracing::error!(%error, topic = topic.name, "recording the pool of a topic failed");
         }
     }
 }

@@ -24,8 +24,8 @@ impl Zone {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 format!(
-                    "pool {index} is neither the publisher's own nor one that a subscriber of its topic \
-                     reads in"
+                    "pool {index} is neither the publisher's own pool nor that of a subscriber of its \
+                     topic"
                 ),
             ));
         }
@@ -68,13 +68,13 @@ impl Zone {
         for range in ranges {
             let (first, count) = pool.owned(range, owner).ok_or_else(|| {
                 bad(format!(
-                    "bytes {} and {} on are not whole leases of this publisher",
+                    "{1} bytes at {0} are not whole leases of this publisher",
                     range.offset, range.bytes
                 ))
             })?;
             if live.of(index).touches(first, count) {
                 return Err(bad(format!(
-                    "blocks in the {} bytes at {} are still loaned, kept or held",
+                    "blocks in the {} bytes at {} are still loaned, kept in a history or held",
                     range.bytes, range.offset
                 )));
             }
@@ -96,7 +96,7 @@ fn check_limit(has: u64, bytes: u64, limit: Option<u64>) -> Result<(), Refusal> 
         Some(limit) if has.saturating_add(wants) > limit => Err(refuse(
             RefusalCode::LimitReached,
             format!(
-                "the publisher has {has} bytes and may have {limit}; release samples, or raise \
+                "the publisher leases {has} bytes, and its limit is {limit}; release samples, or raise \
                  limits.lease_per_publisher in rgaps.toml"
             ),
         )),

@@ -93,7 +93,7 @@ impl Zone {
         words.incarnation().store(0, Ordering::Release);
         // Last: until it is written, a successor does all this again.
         if let Err(error) = self.registry.clear_subscriber(index, slot) {
-            tracing::error!(%error, "a subscriber's end was not written down");
+            tracing::error!(%error, "recording the end of a subscriber failed");
         }
         self.control.doorbells.give(subscriber.doorbell);
         announce(&self.control, topic);
@@ -108,7 +108,7 @@ impl Zone {
             .registry
             .set_publisher_state(index, slot, RECORD_ORPHAN)
         {
-            tracing::error!(%error, "a publisher's end was not written down");
+            tracing::error!(%error, "recording the end of a publisher failed");
         }
         let order = self.next_orphan;
         self.next_orphan += 1;
@@ -258,7 +258,7 @@ impl Zone {
         step!("end.emptied");
         announce(&self.control, topic);
         if let Err(error) = self.registry.set_publisher_state(index, slot, RECORD_FREE) {
-            tracing::error!(%error, "a publisher's end was not written down");
+            tracing::error!(%error, "recording the end of a publisher failed");
         }
         step!("end.recorded");
         let quarantined = quarantine_of(&publisher, topic.epoch);
@@ -313,7 +313,7 @@ impl Zone {
             return false;
         };
         if let Err(error) = self.registry.clear_topic(index) {
-            tracing::error!(%error, topic = topic.name, "a topic's end was not written down");
+            tracing::error!(%error, topic = topic.name, "recording the end of a topic failed");
         }
         for region in &topic.quarantine {
             self.control.give(region.offset, region.bytes);

@@ -62,7 +62,7 @@ impl Engine {
         if name == LINKS_CLIENT && !uid.is_some_and(|uid| uid == 0 || uid == own) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
-                format!("only the daemon's own user, or root, may call a client '{LINKS_CLIENT}'"),
+                format!("only the daemon's own user and root may call a client '{LINKS_CLIENT}'"),
             ));
         }
         Ok(())
@@ -73,7 +73,7 @@ impl Engine {
             true => Ok(()),
             false => Err(refuse(
                 RefusalCode::NotPermitted,
-                format!("this is for the client '{LINKS_CLIENT}' only"),
+                format!("only the client '{LINKS_CLIENT}' may send this request"),
             )),
         }
     }
@@ -135,7 +135,7 @@ impl Engine {
             || hosts.len() > MAX_REMOTE_HOSTS
             || !hosts.iter().all(row_fits)
         {
-            return Err(bad("hosts of a topic that cannot be"));
+            return Err(bad("the list of a topic's hosts is invalid"));
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
@@ -191,7 +191,7 @@ impl Engine {
             || hosts.len() > MAX_REMOTE_HOSTS
             || !hosts.iter().all(row_fits)
         {
-            return Err(bad("hosts of a topic that cannot be"));
+            return Err(bad("the list of a topic's hosts is invalid"));
         }
         match hosts.is_empty() {
             true => {
@@ -235,7 +235,7 @@ impl Engine {
                 fits(&row.host, MAX_HOST_NAME) && texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
             })
         {
-            return Err(bad("a listing of hosts that cannot be"));
+            return Err(bad("the list of hosts is invalid"));
         }
         self.peers = Some((session, peers));
         Ok(Answer::Done)
@@ -249,7 +249,9 @@ impl Engine {
         self.require_links(session)?;
         let known = self.list_peers().peers;
         if !known.iter().any(|row| row.host == figures.host) {
-            return Err(bad("figures of a host that is not in the listing of hosts"));
+            return Err(bad(
+                "these figures are of a host that is not in the list of hosts",
+            ));
         }
         // No more than there are hosts in the listing.
         self.figures

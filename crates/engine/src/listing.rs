@@ -70,7 +70,7 @@ impl Engine {
         warnings.extend(self.troubles.iter().cloned());
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(
-                "client '{}' (process {}) closed its session without leaving and is detached: what \
+                "client '{}' (process {}) closed its session without leaving and is detached: the memory that \
                  it holds stays until the process ends",
                 session.name,
                 session.peer.credentials.pid.unwrap_or(0)
@@ -84,7 +84,7 @@ impl Engine {
                 .count();
             if absent > 0 {
                 warnings.push(format!(
-                    "{absent} clients of the last daemon live but have not come back yet (class '{}')",
+                    "{absent} clients of the previous daemon are alive but have not connected to this one yet (class '{}')",
                     zone.class
                 ));
             }
@@ -99,7 +99,9 @@ impl Engine {
             warnings.extend(zone.pools.iter().flat_map(pool_warnings));
         }
         if self.recovery.expects_any() {
-            warnings.push("topics of the last daemon have not been handed back".to_owned());
+            warnings.push(
+                "clients of the previous daemon have not handed back all topics yet".to_owned(),
+            );
         }
         warnings.truncate(MAX_WARNINGS);
         warnings.iter().map(|warning| clip(warning)).collect()
@@ -344,7 +346,7 @@ impl Zone {
             (Some(path), _) => path.clone(),
             (None, None) => "zero copy".to_owned(),
             (None, Some(pool)) => format!(
-                "copied to {}, or read where it is: known with the first message",
+                "copied to {}, or read in place; known with the first message",
                 self.pools[pool as usize].domain
             ),
         }
@@ -412,7 +414,7 @@ fn pool_warnings(pool: &Pool) -> Vec<String> {
     }
     if pool.pinned {
         warnings.push(
-            "a client has registered its pages with a CUDA driver: free memory stays with the pool"
+            "a client has registered this pool with a CUDA driver, so the pool does not shrink"
                 .to_owned(),
         );
     }

@@ -13,7 +13,7 @@ pub(crate) fn of_address(sys: &Path, address: IpAddr) -> Result<u32, String> {
     let folder = sys.join("class/net").join(&card).join("device");
     if !folder.exists() {
         return Err(format!(
-            "network interface '{card}' with the address {address} is no card"
+            "network interface '{card}' with the address {address} is not a network card"
         ));
     }
     node(sys, &folder, &format!("network card '{card}'"))
@@ -26,7 +26,8 @@ pub(crate) fn of_pci(sys: &Path, place: &str) -> Result<u32, String> {
 }
 
 fn card(address: IpAddr) -> Result<String, String> {
-    let all = getifaddrs().map_err(|error| format!("network interfaces are not known: {error}"))?;
+    let all =
+        getifaddrs().map_err(|error| format!("listing the network interfaces failed: {error}"))?;
     let found = all.into_iter().find(|interface| {
         let storage = interface.address.as_ref();
         storage.is_some_and(|storage| {
@@ -52,7 +53,7 @@ fn node(sys: &Path, folder: &Path, what: &str) -> Result<u32, String> {
         // There is no other.
         "0" => Ok(0),
         _ => Err(format!(
-            "the kernel does not say which NUMA node {what} is near"
+            "the kernel does not report the NUMA node of {what}"
         )),
     }
 }

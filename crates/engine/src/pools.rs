@@ -145,7 +145,7 @@ impl Pool {
         {
             return Err(refuse(
                 RefusalCode::Recovering,
-                "the segment is still with clients of the daemon that died; ask again shortly",
+                "clients of the previous daemon have not handed back this segment yet; try again shortly",
             ));
         }
         for segment in self.segments.iter().skip(from as usize).take(most) {
@@ -156,7 +156,7 @@ impl Pool {
                 Domain::Host => reopen(segment.fd.as_fd(), OFlags::RDONLY),
                 Domain::Cuda(_) => segment.fd.try_clone(),
             };
-            fds.push(fd.map_err(|e| system("open a segment's memory for you", e))?);
+            fds.push(fd.map_err(|e| system("open the memory of a segment", e))?);
             bytes.push(segment.bytes);
         }
         Ok((bytes, fds))
@@ -194,7 +194,7 @@ impl Pool {
         if self.is_incomplete() {
             return Err(LeaseError::Other(refuse(
                 RefusalCode::Recovering,
-                "the pool grows again once its clients have handed it back to the new daemon",
+                "the pool cannot grow until its clients have handed it back to the new daemon",
             )));
         }
         let missing = (count - self.granules.free_tail()) as u64 * GRANULE_BYTES;
@@ -203,7 +203,7 @@ impl Pool {
             return Err(LeaseError::Full(refuse(
                 RefusalCode::PoolFull,
                 format!(
-                    "the {} pool has all its {MAX_SEGMENTS} segments; raise segment_bytes in rgaps.toml",
+                    "the {} pool has {MAX_SEGMENTS} segments, which is the limit; raise the pool's segment in rgaps.toml",
                     self.domain
                 ),
             )));
@@ -245,7 +245,7 @@ impl Pool {
         refuse(
             RefusalCode::PoolFull,
             format!(
-                "the {} pool has no {bytes} bytes together: {} of at most {} bytes are leased",
+                "the {} pool has no {bytes} contiguous bytes left: {} of at most {} bytes are leased",
                 self.domain,
                 self.leased_bytes(),
                 self.cap_bytes
@@ -272,7 +272,7 @@ impl Pool {
         // The memory first: once the registry says that a granule is free, a successor may lease it.
         self.discard(first, count);
         if let Err(error) = registry.set_granules(self.index, first, count, FREE) {
-            tracing::error!(%error, "a lease's end was not written down; its memory stays taken");
+            tracing::error!(%error, "recording the end of a lease failed; its memory stays leased");
             return;
         }
         self.granules.set(first, count, FREE);
@@ -300,7 +300,7 @@ impl Pool {
     pub(crate) fn pin(&mut self, registry: &Registry) -> Result<(), Refusal> {
         if self.domain != Domain::Host {
             return Err(bad(format!(
-                "the {} pool is the driver's own memory; only host pools are pinned",
+                "the {} pool is GPU memory; only host pools can be pinned",
                 self.domain
             )));
         }
@@ -340,7 +340,7 @@ impl Pool {
         let record = *self.expected.get(number as usize).ok_or_else(|| {
             refuse(
                 RefusalCode::BadRequest,
-                format!("the pool never had a segment {number}"),
+                format!("the pool has no segment {number}"),
             )
         })?;
         let place = &mut self.segments[number as usize];
@@ -352,7 +352,7 @@ impl Pool {
             if self.domain == Domain::Host {
                 // It may be a subscriber's, which can only be read: memory could not be given back.
                 segment.fd = reopen(segment.fd.as_fd(), OFlags::RDWR)
-                    .map_err(|e| system("open a segment that was handed back", e))?;
+                    .map_err(|e| system("open a segment that a client handed back", e))?;
             }
             *place = Some(segment);
         }
@@ -376,12 +376,12 @@ impl Pool {
             .set_granules(self.index, kept, lost, FREE)
             .and_then(|()| registry.set_segment_count(self.index, first as u32));
         if let Err(error) = written {
-            tracing::error!(%error, "lost segments were not written down");
+            tracing::error!(%error, "recording lost segments failed");
         }
         tracing::warn!(
             pool = self.index,
             segments = self.segments.len() - first,
-            "segments that no client had were given up"
+            "no client has these segments of the previous daemon any more; they are lost"
         );
         self.segments.truncate(first);
         self.expected.truncate(first);

@@ -36,7 +36,7 @@ fn type_mismatch(sent: &str, expected: &str) -> Option<String> {
         (false, sent) => format!("sends '{sent}'"),
     };
     Some(format!(
-        "the subscriber expects '{expected}' and the publisher {sent}: publish with that type, or subscribe with \
+        "the subscriber expects '{expected}', and the publisher {sent}: publish with that type, or subscribe with \
          the publisher's or with none"
     ))
 }
@@ -44,14 +44,14 @@ fn type_mismatch(sent: &str, expected: &str) -> Option<String> {
 fn quality_mismatch(offer: &Offer, demand: &Demand) -> Option<String> {
     if demand.reliable && !offer.reliable {
         return Some(
-            "the subscriber demands reliable delivery and the publisher offers best effort: \
+            "the subscriber requests reliable delivery, and the publisher offers best effort: \
              publish reliably, or subscribe with best effort"
                 .to_owned(),
         );
     }
     if demand.transient_local && !offer.transient_local {
         return Some(
-            "the subscriber demands the history (transient-local) and the publisher is volatile: \
+            "the subscriber requests the history (transient-local), and the publisher is volatile: \
              publish transient-local, or subscribe volatile"
                 .to_owned(),
         );
@@ -64,12 +64,12 @@ pub(crate) fn check_offer(offer: &Offer) -> Result<(), Refusal> {
     let depth = offer.history.depth();
     if depth == 0 || offer.loans == 0 {
         return Err(bad(
-            "a publisher keeps at least one message and has at least one loan",
+            "a publisher needs a history of at least one message, and at least one loan",
         ));
     }
     if matches!(offer.history, History::KeepAll { bytes: 0, .. }) {
         return Err(bad(
-            "a log of at most 0 bytes keeps nothing; give it a limit in bytes",
+            "a keep_all history with a limit of 0 bytes keeps nothing; give a limit above 0",
         ));
     }
     let blocks = u64::from(depth) + u64::from(offer.loans);
@@ -78,7 +78,7 @@ pub(crate) fn check_offer(offer: &Offer) -> Result<(), Refusal> {
             RefusalCode::LimitReached,
             format!(
                 "a history of {depth} messages with {} loans is over the limits of {MAX_DEPTH} \
-                 messages and {MAX_BLOCKS} of both together; ask for less",
+                 messages and {MAX_BLOCKS} of both together; request less",
                 offer.loans
             ),
         ));
@@ -92,8 +92,8 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
         return Err(refuse(
             RefusalCode::LimitReached,
             format!(
-                "a subscriber's queue of {} messages is over the limit of {MAX_DEPTH}; ask for less, or \
-                 for no depth: then all that publishers keep waits",
+                "a depth of {} messages is over the limit of {MAX_DEPTH}; give a smaller depth, or \
+                 none to queue all that publishers keep",
                 demand.depth
             ),
         ));

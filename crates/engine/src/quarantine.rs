@@ -74,16 +74,16 @@ impl Quarantine {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let info = self.mps.as_ref().map(|mps| mps.info()).unwrap_or_default();
         let failed = match info.state {
-            MpsState::Failed => Some("MPS does not run"),
-            MpsState::Starting if info.restarts > 0 => Some("MPS is being started again"),
+            MpsState::Failed => Some("MPS is not running"),
+            MpsState::Starting if info.restarts > 0 => Some("MPS is being restarted"),
             _ => info.reason.as_ref().map(|_| "MPS"),
         };
         let failed = failed.map(|what| format!("{what}: {}", info.reason.unwrap_or_default()));
         let overdue = self.wards.iter().filter(|(_, ward)| ward.overdue);
         let overdue = overdue.map(|(number, ward)| {
             format!(
-                "client '{}' (process {}) has died under MPS, or lost its GPU, and is in quarantine: what \
-                 it held is given to nobody: {}",
+                "client '{}' (process {}) has died under MPS, or lost its GPU, and is in quarantine; its memory \
+                 is not reused: {}",
                 ward.name,
                 ward.pid,
                 self.doubt(*number)
@@ -129,7 +129,7 @@ impl Engine {
         let directory = PathBuf::from(pipe_directory);
         if !directory.is_absolute() || directory.as_os_str().len() > MAX_PIPE_PATH {
             return Err(bad(format!(
-                "a pipe directory of MPS is an absolute path of at most {MAX_PIPE_PATH} bytes"
+                "the pipe directory of MPS must be an absolute path of at most {MAX_PIPE_PATH} bytes"
             )));
         }
         self.session(session)?.mps.pipes = Some(directory);
@@ -243,7 +243,7 @@ impl Engine {
         tracing::info!(
             client = dead.name,
             pid = dead.pid,
-            "a client that may be under MPS is gone: quarantined until that is proven"
+            "a client that may use MPS has ended; its memory is in quarantine until MPS confirms the end of its GPU work"
         );
         let ward = Ward {
             name: dead.name.clone(),
@@ -295,7 +295,7 @@ impl Engine {
                 client,
                 pid,
                 doubt,
-                "a dead client stays in quarantine, with all that it held"
+                "a dead client stays in quarantine, with all memory that it held"
             );
         }
         let wards = &self.quarantine.wards;

@@ -37,7 +37,9 @@ const FIRST_SESSION: u64 = 2;
 
 /// The reactor cannot go on.
 #[derive(Debug, thiserror::Error)]
-#[error("{call} failed: {source}; raise ulimit -n, or see the daemon's log")]
+#[error(
+    "{call} failed: {source}; raise the limit of open files (ulimit -n), or see the daemon's log"
+)]
 pub struct ReactorError {
     /// The call.
     pub call: &'static str,
@@ -145,7 +147,7 @@ impl Reactor {
                 // closed before its first answer, and looks for a daemon again.
                 self.accept();
                 if self.connections.is_empty() {
-                    tracing::info!("nobody has needed this daemon for a while");
+                    tracing::info!("no client and no kept history for the idle time (idle_exit_ms); the daemon stops");
                     self.leave();
                     return Ok(());
                 }
@@ -171,11 +173,11 @@ impl Reactor {
         let now = Instant::now();
         self.engine.tick(now);
         if self.engine.stays_for_history() && !self.listener.is_reachable() {
-            tracing::warn!("the socket is gone, so nobody can read the history that is kept here");
+            tracing::warn!("the daemon's socket was removed, so nobody can read the kept history any more; it is given up");
             self.engine.give_up_history();
         }
         for session in self.engine.overdue(now) {
-            self.cut_off(session, "it did not say hello in time");
+            self.cut_off(session, "the client sent no hello in time");
         }
         if self.accepts_again.is_some_and(|at| now >= at) {
             self.accepts_again = None;
@@ -201,14 +203,14 @@ impl Reactor {
                     match connection.identify() {
                         Ok((peer, process)) => self.admit(connection, peer, process),
                         Err(error) => {
-                            tracing::warn!(%error, "a client was turned away");
+                            tracing::warn!(%error, "refused a connection");
                             self.discard(connection, NOBODY);
                         }
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!(%error, "no session can be accepted for a moment");
+                    tracing::error!(%error, "accepting connections failed; trying again shortly");
                     self.pause_accepting();
                     return;
                 }
@@ -232,11 +234,13 @@ impl Reactor {
     fn admit(&mut self, connection: Connection, peer: Peer, process: Option<OwnedFd>) {
         let uid = peer.credentials.uid;
         if self.closer.is_full(uid) {
-            tracing::warn!(uid, "descriptors that this user sent take long to close: a client of theirs was turned away");
+            tracing::warn!(uid, "closing the file descriptors that this user sent takes too long; refused a connection of this user");
             return self.discard(connection, uid);
         }
         let Some(session) = self.engine.connect(Instant::now(), peer) else {
-            tracing::warn!("far too many clients: one was turned away without a word");
+            tracing::warn!(
+                "the limit of connections is reached; a connection was closed without an answer"
+            );
             return self.discard(connection, uid);
         };
         let token = FIRST_SESSION + 2 * session.0;
@@ -250,7 +254,7 @@ impl Reactor {
         self.connections.insert(session, connection);
         self.processes.extend(process.map(|fd| (session, fd)));
         if let Err(error) = watched {
-            tracing::error!(%error, "a client was turned away");
+            tracing::error!(%error, "refused a connection");
             self.close(session);
             self.process_ended(session);
         }
@@ -286,7 +290,10 @@ impl Reactor {
                 Ok(Some((packet, fds))) => {
                     match copies_of_memory(&fds) {
                         Some(copies) => self.handle(session, packet, copies),
-                        None => self.cut_off(session, "it sent a descriptor that is no memory"),
+                        None => self.cut_off(
+                            session,
+                            "the client sent a file descriptor that is not a segment of memory",
+                        ),
                     }
                     self.closer.close(uid, fds);
                 }
@@ -372,7 +379,11 @@ impl Reactor {
     }
 
     fn cut_off(&mut self, session: SessionId, why: &str) {
-        tracing::warn!(session = session.0, why, "a session was cut off");
+        tracing::warn!(
+            session = session.0,
+            why,
+            "closed the session of a client that violates the protocol"
+        );
         self.engine.count_cut_off();
         self.hang_up(session);
     }
@@ -414,7 +425,7 @@ impl Reactor {
 
     /// Tells everyone, waits a little for what is still to be sent, and leaves.
     fn leave(&mut self) {
-        tracing::info!("the daemon leaves");
+        tracing::info!("the daemon stops");
         self.listener.retire();
         let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
         for session in sessions {

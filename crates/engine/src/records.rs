@@ -61,7 +61,7 @@ impl Zone {
                 None => {
                     tracing::error!(
                         index,
-                        "a topic's record makes no sense; the topic is given up"
+                        "the registry's record of a topic is invalid; the topic is dropped"
                     );
                     self.registry.clear_topic(index)?;
                 }
@@ -145,7 +145,7 @@ impl Zone {
         let Some(type_name) = reserved else {
             tracing::error!(
                 slot,
-                "a publisher's record makes no sense; the publisher is given up"
+                "the registry's record of a publisher is invalid; the publisher is dropped"
             );
             return None;
         };
@@ -274,7 +274,7 @@ fn check_pool(record: &PoolRecord) -> Result<(), Refusal> {
     sound.then_some(()).ok_or_else(|| {
         refuse(
             RefusalCode::ZoneLost,
-            "the registry's pools make no sense; restart the clients",
+            "the registry's records of pools are invalid; restart the clients",
         )
     })
 }

@@ -24,7 +24,7 @@ impl Recovery {
         if !expected.is_empty() {
             tracing::info!(
                 zones = expected.len(),
-                "waiting for what the last daemon left with its clients"
+                "waiting for the clients of the previous daemon to hand back its memory"
             );
         }
         Recovery {
@@ -70,7 +70,7 @@ impl Engine {
         if incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
             return Err(refuse(
                 RefusalCode::Recovering,
-                "the daemon was restarted and waits for its clients to hand back what they have; \
+                "the daemon was restarted and waits for its clients to hand back their memory; \
                  ask again shortly",
             ));
         }

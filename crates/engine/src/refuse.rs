@@ -1,4 +1,4 @@
-//! Saying no, in words that say what to do next.
+//! Refusals: what the daemon answers to a request that it does not fulfil. Each message says what to do.
 
 use rgaps_pool::PoolError;
 use rgaps_session::{Refusal, RefusalCode};
@@ -11,7 +11,7 @@ pub(crate) fn refuse(code: RefusalCode, message: impl Into<String>) -> Refusal {
     }
 }
 
-/// A request that makes no sense, or lies.
+/// A request that is not valid.
 pub(crate) fn bad(message: impl Into<String>) -> Refusal {
     refuse(RefusalCode::BadRequest, message)
 }

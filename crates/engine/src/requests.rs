@@ -25,7 +25,7 @@ impl Engine {
             return Err(refuse(
                 RefusalCode::VersionMismatch,
                 format!(
-                    "the daemon ({}) speaks protocol {PROTOCOL_VERSION} with layout \
+                    "the daemon ({}) uses protocol {PROTOCOL_VERSION} with layout \
                      {LAYOUT_VERSION}, the client protocol {protocol} with layout {layout}; \
                      install the same version of rgaps for both, then restart the daemon ('rgaps down')",
                     self.setup.version
@@ -44,7 +44,7 @@ impl Engine {
         }
         if name.len() > MAX_CLIENT_NAME || name.chars().any(char::is_control) {
             return Err(bad(format!(
-                "a client's name has at most {MAX_CLIENT_NAME} bytes and no control characters"
+                "the name of a client must have at most {MAX_CLIENT_NAME} bytes and no control characters"
             )));
         }
         self.check_links(session, &name)?;
@@ -205,7 +205,7 @@ impl Engine {
         zone.zip(client).ok_or_else(|| {
             refuse(
                 RefusalCode::NotFound,
-                "this session is in no zone of that number; join a topic first",
+                "this session is not in that zone; join one of its topics first",
             )
         })
     }
@@ -263,7 +263,7 @@ impl Engine {
         if known.is_none() {
             if let Err(refusal) = self.write_state() {
                 // A successor would take the zone for one of the dead, if this one alone lived.
-                tracing::error!(%refusal, "a client was not written down");
+                tracing::error!(%refusal, "recording a client failed");
             }
         }
         let zone = &self.zones[&zone_id];
@@ -327,7 +327,7 @@ impl Engine {
         }
         let zone = Zone::create(&class, &self.setup.config.limits)?;
         let id = zone.id;
-        tracing::info!(class, "a zone was made");
+        tracing::info!(class, "created a zone");
         self.zones.insert(id, zone);
         self.classes.insert(class, id);
         Ok(id)
@@ -367,8 +367,8 @@ impl Engine {
         if writable && !is_links && !zone.may_write(client, pool) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
-                "only publishers of a pool, and of topics that are read in it, get it for writing; join \
-                 as one",
+                "only publishers that use a pool may map it for writing; join \
+                 as a publisher",
             ));
         }
         let (bytes, fds) = zone
@@ -496,7 +496,7 @@ impl Engine {
     ) -> Result<Answer, Refusal> {
         if ranges.len() > MAX_RANGES {
             return Err(bad(format!(
-                "{} ranges at once; at most {MAX_RANGES}",
+                "{} ranges are over the limit of {MAX_RANGES} per request",
                 ranges.len()
             )));
         }
@@ -510,7 +510,7 @@ impl Engine {
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Err(refuse(
                 RefusalCode::NotPermitted,
-                "only the daemon's own user, or root, may stop it",
+                "only the daemon's own user and root may stop it",
             ));
         }
         self.stop();
@@ -558,7 +558,7 @@ impl Zone {
     /// Says how a subscriber's messages reach it.
     fn set_path(&mut self, member: &Member, client: u32, path: String) -> Result<(), Refusal> {
         if member.side != Side::Subscriber {
-            return Err(bad("a path is a subscriber's; publishers have none"));
+            return Err(bad("only subscribers report a path"));
         }
         if !is_path(&path) {
             return Err(bad_path());
@@ -580,6 +580,6 @@ pub(crate) fn is_path(text: &str) -> bool {
 
 pub(crate) fn bad_path() -> Refusal {
     bad(format!(
-        "a path has at most {MAX_PATH_BYTES} bytes and no control characters"
+        "a reported path must have at most {MAX_PATH_BYTES} bytes and no control characters"
     ))
 }

@@ -70,8 +70,8 @@ impl SystemSources {
                 let devices = driver.devices().map_err(|error| error.to_string())?;
                 let seen = devices.len();
                 let device = devices.into_iter().nth(number as usize);
-                let device =
-                    device.ok_or_else(|| format!("there is no GPU {number}: there are {seen}"))?;
+                let device = device
+                    .ok_or_else(|| format!("there is no GPU {number}; the daemon sees {seen}"))?;
                 let place = driver.pci_bus_id(&device);
                 near::of_pci(sys, &place.map_err(|error| error.to_string())?)
             }
@@ -98,7 +98,7 @@ impl SystemSources {
         });
         if let Some((place, why)) = unknown {
             source = source.warning(format!(
-                "pool.host.numa_node = \"{place}\" is not kept to: {why}; write the number of the node"
+                "pool.host.numa_node = \"{place}\" has no effect: {why}; write the number of the node"
             ));
         }
         Opened {

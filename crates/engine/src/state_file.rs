@@ -84,7 +84,7 @@ pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
         Ok(zones) => zones,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "the state file of the last daemon is not used");
+            tracing::warn!(path = %path.display(), %error, "the state file of the previous daemon cannot be used; this daemon starts without its topics");
             Vec::new()
         }
     }
@@ -136,7 +136,7 @@ fn may_live(pid: u32) -> bool {
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "the state file could not be removed");
+            tracing::warn!(path = %path.display(), %error, "removing the state file failed");
         }
         _ => {}
     }

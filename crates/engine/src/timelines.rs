@@ -130,7 +130,7 @@ impl Zone {
         if timelines.unclaimed {
             return Err(refuse(
                 RefusalCode::Recovering,
-                "the daemon was restarted and waits for its clients to hand their timelines back; \
+                "the daemon was restarted and waits for its clients to hand back their timelines; \
                  ask again shortly",
             ));
         }
@@ -138,7 +138,7 @@ impl Zone {
             return Err(refuse(
                 RefusalCode::LimitReached,
                 format!(
-                    "a process has at most {MAX_CLIENT_TIMELINES} timelines, one for each stream \
+                    "this process has {MAX_CLIENT_TIMELINES} timelines, which is the limit: one for each stream \
                      that it publishes or lets go on; use fewer streams"
                 ),
             ));
@@ -156,7 +156,10 @@ impl Zone {
         let value =
             timeline(self.control.words(), index).map(|t| t.value().load(Ordering::Acquire));
         if value.is_some_and(|value| value as u32 != 0) {
-            tracing::warn!(index, "a timeline that nobody has was scribbled over");
+            tracing::warn!(
+                index,
+                "a process wrote to a timeline that belongs to nobody; repaired"
+            );
             self.control.end_tenure(index);
         }
         Ok(index)
@@ -254,7 +257,7 @@ impl Zone {
                 tracing::warn!(
                     client,
                     index,
-                    "a timeline that was handed back is none, or another's"
+                    "a client claims a timeline that is invalid or belongs to another client; refused"
                 );
             }
         }

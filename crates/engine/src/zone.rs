@@ -109,7 +109,7 @@ impl Zone {
         let index = (0..most).find(|index| !self.clients.contains_key(index)).ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
-                format!("{most} client processes are here already; raise limits.clients in rgaps.toml"),
+                format!("the limit of {most} client processes is reached; raise limits.clients in rgaps.toml"),
             )
         })?;
         client.id = random::nonzero_u64();
@@ -138,7 +138,7 @@ impl Zone {
         self.control.doorbells.give_all(index);
         self.end_timelines_of(index);
         if let Err(error) = self.registry.clear_client(index) {
-            tracing::error!(%error, index, "a client's end was not written down");
+            tracing::error!(%error, index, "recording the end of a client failed");
         }
         self.clients.remove(&index);
     }
@@ -196,7 +196,7 @@ impl Zone {
             Some(incarnation) if incarnation == member.incarnation => Ok(()),
             _ => Err(refuse(
                 RefusalCode::NotFound,
-                "this session has no such member; it has left, or was never joined here",
+                "this session has no such publisher or subscriber; it has left, or never joined",
             )),
         }
     }
@@ -209,9 +209,7 @@ impl Zone {
     ) -> Result<(&Topic, &Publisher), Refusal> {
         // Before the slot is looked at: a subscriber's number may be some publisher's too.
         if member.side != Side::Publisher {
-            return Err(bad(
-                "a subscriber has no memory of its own; only publishers lease",
-            ));
+            return Err(bad("only publishers lease memory; this is a subscriber"));
         }
         self.check_member(member, client)?;
         let topic = self.topics.get(&member.topic);
@@ -232,7 +230,7 @@ impl Zone {
         if self.pools.len() >= MAX_POOLS {
             return Err(refuse(
                 RefusalCode::LimitReached,
-                format!("there are pools in {MAX_POOLS} domains already, which is the limit"),
+                format!("the limit of pools in {MAX_POOLS} domains is reached"),
             ));
         }
         let opened = sources.open(domain).map_err(memory)?;
@@ -260,7 +258,7 @@ impl Zone {
         if self.control.doorbells.count(client) >= MAX_CLIENT_DOORBELLS + of_members {
             return Err(refuse(
                 RefusalCode::LimitReached,
-                format!("a process has at most {MAX_CLIENT_DOORBELLS} wait sets; use one for many topics"),
+                format!("this process has {MAX_CLIENT_DOORBELLS} wait sets, which is the limit; use one wait set for many topics"),
             ));
         }
         self.new_doorbell(client)
@@ -270,7 +268,7 @@ impl Zone {
         self.control.doorbells.take(client).ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
-                "all doorbells of the daemon are in use; leave topics",
+                "all doorbells of the daemon are in use; close publishers, subscribers or wait sets",
             )
         })
     }

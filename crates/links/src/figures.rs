@@ -31,7 +31,7 @@ impl Teller {
         for peer in peers {
             // It takes those of hosts only that it was told of.
             if let Err(error) = node.set_figures(peer.figures()) {
-                tracing::debug!(%error, host = peer.node.host, "the daemon does not know how a link does");
+                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
             }
         }
     }

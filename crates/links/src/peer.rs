@@ -246,8 +246,11 @@ impl Peer {
     pub fn say(&mut self, own: u64, said: &Said) {
         match said.encode() {
             Ok(bytes) if self.unsaid.len() < MAX_UNSAID => self.unsaid.push_back(bytes),
-            Ok(_) => tracing::error!(host = self.node.host, "too much is to be said at once"),
-            Err(error) => tracing::error!(%error, "what cannot be said"),
+            Ok(_) => tracing::error!(
+                host = self.node.host,
+                "too many control messages to a host are waiting; one was dropped"
+            ),
+            Err(error) => tracing::error!(%error, "encoding a control message failed"),
         }
         self.say_more(own);
     }
@@ -268,7 +271,10 @@ impl Peer {
                 Sent::Full => return,
                 Sent::Taken => {}
                 Sent::Never => {
-                    tracing::error!(host = self.node.host, "what is said is not taken");
+                    tracing::error!(
+                        host = self.node.host,
+                        "a control message is too large to send to a host; dropped"
+                    );
                 }
             }
             self.unsaid.pop_front();
@@ -395,7 +401,7 @@ impl Peer {
             tracing::warn!(
                 host = self.node.host,
                 messages,
-                "messages for a host were given up: {why}"
+                "messages to a host were dropped: {why}"
             );
             self.gave_up = (0, Some(Instant::now()));
         }

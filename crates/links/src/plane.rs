@@ -261,7 +261,7 @@ impl Plane {
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             if let Err(error) = session.close().wait() {
-                tracing::debug!(%error, "closing the control plane");
+                tracing::debug!(%error, "closing the control plane failed");
             }
             let _ = done.send(());
         });
@@ -333,13 +333,13 @@ fn answer_meetings(
                     Reply::Address(address)
                 }
                 Err(error) => {
-                    tracing::warn!("a host was refused: {error:#}");
+                    tracing::warn!("refused a host: {error:#}");
                     Reply::Refused(format!("{error:#}"))
                 }
             };
             let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
             if let Err(error) = query.reply(&at, bytes).wait() {
-                tracing::debug!(%error, "an answer was lost");
+                tracing::debug!(%error, "sending an answer to a host failed");
             }
         })
         .background()

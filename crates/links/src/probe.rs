@@ -54,7 +54,7 @@ impl Probe {
                     let mut board = told.lock().unwrap_or_else(PoisonError::into_inner);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
-                            tracing::warn!(endpoint, "a host is not reached: {why}");
+                            tracing::warn!(endpoint, "cannot reach a host: {why}");
                         }
                     }
                     *board = found;

@@ -186,10 +186,12 @@ impl Known {
         let before = self.gpus().insert(gpu, outcome.clone());
         if before.as_ref() != Some(&outcome) {
             match &outcome {
-                Ok(()) => tracing::info!(%gpu, "network cards know the GPU's memory (GPUDirect)"),
+                Ok(()) => {
+                    tracing::info!(%gpu, "network cards can access the GPU's memory (GPUDirect)")
+                }
                 Err(why) => tracing::info!(
                     %gpu,
-                    "network cards do not know the GPU's memory, which is copied through the host's: {why}"
+                    "network cards cannot access the GPU's memory, so messages are copied through host memory: {why}"
                 ),
             }
         }
@@ -234,7 +236,7 @@ fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Optio
     let warn = |error: &_| {
         tracing::warn!(
             bytes = range.bytes(),
-            "network cards do not know memory of the host, which is copied instead: {error}"
+            "network cards cannot access a range of host memory, so its messages are copied: {error}"
         );
     };
     registered.inspect_err(warn).ok()

@@ -118,7 +118,7 @@ impl Tracer {
             .name("rgaps-traces".to_owned())
             .spawn(move || exporter.run(&told))
             .context("creating a thread")?;
-        tracing::info!(url, ratio = traces.ratio, "messages are traced");
+        tracing::info!(url, ratio = traces.ratio, "sending traces of messages");
         Ok(Some(Arc::new(Tracer {
             host: host.to_owned(),
             url,
@@ -414,7 +414,10 @@ impl Exporter {
         };
         let mut known = self.counts.error();
         if *known != why && !why.is_empty() {
-            tracing::warn!(url = self.url, "the collector does not take spans: {why}");
+            tracing::warn!(
+                url = self.url,
+                "sending spans to the collector failed: {why}"
+            );
         }
         *known = why;
     }

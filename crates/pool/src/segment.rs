@@ -99,7 +99,7 @@ pub enum PoolError {
         /// What to do about it.
         hint: String,
     },
-    /// The domain cannot be used in this process.
+    /// This process cannot use the domain.
     #[error("domain {domain} cannot be used here: {reason}")]
     Unavailable {
         /// The domain.
@@ -107,11 +107,11 @@ pub enum PoolError {
         /// Why, and what to do.
         reason: String,
     },
-    /// A descriptor that a peer handed over is not what it should be.
-    #[error("the segment that was handed over is refused: {0}")]
+    /// A file descriptor from another process is not a valid segment.
+    #[error("refused a segment from another process: {0}")]
     Untrusted(String),
-    /// A range outside what is mapped.
-    #[error("bytes {offset}..{end} lie outside the {mapped} bytes of the pool that are mapped")]
+    /// A range outside of the mapped memory, or of the message.
+    #[error("bytes {offset}..{end} are outside the {mapped} mapped bytes")]
     OutOfRange {
         /// First byte.
         offset: u64,
@@ -121,10 +121,10 @@ pub enum PoolError {
         mapped: u64,
     },
     /// A write through a read-only mapping.
-    #[error("this process mapped the pool read-only, as subscribers do; only a publisher writes")]
+    #[error("this process mapped the pool read-only, as a subscriber; only publishers may write")]
     ReadOnly,
-    /// A size that no segment or pool can have.
-    #[error("{bytes} bytes cannot be the size of a {what}: it is a multiple of {unit} bytes, above 0, at most {most}")]
+    /// An invalid size of a segment or pool.
+    #[error("a {what} cannot have {bytes} bytes; its size must be a multiple of {unit} bytes, above 0 and at most {most}")]
     BadSize {
         /// "segment" or "pool".
         what: &'static str,
@@ -136,7 +136,7 @@ pub enum PoolError {
         most: u64,
     },
     /// The pool's reserved address range is used up.
-    #[error("the pool's cap of {cap} bytes is reached; raise it in rgaps.toml")]
+    #[error("the pool has reached its cap of {cap} bytes; raise pool.host.cap or pool.cuda.cap in rgaps.toml")]
     CapReached {
         /// The cap.
         cap: u64,

@@ -61,22 +61,24 @@ pub struct Allocation {
 #[allow(missing_docs)]
 pub enum RegionError {
     /// Regions are whole granules.
-    #[error("a region of {bytes} bytes at {offset} is not made of granules of {GRANULE_BYTES} bytes; lease whole ones")]
+    #[error("a region of {bytes} bytes at {offset} is not a multiple of granules of {GRANULE_BYTES} bytes; lease whole granules")]
     NotGranules { offset: u64, bytes: u64 },
     /// No pool reaches so far.
     #[error("a region of {bytes} bytes at {offset} ends beyond the largest pool")]
     BeyondPool { offset: u64, bytes: u64 },
     /// Part of it was added before.
-    #[error("a region of {bytes} bytes at {offset} overlaps one that is there already")]
+    #[error("a region of {bytes} bytes at {offset} overlaps a region that was added before")]
     Overlap { offset: u64, bytes: u64 },
     /// No header is left.
-    #[error("there are too many blocks to add a region; free some first")]
+    #[error("the allocator has too many blocks to add a region; free some first")]
     TooManyBlocks,
 }
 
 /// The handle names no block that is in use: it was freed before, or never given out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("handle {0:#x} names no block in use; each is freed once, by the allocator that gave it")]
+#[error(
+    "handle {0:#x} is not a block in use; free each block once, with the allocator that it is from"
+)]
 pub struct UnknownHandle(pub u32);
 
 /// What an allocator has, and what that costs.

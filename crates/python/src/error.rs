@@ -48,6 +48,7 @@ impl IntoPyErr for ClientError {
             ClientError::Pool(_) | ClientError::System { .. } => "SystemFailure",
             ClientError::Forked => "Forked",
             ClientError::Closed => "Closed",
+            ClientError::Argument(_) => "InvalidArgument",
             _ => "Error",
         };
         raise(name, message)

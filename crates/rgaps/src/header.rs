@@ -156,7 +156,7 @@ impl Header {
             None => None,
             Some(Value::Unsigned(ns)) => Some(ns),
             Some(Value::Int(ns)) if ns >= 0 => Some(ns as u64),
-            Some(_) => return Err(malformed("'capture_ns' is no unsigned integer")),
+            Some(_) => return Err(malformed("'capture_ns' is not an unsigned integer")),
         };
         let frame_id = match values.remove(FRAME_ID) {
             None => None,

@@ -137,11 +137,11 @@ impl<'a> Parts<'a> {
         let parts = Parts { metadata };
         for (index, entry) in parts.entries().enumerate() {
             if Part::check(entry, bytes).is_none() {
-                return Err("a part has a name, a place or a shape that cannot be");
+                return Err("a part has an invalid name, offset or shape");
             }
             let mut before = parts.entries().take(index);
             if before.any(|other| other.name() == entry.name()) {
-                return Err("two of its parts have one name");
+                return Err("two of its parts have the same name");
             }
         }
         Ok(parts)

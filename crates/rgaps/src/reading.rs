@@ -114,24 +114,24 @@ pub(crate) fn is_reached(context: Option<&Arc<Context>>, pool: &PoolGrant) -> bo
 pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) -> &'static str {
     match (reader, home) {
         (None, _) => {
-            "copied once for all readers on the host: the messages live on a GPU, whose memory the \
-             CPU does not map"
+            "copied once for all readers on the host: the messages are on a GPU, whose memory the \
+             CPU cannot map"
         }
         (Some(_), Some(Domain::Host)) => {
-            "copied once for all readers on this GPU: the messages live on the host"
+            "copied once for all readers on this GPU: the messages are on the host"
         }
         (Some(gpu), Some(Domain::Cuda(from))) => match gpu.driver().reaches(gpu.device(), from) {
             Ok(true) => {
-                "copied once for all readers on this GPU, over the peers' connection: larger than \
+                "copied once for all readers on this GPU, over the peer connection: larger than \
                  pool.cuda.map_max, or pool.cuda.peer is \"copy\""
             }
             Ok(false) => {
-                "copied once for all readers on this GPU, over pinned host memory: the GPUs are no \
-                 peers"
+                "copied once for all readers on this GPU, over pinned host memory: the GPUs have no \
+                 peer access"
             }
             Err(_) => {
                 "copied once for all readers on this GPU: this process does not see the GPU that \
-                 the messages live on"
+                 holds the messages"
             }
         },
         (Some(_), None) => "copied once for all readers on this GPU",
@@ -141,9 +141,7 @@ pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) ->
 /// Why a reader can do without a copy of messages of the domain `home`.
 pub(crate) fn how_read_in_place(home: Option<Domain>) -> &'static str {
     match home {
-        Some(Domain::Host) => {
-            "read where it is: the GPU is integrated, and host memory is its own memory"
-        }
-        _ => "read where it is: the GPUs are peers, and the message is small or was not copied",
+        Some(Domain::Host) => "read in place: the GPU is integrated and shares the host's memory",
+        _ => "read in place: the GPUs have peer access, and the message is small or was not copied",
     }
 }

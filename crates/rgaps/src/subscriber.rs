@@ -343,7 +343,7 @@ impl Subscriber {
         match (readiness, failed) {
             (Some(readiness), _) => Ok(readiness.fd()),
             (None, error) => Err(RecvError::Client(ClientError::System {
-                call: "starting the thread behind a pollable descriptor",
+                call: "starting the thread for a pollable file descriptor",
                 source: error.unwrap_or_else(|| std::io::ErrorKind::OutOfMemory.into()),
             })),
         }
@@ -514,8 +514,8 @@ impl SubscriberCore {
         Err(Refusal {
             code: RefusalCode::PathTooSlow,
             message: format!(
-                "topic '{}' lives on {}: the subscriber requires a path of {require} or better, and this one \
-                 is pinned: the GPUs are no peers; read where the messages live, or require less",
+                "topic '{}' is on {}: the subscriber requires a path of {require} or better, and this one \
+                 is pinned: the GPUs have no peer access; read in the domain of the messages, or require less",
                 self.topic_name, home.domain
             ),
         })
@@ -702,7 +702,7 @@ impl SubscriberCore {
             .offset
             .checked_add(message.bytes)
             .filter(|end| *end <= mapping.cap())
-            .ok_or_else(|| untrusted(format!("its bytes lie outside pool {pool}")))?;
+            .ok_or_else(|| untrusted(format!("its bytes are outside of pool {pool}")))?;
         if end <= mapping.mapped() {
             return Ok(());
         }
@@ -713,7 +713,7 @@ impl SubscriberCore {
         }
         synced?;
         Err(untrusted(format!(
-            "its bytes lie behind the end of pool {pool}"
+            "its bytes are beyond the end of pool {pool}"
         )))
     }
 
@@ -734,7 +734,7 @@ impl SubscriberCore {
                     return Ok(mapping);
                 }
                 Err(ClientError::Pool(error)) => {
-                    tracing::warn!(%error, topic = self.topic_name, "a peer's memory cannot be mapped");
+                    tracing::warn!(%error, topic = self.topic_name, "mapping the memory of a peer GPU failed; its messages are copied");
                 }
                 Err(error) => return Err(error),
             }
@@ -800,12 +800,12 @@ impl SubscriberCore {
             PATH_COPIED => how_copied(own.context(), home),
             PATH_IN_PLACE => how_read_in_place(home),
             _ => {
-                "copied by the subscriber, for itself: there was no copy here, and its GPU or CPU \
-                 cannot read the message where it is"
+                "copied by the subscriber for itself: the publisher made no replica here, and the subscriber's GPU or CPU \
+                 cannot read the message in place"
             }
         };
         if let Err(error) = self.conductor.tell_path(self.member, text) {
-            tracing::debug!(%error, "the daemon does not know how messages come here");
+            tracing::debug!(%error, "telling the daemon the path of a subscriber failed");
         }
     }
 

@@ -47,8 +47,8 @@ impl WaitSet {
             Some((_, doorbell)) => *doorbell,
             None => {
                 if self.doorbells.len() == WAIT_ANY_MAX {
-                    return Err(ClientError::Protocol(format!(
-                        "a wait set spans at most {WAIT_ANY_MAX} sets of access rules"
+                    return Err(ClientError::Argument(format!(
+                        "the topics of a wait set have more than {WAIT_ANY_MAX} different sets of access rules, which is the limit; use several wait sets"
                     )));
                 }
                 let doorbell = self.node.conductor.take_doorbell(zone)?;
@@ -110,7 +110,7 @@ impl WaitSet {
             let slice_ns = left_ns.unwrap_or(0).min(WAIT_SLICE_NS);
             let words: Vec<_> = sleepers.iter().map(|(_, sleeper)| sleeper.word()).collect();
             if words.is_empty() {
-                return Err(RecvError::Client(ClientError::Protocol(
+                return Err(RecvError::Client(ClientError::Argument(
                     "the wait set is empty: attach subscribers first".to_owned(),
                 )));
             }

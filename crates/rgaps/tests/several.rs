@@ -332,16 +332,16 @@ fn a_path_is_named_with_its_reason() {
     for domain in [one, Domain::Host] {
         goes("", domain, domain, "zero copy");
     }
-    goes("", Domain::Host, one, "the messages live on the host");
-    goes("", one, Domain::Host, "the CPU does not map");
+    goes("", Domain::Host, one, "the messages are on the host");
+    goes("", one, Domain::Host, "the CPU cannot map");
     let driver = gpus[0].0.driver();
     match gpus.get(1).map(|(_, two)| *two) {
         None => eprintln!("there is one GPU: nothing between two is looked at"),
         Some(two) if driver.reaches(gpus[0].0.device(), uuid_of(two)).unwrap() => {
-            goes("peer = \"map\"\n", one, two, "the GPUs are peers");
-            goes("peer = \"copy\"\n", one, two, "over the peers' connection");
+            goes("peer = \"map\"\n", one, two, "the GPUs have peer access");
+            goes("peer = \"copy\"\n", one, two, "over the peer connection");
         }
-        Some(two) => goes("", one, two, "the GPUs are no peers"),
+        Some(two) => goes("", one, two, "the GPUs have no peer access"),
     }
     // Before its first message nobody knows; and the reason of who copies for himself.
     let (_daemon, node) = node("");
@@ -407,7 +407,7 @@ fn a_path_that_is_slower_than_required_is_refused_to_whoever_comes_later() {
     let reaches = gpus[1].0.driver().reaches(gpus[1].0.device(), uuid_of(one));
     match reaches.unwrap() {
         true => drop(reader(PathKind::Peer).unwrap()),
-        false => too_slow(reader(PathKind::Peer), &["no peers"]),
+        false => too_slow(reader(PathKind::Peer), &["no peer access"]),
     }
     let _pinned = reader(PathKind::Pinned).unwrap();
     // It comes first.

@@ -72,7 +72,7 @@ fn tell(board: &Board, failure: Option<LinksFailure>) {
         .as_ref()
         .filter(|failure| told.as_ref() != Some(failure))
     {
-        tracing::error!("links to other hosts do not run: {failure}");
+        tracing::error!("links to other hosts are not running: {failure}");
     }
     *told = failure;
 }
@@ -111,8 +111,8 @@ type LastLines = JoinHandle<VecDeque<String>>;
 fn start(config: &Config) -> Result<(Child, LastLines), LinksFailure> {
     let mut command = links_command(config)?;
     let failed = |error: std::io::Error| LinksFailure {
-        advice: "see the daemon's log; it is tried again every 5 s".to_owned(),
-        reason: format!("rgaps-links cannot be started: {error}"),
+        advice: "see the daemon's log; the daemon tries again every 5 s".to_owned(),
+        reason: format!("starting rgaps-links failed: {error}"),
     };
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
     let log = child.stderr.take().expect("it was asked for");
@@ -149,7 +149,7 @@ fn ended(how: &str, log: LastLines) -> LinksFailure {
         false => format!("its last lines are:\n{}", lines.join("\n")),
     };
     LinksFailure {
-        advice: "correct what rgaps-links reports, then 'rgaps down' and 'rgaps up'".to_owned(),
+        advice: "correct what rgaps-links reports, then run 'rgaps down' and 'rgaps up'".to_owned(),
         reason: format!("rgaps-links ended ({how}); {said}"),
     }
 }

@@ -68,14 +68,14 @@ fn main() -> ExitCode {
 fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> {
     let config = configure(Arguments::parse())?;
     start_log(&config.log, config.log_format)
-        .with_context(|| format!("log = {:?} is no filter", config.log))?;
+        .with_context(|| format!("log = {:?} is not a filter", config.log))?;
     if !rgaps_sync::atomic::has_lock_free_u128() {
-        bail!("this processor has no 128-bit compare-and-swap, which shared memory needs here");
+        bail!("this processor has no lock-free 128-bit compare-and-swap, which rgaps needs; on a virtual machine, choose a CPU model with cmpxchg16b");
     }
-    let signals = block_signals().context("signals cannot be blocked")?;
+    let signals = block_signals().context("blocking signals failed")?;
     raise_file_limit();
     for variable in &config.ignored_variables {
-        tracing::warn!("the environment variable {variable} names no key of the configuration");
+        tracing::warn!("the environment variable {variable} matches no key of the configuration; it is ignored");
     }
     let socket = config.socket_path();
     config.prepare_socket_folder()?;
@@ -108,7 +108,7 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     let metrics = metrics::Server::start(&config.metrics, asker).unwrap_or_else(|error| {
         let address = config.metrics.listen.map(|address| address.to_string());
         let trouble = format!(
-            "there are no metrics at {}: {error}; set metrics.listen to another address",
+            "serving metrics at {} failed: {error}; set metrics.listen to another address",
             address.unwrap_or_default()
         );
         tracing::error!("{trouble}");
@@ -164,6 +164,6 @@ fn raise_file_limit() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays at {:?}", limit.current);
+        tracing::warn!(%error, "raising the limit of open files failed; it stays at {:?}", limit.current);
     }
 }

@@ -13,7 +13,7 @@ pub fn ready() {
     let sent = address(path.as_bytes())
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, "systemd was not told that the daemon is ready");
+        tracing::warn!(%error, "telling systemd that the daemon is ready failed");
     }
 }
 

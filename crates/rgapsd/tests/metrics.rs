@@ -17,7 +17,7 @@ fn address(daemon: &Daemon) -> SocketAddr {
     let mut found = None;
     wait_for("the log to name the address", || {
         let log = daemon.log();
-        let at = log.split("metrics are at http://").nth(1);
+        let at = log.split("serving metrics at http://").nth(1);
         found = at.and_then(|at| at.split("/metrics").next()?.parse().ok());
         found.is_some()
     });

@@ -197,7 +197,7 @@ fn one_that_does_not_start_is_given_up_and_the_daemon_serves_all_the_same() {
     let info = mps(&mut client);
     assert_eq!((info.pipe_directory, info.restarts), (None, 5));
     assert!(info.reason.unwrap().contains("refusing to start, as told"));
-    assert!(status(&mut client).warnings[0].contains("MPS does not run"));
+    assert!(status(&mut client).warnings[0].contains("MPS is not running"));
     client.join("t", publisher());
 }
 

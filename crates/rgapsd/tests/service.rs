@@ -110,7 +110,7 @@ fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
     let pools = node.pools().unwrap();
     assert_eq!(pools[0].numa, None);
     let warnings = pools[0].warnings.join("; ");
-    for part in ["numa_node = \"nic\" is not kept to", "'lo'", "is no card"] {
+    for part in ["numa_node = \"nic\" has no effect", "'lo'", "is no card"] {
         assert!(warnings.contains(part), "{warnings}");
     }
 }

@@ -186,10 +186,12 @@ impl Access {
                 return Err(wrong("give it a name"));
             }
             if rule.name == DEFAULT_CLASS || classes.iter().any(|c| c.name == rule.name) {
-                return Err(wrong("the name is taken; give it another"));
+                return Err(wrong("another rule has this name; choose another"));
             }
             if rule.topics.is_empty() {
-                return Err(wrong("it names no topics; write topics = [\"camera/**\"]"));
+                return Err(wrong(
+                    "it has no topics; write for example topics = [\"camera/**\"]",
+                ));
             }
             classes.push(AccessClass {
                 name: rule.name.clone(),

@@ -50,31 +50,31 @@ const INHERITED: [&str; 10] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The configuration does not allow to look for one.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// None runs, and the configuration says not to start one.
+    /// No daemon is running, and `autostart` is off.
     #[error(
-        "no daemon answers at {}; start one with 'rgaps up', or let clients start it \
-         (autostart = true)",
+        "no daemon answers at {}; start one with 'rgaps up', or set autostart = true \
+         so that clients start it",
         list(tried)
     )]
     NoDaemon {
         /// Where it was looked for.
         tried: Vec<PathBuf>,
     },
-    /// There is one that we may not talk to.
+    /// The daemon belongs to another user, which does not let this one connect.
     #[error(
-        "the daemon's socket '{}' may not be used by this user: ask its owner for access \
+        "this user may not use the daemon's socket '{}'; ask its owner for access \
          (socket_mode in rgaps.toml), or use a realm of your own (RGAPS_REALM)", path.display()
     )]
     NotPermitted {
         /// Its socket.
         path: PathBuf,
     },
-    /// There is no program to start.
+    /// The program `rgapsd` was not found.
     #[error(
-        "no daemon runs and the program 'rgapsd' was not found in {}; install rgaps, put rgapsd \
+        "no daemon is running, and the program 'rgapsd' was not found in {}; install rgaps, put rgapsd \
          on the PATH, or set RGAPS_DAEMON to its path",
         list(searched)
     )]
@@ -83,7 +83,7 @@ pub enum LaunchError {
         searched: Vec<PathBuf>,
     },
     /// The program cannot be started.
-    #[error("'{}' cannot be started: {source}", program.display())]
+    #[error("starting '{}' failed: {source}; check that RGAPS_DAEMON or the PATH names an executable", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
@@ -103,7 +103,7 @@ pub enum LaunchError {
         reason: String,
     },
     /// A file beside the socket cannot be used.
-    #[error("'{}' cannot be used: {source}; set RGAPS_SOCKET to a path that can be written", path.display())]
+    #[error("'{}' cannot be used: {source}; set RGAPS_SOCKET to a path in a folder that this user can write", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -177,7 +177,7 @@ pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel
         }
         pause(
             deadline,
-            "another process is starting the daemon and does not get on with it",
+            "another process is starting the daemon, and takes too long",
         )?;
     };
     wait_for_leaving_daemon(config, &socket, deadline)?

@@ -24,7 +24,7 @@ pub enum LockError {
         pid: Option<u32>,
     },
     /// The lock file cannot be opened or locked.
-    #[error("the lock '{}' cannot be taken: {source}; see that its folder exists and is writable", path.display())]
+    #[error("locking '{}' failed: {source}; check that its folder exists and is writable", path.display())]
     System {
         /// The lock file.
         path: PathBuf,

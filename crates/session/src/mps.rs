@@ -44,15 +44,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub enum MpsError {
     /// NVIDIA's program is not there.
     #[error(
-        "there is no program '{MPS_CONTROL_PROGRAM}' on the PATH: install the part of NVIDIA's driver that \
-         has it (nvidia-compute-utils), or in a container mount it"
+        "the program '{MPS_CONTROL_PROGRAM}' is not on the PATH; install the package of the NVIDIA driver that \
+         contains it (nvidia-compute-utils), or mount it into the container"
     )]
     NoProgram,
     /// The program cannot be run.
-    #[error("'{MPS_CONTROL_PROGRAM}' cannot be run: {0}")]
+    #[error("running '{MPS_CONTROL_PROGRAM}' failed: {0}")]
     Spawn(std::io::Error),
     /// No control daemon answers there, or it says no.
-    #[error("MPS's control at '{}' refuses '{command}' ({status}): {said}", directory.display())]
+    #[error("the MPS control daemon at '{}' refuses '{command}' ({status}): {said}", directory.display())]
     Refused {
         /// The pipe directory.
         directory: PathBuf,
@@ -65,7 +65,7 @@ pub enum MpsError {
     },
     /// No answer in time.
     #[error(
-        "MPS's control at '{}' does not answer '{command}' within {} ms; see its log, and end it if it \
+        "the MPS control daemon at '{}' did not answer '{command}' within {} ms; see its log, and end it if it \
          hangs", directory.display(), limit.as_millis()
     )]
     NoAnswer {
@@ -77,7 +77,7 @@ pub enum MpsError {
         limit: Duration,
     },
     /// An answer that is not what it should be.
-    #[error("MPS's control at '{}' answers '{command}' with what is no list of processes: {said}", directory.display())]
+    #[error("the MPS control daemon at '{}' answers '{command}' with something that is not a list of processes: {said}", directory.display())]
     Unclear {
         /// The pipe directory.
         directory: PathBuf,

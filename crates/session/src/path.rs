@@ -10,24 +10,24 @@ use std::str::FromStr;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
-    /// To another host, through its TCP stack.
+    /// To another host over TCP.
     #[default]
     Tcp,
-    /// To another host's memory, through the memory of the hosts.
+    /// To another host over RDMA, through host memory on both sides.
     Rdma,
-    /// From a GPU's memory to that of another host's, which network cards read and write themselves.
+    /// From a GPU to a GPU of another host; the network cards read and write the GPUs' memory themselves.
     #[serde(rename = "gpudirect")]
     GpuDirect,
-    /// Between a GPU and the host, or two GPUs that are no peers: through pinned host memory.
+    /// Between a GPU and the host, or between two GPUs without peer access, through pinned host memory.
     Pinned,
-    /// Between two GPUs, over their connection.
+    /// Between two GPUs with peer access, over their connection.
     Peer,
-    /// In the same memory.
+    /// Publisher and subscriber use the same memory; nothing is copied.
     ZeroCopy,
 }
 
 impl PathKind {
-    /// All of them, the slowest first.
+    /// All paths, the slowest first.
     pub const ALL: [PathKind; 6] = [
         PathKind::Tcp,
         PathKind::Rdma,
@@ -37,7 +37,7 @@ impl PathKind {
         PathKind::ZeroCopy,
     ];
 
-    /// As it is written.
+    /// The name, as in the configuration and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             PathKind::Tcp => "tcp",
@@ -74,9 +74,9 @@ impl fmt::Display for PathKind {
     }
 }
 
-/// The text names no path.
+/// The text is not the name of a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no path: write tcp, rdma, gpudirect, pinned, peer or zero_copy")]
+#[error("'{0}' is not a path; write tcp, rdma, gpudirect, pinned, peer or zero_copy")]
 pub struct PathKindError(pub String);
 
 impl FromStr for PathKind {

@@ -50,10 +50,10 @@ pub enum SocketError {
         reason: String,
     },
     /// A nonblocking socket has nothing to read, or no room to write.
-    #[error("the socket is not ready; try again when poll says so")]
+    #[error("the socket is not ready; try again when poll reports it as ready")]
     WouldBlock,
     /// The other end is gone.
-    #[error("the other end of the session has closed it")]
+    #[error("the other end has closed the session")]
     Closed,
     /// A packet that is too long to send.
     #[error("a packet of {bytes} bytes is over the limit of {MAX_PACKET_BYTES}; split it")]
@@ -70,7 +70,7 @@ pub enum SocketError {
     /// The peer sent more than a packet holds, or this process has no descriptors left
     /// for what was sent.
     #[error(
-        "a packet arrived cut off: the peer breaks the protocol, or this process has reached \
+        "a packet arrived truncated: the peer violates the protocol, or this process has reached \
          its limit of open files (ulimit -n)"
     )]
     Truncated,
@@ -78,7 +78,9 @@ pub enum SocketError {
     #[error("descriptors came that nobody asked for")]
     UnexpectedDescriptors,
     /// Bytes that are no packet.
-    #[error("a packet does not decode ({0}): the peer breaks the protocol or has another version")]
+    #[error(
+        "a packet does not decode ({0}): the peer violates the protocol or has another version"
+    )]
     Malformed(String),
 }
 
@@ -494,7 +496,7 @@ impl Listener {
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
                 return Err(refuse(
-                    "something that is not a socket is there; move it away or set another \
+                    "it exists and is not a socket; move it away, or set another \
                      'socket' in rgaps.toml"
                         .to_owned(),
                 ));
@@ -515,20 +517,20 @@ impl Listener {
         };
         match std::fs::remove_file(&making) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(name("a left-over cannot be removed")(error));
+                return Err(name("removing an old file failed")(error));
             }
             _ => {}
         }
         let fd = new_socket()?;
         net::bind(&fd, &address).map_err(|errno| name("bind")(errno.into()))?;
         std::fs::set_permissions(&making, std::fs::Permissions::from_mode(mode))
-            .map_err(name("its mode cannot be set"))?;
+            .map_err(name("setting its mode failed"))?;
         // Whoever connects inherits it, until its channel accepts descriptors.
         pass_rights(fd.as_fd(), false);
         net::listen(&fd, BACKLOG).map_err(SocketError::system("listen"))?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
         let made = std::fs::symlink_metadata(&making).map_err(name("it vanished"))?;
-        std::fs::rename(&making, path).map_err(name("it cannot be moved there"))?;
+        std::fs::rename(&making, path).map_err(name("moving it into place failed"))?;
         let identity = (made.dev(), made.ino());
         Ok(Listener {
             fd,

@@ -41,7 +41,7 @@ impl Share {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShareError {
     /// What is not promised to others is less than the reserve.
-    #[error("{name}: a reserve of {reserve} bytes was asked for, {free} of {total} are free: raise the quota or leave topics")]
+    #[error("{name}: a topic needs a reserve of {reserve} bytes, but only {free} of {total} are free; raise the quota, or carry fewer topics")]
     Quota {
         /// The quota.
         name: &'static str,
@@ -53,7 +53,7 @@ pub enum ShareError {
         free: u64,
     },
     /// The cap is smaller than the reserve or larger than the whole.
-    #[error("{name}: a cap of {cap} bytes is none between the reserve and the quota of {total}")]
+    #[error("{name}: a cap of {cap} bytes is outside the limits, which are the reserve and the quota of {total} bytes")]
     Cap {
         /// The quota.
         name: &'static str,
@@ -63,13 +63,13 @@ pub enum ShareError {
         cap: u64,
     },
     /// There are [`TOPICS_MAX`] already.
-    #[error("{name}: there are {TOPICS_MAX} topics already")]
+    #[error("{name}: the limit of {TOPICS_MAX} topics is reached")]
     Topics {
         /// The quota.
         name: &'static str,
     },
     /// It has one.
-    #[error("{name}: topic {topic} has a share already")]
+    #[error("{name}: topic {topic} already has a share")]
     Twice {
         /// The quota.
         name: &'static str,
@@ -233,7 +233,7 @@ impl SendWindow {
 
 /// A peer that charges what it has no right to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the peer charges {bytes} bytes up to {end}, after {seen} with a limit of {limit}")]
+#[error("the peer charges {bytes} bytes up to {end}, but has charged {seen} before and may charge up to {limit}")]
 pub struct WindowLie {
     /// The message's bytes.
     pub bytes: u64,

@@ -72,10 +72,10 @@ pub enum EndpointError {
         error: io::Error,
     },
     /// It has no incarnation.
-    #[error("an incarnation of 0 is none")]
+    #[error("an incarnation must not be 0")]
     Incarnation,
     /// No thread.
-    #[error("a thread could not be started: {0}")]
+    #[error("starting a thread failed: {0}")]
     Thread(io::Error),
     /// A link's ring.
     #[error(transparent)]
@@ -84,7 +84,7 @@ pub enum EndpointError {
     #[error(transparent)]
     Rdma(#[from] RdmaError),
     /// Another link has this key.
-    #[error("another link has this key: each pair of daemons has its own")]
+    #[error("another link already has this key; each pair of daemons needs its own")]
     Key,
 }
 

@@ -344,13 +344,13 @@ pub enum Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Another version.
-    #[error("the peer speaks version {0} of the lanes' frames, this is version {WIRE_VERSION}: run the same version on both hosts")]
+    #[error("the peer uses version {0} of the frame format, and this host version {WIRE_VERSION}; run the same version of rgaps on both hosts")]
     Version(u8),
     /// A kind that there is not.
-    #[error("a frame of kind {0}, which there is not")]
+    #[error("a frame of unknown kind {0}")]
     Kind(u8),
     /// A body that is shorter or longer than its kind's.
-    #[error("a frame of kind {kind} with a body of {bytes} bytes")]
+    #[error("a frame of kind {kind} has a body of the wrong length, {bytes} bytes")]
     Length {
         /// Its kind.
         kind: u8,
@@ -358,7 +358,7 @@ pub enum DecodeError {
         bytes: u32,
     },
     /// A number that it cannot have.
-    #[error("a frame of kind {kind} with a {field} that it cannot have")]
+    #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
         /// Its kind.
         kind: u8,

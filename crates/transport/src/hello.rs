@@ -22,13 +22,13 @@ pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, Error)]
 pub enum HelloError {
     /// The connection failed.
-    #[error("the connection failed in its first words: {0}")]
+    #[error("the connection failed during the handshake: {0}")]
     Io(#[from] io::Error),
     /// What came is no frame, or one of another version.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// What came is not what is said first.
-    #[error("the peer's first word is no hello")]
+    #[error("the peer's first frame is not a hello")]
     Word,
     /// The peer refused.
     #[error("the peer refused the lane: {reason:?}: this end has {ours}, the peer {theirs}")]
@@ -53,10 +53,10 @@ pub enum HelloError {
         theirs: String,
     },
     /// A plain lane to another host.
-    #[error("{0} is not on this host, and lanes between hosts need TLS: configure it, or allow `insecure`")]
+    #[error("{0} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true")]
     Plain(String),
     /// RDMA was required.
-    #[error("there is to be no lane but over RDMA, and there is none: {0}")]
+    #[error("RDMA is required, and not possible: {0}")]
     Rdma(String),
 }
 

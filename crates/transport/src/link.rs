@@ -138,7 +138,7 @@ pub enum PeerLie {
     #[error(transparent)]
     Window(#[from] WindowLie),
     /// About something that there is not, or not so.
-    #[error("the peer's {frame} does not fit: {what}")]
+    #[error("the peer's {frame} is not valid here: {what}")]
     State {
         /// The kind of frame.
         frame: &'static str,

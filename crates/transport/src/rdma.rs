@@ -23,19 +23,21 @@ pub struct Rdma {
 #[derive(Debug, Error)]
 pub enum RdmaError {
     /// Nobody said so.
-    #[error("RDMA is not encrypted: it needs `trusted_fabric`, which says that all on its network are trusted")]
+    #[error(
+        "RDMA is not encrypted; set trusted_fabric = true if you trust everything on its network"
+    )]
     Fabric,
     /// None, or too many.
-    #[error("{0} rails; RDMA needs 1 to {RAILS_MAX}")]
+    #[error("RDMA needs 1 to {RAILS_MAX} rails, and {0} were given")]
     Rails(usize),
     /// The endpoint has none.
     #[error("this endpoint has no RDMA")]
     None,
     /// Some of it is registered.
-    #[error("memory at {0:#x} is registered already")]
+    #[error("the memory at {0:#x} is already registered")]
     Twice(u64),
     /// The device refused.
-    #[error("{device} cannot register memory: {error}")]
+    #[error("registering memory with {device} failed: {error}")]
     Register {
         /// Which.
         device: String,

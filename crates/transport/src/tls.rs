@@ -34,7 +34,7 @@ pub struct TlsFiles {
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// Not PEM, or without what is needed.
-    #[error("{what}: {error}; it is a file in PEM form")]
+    #[error("{what}: {error}; give a file in PEM format")]
     Pem {
         /// Which.
         what: &'static str,
@@ -42,13 +42,13 @@ pub enum TlsError {
         error: rustls::pki_types::pem::Error,
     },
     /// There is none.
-    #[error("{0}: there is no certificate in it")]
+    #[error("{0}: the file has no certificate")]
     Empty(&'static str),
     /// They do not fit.
     #[error("the certificates cannot be used: {0}")]
     Use(#[from] rustls::Error),
     /// Nobody could be believed.
-    #[error("the roots cannot be used: {0}")]
+    #[error("the CA certificates cannot be used: {0}")]
     Roots(#[from] rustls::server::VerifierBuilderError),
 }
 

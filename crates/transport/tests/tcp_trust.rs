@@ -273,7 +273,7 @@ fn a_dialler_names_both_versions() {
     let at_a = Host::new();
     let to_b = link(&a, LinkConfig::default(), peer(2, &[address]), &at_a);
     at_a.has("a refusal", |event| {
-        let ours = format!("this is version {WIRE_VERSION}");
+        let ours = format!("this host version {WIRE_VERSION}");
         matches!(event, Event::Refused { why } if why.contains("version 9") && why.contains(&ours))
     });
     within_limit("the link's end", move || drop((to_b, a)));

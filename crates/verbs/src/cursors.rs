@@ -27,7 +27,7 @@ pub struct Ring {
 
 /// Why a size is none that a ring can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a ring of {bytes} bytes: it has to be a multiple of 256 bytes, at least that and at most {RING_BYTES_MAX}")]
+#[error("a ring cannot have {bytes} bytes; its size must be a multiple of 256 bytes, above 0 and at most {RING_BYTES_MAX}")]
 pub struct RingError {
     /// What was asked for.
     pub bytes: u64,
@@ -132,7 +132,7 @@ pub enum Reserved {
 
 /// A frame that no state of the ring could take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a frame of {bytes} bytes cannot go through a ring whose frames have 1 to {max} bytes: ask for a landing place")]
+#[error("a frame of {bytes} bytes does not fit into a ring whose frames have 1 to {max} bytes; request a grant")]
 pub struct FrameSizeError {
     /// The frame.
     pub bytes: u64,
@@ -153,7 +153,7 @@ pub enum CursorLie {
     },
     /// A frame that is not where the next one has to be.
     #[error(
-        "the peer sent a frame of {bytes} bytes at {cursor}; none can start there after {after}"
+        "the peer sent a frame of {bytes} bytes at {cursor}; after {after}, no frame can start there"
     )]
     Frame {
         /// Where it says that the frame starts.
@@ -165,7 +165,7 @@ pub enum CursorLie {
     },
     /// A frame over bytes that were not returned.
     #[error(
-        "the peer sent a frame up to {end}, over bytes that it knows to be in use from {head}"
+        "the peer sent a frame up to {end}, over bytes from {head} on that it knows to be in use"
     )]
     Overrun {
         /// Where it ends.

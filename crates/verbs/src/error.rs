@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VerbsError {
     /// The library is not there.
-    #[error("{library} cannot be loaded ({reason}): install rdma-core's libibverbs1 and ibverbs-providers")]
+    #[error("loading {library} failed ({reason}); install rdma-core's libibverbs1 and ibverbs-providers")]
     LibraryMissing {
         /// Its name.
         library: String,
@@ -16,7 +16,7 @@ pub enum VerbsError {
         reason: String,
     },
     /// The library lacks a function.
-    #[error("{library} has no {symbol}: a newer rdma-core is needed")]
+    #[error("{library} has no {symbol}; install a newer rdma-core")]
     TooOld {
         /// The library.
         library: String,
@@ -32,13 +32,13 @@ pub enum VerbsError {
         errno: i32,
     },
     /// The device has no address that RoCE v2 can use.
-    #[error("{device}: no port with a link and a RoCE v2 address over IPv4: give its network interface one")]
+    #[error("{device} has no port with a link and a RoCE v2 address over IPv4; give its network interface an IPv4 address")]
     NoAddress {
         /// The device.
         device: String,
     },
     /// There is no such device.
-    #[error("there is no RDMA device {device}")]
+    #[error("there is no RDMA device {device}; 'rgaps doctor' lists those of this host")]
     NoDevice {
         /// Its name.
         device: String,
@@ -47,7 +47,7 @@ pub enum VerbsError {
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The device gives fewer queue slots than a channel needs.
-    #[error("the device gives {given} {what}, at least {least} are needed")]
+    #[error("the device provides {given} {what}, but a channel needs at least {least}")]
     Depth {
         /// Which.
         what: &'static str,
@@ -57,7 +57,7 @@ pub enum VerbsError {
         least: u32,
     },
     /// An address that no channel has, or that does not fit this end.
-    #[error("the peer's address is none: {why}")]
+    #[error("the peer's channel address is invalid: {why}")]
     Address {
         /// What is wrong.
         why: &'static str,
@@ -71,10 +71,10 @@ pub enum Lie {
     #[error(transparent)]
     Cursor(#[from] CursorLie),
     /// Immediate data without a meaning.
-    #[error("immediate data {0:#010x} mean nothing")]
+    #[error("the immediate data {0:#010x} are invalid")]
     Immediate(u32),
     /// The slot in the immediate data is not the frame's.
-    #[error("immediate data name slot {slot}, the next frame is at {expected}")]
+    #[error("the immediate data name slot {slot}, but the next frame is at {expected}")]
     Slot {
         /// What it names.
         slot: u64,
@@ -82,7 +82,7 @@ pub enum Lie {
         expected: u64,
     },
     /// A frame's header is not that of the frame that was written.
-    #[error("a frame of {wrote} bytes says that it has {says}, and is number {number} instead of {expected}")]
+    #[error("a frame of {wrote} bytes has the length {says} and the number {number} in its header; the expected number is {expected}")]
     Header {
         /// Bytes that were written, the header's included.
         wrote: u32,
@@ -94,7 +94,7 @@ pub enum Lie {
         expected: u32,
     },
     /// More receives than it can have posted.
-    #[error("the peer says that it posted {said} receives, {most} are the most it can have")]
+    #[error("the peer claims {said} posted receives, but can have at most {most}")]
     Receives {
         /// What it says.
         said: u64,
@@ -102,7 +102,7 @@ pub enum Lie {
         most: u64,
     },
     /// A stall said while the last one is not answered, or a head that nobody asked for.
-    #[error("a {0} notice out of turn")]
+    #[error("an unexpected {0} notice")]
     Turn(&'static str),
 }
 
@@ -120,7 +120,7 @@ pub enum ChannelError {
         vendor: u32,
     },
     /// The peer broke the protocol.
-    #[error("the peer lies: {0}")]
+    #[error("the peer violates the protocol: {0}")]
     Lie(#[from] Lie),
     /// The device said so.
     #[error("{0}")]
@@ -138,7 +138,7 @@ pub enum ChannelError {
     #[error(transparent)]
     FrameSize(#[from] FrameSizeError),
     /// A direct write outside of its region, or longer than one may be. The channel goes on.
-    #[error("a direct write of {bytes} bytes at {offset} of a region of {region}; it has 1 to {max} bytes and lies inside")]
+    #[error("a direct write of {bytes} bytes at {offset} is not possible in a region of {region} bytes; a write has 1 to {max} bytes and lies inside the region")]
     Direct {
         /// Where in the region.
         offset: u64,

@@ -45,7 +45,7 @@ carry() {
 # Cards know what is published here and what lands here: of large messages they write what they can by themselves. (Not
 # all, where the machine is so busy that lanes break.)
 check_direct() {
-  grep -q "cards do not know memory" /tmp/daemon.log && fail "memory that no card knows"
+  grep -q "cards cannot access" /tmp/daemon.log && fail "memory that no card can access"
   say "of the link:" $(figures direct_bytes_out direct_bytes_in ring_bytes_out ring_bytes_in)
   rgaps peers --json >"$RESULTS/photos-peers-$ROLE.json"
 }

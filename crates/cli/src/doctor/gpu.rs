@@ -55,7 +55,7 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<Gpu>) {
         Ok(driver) => driver,
         Err(error) => {
             let advice =
-                "for messages in GPU memory, install NVIDIA's driver, or give the container \
+                "for messages in GPU memory, install the NVIDIA driver, or give the container \
                           its libraries (--gpus all)";
             return (
                 vec![Check::lack(NAME, error.to_string(), advice)],
@@ -111,9 +111,9 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, bool) {
             };
             let integrated = match (device.integrated, device.reads_host_memory()) {
                 (false, _) => "",
-                (true, true) => ", integrated: it reads the host's messages where they are",
+                (true, true) => ", integrated: it reads messages in host memory in place",
                 (true, false) => {
-                    ", integrated, but its driver registers no read-only memory: messages are copied"
+                    ", integrated, but its driver cannot register read-only memory, so messages are copied"
                 }
             };
             let found = format!(
@@ -125,7 +125,7 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, bool) {
         }
         Err(error) => {
             let found = format!("{}: {error}", device.name);
-            let advice = "messages cannot live on this GPU; others, and the host, are not affected";
+            let advice = "this GPU cannot hold messages; other GPUs and the host are not affected";
             (Check::lack(&domain, found, advice), false)
         }
     }
@@ -149,19 +149,19 @@ fn export(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<Exported, PoolError> {
 fn dmabuf(device: &Device, exported: &Result<Exported, PoolError>) -> Check {
     let name = format!("dma-buf of {}", device.uuid);
     let order = match device.writes_order {
-        WritesOrder::AllDevices => "in order for all GPUs",
-        WritesOrder::Owner => "in order for this GPU, flushed for others",
+        WritesOrder::AllDevices => "ordered for all GPUs",
+        WritesOrder::Owner => "ordered for this GPU, and flushed for others",
         WritesOrder::None => "flushed before each message",
     };
     match exported {
         Ok(_) => Check::ok(
             &name,
-            format!("the driver gives one of the GPU's memory; what a network card writes there is {order}"),
+            format!("the driver exports one of the GPU's memory; writes of a network card are {order}"),
         ),
         Err(error) => Check::lack(
             &name,
             error.to_string(),
-            "network cards cannot read and write this GPU's memory; messages to other hosts go through pinned memory",
+            "network cards cannot access this GPU's memory, so messages to other hosts go through pinned host memory",
         ),
     }
 }
@@ -175,7 +175,9 @@ fn order(driver: &Arc<Driver>, device: &Device) -> Check {
         Ok(()) => Check::ok(&name, "ordered on the GPU"),
         Err(error) => Check::lack(
             &name,
-            format!("ordered on the CPU, which waits where a message is published or let go of: {error}"),
+            format!(
+                "ordered on the CPU, which waits when a message is published or released: {error}"
+            ),
             advice(&error),
         ),
     }
@@ -204,7 +206,7 @@ fn try_gpu(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<(), PoolError> {
     mapping.read(at, &mut back)?;
     if back != PROBE {
         return Err(PoolError::Untrusted(
-            "bytes written to the GPU did not come back".to_owned(),
+            "reading back bytes that were written to the GPU gave other bytes".to_owned(),
         ));
     }
     Ok(())

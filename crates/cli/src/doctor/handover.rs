@@ -32,7 +32,11 @@ pub fn checks(config: &Config, domains: &[String]) -> (Vec<Check>, Vec<Figure>) 
         .filter_map(|domain| domain.strip_prefix("cuda:")?.parse().ok())
         .collect();
     if gpus.is_empty() {
-        let check = Check::lack("hand-over", "there is no GPU to measure on", "see above");
+        let check = Check::lack(
+            "hand-over",
+            "there is no GPU to measure",
+            "see the check 'GPUs'",
+        );
         return (vec![check], Vec::new());
     }
     let service = Service::of(config);
@@ -111,9 +115,7 @@ impl Service {
             Err(error) => {
                 // Empty, and if it stays, harmless.
                 let _ = std::fs::remove_dir_all(&folder);
-                return Err(format!(
-                    "'{MPS_CONTROL_PROGRAM}' cannot be started: {error}"
-                ));
+                return Err(format!("starting '{MPS_CONTROL_PROGRAM}' failed: {error}"));
             }
         };
         let mut service = Service {
@@ -125,7 +127,7 @@ impl Service {
         while !control.answers(ASK_LIMIT) {
             let ended = |(_, child): &mut (PathBuf, Child)| !matches!(child.try_wait(), Ok(None));
             if service.own.as_mut().is_none_or(ended) || Instant::now() >= deadline {
-                return Err("an MPS for the measurement did not start".to_owned());
+                return Err("the MPS for this measurement did not start in time".to_owned());
             }
             std::thread::sleep(Duration::from_millis(10));
         }

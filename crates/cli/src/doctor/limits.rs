@@ -22,7 +22,7 @@ fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
 fn open_files() -> Check {
     let limit = getrlimit(Resource::Nofile);
     let found = format!(
-        "{} now, {} at most (the daemon raises its own)",
+        "{} now, {} at most (the daemon raises its own limit)",
         shown(limit.current, |n| n.to_string()),
         shown(limit.maximum, |n| n.to_string())
     );
@@ -31,7 +31,7 @@ fn open_files() -> Check {
             "open files",
             found,
             format!(
-                "ulimit -Hn {FILES_MIN} or more: the daemon has two per client, one per segment"
+                "set ulimit -Hn to {FILES_MIN} or more; the daemon uses two per client and one per segment"
             ),
         ),
         _ => Check::ok("open files", found),
@@ -46,7 +46,7 @@ pub fn locked_memory(config: &Config, has_cards: bool) -> Check {
     if super::rdma::may_lock_all() {
         return Check::ok(
             NAME,
-            format!("{shown}, and CAP_IPC_LOCK, so without a limit"),
+            format!("{shown}, but not limited, since this process has CAP_IPC_LOCK"),
         );
     }
     let needed = config.pool.host.cap_bytes();
@@ -55,14 +55,14 @@ pub fn locked_memory(config: &Config, has_cards: bool) -> Check {
             NAME,
             shown,
             format!(
-                "network cards lock the memory that they know, up to the pool's {}: 'ulimit -l unlimited' where the \
-                 daemon starts, LimitMEMLOCK=infinity in its unit",
+                "network cards lock the memory that they access, up to the pool's {}; run 'ulimit -l unlimited' where the \
+                 daemon starts, or set LimitMEMLOCK=infinity in its systemd unit",
                 units::bytes(needed)
             ),
         ),
         _ => Check::ok(
             NAME,
-            format!("{shown}; for memory that network cards or GPUs know"),
+            format!("{shown}; needed for memory that network cards or GPUs access"),
         ),
     }
 }
@@ -73,7 +73,7 @@ fn file_size() -> Check {
         Some(limit) => Check::lack(
             "file size",
             units::bytes(limit),
-            "segments are files: ulimit -f unlimited, or pools stay below this",
+            "segments are files, so pools stay below this limit; run 'ulimit -f unlimited'",
         ),
     }
 }
@@ -83,13 +83,13 @@ fn dev_shm() -> Check {
         Ok(stat) => units::bytes(stat.f_frsize.saturating_mul(stat.f_blocks)),
         Err(error) => error.to_string(),
     };
-    Check::ok("/dev/shm", format!("{found}; not used"))
+    Check::ok("/dev/shm", format!("{found}; rgaps does not use it"))
 }
 
 /// Makes a socket beside the daemon's and connects to it.
 fn socket_folder(config: &Config) -> Check {
     const NAME: &str = "socket folder";
-    let advice = "set socket in rgaps.toml or RGAPS_SOCKET to a path in a folder of your own";
+    let advice = "set socket in rgaps.toml, or RGAPS_SOCKET, to a path in a folder of your own";
     if let Err(error) = config.prepare_socket_folder() {
         return Check::fail(NAME, error.to_string(), advice);
     }
@@ -113,10 +113,10 @@ fn socket_folder(config: &Config) -> Check {
         Err(error) if socket.exists() => Check::lack(
             NAME,
             format!(
-                "'{}' cannot be written ({error}), but a socket is there",
+                "'{}' is not writable ({error}), but has a socket",
                 folder.display()
             ),
-            "that is right for a daemon of the system; to start one of your own, set RGAPS_REALM",
+            "that is correct for a daemon of the system; to start a daemon of your own, set RGAPS_REALM",
         ),
         Err(error) => Check::fail(NAME, format!("'{}': {error}", folder.display()), advice),
     }

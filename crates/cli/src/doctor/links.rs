@@ -36,6 +36,6 @@ pub fn check(config: &Config, status: Option<&Status>) -> Check {
             );
         }
     }
-    let state = status.map_or("no daemon runs", |status| describe(&status.links));
+    let state = status.map_or("no daemon is running", |status| describe(&status.links));
     Check::ok(NAME, format!("{state}; '{}'", program.display()))
 }

@@ -28,11 +28,14 @@ fn try_segment(config: HostConfig) -> Result<rgaps_pool::Segment, PoolError> {
 
 fn segment() -> Check {
     match try_segment(HostConfig::default()) {
-        Ok(_) => Check::ok("shared memory", "sealed memfd; nothing in /dev/shm is used"),
+        Ok(_) => Check::ok(
+            "shared memory",
+            "sealed memfd; rgaps uses nothing in /dev/shm",
+        ),
         Err(error) => Check::fail(
             "shared memory",
             error.to_string(),
-            "allow memfd_create here",
+            "allow the system call memfd_create (a sandbox may forbid it)",
         ),
     }
 }
@@ -60,7 +63,7 @@ fn cap(config: &Config) -> Check {
     let cap = units::bytes(host.cap_bytes());
     let from = match host.cap {
         Some(_) => "as configured",
-        None => "half of the memory; pool.host.cap sets another",
+        None => "half of the memory; pool.host.cap sets another limit",
     };
     Check::ok("host pool", format!("may grow to {cap} ({from})"))
 }
@@ -74,12 +77,12 @@ fn huge_pages() -> Check {
     match try_segment(wanted) {
         Ok(_) => Check::ok(
             NAME,
-            "there are some: pool.host.hugepages = \"try\" uses them",
+            "some are free; pool.host.hugepages = \"try\" uses them",
         ),
         Err(error) => Check::lack(
             NAME,
             error.to_string(),
-            "only if messages are large and TLB misses count: sysctl vm.nr_hugepages=N (2 MiB \
+            "only useful if messages are large and TLB misses matter: set sysctl vm.nr_hugepages=N (2 MiB \
              each), then pool.host.hugepages = \"try\"",
         ),
     }
@@ -89,7 +92,7 @@ fn numa(config: &Config) -> Check {
     const NAME: &str = "NUMA";
     let online = std::fs::read_to_string("/sys/devices/system/node/online");
     let Ok(online) = online else {
-        return Check::ok(NAME, "the kernel knows of one node");
+        return Check::ok(NAME, "one node");
     };
     let online = online.trim();
     // What a node is near is for the daemon to find out.
@@ -105,12 +108,12 @@ fn numa(config: &Config) -> Check {
         Ok(segment) => match segment.placement.numa {
             Some(numa) if numa.sampled > 0 && numa.on_node == numa.sampled => Check::ok(
                 NAME,
-                format!("nodes {online}; memory asked for on node {node} was found there"),
+                format!("nodes {online}; memory requested on node {node} is there"),
             ),
             _ => Check::lack(
                 NAME,
                 format!(
-                    "nodes {online}; memory asked for on node {node} cannot be shown to be there"
+                    "nodes {online}; cannot verify that memory requested on node {node} is there"
                 ),
                 segment.placement.warnings.join("; "),
             ),

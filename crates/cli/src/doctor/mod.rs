@@ -90,7 +90,7 @@ struct Report {
 
 /// Some of what rgaps needs is missing.
 #[derive(Debug, thiserror::Error)]
-#[error("rgaps cannot work here: see what failed above")]
+#[error("rgaps cannot work here; fix the checks marked FAIL above")]
 struct Unusable;
 
 pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::Result<()> {
@@ -99,7 +99,7 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
         (Some(error), _) => Check::fail(
             "configuration",
             error.to_string(),
-            "correct it; what follows is with built-in values",
+            "correct it; the checks below use built-in values",
         ),
         (None, Some(file)) => Check::ok(
             "configuration",
@@ -173,7 +173,7 @@ fn daemon(config: &Config) -> (Check, Option<Status>) {
     match rgaps_session::connect(config) {
         Ok(Some(_)) => {}
         Ok(None) => return (no_daemon(config), None),
-        Err(error) => return (fail(&error, "see the socket's folder above"), None),
+        Err(error) => return (fail(&error, "see the check 'socket folder'"), None),
     }
     let config = Config {
         autostart: false,
@@ -182,8 +182,8 @@ fn daemon(config: &Config) -> (Check, Option<Status>) {
     let node = Node::builder("rgaps-doctor").config(config).build();
     let status = match node.map(|node| node.status()) {
         Ok(Ok(status)) => status,
-        Ok(Err(error)) => return (fail(&error, "rgaps down, then rgaps up"), None),
-        Err(error) => return (fail(&error, "rgaps down, then rgaps up"), None),
+        Ok(Err(error)) => return (fail(&error, "run 'rgaps down', then 'rgaps up'"), None),
+        Err(error) => return (fail(&error, "run 'rgaps down', then 'rgaps up'"), None),
     };
     let check = match status.warnings.is_empty() {
         true => {
@@ -199,7 +199,7 @@ fn daemon(config: &Config) -> (Check, Option<Status>) {
                 ),
             )
         }
-        false => Check::lack(NAME, "it runs, with warnings", status.warnings.join("; ")),
+        false => Check::lack(NAME, "running, with warnings", status.warnings.join("; ")),
     };
     (check, Some(status))
 }
@@ -219,7 +219,9 @@ fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
         Some(warning) => Check::lack(NAME, found, warning),
         None => Check::ok(
             NAME,
-            format!("{found}; processes of other users, also under sudo, have topics of their own"),
+            format!(
+                "{found}; other users, and commands under sudo, have their own daemons and topics"
+            ),
         ),
     })
 }
@@ -228,13 +230,16 @@ fn no_daemon(config: &Config) -> Check {
     match rgaps_session::find_daemon(&[]) {
         Ok(program) if config.autostart => Check::ok(
             "daemon",
-            format!("none runs; the first client starts '{}'", program.display()),
+            format!(
+                "not running; the first client starts '{}'",
+                program.display()
+            ),
         ),
-        Ok(_) => Check::lack("daemon", "none runs, and autostart is off", "rgaps up"),
+        Ok(_) => Check::lack("daemon", "not running, and autostart is off", "rgaps up"),
         Err(error) => Check::fail(
             "daemon",
             error.to_string(),
-            "install rgapsd beside rgaps, or set RGAPS_DAEMON to its path",
+            "install rgapsd in the folder of rgaps, or set RGAPS_DAEMON to its path",
         ),
     }
 }

@@ -11,11 +11,11 @@ const NAME: &str = "MPS";
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// What was measured, for those who wonder whether they want it.
 const COST: &str =
-    "without MPS, two processes' kernels on one GPU take turns: from one's kernel to \
-                    the other's 142 us on an H200, under MPS 5 us";
+    "without MPS the kernels of two processes on one GPU take turns: a kernel-to-kernel hand-over takes \
+                    142 us on an H200, and 5 us under MPS";
 const HOW: &str =
-    "rgaps up --mps, then start processes with 'rgaps run -- COMMAND'; a client's fault may \
-                   then end its fellows: see docs/how-to/mps.md";
+    "run 'rgaps up --mps', then start processes with 'rgaps run -- COMMAND'; the fault of one client may \
+                   then end the others: see docs/how-to/mps.md";
 
 pub fn check(config: &Config, gpus: &[String]) -> Check {
     let info = of_the_daemon(config);
@@ -26,12 +26,12 @@ pub fn check(config: &Config, gpus: &[String]) -> Check {
             Some(control) => in_use(
                 &control,
                 format!(
-                    "not the daemon's: this process's CUDA would use the one at '{}'",
+                    "not the daemon's; CUDA in this process would use the MPS at '{}'",
                     control.directory().display()
                 ),
             ),
             None if gpus.is_empty() => Check::ok(NAME, "off"),
-            None if wanted => Check::lack(NAME, "wanted, but no daemon runs it", HOW),
+            None if wanted => Check::lack(NAME, "configured, but no daemon is running it", HOW),
             None => Check {
                 advice: Some(HOW.to_owned()),
                 ..Check::ok(NAME, format!("off: {COST}"))
@@ -67,17 +67,15 @@ fn of(info: &MpsInfo) -> Check {
 fn in_use(control: &MpsControl, found: String) -> Check {
     if !control.has_socket() {
         let found = format!("{found}; this user cannot reach it");
-        return Check::lack(NAME, found, "MPS serves one user: run as the daemon's user");
+        return Check::lack(NAME, found, "MPS serves one user; run as the daemon's user");
     }
     let servers = match control.servers(ASK_LIMIT) {
         Ok(servers) => servers,
-        Err(error) => {
-            return Check::lack(
-                NAME,
-                format!("{found}; {error}"),
-                "what a dead client held is given to nobody until its control answers",
-            )
-        }
+        Err(error) => return Check::lack(
+            NAME,
+            format!("{found}; {error}"),
+            "memory of dead clients stays in quarantine until the control process of MPS answers",
+        ),
     };
     let clients: usize = servers.iter().map(|server| server.clients.len()).sum();
     let (most, most_before_volta) = MPS_CLIENTS_MAX;
@@ -88,7 +86,7 @@ fn in_use(control: &MpsControl, found: String) -> Check {
         return Check::lack(
             NAME,
             found,
-            "end some: more are refused with CUDA error 808",
+            "end some clients; MPS refuses more with CUDA error 808",
         );
     }
     Check::ok(NAME, found)

@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 const INSTALL: &str =
-    "for lanes over RDMA, install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or rdma-core \
-                       (Fedora, RHEL); without, messages to other hosts go over TCP";
+    "for links over RDMA, install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or rdma-core \
+                       (Fedora, RHEL); without it, messages to other hosts use TCP";
 /// The bit of this capability in the masks of `/proc/self/status`.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
@@ -75,7 +75,7 @@ pub fn checks(gpus: &[Gpu]) -> (Vec<Check>, Vec<Card>) {
     let mut checks = Vec::new();
     let verbs = match Verbs::load() {
         Ok(verbs) => {
-            checks.push(Check::ok("RDMA library", "libibverbs is there"));
+            checks.push(Check::ok("RDMA library", "libibverbs found"));
             Some(verbs)
         }
         Err(error) => {
@@ -87,7 +87,7 @@ pub fn checks(gpus: &[Gpu]) -> (Vec<Check>, Vec<Card>) {
         Check::lack(
             "RDMA devices",
             "none",
-            "messages to other hosts go over TCP; see 'rdma link' (a container needs /dev/infiniband), or for a trial \
+            "messages to other hosts use TCP; see 'rdma link' (a container needs /dev/infiniband); for a software device, run \
              'rdma link add rxe0 type rxe netdev eth0'",
         )
     }));
@@ -138,17 +138,17 @@ fn port_checks(
     let host = device.try_host();
     let found = place(&card);
     let mut checks = vec![match (&host.writable, &host.read_only) {
-        (Ok(()), Ok(())) => Check::ok(&name, format!("{found}; registers the host's memory")),
+        (Ok(()), Ok(())) => Check::ok(&name, format!("{found}; registers host memory")),
         (Ok(()), Err(error)) => Check::ok(
             &name,
             format!(
-                "{found}; registers the host's memory (not what is mapped for reading: {error}; pools are made writable \
-                 for the moment of it)"
+                "{found}; registers host memory (but not read-only mappings: {error}; pools are mapped writable \
+                 while they are registered)"
             ),
         ),
         (Err(error), _) => Check::lack(
             &name,
-            format!("{found}; does not register the host's memory: {error}"),
+            format!("{found}; cannot register host memory: {error}"),
             advice(error),
         ),
     }];
@@ -163,11 +163,11 @@ fn port_checks(
         checks.push(match &tried {
             Ok(()) => Check::ok(
                 &name,
-                "the card registers the GPU's memory (as a dma-buf: nvidia-peermem is not needed)",
+                "the card registers the GPU's memory (as a dma-buf; nvidia-peermem is not needed)",
             ),
             Err(error) => Check::lack(
                 &name,
-                format!("the card does not register the GPU's memory: {error}"),
+                format!("the card cannot register the GPU's memory: {error}"),
                 dmabuf_advice(error),
             ),
         });
@@ -226,7 +226,7 @@ fn errno(error: &VerbsError) -> Option<Errno> {
 
 fn advice(error: &VerbsError) -> String {
     let advice = match (error, errno(error)) {
-        (VerbsError::NoAddress { .. }, _) => "give the port's network interface a link and an IPv4 address",
+        (VerbsError::NoAddress { .. }, _) => "bring the port's network interface up, and give it an IPv4 address",
         (VerbsError::LibraryMissing { .. } | VerbsError::TooOld { .. }, _) => INSTALL,
         (_, Some(Errno::NOMEM | Errno::AGAIN)) => {
             "allow more locked memory: 'ulimit -l unlimited', LimitMEMLOCK=infinity in a unit of systemd, --ulimit \
@@ -243,12 +243,12 @@ fn advice(error: &VerbsError) -> String {
 fn dmabuf_advice(error: &VerbsError) -> String {
     let advice = match errno(error) {
         Some(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            "this card's driver takes no dma-buf (Soft-RoCE never does; mlx5 does, from Linux 5.12 and rdma-core 34 on); \
+            "this card's driver does not support dma-buf (Soft-RoCE never does; mlx5 does since Linux 5.12 and rdma-core 34); \
              messages go through pinned memory"
         }
         _ => {
             "messages go through pinned memory; see the kernel's log (an IOMMU or PCIe access control between card and \
-             GPU can be in the way)"
+             GPU may block it)"
         }
     };
     advice.to_owned()

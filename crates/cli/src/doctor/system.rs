@@ -45,14 +45,14 @@ fn clock() -> Check {
         std::hint::black_box(monotonic_ns());
     }
     let each_ns = (monotonic_ns() - begun) / CLOCK_READINGS;
-    let found = format!("{each_ns} ns a reading");
+    let found = format!("{each_ns} ns per reading");
     if each_ns < CLOCK_NS_MAX {
         return Check::ok("clock", found);
     }
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = std::fs::read_to_string(path).unwrap_or_default();
     let advice = format!(
-        "each message reads the clock twice; the clock source is '{}', and tsc is faster where \
+        "each message reads the clock twice; the clock source is '{}', and tsc is faster if \
          the machine has it (see {path})",
         source.trim()
     );
@@ -66,8 +66,8 @@ fn waitv() -> Check {
         Wake::TimedOut => Check::ok("futex_waitv", "works"),
         Wake::Look => Check::lack(
             "futex_waitv",
-            "not here",
-            "a wait set over topics of different access rules needs it: Linux 5.16, and a sandbox \
+            "not available",
+            "a wait set over topics with different access rules needs it; use Linux 5.16 or later, and a sandbox \
              that allows it",
         ),
     }
@@ -86,14 +86,14 @@ fn peer_pidfd() -> Check {
         Ok(_) => Check::lack(
             NAME,
             "pidfd_open works, SO_PEERPIDFD does not",
-            "clients in other PID namespaces are known to be dead by the end of their socket only; \
-             Linux 6.5 is better",
+            "the daemon notices the death of clients in other PID namespaces only by the end of their socket; \
+             use Linux 6.5 or later",
         ),
         Err(error) => Check::lack(
             NAME,
             format!("neither SO_PEERPIDFD nor pidfd_open works ({error})"),
-            "clients are known to be dead by the end of their socket only; Linux 5.3, better 6.5, \
-             or a sandbox that allows it",
+            "the daemon notices the death of clients only by the end of their socket; use Linux 6.5 (or 5.3), \
+             and a sandbox that allows it",
         ),
     }
 }

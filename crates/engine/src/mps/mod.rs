@@ -156,7 +156,7 @@ impl Keeper {
             match started {
                 Ok(_) => self.thread = Some(sender),
                 Err(error) => {
-                    tracing::error!(%error, "no thread for MPS");
+                    tracing::error!(%error, "starting the thread for MPS failed");
                     return false;
                 }
             }
@@ -175,7 +175,8 @@ impl Mps for Keeper {
 
     fn prove(&mut self, number: u64, client: DeadClient) {
         if !self.order(Some(Order::Prove(number, client))) {
-            let doubt = "the daemon has no thread to ask MPS's control".to_owned();
+            let doubt =
+                "the daemon could not start a thread to ask the MPS control daemon".to_owned();
             self.board().doubts.insert(number, doubt);
         }
     }

@@ -110,7 +110,7 @@ impl Place {
         let uid = rustix::process::geteuid().as_raw();
         if !there.is_dir() || there.uid() != uid || there.mode() & 0o077 != 0 {
             return Err(io::Error::other(
-                "it is not a folder of this user alone (mode 0700); remove it",
+                "it is not a folder of this user with mode 0700; remove it",
             ));
         }
         Ok(true)
@@ -135,7 +135,7 @@ impl Place {
     /// Writes down that the control daemon was told to quit.
     pub(super) fn mark_draining(&self) {
         if let Err(error) = std::fs::write(self.draining(), "") {
-            tracing::error!(%error, "that MPS quits was not written down");
+            tracing::error!(%error, "recording that MPS quits failed");
         }
     }
 

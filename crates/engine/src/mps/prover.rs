@@ -88,7 +88,11 @@ impl Prover {
             match doubt {
                 None => proven.push(*number),
                 Some(reason) => {
-                    tracing::debug!(client = case.client.name, reason, "not proven to be gone");
+                    tracing::debug!(
+                        client = case.client.name,
+                        reason,
+                        "no proof yet that this client's GPU work has ended"
+                    );
                     doubts.push((*number, reason));
                     case.next = Instant::now() + case.pause;
                     case.pause = (case.pause * 2).min(AGAIN_LAST);
@@ -150,8 +154,8 @@ fn look(
 
 fn stray_server(pid: u32) -> String {
     format!(
-        "the MPS server {pid} lives on without its control daemon, so nobody can say who is gone from \
-         it; when its clients have ended, end it"
+        "the MPS server {pid} runs without its control daemon, so nobody can tell which of its clients \
+         have ended; end it when its clients have ended"
     )
 }
 
@@ -168,7 +172,7 @@ fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(),
         return match servers.iter().any(|server| !server.clients.is_empty()) {
             false => Ok(()),
             true => Err(
-                "MPS and the daemon number processes differently (other PID namespaces), so a client \
+                "MPS and the daemon are in different PID namespaces, so a client \
                  counts as gone only when MPS has no clients at all"
                     .to_owned(),
             ),
@@ -185,7 +189,7 @@ fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(),
         // Ours has ended, so that is another one now, whose work is not to be ended.
         if !client.lives && start_time(client.pid).is_some() {
             return Err(format!(
-                "MPS lists process {}, and a process of that number lives",
+                "MPS lists process {}, and a living process has that number",
                 client.pid
             ));
         }

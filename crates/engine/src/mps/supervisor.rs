@@ -160,7 +160,7 @@ impl Supervisor {
                     self.failures = 0;
                 }
                 self.fell_over(format!(
-                    "MPS's control daemon (process {pid}) ended by itself"
+                    "the MPS control daemon (process {pid}) ended by itself"
                 ));
             }
             State::Draining { process } if !process.lives() => {
@@ -178,7 +178,7 @@ impl Supervisor {
     fn begin(&mut self, now: Instant) {
         if self.wanted {
             if let Some(directory) = self.find_foreign() {
-                tracing::info!(directory = %directory.display(), "the MPS that is there is used");
+                tracing::info!(directory = %directory.display(), "using the MPS that runs already");
                 self.state = State::Foreign { directory };
                 return;
             }
@@ -189,7 +189,7 @@ impl Supervisor {
             Some(process) => {
                 tracing::info!(
                     pid = process.pid,
-                    "the last daemon's MPS is not wanted any more"
+                    "the previous daemon's MPS is not configured any more; stopping it"
                 );
                 self.drain(process);
             }
@@ -203,7 +203,7 @@ impl Supervisor {
             if MpsControl::at(&named).answers(ASK_LIMIT) {
                 return Some(named);
             }
-            tracing::warn!(directory = %named.display(), "{MPS_PIPE_VARIABLE} names a directory where no MPS answers");
+            tracing::warn!(directory = %named.display(), "{MPS_PIPE_VARIABLE} names a directory in which no MPS answers");
         }
         let default = MpsControl::at(MPS_DEFAULT_PIPE_DIRECTORY);
         if !default.has_socket() {
@@ -214,7 +214,7 @@ impl Supervisor {
         if owner.as_ref().is_ok_and(|uid| *uid != own && *uid != 0) {
             let owner = owner.unwrap_or_default();
             self.reason = Some(format!(
-                "user {owner} runs an MPS at '{MPS_DEFAULT_PIPE_DIRECTORY}', which serves that user only: it is \
+                "user {owner} runs an MPS at '{MPS_DEFAULT_PIPE_DIRECTORY}', which serves only that user: it is \
                  not used, and processes must be started with 'rgaps run' to stay away from it"
             ));
             return None;
@@ -238,7 +238,7 @@ impl Supervisor {
         }
         match self.spawn() {
             Ok(process) => {
-                tracing::info!(pid = process.pid, directory = %self.place.pipes().display(), "MPS runs");
+                tracing::info!(pid = process.pid, directory = %self.place.pipes().display(), "MPS is running");
                 self.ran(process);
             }
             Err(Start::Never(reason)) => self.give_up(reason),
@@ -261,11 +261,11 @@ impl Supervisor {
         if self.place.drains() {
             tracing::info!(
                 pid = process.pid,
-                "the last daemon's MPS waits for its clients to end"
+                "the previous daemon's MPS ends after its last client; waiting for it"
             );
             self.reason = Some(
-                "the last daemon's MPS takes no new clients and ends when those it has have ended; then \
-                 a new one is started"
+                "the previous daemon's MPS takes no new clients and ends after its last one; then \
+                 the daemon starts a new one"
                     .to_owned(),
             );
             self.state = State::Draining { process };
@@ -276,21 +276,23 @@ impl Supervisor {
             match control.ask("get_server_list", ASK_LIMIT) {
                 Ok(_) => {
                     if let Err(error) = self.place.write_record(process) {
-                        tracing::error!(%error, "who runs MPS was not written down");
+                        tracing::error!(%error, "recording the process of MPS failed");
                     }
-                    tracing::info!(pid = process.pid, "the last daemon's MPS was taken over");
+                    tracing::info!(pid = process.pid, "took over the previous daemon's MPS");
                     self.ran(process);
                     return Ok(());
                 }
                 Err(error) if Instant::now() >= deadline => {
                     // It is ours: a second one beside it would be worse than none.
                     signal(process, Signal::KILL);
-                    return Err(format!("the last daemon's MPS was ended: {error}"));
+                    return Err(format!(
+                        "the previous daemon's MPS did not answer and was killed: {error}"
+                    ));
                 }
                 Err(_) => std::thread::sleep(LOOK_AGAIN),
             }
         }
-        Err("the last daemon's MPS has just ended".to_owned())
+        Err("the previous daemon's MPS has just ended".to_owned())
     }
 
     fn spawn(&mut self) -> Result<Process, Start> {
@@ -341,7 +343,7 @@ impl Supervisor {
         loop {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(Start::Again(format!(
-                    "MPS's control daemon ended at once ({status}): {}",
+                    "the MPS control daemon ended at once ({status}): {}",
                     self.tail()
                 )));
             }
@@ -376,7 +378,7 @@ impl Supervisor {
         self.place.remove_record();
         if self.failures >= MAX_RESTARTS {
             return self.give_up(format!(
-                "{reason}; it was started again {MAX_RESTARTS} times. See '{}', then 'rgaps down' and \
+                "{reason}; it was restarted {MAX_RESTARTS} times. See '{}', then run 'rgaps down' and \
                  'rgaps up --mps'",
                 self.place.logs().display()
             ));
@@ -387,7 +389,7 @@ impl Supervisor {
         tracing::error!(
             reason,
             pause_ms = pause.as_millis() as u64,
-            "MPS is started again"
+            "MPS ended; restarting it"
         );
         self.reason = Some(reason);
         self.state = State::Waiting {
@@ -396,7 +398,7 @@ impl Supervisor {
     }
 
     fn give_up(&mut self, reason: String) {
-        tracing::error!(reason, "MPS does not run");
+        tracing::error!(reason, "MPS is not running");
         self.reason = Some(reason);
         self.state = State::Failed;
     }
@@ -406,7 +408,7 @@ impl Supervisor {
         self.place.mark_draining();
         match MpsControl::at(self.place.pipes()).quit_when_idle() {
             Ok(child) => self.children.push(child),
-            Err(error) => tracing::error!(%error, "MPS was not told to quit"),
+            Err(error) => tracing::error!(%error, "telling MPS to quit failed"),
         }
         self.state = State::Draining { process };
     }
@@ -419,7 +421,7 @@ impl Supervisor {
         let control = MpsControl::at(self.place.pipes());
         match control.servers(ASK_LIMIT) {
             Ok(servers) if servers.iter().any(|server| !server.clients.is_empty()) => {
-                tracing::info!("MPS has clients: it takes no more, and ends when they have ended");
+                tracing::info!("MPS takes no new clients, and ends after its last one");
                 return self.drain(process);
             }
             Ok(_) => {
@@ -427,7 +429,9 @@ impl Supervisor {
                     tracing::error!(%error, "MPS does not quit");
                 }
             }
-            Err(error) => tracing::error!(%error, "MPS is ended, whoever uses it"),
+            Err(error) => {
+                tracing::error!(%error, "telling MPS to quit failed; ending it, although clients may use it")
+            }
         }
         if !self.wait_for_end(process) {
             signal(process, Signal::TERM);
@@ -437,7 +441,10 @@ impl Supervisor {
             self.wait_for_end(process);
         }
         for server in servers_of(self.place.pipes(), false) {
-            tracing::error!(pid = server, "an MPS server outlives its control daemon");
+            tracing::error!(
+                pid = server,
+                "an MPS server is still running after its control daemon has ended"
+            );
         }
         self.place.remove_record();
         self.state = State::Off;
@@ -478,6 +485,6 @@ fn signal(process: Process, signal: Signal) {
     }
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
     if let Some(Err(error)) = pid.map(|pid| kill_process(pid, signal)) {
-        tracing::error!(%error, pid = process.pid, "MPS's control daemon cannot be signalled");
+        tracing::error!(%error, pid = process.pid, "sending a signal to MPS's control daemon failed");
     }
 }

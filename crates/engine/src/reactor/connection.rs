@@ -95,7 +95,7 @@ impl Connection {
         fds: Vec<OwnedFd>,
     ) -> Result<Flow, &'static str> {
         if self.queue.len() >= MAX_QUEUED {
-            return Err("it does not read its answers");
+            return Err("the client does not read its answers");
         }
         self.queue.push_back((packet, fds));
         Ok(self.flush())
@@ -126,7 +126,7 @@ impl Connection {
                     if source.raw_os_error() == Some(TOO_MANY_REFERENCES) && !fds.is_empty() =>
                 {
                     let DaemonPacket::Notice(Notice::PoolGrown { bytes, .. }) = packet else {
-                        tracing::error!(%source, "an answer could not be sent");
+                        tracing::error!(%source, "sending an answer to a client failed");
                         return Flow::Finished;
                     };
                     bytes.clear();
@@ -135,7 +135,7 @@ impl Connection {
                 Err(SocketError::WouldBlock) => return self.wait(true),
                 Err(SocketError::Closed) => return Flow::Finished,
                 Err(error) => {
-                    tracing::error!(%error, "an answer could not be sent");
+                    tracing::error!(%error, "sending an answer to a client failed");
                     return Flow::Finished;
                 }
             }

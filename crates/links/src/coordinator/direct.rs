@@ -172,7 +172,9 @@ impl Coordinator {
                 Ok(()) => {
                     self.came_over.insert(id, over);
                 }
-                Err(error) => tracing::debug!(%error, "the daemon does not know of a path"),
+                Err(error) => {
+                    tracing::debug!(%error, "telling the daemon the path of a topic failed")
+                }
             }
         }
     }

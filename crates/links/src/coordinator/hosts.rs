@@ -107,7 +107,7 @@ impl Coordinator {
     pub(super) fn went(&mut self, node: &Host) {
         self.lives.retain(|life| life.node != *node);
         let Some(peer) = self.known(node) else { return };
-        tracing::info!(host = node.host, "a host is gone");
+        tracing::info!(host = node.host, "a host has left");
         peer.lost = Some(Instant::now());
         // Another life of it may have come before.
         let of_host = self.lives.iter().rev();
@@ -139,7 +139,7 @@ impl Coordinator {
             if self.peers.len() >= MAX_PEERS {
                 tracing::error!(
                     host = node.host,
-                    "more than {MAX_PEERS} hosts: one is left out"
+                    "there are more than {MAX_PEERS} hosts; this one is ignored"
                 );
                 return;
             }
@@ -159,7 +159,7 @@ impl Coordinator {
             return;
         };
         if peer.node != node {
-            tracing::info!(host = node.host, "a host's links were started again");
+            tracing::info!(host = node.host, "a host has restarted its links");
             peer.node = node;
             // What its former life wanted, this one may want in a moment.
             let former = std::mem::take(&mut peer.wants);
@@ -227,7 +227,7 @@ impl Coordinator {
             // It knows of this host now, if it did not.
             Ok(_) => peer.meet_at = Some(Instant::now()),
             Err(why) => {
-                tracing::debug!(host = node.host, why, "a host cannot be met");
+                tracing::debug!(host = node.host, why, "looking up a host's address failed");
                 peer.detail = clip(&why);
                 peer.meet_at = Some(Instant::now() + MEET_AGAIN);
             }
@@ -289,7 +289,7 @@ impl Coordinator {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, host = node.host, "a host cannot be linked with");
+                tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());
                 peer.meet_at = Some(Instant::now() + TRY_AGAIN);
             }
@@ -314,14 +314,17 @@ impl Coordinator {
             if peer.up && peer.agreement.look(known, now) {
                 tracing::warn!(
                     host,
-                    "what a host wants did not all come over the control plane: it is asked over the link"
+                    "the control plane lost part of a host's interest; asking the host over the link"
                 );
                 self.dirty = true;
             }
             // It is not gone as long as there are lanes, whatever the control plane says.
             let gone = peer.lost.zip(peer.away).map(|(lost, away)| lost.max(away));
             if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
-                tracing::warn!(host, "a host is given up: nothing is kept for it any more");
+                tracing::warn!(
+                    host,
+                    "a host was away longer than outage_ms; no messages are kept for it any more"
+                );
                 peer.given_up = true;
                 self.routes.ways.forget(host);
                 peer.through.leads.clear();

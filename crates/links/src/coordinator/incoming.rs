@@ -100,7 +100,7 @@ impl Coordinator {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(host, "a host says what it may not: {error:#}");
+                    tracing::error!(host, "a host violates the protocol: {error:#}");
                 }
             },
             Heard::Over(stream) => {
@@ -114,7 +114,7 @@ impl Coordinator {
                 }
             }
             Heard::Event(Event::Up) => {
-                tracing::info!(host, "a host is linked");
+                tracing::info!(host, "linked with a host");
                 (peer.up, peer.away) = (true, None);
                 if std::mem::take(&mut peer.said_lost) {
                     // Once more, all of it: what of it was heard does no harm twice.
@@ -134,7 +134,7 @@ impl Coordinator {
                 }
             }
             Heard::Event(Event::Down { why }) => {
-                tracing::warn!(host, why, "the link with a host is down");
+                tracing::warn!(host, why, "lost the link with a host");
                 (peer.up, peer.detail) = (false, why);
                 peer.away.get_or_insert_with(Instant::now);
             }
@@ -142,7 +142,7 @@ impl Coordinator {
                 LaneEnd::Closed | LaneEnd::Replaced => {
                     tracing::debug!(host, lane, why, "a lane was closed");
                 }
-                _ => tracing::warn!(host, lane, why, "a lane to a host ended"),
+                _ => tracing::warn!(host, lane, why, "a lane to a host failed"),
             },
             Heard::Event(Event::PeerRestarted) => {
                 self.routes.ways.doubt(host);
@@ -155,7 +155,7 @@ impl Coordinator {
             Heard::Event(Event::Refused { why }) => {
                 let why = clip(&why);
                 if peer.detail != why {
-                    tracing::warn!(host, "no lane with a host: {why}");
+                    tracing::warn!(host, "no lane to a host could be opened: {why}");
                 }
                 peer.detail = why;
                 // Its secret may be of another life.
@@ -317,7 +317,7 @@ impl Coordinator {
                     tracing::warn!(
                         host,
                         topic,
-                        "messages of another host have no place here: {why}"
+                        "this host cannot take messages of another host: {why}"
                     );
                 }
             }

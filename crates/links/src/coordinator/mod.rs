@@ -238,7 +238,9 @@ impl Coordinator {
             }
             let looked = self.look();
             if let Err(error) = &looked {
-                tracing::warn!("the daemon does not say who is there: {error:#}");
+                tracing::warn!(
+                    "asking the daemon for publishers and subscribers failed: {error:#}"
+                );
             }
             let no_rdma = &self.no_rdma;
             for peer in self.peers.values_mut() {

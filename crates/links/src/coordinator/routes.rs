@@ -163,7 +163,7 @@ impl Coordinator {
                         tracing::info!(
                             host = end,
                             through = next,
-                            "a host is reached through another"
+                            "the route to a host goes through another host"
                         );
                     }
                     Hop {

@@ -82,7 +82,7 @@ impl Coordinator {
         };
         match self.node.stands_for(subscriber, rows.clone()) {
             Ok(()) => topic.told = Some(rows),
-            Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 
@@ -137,7 +137,9 @@ impl Coordinator {
                 Ok(()) => {
                     self.unserved.insert(name, rows);
                 }
-                Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
+                Err(error) => {
+                    tracing::debug!(%error, "telling the daemon about other hosts failed")
+                }
             }
         }
     }
@@ -171,7 +173,7 @@ impl Coordinator {
         }
         match self.node.set_peers(info.clone()) {
             Ok(()) => self.told = Some((info, now)),
-            Err(error) => tracing::debug!(%error, "the daemon does not know of other hosts"),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Outward {
                                 tracing::warn!(
                                     host,
                                     topic = name,
-                                    "a publisher does not leave this host: {short}"
+                                    "the messages of a publisher are not sent to a host: {short}"
                                 );
                             }
                             why = Some(short.clone());
@@ -344,7 +344,7 @@ impl Coordinator {
                     tracing::warn!(
                         host = end,
                         topic = name,
-                        "a topic does not go to a host: {why}"
+                        "a topic is not sent to a host: {why}"
                     );
                 }
                 topic.refused.insert(end.clone(), (want.subscribers, why));
@@ -530,7 +530,10 @@ impl Coordinator {
                         known.reads_not(gpu, &why);
                     }
                     if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
-                        tracing::warn!(topic = name, "a topic cannot leave this host: {why}");
+                        tracing::warn!(
+                            topic = name,
+                            "a topic cannot be sent to other hosts: {why}"
+                        );
                     }
                     topic.failed = Some((why, now + TRY_AGAIN));
                 }

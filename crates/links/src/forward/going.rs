@@ -161,7 +161,7 @@ impl Going {
                 limits.quota
             );
             if notes.refused(topic, 1, &why) {
-                tracing::warn!(topic, "messages do not leave this host: {why}");
+                tracing::warn!(topic, "messages are not sent to another host: {why}");
             }
             sent.left_out.fetch_add(1, Ordering::Relaxed);
             return true;

@@ -98,7 +98,7 @@ fn fetch(sample: &Sample) -> Box<[u8]> {
     if let Err(error) = sample.read(0, &mut bytes[..sample.len() as usize]) {
         // Its work has ended, so what fails is the GPU's context, of which a process gets no other. The daemon starts the
         // links again, and what was not acknowledged goes once more.
-        tracing::error!(%error, "a GPU's messages cannot be read any more: the links end");
+        tracing::error!(%error, "a GPU's messages cannot be read any more; rgaps-links ends, and the daemon restarts it");
         std::process::exit(1);
     }
     bytes

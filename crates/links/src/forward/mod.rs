@@ -156,7 +156,7 @@ impl Forwarder {
     /// Has it do something, soon.
     pub fn order(&self, order: Order) {
         if self.orders.send(order).is_err() {
-            tracing::error!("the thread that forwards topics has ended");
+            tracing::error!("the thread that sends messages to other hosts has ended");
         }
     }
 }
@@ -336,7 +336,7 @@ impl Thread {
                 topic.set_routes(routes);
                 self.topics.insert(name, topic);
             }
-            (None, None) => tracing::error!(name, "a topic without a subscriber"),
+            (None, None) => tracing::error!(name, "a topic to be sent has no subscriber"),
         }
     }
 

@@ -202,7 +202,7 @@ impl Topic {
                     return false;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, topic = name, "a message does not leave this host");
+                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
                     continue;
                 }
             };
@@ -226,13 +226,13 @@ impl Topic {
                     return false;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, topic = name, "a message does not leave this host");
+                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
                     continue;
                 }
             }
             let is_read_here = sample.domain() == Domain::Host;
             if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
-                tracing::warn!(%error, topic = name, "a message does not leave this host");
+                tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
                 continue;
             }
             let (publisher, sequence, carry, passing) = match relay {
@@ -346,7 +346,7 @@ impl Topic {
                     if is_outgoing {
                         *outgoing = None;
                     }
-                    tracing::warn!(%error, topic = name, "a message does not leave this host");
+                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
                     false
                 }
             }

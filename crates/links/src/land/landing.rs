@@ -118,7 +118,10 @@ impl Landing {
                 let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
                 let topic = self.publisher.topic();
                 if notes.refused(topic, 1, &why) {
-                    tracing::warn!(topic, "messages of another host do not land: {why}");
+                    tracing::warn!(
+                        topic,
+                        "messages of another host cannot be published here: {why}"
+                    );
                 }
                 return Room::Refused;
             }
@@ -144,7 +147,7 @@ impl Landing {
                 return Room::Full
             }
             Err(error) => {
-                tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message cannot land");
+                tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message of another host cannot be published here");
                 return Room::Refused;
             }
         };

@@ -224,7 +224,7 @@ impl Landings {
             Refusal::Stream(topic, why) => {
                 if self.notes.refused(&topic, 1, &why) {
                     let host = &self.host;
-                    tracing::warn!(host, topic, "messages are refused: {why}");
+                    tracing::warn!(host, topic, "messages of another host are refused: {why}");
                 }
             }
             Refusal::Over | Refusal::Unheard => {}

@@ -83,7 +83,11 @@ impl Place for Landed {
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
-            tracing::warn!(topic, sequence, "a message with a description that is none");
+            tracing::warn!(
+                topic,
+                sequence,
+                "a message's description does not decode; dropped"
+            );
             self.came.up_to(sequence + 1);
             return Ok(());
         };
@@ -92,7 +96,7 @@ impl Place for Landed {
         loan.set_publish_ns(from_wall(meta.published_ns));
         if let Some(tensor) = meta.tensor {
             if let Err(error) = loan.set_tensor(tensor) {
-                tracing::warn!(%error, topic, sequence, "a message with a shape that cannot be");
+                tracing::warn!(%error, topic, sequence, "a message has an invalid shape; dropped");
             }
         }
         if !meta.metadata.is_empty() {
@@ -131,7 +135,7 @@ impl Place for Landed {
                 }
                 (error, _) => {
                     landing.relay.undo(published);
-                    tracing::warn!(%error, topic, sequence, "a message was lost here");
+                    tracing::warn!(%error, topic, sequence, "publishing a message of another host failed; the message is lost");
                 }
             },
         }
@@ -147,7 +151,7 @@ impl Landed {
         }
         self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
         if let Some(missed) = self.notes.missed(topic, missed) {
-            tracing::warn!(topic, missed, "messages were missed between hosts");
+            tracing::warn!(topic, missed, "messages of another host were lost");
         }
     }
 }

@@ -46,7 +46,7 @@ fn network(program: &str, arguments: &str) -> Result<(), String> {
     let output = Command::new(program)
         .args(arguments.split(' '))
         .output()
-        .map_err(|error| format!("the program '{program}' cannot be run: {error}"))?;
+        .map_err(|error| format!("running the program '{program}' failed: {error}"))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),

@@ -171,11 +171,11 @@ impl PoolBook {
     ) -> Result<(), ClientError> {
         let wrong = |what: &str| Err(ClientError::Protocol(what.to_owned()));
         if bytes.len() != fds.len() {
-            return wrong("it sent segments whose number is not that of their descriptors");
+            return wrong("it sent another number of segments than of file descriptors");
         }
         for (at, (fd, bytes)) in (from as usize..).zip(fds.into_iter().zip(bytes.iter().copied())) {
             if bytes == 0 || bytes % SEGMENT_UNIT_BYTES != 0 || at >= MAX_SEGMENTS {
-                return wrong("it sent a segment of odd size, or more than a pool has");
+                return wrong("it sent a segment of an invalid size, or more than a pool can have");
             }
             let segment = KnownSegment {
                 fd,
@@ -184,7 +184,7 @@ impl PoolBook {
             };
             match self.segments.get_mut(at) {
                 Some(known) if known.bytes != bytes => {
-                    return wrong("a segment's size has changed")
+                    return wrong("the size of a segment has changed")
                 }
                 Some(known) => *known = segment,
                 None => self.segments.push(segment),

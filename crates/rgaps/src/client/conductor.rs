@@ -355,7 +355,7 @@ impl Conductor {
             }
             rows.extend(more);
         }
-        Err(ClientError::Protocol("its listing has no end".to_owned()))
+        Err(ClientError::Protocol("its listing does not end".to_owned()))
     }
 
     /// Says whom a subscriber stands for.
@@ -415,7 +415,7 @@ impl Conductor {
             }
             rows.extend(more);
         }
-        Err(ClientError::Protocol("its listing has no end".to_owned()))
+        Err(ClientError::Protocol("its listing does not end".to_owned()))
     }
 
     /// Has the thread do something, and waits for what comes of it.

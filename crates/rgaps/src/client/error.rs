@@ -41,6 +41,9 @@ pub enum ClientError {
     /// The daemon sent an answer that is not valid, most likely since it has another version.
     #[error("the daemon violates the protocol: {0}; if it has another version, restart it with 'rgaps down' and 'rgaps up'")]
     Protocol(String),
+    /// An argument is outside its limits.
+    #[error("{0}")]
+    Argument(String),
     /// A system call failed.
     #[error("{call} failed: {source}")]
     System {

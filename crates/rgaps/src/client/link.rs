@@ -66,9 +66,12 @@ impl Worker {
             Link::Down(down) => (VecDeque::new(), down.stopped),
         };
         if stopped {
-            tracing::info!("the daemon was stopped; what was joined goes on");
+            tracing::info!("the daemon was stopped; existing publishers and subscribers continue");
         } else {
-            tracing::warn!(reason, "the daemon is gone; what was joined goes on");
+            tracing::warn!(
+                reason,
+                "the daemon has ended; existing publishers and subscribers continue"
+            );
         }
         self.link = Link::Down(Down {
             reason,
@@ -122,7 +125,7 @@ impl Worker {
             });
         self.link = match outcome {
             Ok(session) => {
-                tracing::info!("a daemon serves this process again");
+                tracing::info!("connected to a new daemon");
                 Link::Up(session)
             }
             Err(reason) => {

@@ -298,7 +298,7 @@ impl PoolMapping {
             Err(_) if zone.is_gpu_lost() => Asked::Done,
             Err(error) => {
                 // A stream that was destroyed with work queued: the context knows of that work.
-                tracing::warn!(%error, "a block is kept until all work on the GPU has finished");
+                tracing::warn!(%error, "queueing a point failed; a block is kept until all work on the GPU has finished");
                 self.ask_all(zone)
             }
         }

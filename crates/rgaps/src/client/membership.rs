@@ -71,18 +71,18 @@ impl Worker {
     ) -> Result<Arc<ZoneView>, ClientError> {
         if let Some(book) = self.zones.get(&id) {
             if grant.is_some_and(|grant| grant != book.view.grant()) {
-                return Err(ClientError::Protocol("it grants a zone twice".to_owned()));
+                return Err(ClientError::Protocol("it granted a zone twice".to_owned()));
             }
             return Ok(book.view.clone());
         }
         let Some(grant) = grant else {
             return Err(ClientError::Protocol(
-                "it grants no access to a new zone".to_owned(),
+                "it granted no access to a new zone".to_owned(),
             ));
         };
         let Ok([registry, control]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(ClientError::Protocol(
-                "it grants a zone without its memory".to_owned(),
+                "it granted a zone without its memory".to_owned(),
             ));
         };
         let view = Arc::new(ZoneView::new(
@@ -156,7 +156,7 @@ impl Worker {
     pub(super) fn take_timeline(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
         if !matches!(self.link, Link::Up(_)) {
             // A message waits for this: its stream is waited for instead.
-            return Err(ClientError::Protocol("there is no daemon now".to_owned()));
+            return Err(ClientError::Protocol("no daemon is running now".to_owned()));
         }
         let (answer, _) = self.ask(&Request::TakeTimeline { zone })?;
         let Answer::Timeline { timeline } = answer else {

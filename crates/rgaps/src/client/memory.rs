@@ -236,12 +236,12 @@ impl Worker {
             let writable = publishes || is_links;
             let Some(book) = zone_book.pools.get_mut(&pool) else {
                 return Err(ClientError::Protocol(format!(
-                    "pool {pool} was never granted"
+                    "it never granted pool {pool}"
                 )));
             };
             if to_write && !publishes {
                 return Err(ClientError::Protocol(format!(
-                    "pool {pool} can be written by its publishers only"
+                    "only publishers of pool {pool} may write it"
                 )));
             }
             // Also what an earlier attempt fetched and could not map.

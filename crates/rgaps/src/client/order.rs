@@ -260,7 +260,7 @@ impl Order {
 
     fn give_line(&self, conductor: &Conductor, timeline: u32) {
         if let Err(error) = conductor.return_timeline(self.zone, timeline) {
-            tracing::debug!(%error, "a timeline is kept to no use");
+            tracing::debug!(%error, "returning a timeline failed");
         }
     }
 }
@@ -269,7 +269,7 @@ impl Order {
 pub(super) fn warn_of(error: &CudaError) {
     tracing::warn!(
         %error,
-        "streams cannot be ordered on the GPU; publishing and letting go wait on the CPU \
-         ('rgaps doctor' tells more)"
+        "streams cannot be ordered on the GPU; publishing and releasing wait on the CPU \
+         ('rgaps doctor' says why)"
     );
 }

@@ -19,7 +19,7 @@ impl Worker {
                     .stale_pools
                     .extend(book.pools.keys().map(|pool| (*id, *pool))),
                 Err(CallError::Refused(refusal)) => {
-                    tracing::warn!(reason = refusal.message, "a zone is lost");
+                    tracing::warn!(reason = refusal.message, "the new daemon could not take over the memory of some topics; they are lost");
                     book.view.set_lost(&refusal.message);
                 }
                 Err(CallError::Unsendable(error)) => book.view.set_lost(&error.to_string()),
@@ -46,7 +46,7 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
     drop(registry);
     let Answer::Zone { wants_segments } = answer else {
         return Err(CallError::Lost(format!(
-            "it answers a hand-back with {answer:?}"
+            "it answered a hand-back with {answer:?}"
         )));
     };
     if wants_segments {
@@ -97,7 +97,7 @@ fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), Call
                     tracing::warn!(
                         pool,
                         reason = refusal.message,
-                        "segments are not taken back"
+                        "the new daemon refuses segments of a pool that this process handed back"
                     );
                     break;
                 }
@@ -126,7 +126,11 @@ fn claim(
         match session.call(&request, &[]) {
             Ok(_) => {}
             Err(CallError::Refused(refusal)) => {
-                tracing::warn!(?member, reason = refusal.message, "a claim is refused");
+                tracing::warn!(
+                    ?member,
+                    reason = refusal.message,
+                    "the new daemon does not recognize a publisher or subscriber of this process"
+                );
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -82,7 +82,7 @@ impl Session {
                 Ok(session)
             }
             Ok((other, _)) => Err(ClientError::Protocol(format!(
-                "it answers a hello with {other:?}"
+                "it answered a hello with {other:?}"
             ))),
             Err(error) => Err(error.into()),
         }
@@ -99,7 +99,7 @@ impl Session {
             Ok(_) => Ok(()),
             // Too long for MPS's sockets, too.
             Err(CallError::Refused(refusal)) => {
-                tracing::warn!(%refusal, "the daemon does not take this process's MPS");
+                tracing::warn!(%refusal, "the daemon refuses to use this process's MPS");
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -99,7 +99,9 @@ impl Watch {
                     unsafe { libc::atexit(look_no_more) };
                 }
                 // The next change tries again.
-                Err(error) => tracing::warn!(%error, "nobody watches the GPUs"),
+                Err(error) => {
+                    tracing::warn!(%error, "starting the thread that watches GPU work failed")
+                }
             }
         }
         drop(list);

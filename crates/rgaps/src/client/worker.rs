@@ -138,7 +138,7 @@ impl Worker {
                     .map(|_| ()),
             };
             if let Err(error) = outcome {
-                tracing::warn!(%error, pool, "a pool's segments cannot be mapped");
+                tracing::warn!(%error, pool, "mapping the segments of a pool failed");
             }
         }
     }
@@ -155,7 +155,7 @@ impl Worker {
             } => {
                 let entered = self.enter_grown(zone, pool, from, &bytes, fds, writable);
                 if let Err(error) = &entered {
-                    tracing::warn!(%error, pool, "a pool's segments cannot be mapped");
+                    tracing::warn!(%error, pool, "mapping the segments of a pool failed");
                 }
                 if !entered.is_ok_and(|entered| entered) {
                     self.stale_pools.insert((zone, pool));
@@ -171,14 +171,14 @@ impl Worker {
                 if wanted {
                     let reserved = self.reserve_pool(zone, &pool, Access::ReadOnly, pool.domain);
                     if let Err(error) = reserved {
-                        tracing::warn!(%error, pool = pool.pool, "a topic's pool cannot be mapped");
+                        tracing::warn!(%error, pool = pool.pool, "mapping the pool of a topic failed");
                     }
                     self.stale_pools.insert((zone, pool.pool));
                 }
             }
             Notice::PoolShort { zone, pool } => {
                 if let Err(error) = self.give_back_unused(zone, pool) {
-                    tracing::warn!(%error, pool, "memory could not be given back");
+                    tracing::warn!(%error, pool, "returning unused memory failed");
                 }
             }
             Notice::Mismatch { topic, reason } => tracing::warn!(topic, "{reason}"),
@@ -320,11 +320,11 @@ pub(super) fn reason(error: CallError) -> String {
 }
 
 pub(super) fn unexpected(what: &str, answer: &Answer) -> ClientError {
-    ClientError::Protocol(format!("it answers {what} with {answer:?}"))
+    ClientError::Protocol(format!("it answered {what} with {answer:?}"))
 }
 
 pub(super) fn unknown_zone(zone: ZoneId) -> ClientError {
-    ClientError::Protocol(format!("zone {zone:032x} is not one that was joined"))
+    ClientError::Protocol(format!("this process has not joined zone {zone:032x}"))
 }
 
 /// The zone that a request is about; none for a join, which may make one.

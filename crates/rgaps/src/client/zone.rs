@@ -112,7 +112,7 @@ impl ZoneView {
             order.finish_others();
         }
         if let Err(error) = conductor.gpu_lost(self.id) {
-            tracing::warn!(%error, "the daemon was not told of the lost context");
+            tracing::warn!(%error, "telling the daemon about the lost context failed");
         }
         if let Some(order) = self.known_order() {
             order.forget();

@@ -161,7 +161,7 @@ impl PublisherCore {
                     queued.written
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "copies that ended are waited for");
+                    tracing::debug!(%error, "ending the copy of a cancelled replica failed");
                     target.settle();
                     Point::NONE
                 }
@@ -234,7 +234,7 @@ impl PublisherCore {
                 }
                 Err(error) => {
                     // Who reads there reads the message itself, as well as he can.
-                    tracing::warn!(%error, topic = self.topic_name, "a message was not copied to another domain");
+                    tracing::warn!(%error, topic = self.topic_name, "copying a message to another domain failed; it was published without this replica");
                     target.settle();
                     self.give_back(loan, Point::NONE);
                 }
@@ -312,7 +312,7 @@ impl PublisherCore {
             }
             Err(error) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
-                    "messages cannot be copied to the domain of some subscribers, who read them where they are");
+                    "messages cannot be copied to the domain of some subscribers, which read them in place");
                 None
             }
         };
@@ -471,7 +471,7 @@ impl Provided {
 
     /// Gives its block back after a failure, when nothing of ours uses it any more.
     pub(super) fn fail(self, core: &PublisherCore, error: &CudaError) {
-        tracing::debug!(%error, topic = core.topic_name, "a message is copied when it is published");
+        tracing::debug!(%error, topic = core.topic_name, "copying while a loan is being filled failed; the message is copied when it is published");
         self.target.settle();
         core.give_back(self.loan, Point::NONE);
     }
@@ -613,7 +613,7 @@ impl Target {
         };
         for stream in streams.into_iter().flatten() {
             if let Err(error) = stream.synchronize() {
-                tracing::debug!(%error, "a stream that failed was not waited for");
+                tracing::debug!(%error, "synchronizing a stream after a failure failed, too");
             }
         }
     }

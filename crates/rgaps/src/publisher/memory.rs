@@ -161,7 +161,7 @@ impl Memory {
     ) -> Result<(), String> {
         let end = range.offset.checked_add(range.bytes);
         if end.is_none_or(|end| end > mapping.mapped()) {
-            return Err("a lease beyond what is mapped".to_owned());
+            return Err("a lease is beyond the mapped memory".to_owned());
         }
         let leased = &mut self.arenas[arena];
         let tlsf = &mut leased.tlsf;
@@ -172,7 +172,7 @@ impl Memory {
                 .map(|_block| ()),
             None => tlsf.add_region(range.offset, range.bytes),
         };
-        added.map_err(|error| format!("a lease that cannot be: {error}"))?;
+        added.map_err(|error| format!("a lease is invalid: {error}"))?;
         leased.bytes += range.bytes;
         leased.told.extend(told);
         Ok(())

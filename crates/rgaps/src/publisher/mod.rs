@@ -404,7 +404,7 @@ impl Publisher {
 }
 
 fn used_up() -> PublishError {
-    PublishError::Argument("the loan is used up".to_owned())
+    PublishError::Argument("the loan was published or discarded before; take a new one".to_owned())
 }
 
 /// What a publisher's handle and its loans share.
@@ -455,7 +455,7 @@ impl PublisherCore {
         } = joined;
         let pool = joined
             .pool
-            .ok_or_else(|| broken("a publisher without a pool"))?;
+            .ok_or_else(|| broken("the publisher has no pool"))?;
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
         mapping.prepare(&zone);
         // SAFETY: the zone maps the control segment of that size for writing, for as long as it
@@ -463,13 +463,13 @@ impl PublisherCore {
         let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
         let topic = TopicView::new(storage, joined.region_offset)
             .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
-            .ok_or_else(|| broken("a topic that is not where it should be"))?;
+            .ok_or_else(|| broken("the topic is not at its offset in the control segment"))?;
         let geometry = PublisherRegion {
             ring_capacity: ring.ring_capacity,
             block_capacity: ring.block_capacity,
         };
         let region = RegionView::new(storage, ring.region_offset, geometry)
-            .ok_or_else(|| broken("a ring outside the control segment"))?;
+            .ok_or_else(|| broken("the ring is outside of the control segment"))?;
         let max_bytes = match qos.history {
             History::KeepLast(_) => u64::MAX,
             History::KeepAll { bytes, .. } => bytes,
@@ -483,7 +483,7 @@ impl PublisherCore {
             ring.depth,
             max_bytes,
         )
-        .ok_or_else(|| broken("a publisher's slot or history that cannot be"))?;
+        .ok_or_else(|| broken("the publisher's slot or history is invalid"))?;
         let memory = Memory::new(pool.pool, ring.block_capacity);
         let state = Arc::new(Mutex::new(State {
             writer,

@@ -118,7 +118,7 @@ impl Staging {
         };
         let mut tlsf = Tlsf::new();
         if let Err(error) = tlsf.add_region(0, bytes) {
-            tracing::error!(%error, bytes, "memory for staging is of no use");
+            tracing::error!(%error, bytes, "staging memory of this size cannot be used");
             return Err(CudaError::MemoryOperations("staging of such a size"));
         }
         let pages = Arc::new(pages);

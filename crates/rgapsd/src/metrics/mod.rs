@@ -56,7 +56,7 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("rgapsd-metrics".to_owned())
             .spawn(move || serving.run())?;
-        tracing::info!(%address, "metrics are at http://{address}/metrics");
+        tracing::info!(%address, "serving metrics at http://{address}/metrics");
         Ok(Some(Server {
             stop,
             thread: Some(thread),
@@ -162,7 +162,7 @@ impl Serving {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::debug!(%error, "no connection for metrics can be accepted for a moment");
+                    tracing::debug!(%error, "accepting connections for metrics failed; trying again shortly");
                     self.accepts_again = Some(now + ACCEPT_PAUSE);
                     return;
                 }

@@ -71,7 +71,7 @@ impl TryFrom<String> for LandIn {
             .map(LandIn::Uuid)
             .ok_or_else(|| {
                 format!(
-                    "'{text}' is no place to land: write \"host\", \"readers\", \"cuda:0\" or \
+                    "'{text}' is not a domain for arriving messages; write \"host\", \"readers\", \"cuda:0\" or \
                      \"cuda:GPU-<uuid>\""
                 )
             })
@@ -84,7 +84,7 @@ pub(super) fn landing<'a>(all: &'a [LandingRule], topic: &str) -> Option<&'a Lan
 
 pub(super) fn check(all: &[LandingRule]) -> Result<(), String> {
     if all.len() > MAX_RULES {
-        return Err(format!("links.landing has {MAX_RULES} rules at most"));
+        return Err(format!("links.landing can have at most {MAX_RULES} rules"));
     }
     all.iter()
         .try_for_each(|rule| rules::check_patterns("landing", &rule.name, "*", &rule.topics))

@@ -17,7 +17,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         Ok(ip) => SocketAddr::new(ip, LANE_PORT),
         Err(_) => text.parse().map_err(|_| {
             serde::de::Error::custom(format!(
-                "{text:?} is no address: write \"10.0.0.1\", which takes port {LANE_PORT}, or \"10.0.0.1:7449\""
+                "{text:?} is not an address; write \"10.0.0.1\", which uses port {LANE_PORT}, or \"10.0.0.1:7449\""
             ))
         })?,
     };
@@ -43,7 +43,7 @@ mod tests {
         for text in ["", "robot-1", "10.0.0.1:", "10.0.0.1:70000", "fd00::1:x"] {
             let error = listen(text).unwrap_err();
             assert!(
-                error.contains("is no address: write \"10.0.0.1\""),
+                error.contains("is not an address; write \"10.0.0.1\""),
                 "{text}: {error}"
             );
         }

@@ -240,14 +240,14 @@ impl Links {
         }
         if self.rdma == Rdma::Only && !self.trusted_fabric {
             return Err(
-                "links.rdma = \"only\": RDMA is not encrypted; say trusted_fabric = true if all on its \
+                "links.rdma = \"only\": RDMA is not encrypted; set trusted_fabric = true if you trust everything on its \
                  network are trusted"
                     .to_owned(),
             );
         }
         if self.rdma_devices.len() > MAX_RAILS {
             return Err(format!(
-                "links.rdma_devices names {} cards: lanes use {MAX_RAILS} at most",
+                "links.rdma_devices names {} cards; the limit is {MAX_RAILS}",
                 self.rdma_devices.len()
             ));
         }
@@ -264,9 +264,7 @@ impl Links {
         if self.has_tls() != tls.iter().all(|path| path.is_some())
             || self.has_tls() != tls.iter().any(|path| path.is_some())
         {
-            return Err(
-                "links.tls: ca, certificate and key go together: name all three".to_owned(),
-            );
+            return Err("links.tls needs all of ca, certificate and key".to_owned());
         }
         for (key, endpoints) in [("control", &self.control), ("connect", &self.connect)] {
             if endpoints.len() > MAX_ENDPOINTS {
@@ -281,13 +279,13 @@ impl Links {
         if let Some(address) = self.listen {
             if address.ip().is_unspecified() {
                 return Err(format!(
-                    "links.listen = \"{address}\": other hosts are told this address, so it has to be this \
+                    "links.listen = \"{address}\": other hosts connect to this address, so it must be this \
                      host's own"
                 ));
             }
             if !address.ip().is_loopback() && !self.insecure && !self.has_tls() {
                 return Err(format!(
-                    "links.listen: lanes at {address} would carry messages over a network in the clear; \
+                    "links.listen: lanes at {address} would carry messages over a network unencrypted; \
                      name certificates in links.tls, set links.insecure = true if that network is \
                      trusted, or listen at 127.0.0.1"
                 ));
@@ -316,22 +314,22 @@ impl Links {
     fn check_endpoint(&self, key: &str, endpoint: &str) -> Result<(), String> {
         let wrong = |reason: &str| Err(format!("links.{key}: {endpoint:?} {reason}"));
         let Some((protocol, address)) = endpoint.split_once('/') else {
-            return wrong("is no endpoint; write \"tcp/10.0.0.2:7447\"");
+            return wrong("is not an endpoint; write \"tcp/10.0.0.2:7447\"");
         };
         let Some((host, port)) = address.rsplit_once(':') else {
-            return wrong("names no port; write \"tcp/10.0.0.2:7447\"");
+            return wrong("has no port; write \"tcp/10.0.0.2:7447\"");
         };
         if port.parse::<u16>().is_err() || host.is_empty() {
-            return wrong("has no host and port that can be; write \"tcp/10.0.0.2:7447\"");
+            return wrong("has an invalid host or port; write \"tcp/10.0.0.2:7447\"");
         }
         match protocol {
             "tls" if self.has_tls() => Ok(()),
             "tls" => wrong("needs links.tls.ca, certificate and key"),
             "tcp" if self.insecure || is_loopback(host) => Ok(()),
-            "tcp" => wrong(
-                "is in the clear on a network; use tls/ with links.tls, or set links.insecure = true",
-            ),
-            _ => wrong("is of another kind than tcp/ and tls/"),
+            "tcp" => {
+                wrong("is not encrypted; use tls/ with links.tls, or set links.insecure = true")
+            }
+            _ => wrong("must start with tcp/ or tls/"),
         }
     }
 }
@@ -345,7 +343,7 @@ fn check_host(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > MAX_HOST_NAME || !name.chars().all(plain) {
         return Err(format!(
-            "links.host = {name:?}: a host is named with 1 to {MAX_HOST_NAME} letters, digits, '_' or '-'"
+            "links.host = {name:?}: the name of a host has 1 to {MAX_HOST_NAME} letters, digits, '_' or '-'"
         ));
     }
     Ok(())

@@ -32,7 +32,7 @@ impl Metrics {
     pub(super) fn check(&self) -> Result<(), String> {
         match self.listen {
             Some(address) if !address.ip().is_loopback() && !self.insecure => Err(format!(
-                "metrics.listen = \"{address}\": whoever reaches this address could read the names and \
+                "metrics.listen = \"{address}\": everyone who can reach this address could read the names and \
                  figures of all topics; listen at 127.0.0.1, or set metrics.insecure = true if that \
                  is meant"
             )),

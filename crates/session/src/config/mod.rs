@@ -356,7 +356,7 @@ impl Config {
         self.links.check()?;
         if self.pool.host.numa_node == Some(NumaPlace::Nic) && self.links.listen.is_none() {
             return Err(
-                "pool.host.numa_node = \"nic\": that is the card with the address links.listen, which is not set; \
+                "pool.host.numa_node = \"nic\" means the network card with the address links.listen, which is not set; \
                  set it, or write the number of the node"
                     .to_owned(),
             );
@@ -418,7 +418,7 @@ fn check_realm(realm: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if realm.is_empty() || realm.len() > MAX_REALM_NAME || !realm.chars().all(plain) {
         return Err(format!(
-            "realm = {realm:?}: a realm is named with 1 to {MAX_REALM_NAME} letters, digits, \
+            "realm = {realm:?}: the name of a realm has 1 to {MAX_REALM_NAME} letters, digits, \
              '_' or '-'"
         ));
     }

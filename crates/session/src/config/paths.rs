@@ -88,7 +88,7 @@ pub(crate) fn prepare_folder(
             .create(folder);
         made.map_err(|error| {
             refuse(format!(
-                "{error}; set 'socket' in rgaps.toml to a path that can be written"
+                "{error}; set socket in rgaps.toml to a path in a folder that this user can write"
             ))
         })?;
     }
@@ -101,7 +101,7 @@ pub(crate) fn prepare_folder(
     if chosen {
         if !there.is_dir() {
             return Err(refuse(
-                "it is not a folder, or a link; remove it".to_owned(),
+                "it is not a folder, or is a symbolic link; remove it".to_owned(),
             ));
         }
         if there.uid() != uid() || there.mode() & 0o077 != 0 {

@@ -154,12 +154,12 @@ pub(super) fn check_patterns(
     }
     if peer.is_empty() || peer.contains('/') {
         return Err(format!(
-            "links.{what} '{name}': peer = {peer:?} is no host; write \"robot-*\", or \"*\" for all"
+            "links.{what} '{name}': peer = {peer:?} is not a host; write \"robot-*\", or \"*\" for all"
         ));
     }
     if topics.is_empty() || topics.len() > MAX_PATTERNS || topics.iter().any(String::is_empty) {
         return Err(format!(
-            "links.{what} '{name}': topics has 1 to {MAX_PATTERNS} patterns, such as \"camera/**\""
+            "links.{what} '{name}': topics must have 1 to {MAX_PATTERNS} patterns, such as \"camera/**\""
         ));
     }
     Ok(())
@@ -172,7 +172,7 @@ pub(super) fn check(
 ) -> Result<(), String> {
     if rules.len() > MAX_RULES || quotas.len() > MAX_RULES {
         return Err(format!(
-            "links.rules and links.quotas are {MAX_RULES} each at most"
+            "links.rules and links.quotas can have at most {MAX_RULES} entries each"
         ));
     }
     for rule in rules {
@@ -202,7 +202,7 @@ pub(super) fn check(
             && (quota.staging_max.is_some() || quota.landing_max.is_some())
         {
             return Err(format!(
-                "links.quotas '{name}': staging_max and landing_max need message_max: without it nobody \
+                "links.quotas '{name}': staging_max and landing_max need message_max; without it nobody \
                  knows what a topic needs"
             ));
         }

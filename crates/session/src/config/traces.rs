@@ -47,7 +47,7 @@ impl Traces {
     pub(super) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.ratio) {
             return Err(format!(
-                "traces.ratio = {}: it is a part of the messages, from 0 to 1",
+                "traces.ratio = {}: it must be a number from 0 to 1, the fraction of messages to trace",
                 self.ratio
             ));
         }
@@ -57,7 +57,7 @@ impl Traces {
         let wrong = |why: &str| Err(format!("traces.endpoint = {endpoint:?}: {why}"));
         if endpoint.starts_with("https:") {
             return wrong(
-                "traces are sent in the clear; name a collector on this machine, which may send them on \
+                "traces are not encrypted; name a collector on this machine, which can send them on \
                  over TLS",
             );
         }
@@ -67,7 +67,7 @@ impl Traces {
         let place = known.and_then(|rest| rest.split('/').next());
         let port = place.and_then(|place| place.rsplit_once(':'));
         let Some((name, port)) = port.filter(|(name, _)| !name.is_empty()) else {
-            return wrong("it is written as in \"http://127.0.0.1:4318\", with a port");
+            return wrong("write it like \"http://127.0.0.1:4318\", with a port");
         };
         if port.parse::<u16>().is_err() {
             return wrong("its port is not a number up to 65535");
@@ -79,7 +79,7 @@ impl Traces {
         };
         if !is_here && !self.insecure {
             return wrong(
-                "names of topics and times of messages would cross a network in the clear; name a \
+                "names of topics and times of messages would cross a network unencrypted; name a \
                  collector on this machine, or set traces.insecure = true if that is meant",
             );
         }
