@@ -437,7 +437,8 @@ fn control_c_ends_with_a_last_report() {
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let realm = Realm::new();
-    let mut echo = realm.spawn(&["topic", "echo", "t"]);
+    // Reliable, so that no line about missed messages comes first.
+    let mut echo = realm.spawn(&["topic", "echo", "t", "--reliable"]);
     realm.wait_for_subscribers("t", 1);
     let mut publisher = realm.spawn(&["topic", "pub", "t", "--text", "line", "--rate", "200"]);
     let mut reader = BufReader::new(echo.stdout.take().unwrap());
