@@ -155,6 +155,7 @@ fn serve(listener: Listener, state: &Mutex<State>) {
     let mut channels: Vec<Channel> = Vec::new();
     loop {
         while let Some(channel) = listener.accept().unwrap() {
+            channel.accept_descriptors(true);
             channel.set_nonblocking(true).unwrap();
             channels.push(channel);
         }
