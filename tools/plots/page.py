@@ -1,39 +1,40 @@
 """docs/performance/results.md: plots and tables, what each shows, and at the end where the figures are from."""
 SAYS = {
     "latency": ("Latency against size", """From the call of publish to the return of `recv`, one subscriber, one message at a time. The
-*floor* is a 64-byte slot between the same processes, in the same run: polled, or slept on with a futex. *Copied* is the path without shared GPU
-memory: to pinned host memory and back."""),
+*floor* is a 64-byte slot between the same processes, in the same run: the receiver polls it, or sleeps on it with a futex. *Copied* is the path
+without shared GPU memory: a copy to pinned host memory and one back."""),
     "handoff": ("From kernel to kernel", """From the end of a publisher's kernel to the start of a subscriber's, in two processes. *Queued
-before*: the publisher's kernel takes 200 us, so the subscriber's work waits on the GPU already, and only the GPU's part is left. The floor is
-the same kernels in the same order, with a bare number in memory."""),
-    "fanout": ("Fan-out", """One publisher, until the last of N subscribers has the message. The bytes exist once. The floor is a 64-byte
-store, and a futex wake for each subscriber that sleeps."""),
-    "transfer": ("Compared with how it is done today", """A tensor on the GPU, from one Python process to others on the same GPU, until the
-last one has it and its stream is synchronised. Every word of every message is compared. The floors: a number through a pipe, and a copy to
-pinned memory and back within one process."""),
-    "pipeline": ("A vision pipeline", """Photographs to 512 x 512 float16, then blur, then DeepLabV3 and ResNet-50, in four processes; real
-architectures with random weights. The bound is a batch over the sum of what each stage takes alone: what one GPU can do if the stages take turns
-and transport is free."""),
-    "profile": ("What bounds the pipeline", """A batch of 4, one at a time, every part synchronised: computation and transport of all four
-processes, added."""),
-    "link-rate": ("Between hosts: rates", """Bursts on all topics between two hosts on one machine, from the first call of publish until the
-last subscriber has the last message. The floor is the same number of bare connections (rustls with TLS), in the same run."""),
-    "thesis-2-2": ("Pinned and pageable memory (thesis, Figure 2.2)", """A copy between a GPU and memory that the driver does not know,
-divided by one between the GPU and pinned memory. The thesis: 1.8-2.0 over PCIe 4.0 x16, 1.0-1.1 over 3.0 x8."""),
-    "thesis-4-1": ("From the GPU to the process that sends (thesis, Figure 4.1)", """A copy into pinned shared memory, compared with a pageable
-copy and a Unix socket. On a machine without a GPU, plain copies stand in for CUDA's, here and below. The thesis (copies alone): 224, 2906, 47905
-us against 451, 5709, 85806 us for 4 MB, 64 MB, 1 GB; its Unix socket took 1184, 17810, 208318 us."""),
-    "thesis-4-2": ("The wire (thesis, Figure 4.2)", """One message from shared memory into shared memory. The thesis compares RDMA with TCP:
-305 us against 3365 us for 4 MB; here both are TCP."""),
-    "thesis-4-3-to-5": ("A copy for each subscriber (thesis, Figures 4.3 to 4.5)", """Each of N subscribers copies for itself, all at once. The
-thesis: 0.40, 0.52, 0.87, 2.24 ms for 4 MB; 5.6, 7.4, 12.5, 24.4 ms for 64 MB; 85, 118, 191, 382 ms for 1 GB, with 1, 2, 4, 8."""),
-    "thesis-4-6": ("From publishing to the last subscriber (thesis, Figure 4.6)", """rgaps; pinned memory with one stage after the other, as RGAPS
-does it; and its baseline; all over TCP. The thesis, over RDMA against TCP: 0.76, 10.4, 165 ms against 7.2, 87.7, 1279 ms at 8 subscribers."""),
+before*: the publisher's kernel takes 200 us, so the subscriber's work already waits on the GPU, and only the GPU's part of the hand-over is
+measured. The floor runs the same kernels in the same order, and hands over a bare number in memory."""),
+    "fanout": ("Fan-out", """The time from one publisher's call until the last of N subscribers has the message. The bytes exist once. The floor
+is a 64-byte store, and one futex wake per sleeping subscriber."""),
+    "transfer": ("Compared with other ways", """One Python process sends a tensor on the GPU to other processes on the same GPU. The time ends
+when the last of them has the tensor and has synchronised its stream. Every word of every message is compared. The floors are a number through a
+pipe, and a copy to pinned memory and back within one process."""),
+    "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur them, and run DeepLabV3 and ResNet-50 (real
+architectures with random weights). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
+can do if the stages take turns and transport costs nothing."""),
+    "profile": ("What limits the pipeline", """Computation and transport of all four processes, added up. The batch size is 4, one batch is in
+flight at a time, and every part is synchronised."""),
+    "link-rate": ("Between hosts: throughput", """Bursts on all topics between two hosts on one machine, from the first call of publish until the
+last subscriber has the last message. The floor is the same number of plain TCP connections (with TLS: of rustls), in the same run."""),
+    "thesis-2-2": ("Pinned and pageable memory (thesis, Figure 2.2)", """The time of a copy between a GPU and pageable memory, divided by that of
+a copy between the GPU and pinned memory. The thesis measured 1.8-2.0 over PCIe 4.0 x16, and 1.0-1.1 over 3.0 x8."""),
+    "thesis-4-1": ("From the GPU to the sending process (thesis, Figure 4.1)", """A copy into pinned shared memory, compared with a pageable
+copy and a Unix socket. On a machine without a GPU, plain copies stand in for CUDA's, here and below. The thesis measured 224, 2906, 47905 us for
+the pinned and 451, 5709, 85806 us for the pageable copies of 4 MB, 64 MB, 1 GB, and 1184, 17810, 208318 us for its Unix socket."""),
+    "thesis-4-2": ("The wire (thesis, Figure 4.2)", """One message from shared memory of one host into shared memory of the other. The thesis
+compares RDMA (305 us for 4 MB) with TCP (3365 us); here both are TCP."""),
+    "thesis-4-3-to-5": ("One copy per subscriber (thesis, Figures 4.3 to 4.5)", """Each of N subscribers makes its own copy, all at once. The
+thesis measured, with 1, 2, 4, 8 subscribers, 0.40, 0.52, 0.87, 2.24 ms for 4 MB; 5.6, 7.4, 12.5, 24.4 ms for 64 MB; 85, 118, 191, 382 ms for 1 GB."""),
+    "thesis-4-6": ("From publishing to the last subscriber (thesis, Figure 4.6)", """Three designs, all over TCP: rgaps; pinned memory with one
+stage after the other, as in RGAPS; and the thesis's baseline. With 8 subscribers the thesis measured 0.76, 10.4, 165 ms over RDMA, and 7.2, 87.7,
+1279 ms for its baseline over TCP."""),
 }
 
 
 def sources(shown, results):
-    """A row for each file that a section shows: machine, revision and command."""
+    """One row per file with shown figures: machine, revision and command."""
     rows, seen = [], {}
     for title, figures in shown:
         for source in {str(each.source.path): each.source for each in figures}.values():

@@ -64,14 +64,14 @@ def races(figures):
     found = newest([f for f in figures if f.kind == "races"])
     rows = []
     for value in (f.value for f in found):
-        where = f"across, {value['across']}" if value.get("across") else "on the publisher's"
+        where = f"another GPU, {value['across']}" if value.get("across") else "the publisher's GPU"
         left_out = {run["scenario"]: run for run in value["runs"] if run["skip"]}
         for run in value["runs"]:
             if not run["skip"]:
                 without = left_out.get(run["scenario"])
                 seen = f"{without['wrong']} of {without['checked']}" if without else ""
                 rows.append((value["gpus"], where, run["scenario"], run["checked"], run["wrong"], seen))
-    head = ["GPUs", "read", "scenario", "messages checked", "wrong", "wrong where its wait is left out"]
+    head = ["GPUs", "read on", "scenario", "messages checked", "wrong", "wrong without its wait"]
     return found, head, rows
 
 
@@ -84,14 +84,16 @@ def kills(figures):
 
 #: Title -> what it says, and what makes it.
 TABLES = {
-    "From Python": ("""From the publish call to the line after `recv`, in two Python processes (`bench/python_latency.py`).
-*Beyond idle* is what a kernel of 1 ms in flight adds to the idle stream's median; *bare calls* are the floor's number behind
-the two calls of the driver that order takes.""", python),
-    "Races": ("""Slow kernels write and read late, every word of every message is checked on the GPU; and the same with
-one wait left out, which must be seen (`rgaps-races`).""", races),
-    "Kills": ("Publishers, subscribers and the daemon, killed with work queued on the GPU (`rgaps-chaos`).", kills),
-    "The pipeline beside the best copying way": ("", against),
-    "Serialising": ("", serialisation),
+    "From Python": ("""The time from the publish call to the line after `recv`, in two Python processes (`bench/python_latency.py`).
+*Awake* and *asleep* say how the publisher waits between messages. The states: *there*, no stream is asked; *idle*, on a stream without work; *in
+flight*, behind a kernel of 1 ms; *beside*, such a kernel runs, and no stream is asked. *Bare calls* is the floor plus the two driver calls that
+ordering needs. *Beyond idle* is how much a kernel in flight adds to the median of the idle stream.""", python),
+    "Races": ("""Slow kernels write and read late, and every word of every message is checked on the GPU. The last column is a control: the
+same run with one wait removed must find wrong words (`rgaps-races`).""", races),
+    "Kills": ("Publishers, subscribers and the daemon are killed with work queued on the GPU (`rgaps-chaos`). All columns but *kills* must be 0.", kills),
+    "The pipeline compared with the best copying way": ("""How many times the frames per second, and how many times shorter the latency, than the
+best way that copies. The last column is the fraction of the bound that each reaches.""", against),
+    "Serialization": ("""The time to serialize and deserialize one array of 4 MB, in microseconds.""", serialisation),
 }
 
 
