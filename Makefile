@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos soak races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -121,6 +121,14 @@ chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 S
 	  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_SEED=$(SEED) \
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+
+# How long the soak disturbs hosts and members.
+MINUTES ?= 30
+
+soak: ## Hosts and members of every kind, killed, stopped and cut off for MINUTES=30 SEED=1; last line is JSON
+	@tools/setup.sh base rust
+	cargo build --locked --quiet -p rgaps-soak -p rgapsd -p rgaps-links -p rgaps-cli
+	@target/debug/rgaps-soak --minutes $(MINUTES) --seed $(SEED)
 
 races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU
 	@tools/setup.sh base rust

@@ -1,0 +1,532 @@
+//! The supervisor: starts hosts and members, disturbs them, and asks the checker at the end.
+
+use crate::board::{self, finish_file, leave_file, Spec};
+use crate::checker::{Checker, Publisher, Subscriber};
+use crate::host::{self, signal, Host};
+use crate::journal::Reader;
+use crate::network::Network;
+use crate::random::Random;
+use crate::topics::KINDS;
+use crate::trouble::{self, Kind, Trouble};
+use crate::Arguments;
+use anyhow::Context;
+use rustix::process::Signal;
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Members of a topic on each host. A publisher of one host takes a slot of sixteen on each other one.
+const PUBLISHERS: usize = 1;
+const SUBSCRIBERS: usize = 2;
+/// How often the supervisor looks after what it started.
+const TURN: Duration = Duration::from_millis(20);
+/// Who has not come to the end so long after disturbances stopped is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(180);
+/// Lines of a log that a failure shows.
+const LOG_LINES: usize = 15;
+
+/// A publisher's or subscriber's process.
+struct Member {
+    spec: Spec,
+    child: Child,
+    journal: Option<Reader>,
+}
+
+/// What goes on again by itself.
+enum Lasting {
+    Stopped(u32),
+    Cut(usize),
+}
+
+struct Soak {
+    folder: tempfile::TempDir,
+    log: File,
+    network: Option<Network>,
+    hosts: Vec<Host>,
+    members: Vec<Member>,
+    /// Journals of subscribers that are gone, which are read once more.
+    checker: Checker,
+    lasting: Vec<(Instant, Lasting)>,
+    random: Random,
+    next_id: u32,
+}
+
+/// Runs the soak. False: something is wrong.
+pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let Arguments { minutes, seed, .. } = *arguments;
+    let begun = Instant::now();
+    let mut soak = Soak::start(seed, arguments.hosts as usize)?;
+    let whole = soak.disturb(begun, Duration::from_secs_f64(minutes * 60.0));
+    let whole = whole.and_then(|()| soak.end());
+    if let Err(error) = whole {
+        soak.checker.report.stuck("soak", format!("{error:#}"));
+    }
+    let report = &mut soak.checker.report;
+    report.tally.minutes = (begun.elapsed().as_secs_f64() / 6.0).round() / 10.0;
+    let tally = report.tally;
+    for failure in &report.failures {
+        eprintln!("soak: {failure}");
+    }
+    for ((class, place), count) in &report.told {
+        eprintln!("soak: {class} on {place}: {count} times");
+    }
+    if !tally.is_clean() {
+        soak.show_logs();
+    }
+    soak.stop_all();
+    if !tally.is_clean() || arguments.keep {
+        let folder = std::mem::replace(&mut soak.folder, tempfile::tempdir()?).keep();
+        eprintln!("soak: journals and logs are in {}", folder.display());
+    }
+    if !tally.is_clean() {
+        eprintln!("soak: FAILED; repeat it with MINUTES={minutes} SEED={seed}");
+    }
+    println!("{}", serde_json::to_string(&tally)?);
+    Ok(tally.is_clean())
+}
+
+impl Soak {
+    fn start(seed: u64, hosts: usize) -> anyhow::Result<Soak> {
+        let folder = tempfile::Builder::new().prefix("rgaps-soak-").tempdir()?;
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(folder.path().join("log"))?;
+        let network = match Network::lay(hosts) {
+            Ok(network) => {
+                eprintln!(
+                    "soak: {hosts} hosts in network namespaces, {} cables",
+                    network.cables()
+                );
+                Some(network)
+            }
+            Err(why) => {
+                eprintln!("soak: {hosts} hosts at loopback ports, no cables: {why}");
+                None
+            }
+        };
+        eprintln!(
+            "soak: seed {seed}; journals and logs in {}",
+            folder.path().display()
+        );
+        let mut soak = Soak {
+            folder,
+            log,
+            network,
+            hosts: Vec::new(),
+            members: Vec::new(),
+            checker: Checker::default(),
+            lasting: Vec::new(),
+            random: Random::new(seed),
+            next_id: 0,
+        };
+        soak.start_hosts(hosts)?;
+        soak.start_members()?;
+        Ok(soak)
+    }
+
+    fn start_hosts(&mut self, count: usize) -> anyhow::Result<()> {
+        let addresses = host::addresses(count, self.network.is_some())?;
+        for at in 0..count {
+            let namespace = self.network.as_ref().map(|network| network.namespace(at));
+            let host = Host::start(self.folder.path(), at, &addresses, namespace)?;
+            self.hosts.push(host);
+        }
+        for host in &mut self.hosts {
+            host.wait_until_well(count - 1)?;
+            host.note_descriptors();
+        }
+        Ok(())
+    }
+
+    fn start_members(&mut self) -> anyhow::Result<()> {
+        for host in 0..self.hosts.len() {
+            for topic in 0..KINDS.len() {
+                for _ in 0..PUBLISHERS {
+                    self.start_member(true, host, topic)?;
+                }
+                for _ in 0..SUBSCRIBERS {
+                    self.start_member(false, host, topic)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_member(&mut self, publishes: bool, host: usize, topic: usize) -> anyhow::Result<()> {
+        self.next_id += 1;
+        let spec = Spec {
+            id: self.next_id,
+            publishes,
+            host,
+            topic,
+            seed: self.random.next(),
+            config: self.hosts[host].config_path(),
+            folder: self.folder.path().to_owned(),
+        };
+        let child = Command::new(std::env::current_exe()?)
+            .args(["member", &serde_json::to_string(&spec)?])
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(self.log.try_clone()?)
+            .stderr(self.log.try_clone()?)
+            .spawn()
+            .context("a member cannot be started")?;
+        let name = spec.name();
+        let journal = match publishes {
+            true => {
+                let publisher = Publisher {
+                    name,
+                    host,
+                    topic,
+                    lives: true,
+                    published: board::Published::default(),
+                };
+                self.checker.publishers.insert(spec.id, publisher);
+                None
+            }
+            false => {
+                let subscriber = Subscriber::new(name, host, topic, KINDS[topic].wish(spec.seed));
+                self.checker.subscribers.insert(spec.id, subscriber);
+                Some(Reader::new(self.folder.path(), spec.id))
+            }
+        };
+        self.members.push(Member {
+            spec,
+            child,
+            journal,
+        });
+        Ok(())
+    }
+
+    /// Disturbs until `length` after `begun`.
+    fn disturb(&mut self, begun: Instant, length: Duration) -> anyhow::Result<()> {
+        let end = begun + length;
+        while Instant::now() < end {
+            let trouble = trouble::next(&mut self.random);
+            let at = end.min(Instant::now() + trouble.pause);
+            while Instant::now() < at {
+                self.look_after_all()?;
+                std::thread::sleep(TURN);
+            }
+            self.make(trouble)?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, trouble: Trouble) -> anyhow::Result<()> {
+        let Trouble {
+            kind, whom, lasts, ..
+        } = trouble;
+        let host = (whom % self.hosts.len() as u64) as usize;
+        match kind {
+            Kind::KillPublisher => self.kill_member(whom, true),
+            Kind::KillSubscriber => self.kill_member(whom, false),
+            Kind::StopMember => {
+                let at = (whom % self.members.len() as u64) as usize;
+                let member = &self.members[at];
+                let (pid, name) = (member.child.id(), member.spec.name());
+                self.stop(Some(pid), &name, lasts);
+                Ok(())
+            }
+            Kind::KillDaemon => {
+                self.say(&format!("kills the daemon of host-{host}"));
+                self.checker.report.tally.kills += 1;
+                self.hosts[host].kill_daemon();
+                self.hosts[host].start_daemon()
+            }
+            Kind::KillLinks => {
+                if let Some(pid) = self.hosts[host].links_pid() {
+                    self.say(&format!("kills the links of host-{host}"));
+                    self.checker.report.tally.kills += 1;
+                    signal(pid, Signal::KILL);
+                }
+                Ok(())
+            }
+            Kind::StopDaemon => {
+                let pid = self.hosts[host].daemon_pid();
+                self.stop(pid, &format!("the daemon of host-{host}"), lasts);
+                Ok(())
+            }
+            Kind::StopLinks => {
+                let pid = self.hosts[host].links_pid();
+                self.stop(pid, &format!("the links of host-{host}"), lasts);
+                Ok(())
+            }
+            Kind::Cut => self.cut(whom, lasts),
+        }
+    }
+
+    fn kill_member(&mut self, whom: u64, publishes: bool) -> anyhow::Result<()> {
+        let all = self.members.iter().enumerate();
+        let such: Vec<usize> = all
+            .filter(|(_, member)| member.spec.publishes == publishes)
+            .map(|(at, _)| at)
+            .collect();
+        let at = such[(whom % such.len() as u64) as usize];
+        self.members[at].child.kill()?;
+        self.members[at].child.wait()?;
+        let spec = self.members[at].spec.clone();
+        self.say(&format!(
+            "kills {} on {}",
+            spec.name(),
+            KINDS[spec.topic].name
+        ));
+        self.checker.report.tally.kills += 1;
+        self.bury(at)?;
+        self.start_member(spec.publishes, spec.host, spec.topic)
+    }
+
+    /// Takes down what a member that is dead has left.
+    fn bury(&mut self, at: usize) -> anyhow::Result<()> {
+        self.look_at_publishers();
+        let mut member = self.members.swap_remove(at);
+        let id = member.spec.id;
+        if let Some(journal) = &mut member.journal {
+            for record in journal.read()? {
+                self.checker.record(id, record);
+            }
+        }
+        if let Some(publisher) = self.checker.publishers.get_mut(&id) {
+            publisher.lives = false;
+        }
+        if let Some(subscriber) = self.checker.subscribers.get_mut(&id) {
+            subscriber.lives = false;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, pid: Option<u32>, name: &str, lasts: Duration) {
+        let Some(pid) = pid else { return };
+        self.say(&format!("stops {name} for {lasts:?}"));
+        signal(pid, Signal::STOP);
+        self.lasting
+            .push((Instant::now() + lasts, Lasting::Stopped(pid)));
+    }
+
+    fn cut(&mut self, whom: u64, lasts: Duration) -> anyhow::Result<()> {
+        let Some(network) = self.network.as_ref().filter(|network| network.cables() > 0) else {
+            return Ok(());
+        };
+        let cable = (whom % network.cables() as u64) as usize;
+        network.pull(cable).map_err(anyhow::Error::msg)?;
+        self.checker.report.tally.cuts += 1;
+        self.say(&format!(
+            "pulls the cable {} for {lasts:?}",
+            network.cable_name(cable)
+        ));
+        self.lasting
+            .push((Instant::now() + lasts, Lasting::Cut(cable)));
+        Ok(())
+    }
+
+    /// Ends disturbances that are due by then.
+    fn ease(&mut self, by: Option<Instant>) -> anyhow::Result<()> {
+        let lasting = std::mem::take(&mut self.lasting);
+        for (at, what) in lasting {
+            if by.is_some_and(|by| at > by) {
+                self.lasting.push((at, what));
+                continue;
+            }
+            match what {
+                Lasting::Stopped(pid) => signal(pid, Signal::CONT),
+                Lasting::Cut(cable) => {
+                    if let Some(network) = &self.network {
+                        network.plug_in(cable).map_err(anyhow::Error::msg)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what is due, reads journals, and sees who ended though nobody killed it.
+    fn look_after_all(&mut self) -> anyhow::Result<()> {
+        self.ease(Some(Instant::now()))?;
+        for at in 0..self.hosts.len() {
+            if let Some(status) = self.hosts[at].daemon_ended()? {
+                let what = format!("the daemon of host-{at} ended by itself: {status}");
+                self.checker.report.stuck(&format!("host-{at}"), what);
+                self.hosts[at].start_daemon()?;
+            }
+        }
+        for at in (0..self.members.len()).rev() {
+            if let Some(status) = self.members[at].child.try_wait()? {
+                let spec = self.members[at].spec.clone();
+                let what = format!(
+                    "{} ended by itself: {status}; see the file log",
+                    spec.name()
+                );
+                self.checker.report.stuck(KINDS[spec.topic].name, what);
+                self.bury(at)?;
+                self.start_member(spec.publishes, spec.host, spec.topic)?;
+            }
+        }
+        self.read_journals()
+    }
+
+    fn read_journals(&mut self) -> anyhow::Result<()> {
+        for member in &mut self.members {
+            if let Some(journal) = &mut member.journal {
+                for record in journal.read()? {
+                    self.checker.record(member.spec.id, record);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_publishers(&mut self) {
+        for host in 0..self.hosts.len() {
+            for topic in 0..KINDS.len() {
+                for (id, published) in board::publishers(self.folder.path(), topic, host) {
+                    if let Some(publisher) = self.checker.publishers.get_mut(&id) {
+                        publisher.published = published;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Disturbances are over: all come to the end, leave, and leave nothing behind.
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.ease(None)?;
+        self.say("disturbs nobody any more");
+        File::create(finish_file(self.folder.path()))?;
+        let begun = Instant::now();
+        loop {
+            self.look_after_all()?;
+            self.look_at_publishers();
+            let behind = self.checker.behind();
+            if behind.is_empty() {
+                break;
+            }
+            if begun.elapsed() > STUCK_AFTER {
+                behind
+                    .into_iter()
+                    .for_each(|what| self.checker.report.stuck("the end", what));
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
+        self.say("has all come to the end");
+        self.leave()?;
+        self.checker.finish();
+        self.check_hosts()
+    }
+
+    fn leave(&mut self) -> anyhow::Result<()> {
+        File::create(leave_file(self.folder.path()))?;
+        let begun = Instant::now();
+        for at in (0..self.members.len()).rev() {
+            while self.members[at].child.try_wait()?.is_none() {
+                if begun.elapsed() > STUCK_AFTER {
+                    let name = self.members[at].spec.name();
+                    self.checker
+                        .report
+                        .stuck("leaving", format!("{name} does not leave"));
+                    self.members[at].child.kill()?;
+                }
+                std::thread::sleep(TURN);
+            }
+            let status = self.members[at].child.wait()?;
+            if !status.success() {
+                let name = self.members[at].spec.name();
+                self.checker.report.stuck(
+                    "leaving",
+                    format!("{name} left with {status}; see the file log"),
+                );
+            }
+        }
+        self.read_journals()?;
+        self.look_at_publishers();
+        Ok(())
+    }
+
+    /// Pools, descriptors and memory, now that all members are gone.
+    fn check_hosts(&mut self) -> anyhow::Result<()> {
+        let peers = self.hosts.len() - 1;
+        let report = &mut self.checker.report;
+        for host in &self.hosts {
+            if let Err(error) = host.wait_until_well(peers) {
+                report.stuck(&host.name, format!("{error:#}"));
+                continue;
+            }
+            let leased = || host.leased_bytes().unwrap_or(u64::MAX);
+            if host::until("nothing to be leased", || leased() == 0).is_err() {
+                report.leaked_bytes(
+                    &host.name,
+                    leased(),
+                    format!(
+                        "{}: {} bytes are leased, and nobody is there",
+                        host.name,
+                        leased()
+                    ),
+                );
+            }
+            if host::until("descriptors to be closed", || {
+                host.more_descriptors() == [0, 0]
+            })
+            .is_err()
+            {
+                let [daemon, links] = host.more_descriptors();
+                let what = format!("{}: the daemon has {daemon} descriptors more than at its start, the links {links}:\n{}", host.name, host.open_files());
+                report.leaked_fds(&host.name, daemon + links, what);
+            }
+            eprintln!(
+                "soak: {}: the daemon has {} KiB of memory",
+                host.name,
+                host.rss_bytes()? >> 10
+            );
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: &str) {
+        use std::io::Write;
+        let elapsed = time_of_day();
+        // Nothing depends on the log.
+        let _ = writeln!(&self.log, "{elapsed} soak {what}");
+    }
+
+    fn show_logs(&self) {
+        for host in &self.hosts {
+            eprintln!(
+                "soak: the end of the log of {}:\n{}",
+                host.name,
+                host.last_of_log(LOG_LINES)
+            );
+        }
+        eprintln!(
+            "soak: the end of the log of members:\n{}",
+            last_lines(&self.folder.path().join("log"))
+        );
+    }
+
+    fn stop_all(&mut self) {
+        for member in &mut self.members {
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
+        self.hosts.iter_mut().for_each(Host::kill_daemon);
+    }
+}
+
+fn last_lines(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(LOG_LINES)..].join("\n")
+}
+
+/// The time of day, as the daemons' logs have it.
+fn time_of_day() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = now.unwrap_or_default();
+    let of_day = seconds.as_secs() % 86_400;
+    let (hours, minutes, rest) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!(
+        "{hours:02}:{minutes:02}:{rest:02}.{:03}",
+        seconds.subsec_millis()
+    )
+}

@@ -1,0 +1,86 @@
+//! What happens to members and hosts, in the order that a seed gives.
+
+use crate::random::Random;
+use std::time::Duration;
+
+/// Longest time between two disturbances.
+const PAUSE_MAX_MS: u64 = 1_200;
+
+/// A kind of disturbance, and how often it comes beside the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    KillPublisher,
+    KillSubscriber,
+    KillDaemon,
+    KillLinks,
+    StopMember,
+    StopDaemon,
+    StopLinks,
+    Cut,
+}
+
+const KINDS: [(Kind, u64); 8] = [
+    (Kind::KillPublisher, 20),
+    (Kind::KillSubscriber, 20),
+    (Kind::KillDaemon, 6),
+    (Kind::KillLinks, 10),
+    (Kind::StopMember, 16),
+    (Kind::StopDaemon, 6),
+    (Kind::StopLinks, 8),
+    (Kind::Cut, 14),
+];
+
+/// One disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// After the one before it.
+    pub pause: Duration,
+    pub kind: Kind,
+    /// Whom it meets: modulo how many there are.
+    pub whom: u64,
+    /// How long it lasts, where it lasts.
+    pub lasts: Duration,
+}
+
+/// The next one.
+pub fn next(random: &mut Random) -> Trouble {
+    let all: u64 = KINDS.iter().map(|(_, weight)| weight).sum();
+    let mut at = random.below(all);
+    let chosen = KINDS.iter().find(|(_, weight)| {
+        let is_it = at < *weight;
+        at = at.saturating_sub(*weight);
+        is_it
+    });
+    let kind = chosen.map_or(Kind::KillPublisher, |(kind, _)| *kind);
+    let lasts_max_ms = match kind {
+        Kind::Cut => 5_000,
+        _ => 2_500,
+    };
+    Trouble {
+        pause: Duration::from_millis(random.below(PAUSE_MAX_MS)),
+        kind,
+        whom: random.next(),
+        lasts: Duration::from_millis(100 + random.below(lasts_max_ms)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_troubles_again_and_every_kind_comes() {
+        let draw = |seed| {
+            let mut random = Random::new(seed);
+            (0..1000).map(|_| next(&mut random)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        for (kind, _) in KINDS {
+            assert!(
+                draw(7).iter().any(|trouble| trouble.kind == kind),
+                "{kind:?}"
+            );
+        }
+    }
+}
