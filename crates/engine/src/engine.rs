@@ -1,7 +1,7 @@
 //! The engine: sessions, and what each may ask.
 
 use crate::quarantine::{Marks, Quarantine};
-use crate::recovery::Recovery;
+use crate::recovery::{Recovery, Unwritten};
 use crate::refuse::refuse;
 use crate::sources::Sources;
 use crate::zone::Zone;
@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Sessions over the limits that are kept until they say hello, to be told so.
 const MAX_TURNED_AWAY: usize = 64;
+/// Sessions that are kept for root and the daemon's own user.
+const RESERVED_SESSIONS: usize = 64;
+/// And no more than one in so many of all.
+const OWNERS_SHARE: usize = 8;
 /// After how many requests the page tables of control segments are dropped, which grow with every
 /// topic that is looked at.
 const TRIM_REQUESTS: u64 = 1024;
@@ -111,6 +115,8 @@ pub struct Engine {
     pub(crate) classes: HashMap<String, ZoneId>,
     pub(crate) recovery: Recovery,
     pub(crate) quarantine: Quarantine,
+    /// The state file could not be written.
+    pub(crate) unwritten: Option<Unwritten>,
     pub(crate) counters: Counters,
     /// What the links told last of the other hosts.
     pub(crate) peers: Option<(SessionId, PeersInfo)>,
@@ -132,6 +138,11 @@ pub struct Engine {
     tend_pause: Duration,
 }
 
+/// Whether a user owns the realm: root and the daemon's own user do.
+pub(crate) fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
 impl Engine {
     /// An engine without zones. If the state file tells of a predecessor's, it waits for its
     /// clients to hand them back.
@@ -150,6 +161,7 @@ impl Engine {
             classes: HashMap::new(),
             recovery,
             quarantine: Quarantine::default(),
+            unwritten: None,
             counters: Counters::default(),
             peers: None,
             figures: BTreeMap::new(),
@@ -196,9 +208,8 @@ impl Engine {
     /// Why a session of this user is one too many, if it is.
     fn over_limit(&self, uid: u32) -> Option<Refusal> {
         let limits = &self.setup.config.limits;
-        let admitted = || self.sessions.values().filter(|s| s.turned_away.is_none());
-        let of_user = admitted().filter(|s| s.peer.credentials.uid == uid).count();
-        let (count, key) = if admitted().count() >= limits.connections as usize {
+        let (all, of_user) = (self.admitted().count(), self.admitted_of(uid));
+        let (count, key) = if all >= self.room_for(uid) {
             (limits.connections, "connections")
         } else if of_user >= limits.connections_per_user as usize {
             (limits.connections_per_user, "connections_per_user")
@@ -211,10 +222,70 @@ impl Engine {
         Some(refuse(RefusalCode::LimitReached, message))
     }
 
+    fn admitted(&self) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.sessions
+            .iter()
+            .filter(|(_, s)| s.turned_away.is_none())
+    }
+
+    fn admitted_of(&self, uid: u32) -> usize {
+        self.admitted()
+            .filter(|(_, s)| s.peer.credentials.uid == uid)
+            .count()
+    }
+
+    /// How many sessions there may be when one of this user is to come in: the last ones are for root and the daemon's
+    /// user, who must be able to look and to stop the daemon.
+    fn room_for(&self, uid: u32) -> usize {
+        let all = self.setup.config.limits.connections as usize;
+        match is_owner(uid) {
+            true => all,
+            false => all - (all / OWNERS_SHARE).min(RESERVED_SESSIONS),
+        }
+    }
+
+    /// A session that has to end so that this user gets one, if all are taken: the newest one in no zone of the user who
+    /// has the most, if that user has more than the other would have.
+    pub fn makes_room(&self, uid: u32) -> Option<SessionId> {
+        if self.admitted().count() < self.room_for(uid) {
+            return None;
+        }
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for (_, session) in self.admitted() {
+            *counts.entry(session.peer.credentials.uid).or_default() += 1;
+        }
+        let own = counts.get(&uid).copied().unwrap_or_default();
+        let (most, count) = counts
+            .into_iter()
+            .max_by_key(|(uid, count)| (*count, *uid))?;
+        if count <= own + 1 {
+            return None;
+        }
+        let of_most = self
+            .admitted()
+            .filter(|(_, s)| s.peer.credentials.uid == most);
+        of_most
+            .filter(|(_, s)| s.zones.is_empty())
+            .map(|(id, _)| *id)
+            .max()
+    }
+
     /// The user of a session's client; `u32::MAX` if there is no such session.
     pub fn uid_of(&self, session: SessionId) -> u32 {
         let known = self.sessions.get(&session);
         known.map_or(u32::MAX, |known| known.peer.credentials.uid)
+    }
+
+    /// Descriptors of memory that the daemon keeps: segments, registries and control segments.
+    pub fn segment_count(&self) -> usize {
+        let of_zone = |zone: &Zone| {
+            2 + zone
+                .pools
+                .iter()
+                .map(|pool| pool.segment_count() as usize)
+                .sum::<usize>()
+        };
+        self.zones.values().map(of_zone).sum()
     }
 
     /// A request of a session, with the descriptors that came with it.
@@ -314,6 +385,7 @@ impl Engine {
         if self.tend_quarantine() {
             self.wake_tending();
         }
+        self.write_state_again();
         if self.next_tend.is_some_and(|at| now >= at) {
             let mut changed = false;
             for zone in self.zones.values_mut() {
@@ -343,7 +415,8 @@ impl Engine {
             .zip(self.setup.config.idle_exit())
             .map(|(since, wait)| since + wait);
         let proof = self.quarantine.next_look();
-        [hello, idle, self.next_tend, proof]
+        let write = self.unwritten.as_ref().map(|unwritten| unwritten.again);
+        [hello, idle, self.next_tend, proof, write]
             .into_iter()
             .flatten()
             .min()

@@ -115,7 +115,8 @@ impl Engine {
         self.zones.insert(zone_id, zone);
         self.counters.zones_adopted += 1;
         self.recovery.forget(zone_id);
-        self.write_state()
+        self.write_state();
+        Ok(())
     }
 
     pub(crate) fn hand_back_segments(

@@ -1,6 +1,6 @@
 //! What there is, for people and programs that ask.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::{is_owner, Engine, SessionId};
 use crate::pools::Pool;
 use crate::refuse::{bad, refuse};
 use crate::topic::{Publisher, Subscriber, Topic};
@@ -8,12 +8,12 @@ use crate::zone::Zone;
 use rgaps_pool::PageSize;
 use rgaps_session::{
     check_topic_name, Answer, ClientRow, MemoryUses, PoolRow, PublisherRow, Refusal, RefusalCode,
-    RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow, MAX_PACKET_BYTES, MAX_REMOTE_HOSTS,
-    PAGE_ROWS,
+    RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow, ZoneId, MAX_PACKET_BYTES,
+    MAX_REMOTE_HOSTS, PAGE_ROWS,
 };
 use rgaps_sync::atomic::{AtomicU64, Ordering};
 use rgaps_topic::{block_uses, pool_copies, BlockUse};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Warnings that a status carries at most.
 const MAX_WARNINGS: usize = 32;
@@ -67,6 +67,11 @@ impl Engine {
         let mut warnings = self.quarantine.warnings();
         let links = self.links_info().failure;
         warnings.extend(links.map(|failure| failure.to_string()));
+        warnings.extend(
+            self.unwritten
+                .iter()
+                .map(|unwritten| unwritten.warning.clone()),
+        );
         warnings.extend(self.troubles.iter().cloned());
         for session in self.sessions.values().filter(|session| session.detached) {
             warnings.push(format!(
@@ -126,11 +131,7 @@ impl Engine {
             .zones
             .values()
             .filter(|zone| self.may_see(session, zone));
-        let by_name: BTreeMap<&str, (&Zone, &Topic)> = visible
-            .flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
-            .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
-            .collect();
-        let page = by_name.values().skip(from as usize).take(PAGE_ROWS);
+        let page = by_name(visible).skip(from as usize).take(PAGE_ROWS);
         Ok(Answer::Topics(
             page.map(|(zone, topic)| zone.topic_row(topic)).collect(),
         ))
@@ -181,38 +182,82 @@ impl Engine {
         Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
     }
 
-    pub(crate) fn list_clients(&self, from: u32) -> Result<Answer, Refusal> {
-        let mut welcomed: Vec<_> = self.sessions.iter().filter(|(_, s)| s.welcomed).collect();
-        welcomed.sort_unstable_by_key(|(id, _)| **id);
-        let page = welcomed.into_iter().skip(from as usize).take(PAGE_ROWS);
+    /// The clients that a session may know of: its user's own and those in zones that it may see; root and the daemon's
+    /// user see all.
+    pub(crate) fn list_clients(&self, asker: SessionId, from: u32) -> Result<Answer, Refusal> {
+        let uid = self.uid_of(asker);
+        let sees_all = is_owner(uid);
+        let visible: BTreeSet<ZoneId> = self
+            .zones
+            .values()
+            .filter(|zone| sees_all || self.may_see(asker, zone))
+            .map(|zone| zone.id)
+            .collect();
+        let mut known: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| {
+                let shares = || session.zones.keys().any(|zone| visible.contains(zone));
+                session.welcomed && (sees_all || session.peer.credentials.uid == uid || shares())
+            })
+            .collect();
+        known.sort_unstable_by_key(|(id, _)| **id);
+        let counts = visible.iter().filter_map(|id| self.zones.get(id));
+        let counts: BTreeMap<ZoneId, _> =
+            counts.map(|zone| (zone.id, zone.member_counts())).collect();
+        let page = known.into_iter().skip(from as usize).take(PAGE_ROWS);
         let rows = page.map(|(_, session)| {
-            let (mut publishers, mut subscribers) = (0, 0);
-            for (zone, client) in &session.zones {
-                let Some(zone) = self.zones.get(zone) else {
-                    continue;
-                };
-                for topic in zone.topics.values() {
-                    publishers += topic.publishers.iter().filter(|p| p.is_of(*client)).count();
-                    subscribers += topic
-                        .subscribers
-                        .iter()
-                        .filter(|s| s.client == *client)
-                        .count();
-                }
-            }
+            let of_zones = session
+                .zones
+                .iter()
+                .filter_map(|(zone, client)| counts.get(zone)?.get(client));
+            let (publishers, subscribers) =
+                of_zones.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
             ClientRow {
                 name: session.name.clone(),
                 pid: session.peer.credentials.pid.unwrap_or(0),
                 uid: session.peer.credentials.uid,
-                publishers: publishers as u32,
-                subscribers: subscribers as u32,
+                publishers,
+                subscribers,
             }
         });
         Ok(Answer::Clients(rows.collect()))
     }
 }
 
+/// The topics of several zones in the order of their names.
+fn by_name<'a>(
+    zones: impl Iterator<Item = &'a Zone>,
+) -> impl Iterator<Item = (&'a Zone, &'a Topic)> {
+    let mut zones: Vec<_> = zones
+        .map(|zone| (zone, zone.names.iter().peekable()))
+        .collect();
+    std::iter::from_fn(move || {
+        let first = zones.iter_mut().filter_map(|(zone, names)| {
+            let name = names.peek()?.0.as_str();
+            Some((name, *zone, names))
+        });
+        let (_, zone, names) = first.min_by_key(|(name, ..)| *name)?;
+        Some((zone, *names.next()?.1))
+    })
+    .filter_map(|(zone, topic)| Some((zone, zone.topics.get(&topic)?)))
+}
+
 impl Zone {
+    /// Publishers and subscribers of each client.
+    fn member_counts(&self) -> HashMap<u32, (u32, u32)> {
+        let mut counts: HashMap<u32, (u32, u32)> = HashMap::new();
+        for topic in self.topics.values() {
+            for client in topic.publishers.iter().filter_map(Publisher::client) {
+                counts.entry(client).or_default().0 += 1;
+            }
+            for subscriber in &topic.subscribers {
+                counts.entry(subscriber.client).or_default().1 += 1;
+            }
+        }
+        counts
+    }
+
     pub(crate) fn topic_row(&self, topic: &Topic) -> TopicRow {
         let view = self.control.topic(topic.region);
         let (mut counts, mut kept, mut held) = (topic.past, 0u64, 0u64);

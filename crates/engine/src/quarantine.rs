@@ -4,7 +4,7 @@
 //! says that it is gone. Nobody waits for it meanwhile, but for its blocks. If the control does not
 //! answer, that is for ever: nothing is given out on a guess.
 
-use crate::engine::{Engine, Session, SessionId};
+use crate::engine::{is_owner, Engine, Session, SessionId};
 use crate::mps::{numbers, DeadClient, Mps};
 use crate::refuse::{bad, refuse};
 use crate::zone::Zone;
@@ -349,7 +349,7 @@ impl Zone {
     /// share of a pool.
     pub(crate) fn check_quarantine(&self, client: u32, pool: u32) -> Result<(), Refusal> {
         let uid = self.clients.get(&client).map_or(0, |client| client.uid);
-        if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        if is_owner(uid) {
             return Ok(());
         }
         let dead = self

@@ -5,8 +5,11 @@ mod connection;
 use crate::closer::{copies_of_memory, Closer};
 use crate::engine::{Engine, Peer, SessionId, Verdict};
 use crate::snapshot::SnapshotSource;
-use connection::{Connection, Flow};
-use rgaps_session::{Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, SocketError};
+use connection::{Connection, Flow, MAX_UNREAD_FDS};
+use rgaps_session::{
+    Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
+    SocketError, MAX_PACKET_FDS,
+};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -14,8 +17,12 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Requests of one session that are served before others get their turn.
-const MAX_REQUESTS_A_TURN: usize = 64;
+/// Requests of one user that are served before others get their turn, one of each session.
+const MAX_REQUESTS_A_TURN: usize = 8;
+/// Of the descriptors that the daemon may have, one part in so many is the most that one user may leave unread.
+const USER_SHARE_OF_FDS: usize = 4;
+/// Descriptors that are kept for what the daemon itself needs: its state file, segments, its log.
+const RESERVED_FDS: usize = 128;
 /// Sessions that are accepted before others get their turn.
 const MAX_ACCEPTS_A_TURN: usize = 64;
 /// Events that are fetched at once.
@@ -66,6 +73,8 @@ pub struct Reactor {
     /// Of sessions whose socket is closed too.
     processes: HashMap<SessionId, OwnedFd>,
     accepts_again: Option<Instant>,
+    /// Requests of each user in this turn.
+    served: HashMap<u32, usize>,
     snapshots: Option<SnapshotSource>,
 }
 
@@ -86,6 +95,7 @@ impl Reactor {
             closer: Closer::default(),
             processes: HashMap::new(),
             accepts_again: None,
+            served: HashMap::new(),
             snapshots: None,
         };
         reactor.watch(reactor.listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
@@ -113,6 +123,7 @@ impl Reactor {
     /// Serves until a signal, a client's request, or nobody needing the daemon ends it.
     pub fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
+        let mut turn = 0usize;
         loop {
             events.clear();
             let timeout = self.timeout(Instant::now());
@@ -125,7 +136,12 @@ impl Reactor {
                 Err(errno) => return Err(failed("epoll_wait")(errno)),
             }
             let mut signalled = false;
-            for event in &events {
+            // Begin at another event each time, so that those of a user who has more than a turn's take turns.
+            turn = turn.wrapping_add(1);
+            let begin = turn % events.len().max(1);
+            self.served.clear();
+            let (last, first) = events.split_at(begin);
+            for event in first.iter().chain(last) {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNALS => signalled = true,
@@ -237,6 +253,16 @@ impl Reactor {
             tracing::warn!(uid, "closing the file descriptors that this user sent takes too long; refused a connection of this user");
             return self.discard(connection, uid);
         }
+        if !self.has_spare_fds() {
+            tracing::warn!(uid, "the daemon's limit of open files is reached; refused a connection of this user; raise ulimit -n");
+            return self.discard(connection, uid);
+        }
+        if let Some(other) = self.engine.makes_room(uid) {
+            self.cut_off(
+                other,
+                "the limit of connections is reached, its user has the most, and another user connects",
+            );
+        }
         let Some(session) = self.engine.connect(Instant::now(), peer) else {
             tracing::warn!(
                 "the limit of connections is reached; a connection was closed without an answer"
@@ -265,47 +291,95 @@ impl Reactor {
         if token % 2 == 1 {
             return self.process_ended(session);
         }
-        if flags.contains(epoll::EventFlags::OUT) {
+        let ends = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if flags.intersects(epoll::EventFlags::OUT | ends) {
             self.flush(session);
         }
-        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
-        {
+        if flags.intersects(epoll::EventFlags::IN | ends) {
             self.read(session);
         }
     }
 
+    /// Serves one request of a session. The next is read in another turn, so that all sessions take turns, and only when
+    /// the client has room for its answer.
     fn read(&mut self, session: SessionId) {
-        for _ in 0..MAX_REQUESTS_A_TURN {
-            let Some(connection) = self.connections.get_mut(&session) else {
-                return;
-            };
-            if connection.is_leaving() {
-                return;
-            }
-            let (closer, uid) = (&self.closer, self.engine.uid_of(session));
-            match connection.receive(&mut |fds| closer.close(uid, fds)) {
-                Ok(Some((packet, fds))) if fds.is_empty() => {
-                    self.handle(session, packet, Vec::new());
+        let uid = self.engine.uid_of(session);
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        let served = self.served.entry(uid).or_default();
+        if connection.is_leaving() || connection.has_more() || *served >= MAX_REQUESTS_A_TURN {
+            return;
+        }
+        *served += 1;
+        let closer = &self.closer;
+        match connection.receive(&mut |fds| closer.close(uid, fds)) {
+            Ok(Some((packet, fds))) if fds.is_empty() => self.handle(session, packet, fds),
+            Ok(Some((packet, fds))) => {
+                match copies_of_memory(&fds) {
+                    Some(copies) => self.handle(session, packet, copies),
+                    None => self.cut_off(
+                        session,
+                        "the client sent a file descriptor that is not a segment of memory",
+                    ),
                 }
-                Ok(Some((packet, fds))) => {
-                    match copies_of_memory(&fds) {
-                        Some(copies) => self.handle(session, packet, copies),
-                        None => self.cut_off(
-                            session,
-                            "the client sent a file descriptor that is not a segment of memory",
-                        ),
-                    }
-                    self.closer.close(uid, fds);
-                }
-                Ok(None) => return self.hang_up(session),
-                Err(SocketError::WouldBlock) => return,
-                Err(SocketError::Closed) => return self.hang_up(session),
-                Err(error) => return self.cut_off(session, &error.to_string()),
+                self.closer.close(uid, fds);
             }
+            Ok(None) | Err(SocketError::Closed) => self.hang_up(session),
+            Err(SocketError::WouldBlock) => {}
+            Err(error) => self.cut_off(session, &error.to_string()),
         }
     }
 
+    /// Whether a request can be answered that takes descriptors. `Err`: the session breaks the protocol.
+    fn may_send_fds(
+        &self,
+        session: SessionId,
+        request: &Request,
+    ) -> Result<Result<(), Refusal>, &'static str> {
+        if !matches!(request, Request::Segments { .. } | Request::Join { .. }) {
+            return Ok(Ok(()));
+        }
+        let own = self
+            .connections
+            .get(&session)
+            .map_or(0, Connection::unread_fds);
+        if own + MAX_PACKET_FDS > MAX_UNREAD_FDS {
+            return Err("the client does not read its answers");
+        }
+        let uid = self.engine.uid_of(session);
+        let of_user = self
+            .connections
+            .iter()
+            .filter(|(id, _)| self.engine.uid_of(**id) == uid);
+        let unread: usize = of_user.map(|(_, connection)| connection.unread_fds()).sum();
+        let full = unread + MAX_PACKET_FDS > fd_limit() / USER_SHARE_OF_FDS;
+        if !full && self.has_spare_fds() {
+            return Ok(Ok(()));
+        }
+        Ok(Err(Refusal {
+            code: RefusalCode::LimitReached,
+            message: format!(
+                "the daemon has no descriptors left to send: {unread} to clients of user {uid} are unread; end clients \
+                 that do not read, or raise the daemon's ulimit -n"
+            ),
+        }))
+    }
+
+    /// Whether the daemon has descriptors left beyond those that it keeps for itself.
+    fn has_spare_fds(&self) -> bool {
+        let queued: usize = self.connections.values().map(Connection::queued_fds).sum();
+        let open =
+            self.connections.len() + self.processes.len() + queued + self.engine.segment_count();
+        open + MAX_PACKET_FDS + RESERVED_FDS <= fd_limit()
+    }
+
     fn handle(&mut self, session: SessionId, packet: ClientPacket, fds: Vec<OwnedFd>) {
+        match self.may_send_fds(session, &packet.request) {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => return self.answer(session, packet.id, Err(refusal), Vec::new()),
+            Err(why) => return self.cut_off(session, why),
+        }
         match self
             .engine
             .handle(Instant::now(), session, packet.request, fds)
@@ -368,8 +442,11 @@ impl Reactor {
                 let Some(connection) = self.connections.get(&session) else {
                     return;
                 };
-                let mut flags = epoll::EventFlags::IN;
-                flags.set(epoll::EventFlags::OUT, wait);
+                // No further request is read while an answer waits.
+                let flags = match wait {
+                    true => epoll::EventFlags::OUT,
+                    false => epoll::EventFlags::IN,
+                };
                 let data = epoll::EventData::new_u64(FIRST_SESSION + 2 * session.0);
                 if let Err(error) = epoll::modify(&self.epoll, connection.as_fd(), data, flags) {
                     tracing::error!(%error, "epoll_ctl");
@@ -444,6 +521,12 @@ impl Reactor {
         }
         self.engine.leave_state();
     }
+}
+
+/// How many descriptors this process may have.
+fn fd_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 
 /// Whether a descriptor is readable at this moment.

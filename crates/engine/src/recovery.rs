@@ -1,12 +1,23 @@
 //! After a predecessor's death: which zones are to be handed back, and how long to wait for them.
 
 use crate::engine::Engine;
-use crate::refuse::{refuse, system};
+use crate::refuse::refuse;
 use crate::state_file::{self, SavedZone};
 use crate::zone::Client;
 use rgaps_session::{Refusal, RefusalCode, ZoneId};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// How soon the state file is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// The state file is not what it should be.
+pub(crate) struct Unwritten {
+    /// For people.
+    pub(crate) warning: String,
+    /// When to try again.
+    pub(crate) again: Instant,
+}
 
 /// Zones of a predecessor that are still with its clients.
 #[derive(Debug)]
@@ -77,10 +88,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes down which zones there are, and which are still to be handed back.
-    pub(crate) fn write_state(&self) -> Result<(), Refusal> {
+    /// Writes down which zones there are, and which are still to be handed back. If that fails, it is tried again until
+    /// it succeeds, and the status says so meanwhile: what clients do goes on.
+    pub(crate) fn write_state(&mut self) {
         let Some(path) = &self.setup.state_file else {
-            return Ok(());
+            return;
         };
         let zones = self.zones.values().map(|zone| SavedZone {
             id: zone.id,
@@ -91,7 +103,35 @@ impl Engine {
         let all: Vec<SavedZone> = zones
             .chain(self.recovery.expected.iter().cloned())
             .collect();
-        state_file::write(path, &all).map_err(|e| system("write its state file", e))
+        let written = state_file::write(path, &all);
+        match (&written, &self.unwritten) {
+            (Ok(()), Some(_)) => {
+                tracing::info!(path = %path.display(), "the state file is written again")
+            }
+            (Err(error), None) => {
+                tracing::error!(path = %path.display(), %error, "the state file cannot be written");
+            }
+            _ => {}
+        }
+        self.unwritten = written.err().map(|error| Unwritten {
+            warning: format!(
+                "the state file '{}' cannot be written ({error}): free space or make it writable; until then a daemon \
+                 that has to take over may not find all topics",
+                path.display()
+            ),
+            again: self.now + WRITE_AGAIN,
+        });
+    }
+
+    /// Writes the state file again, if that failed and it is time.
+    pub(crate) fn write_state_again(&mut self) {
+        if self
+            .unwritten
+            .as_ref()
+            .is_some_and(|unwritten| self.now >= unwritten.again)
+        {
+            self.write_state();
+        }
     }
 
     /// The daemon leaves in order. What clients are still in is handed back to the next one, as

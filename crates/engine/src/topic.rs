@@ -96,7 +96,15 @@ impl Publisher {
     }
 
     pub(crate) fn is_of(&self, client: u32) -> bool {
-        self.owner == Owner::Client(client)
+        self.client() == Some(client)
+    }
+
+    /// The client that it is of; none of an orphan.
+    pub(crate) fn client(&self) -> Option<u32> {
+        match self.owner {
+            Owner::Client(client) => Some(client),
+            Owner::Orphan(_) => None,
+        }
     }
 
     pub(crate) fn record(&self) -> PublisherRecord {

@@ -14,7 +14,7 @@ use rgaps_layout::{
 };
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub(crate) struct Zone {
     pub(crate) clients: BTreeMap<u32, Client>,
     pub(crate) pools: Vec<Pool>,
     pub(crate) topics: BTreeMap<u32, Topic>,
-    pub(crate) names: HashMap<String, u32>,
+    pub(crate) names: BTreeMap<String, u32>,
     /// Topics with orphans.
     pub(crate) orphaned: BTreeSet<u32>,
     /// Topics with regions that wait for their subscribers to look away.
@@ -92,7 +92,7 @@ impl Zone {
             clients: BTreeMap::new(),
             pools: Vec::new(),
             topics: BTreeMap::new(),
-            names: HashMap::new(),
+            names: BTreeMap::new(),
             orphaned: BTreeSet::new(),
             quarantined: BTreeSet::new(),
             held_up: BTreeSet::new(),

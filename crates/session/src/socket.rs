@@ -26,6 +26,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Most descriptors that the kernel lets through in one packet (`SCM_MAX_FD`).
 const KERNEL_FDS_MAX: usize = 253;
+/// The least that the kernel counts for a packet in a socket's buffer: its own record of it is larger.
+const MIN_PACKET_COST: usize = 512;
 /// Packets that are thrown away when a session ends; a socket's buffer holds fewer.
 const MAX_DISCARDED: usize = 4096;
 
@@ -256,6 +258,26 @@ impl Channel {
         };
         let flags = flags.map_err(SocketError::system("recvmsg"))?;
         Ok(flags.contains(ReturnFlags::CTRUNC))
+    }
+
+    /// Keeps the system from queueing more than about this much for a peer that does not read. A packet of
+    /// [`MAX_PACKET_BYTES`] still fits.
+    pub fn limit_unread(&self, bytes: usize) -> Result<(), SocketError> {
+        // The kernel doubles it, for its own records.
+        let half = bytes.max(MAX_PACKET_BYTES + MIN_PACKET_COST) / 2;
+        net::sockopt::set_socket_send_buffer_size(&self.fd, half)
+            .map_err(SocketError::system("setsockopt(SO_SNDBUF)"))
+    }
+
+    /// How many of the packets sent the peer may not have read yet: never fewer than it has not, perhaps more.
+    pub fn unread_packets_max(&self) -> usize {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and the request writes one integer to where we say.
+        let rc = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        match rc {
+            0 => (bytes.max(0) as usize).div_ceil(MIN_PACKET_COST),
+            _ => usize::MAX,
+        }
     }
 
     /// Ends the session and throws away what lies unread, up to the first packet with descriptors. `false`: there is

@@ -372,28 +372,6 @@ fn thousands_of_joins_end_at_a_limit_and_go_with_their_session() {
 }
 
 #[test]
-fn who_never_reads_its_answers_is_cut_off() {
-    let mut daemon = Daemon::start();
-    let pair = bystanders(&daemon, 1);
-    let liar = Liar::welcomed(&daemon.socket());
-    let packet = |id| rgaps_session::ClientPacket {
-        id,
-        request: Request::Status,
-    };
-    let ended = |error: &rgaps_session::SocketError| {
-        !matches!(error, rgaps_session::SocketError::WouldBlock)
-    };
-    let mut id = 0;
-    wait_for("the daemon to lose its patience", || {
-        id += 1;
-        liar.channel
-            .send(&packet(id), &[])
-            .is_err_and(|e| ended(&e))
-    });
-    finish(&mut daemon, pair);
-}
-
-#[test]
 fn a_lying_session_that_ends_leaves_nothing_behind() {
     let mut daemon = Daemon::start();
     let pair = bystanders(&daemon, 1);

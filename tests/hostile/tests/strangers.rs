@@ -1,8 +1,9 @@
 //! Clients that send descriptors, and clients that do not read: neither stops the daemon for others.
 
 use rgaps_hostile::daemon::{wait_for, Daemon};
-use rgaps_hostile::liar::Liar;
-use rgaps_session::{ClientPacket, Request};
+use rgaps_hostile::honest::{Expect, Pair};
+use rgaps_hostile::liar::{publisher, subscriber, Liar};
+use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,5 +114,161 @@ fn descriptors_of_strangers_are_closed_in_the_end() {
         assert!(liar.is_cut_off());
     }
     wait_for("the descriptors to be closed", || open() <= before + 2);
+    daemon.assert_well();
+}
+
+/// Sends requests until the socket takes no more, and reads nothing.
+fn flood(liar: &Liar, request: &Request) {
+    let bytes = packet(request.clone());
+    // The daemon takes some; it must come to an end.
+    wait_for(
+        "the daemon to read no more of a client that does not read",
+        || {
+            while liar.send_bytes(&bytes, &[]) {}
+            std::thread::sleep(Duration::from_millis(20));
+            !liar.send_bytes(&bytes, &[])
+        },
+    );
+}
+
+#[test]
+fn a_member_that_does_not_read_takes_no_descriptors_of_others() {
+    let mut daemon = Daemon::start_with(&[("RGAPS_POOL__HOST__SEGMENT", "2MiB")]);
+    let few = rustix::process::Rlimit {
+        current: Some(1024),
+        maximum: Some(1024),
+    };
+    let pid = rustix::process::Pid::from_raw(daemon.pid() as i32);
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).expect("a limit");
+    let mut owner = Liar::welcomed(&daemon.socket());
+    let seat = owner
+        .join("t", publisher())
+        .expect("not cut off")
+        .expect("a seat");
+    for _ in 0..40 {
+        let lease = Request::Lease {
+            publisher: seat.member,
+            pool: 0,
+            bytes: 2 << 20,
+        };
+        owner.ask(lease).expect("not cut off").expect("a lease");
+    }
+    let silent: Vec<Liar> = (0..25)
+        .map(|_| {
+            let mut liar = Liar::welcomed(&daemon.socket());
+            liar.join("t", subscriber(false))
+                .expect("not cut off")
+                .expect("a seat");
+            let segments = Request::Segments {
+                zone: seat.member.zone,
+                pool: 0,
+                from: 0,
+                writable: false,
+            };
+            let bytes = packet(segments);
+            while liar.send_bytes(&bytes, &[]) {}
+            liar
+        })
+        .collect();
+    // All of them have been served as far as they will be.
+    for _ in 0..3 {
+        answers(&daemon);
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        .expect("/proc")
+        .count();
+    assert!(open < 512, "{open} descriptors are open");
+    let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, 1);
+    pair.goes_on(20);
+    pair.end();
+    assert!(!daemon.log().contains("was not written down"));
+    drop(silent);
+    daemon.assert_well();
+}
+
+#[test]
+fn sessions_that_do_not_read_cost_little_memory() {
+    let mut daemon = Daemon::start();
+    let mut owner = Liar::welcomed(&daemon.socket());
+    for number in 0..64 {
+        let topic = format!("{}/{number}", "long".repeat(50));
+        owner
+            .join(&topic, subscriber(false))
+            .expect("not cut off")
+            .expect("a seat");
+    }
+    let resident = || {
+        let statm =
+            std::fs::read_to_string(format!("/proc/{}/statm", daemon.pid())).expect("/proc");
+        let pages: u64 = statm
+            .split(' ')
+            .nth(1)
+            .and_then(|word| word.parse().ok())
+            .expect("pages");
+        pages * 4096
+    };
+    let before = resident();
+    let silent: Vec<Liar> = (0..100)
+        .map(|_| {
+            let liar = Liar::welcomed(&daemon.socket());
+            flood(&liar, &Request::Topics { from: 0 });
+            liar
+        })
+        .collect();
+    let grown = resident().saturating_sub(before);
+    assert!(
+        grown < 24 << 20,
+        "{grown} bytes for {} sessions",
+        silent.len()
+    );
+    // Whoever reads in the end is served on.
+    let mut reads = silent.into_iter().next().expect("one");
+    wait_for("it to be served", || {
+        while matches!(reads.channel.receive::<DaemonPacket>(), Ok(Some(_))) {}
+        matches!(reads.ask(Request::Status), Ok(Ok(Answer::Status(_))))
+    });
+    daemon.assert_well();
+}
+
+#[test]
+fn a_flood_of_requests_leaves_others_their_turn() {
+    let mut daemon = Daemon::start();
+    let mut members: Vec<(Liar, u128)> = (0..41)
+        .map(|_| {
+            let mut liar = Liar::welcomed(&daemon.socket());
+            let seat = liar
+                .join("t", subscriber(false))
+                .expect("not cut off")
+                .expect("a seat");
+            (liar, seat.member.zone)
+        })
+        .collect();
+    let (honest, zone) = members.pop().expect("the last");
+    // Doorbells are given in order, so the number says how many requests were served before.
+    let take = packet(Request::TakeDoorbell { zone });
+    daemon.stop();
+    for (liar, _) in &members {
+        for _ in 0..100 {
+            assert!(liar.send_bytes(&take, &[]));
+        }
+    }
+    assert!(honest.send_bytes(&take, &[]));
+    daemon.go_on();
+    let mut answer = None;
+    wait_for("the honest answer", || {
+        answer = honest.channel.receive::<DaemonPacket>().ok().flatten();
+        matches!(answer, Some((DaemonPacket::Answer { .. }, _)))
+    });
+    let Some((
+        DaemonPacket::Answer {
+            result: Ok(Answer::Doorbell { doorbell }),
+            ..
+        },
+        _,
+    )) = answer
+    else {
+        panic!("{answer:?}");
+    };
+    assert!(doorbell < 500, "{doorbell} requests came first");
     daemon.assert_well();
 }

@@ -5,9 +5,17 @@ use rgaps_session::{Channel, ClientPacket, DaemonPacket, Notice, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Packets that wait for a client to read. A client sends a request and waits for its answer; one
-/// that lets so many pile up is broken.
+/// Packets that wait for room in a client's socket: one answer, for no request is read before it is gone, and news. A
+/// client that lets so many pile up is broken.
 const MAX_QUEUED: usize = 128;
+/// Bytes that the system keeps for a client that does not read.
+const MAX_UNREAD_BYTES: usize = 96 << 10;
+/// Descriptors that one client has not read. A client that waits for each answer before it asks again stays far below.
+pub(super) const MAX_UNREAD_FDS: usize = 128;
+/// Of these, with news that nobody asked for: the rest is for answers.
+const MAX_UNREAD_FDS_OF_NEWS: usize = 64;
+/// More packets than the system keeps for one client.
+const MAX_SENT: usize = 512;
 
 /// `ETOOMANYREFS`.
 const TOO_MANY_REFERENCES: i32 = rustix::io::Errno::TOOMANYREFS.raw_os_error();
@@ -29,6 +37,8 @@ pub(super) struct Connection {
     /// Whether the client was welcomed; only then may it send descriptors.
     welcomed: bool,
     queue: VecDeque<(DaemonPacket, Vec<OwnedFd>)>,
+    /// How many descriptors the last packets carried, the newest last.
+    sent: VecDeque<u8>,
     waiting: bool,
     leaving: bool,
 }
@@ -46,6 +56,7 @@ impl Connection {
             channel,
             welcomed: false,
             queue: VecDeque::new(),
+            sent: VecDeque::new(),
             waiting: false,
             leaving: false,
         }
@@ -54,6 +65,7 @@ impl Connection {
     /// Who is at the other end, and what tells when its process ends.
     pub(super) fn identify(&self) -> Result<(Peer, Option<OwnedFd>), SocketError> {
         self.channel.set_nonblocking(true)?;
+        self.channel.limit_unread(MAX_UNREAD_BYTES)?;
         let process = self.channel.peer_pidfd();
         let peer = Peer {
             credentials: self.channel.peer()?,
@@ -88,17 +100,55 @@ impl Connection {
         }
     }
 
-    /// Sends a packet as soon as it can be.
+    /// Sends a packet as soon as it can be. News give up their descriptors rather than wait: the client asks for them.
     pub(super) fn push(
         &mut self,
-        packet: DaemonPacket,
-        fds: Vec<OwnedFd>,
+        mut packet: DaemonPacket,
+        mut fds: Vec<OwnedFd>,
     ) -> Result<Flow, &'static str> {
+        if let DaemonPacket::Notice(notice) = &mut packet {
+            if self
+                .queue
+                .iter()
+                .any(|(queued, _)| matches!(queued, DaemonPacket::Notice(same) if same == notice))
+            {
+                return Ok(Flow::Same);
+            }
+            let crowded = self.has_more() || self.unread_fds() + fds.len() > MAX_UNREAD_FDS_OF_NEWS;
+            if let (Notice::PoolGrown { bytes, .. }, true, false) =
+                (notice, crowded, fds.is_empty())
+            {
+                bytes.clear();
+                fds.clear();
+            }
+        }
         if self.queue.len() >= MAX_QUEUED {
-            return Err("the client does not read its answers");
+            return Err("the client does not read its notices");
         }
         self.queue.push_back((packet, fds));
         Ok(self.flush())
+    }
+
+    /// Descriptors that were sent and not read yet, at most; with those that wait to be sent.
+    pub(super) fn unread_fds(&self) -> usize {
+        let queued = self.queued_fds();
+        if self.sent.iter().all(|count| *count == 0) {
+            return queued;
+        }
+        let unread = self.channel.unread_packets_max();
+        let sent: usize = self
+            .sent
+            .iter()
+            .rev()
+            .take(unread)
+            .map(|count| usize::from(*count))
+            .sum();
+        queued + sent
+    }
+
+    /// Descriptors that wait to be sent, which this process has open.
+    pub(super) fn queued_fds(&self) -> usize {
+        self.queue.iter().map(|(_, fds)| fds.len()).sum()
     }
 
     /// Ends the session when all is sent.
@@ -119,6 +169,10 @@ impl Connection {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.channel.send(packet, &borrowed) {
                 Ok(()) => {
+                    self.sent.push_back(fds.len() as u8);
+                    if self.sent.len() > MAX_SENT {
+                        self.sent.pop_front();
+                    }
                     self.queue.pop_front();
                 }
                 // Too many descriptors are under way to clients that do not read: this one asks.

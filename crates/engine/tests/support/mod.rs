@@ -15,6 +15,7 @@ use rgaps_session::{
 use rgaps_topic::{Reader, RegionView, Shared, Start, TopicView, Writer};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Granules of a segment of the test's pools, which are as small as segments are.
@@ -222,6 +223,11 @@ impl World {
             config,
             folder,
         }
+    }
+
+    /// Where the daemon writes what its successor needs.
+    pub fn state_file(&self) -> PathBuf {
+        self.folder.path().join("sock.state")
     }
 
     /// The daemon is killed and started again.

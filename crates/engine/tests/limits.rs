@@ -1,0 +1,118 @@
+//! What users can take of the daemon, and what it does when the system has nothing left.
+
+mod support;
+
+use rgaps_layout::LAYOUT_VERSION;
+use rgaps_session::{AccessRule, Answer, Config, Principal, Request, PROTOCOL_VERSION};
+use std::collections::HashMap;
+use std::time::Duration;
+use support::*;
+
+#[test]
+fn users_that_only_connect_leave_room_for_others() {
+    let mut config = Config::default();
+    config.limits.connections = 40;
+    config.limits.connections_per_user = 20;
+    let mut world = World::with(config);
+    for uid in [4001, 4002] {
+        for _ in 0..20 {
+            world.connect_as(uid, true);
+        }
+    }
+    let asked = |world: &mut World, uid: u32| {
+        // As the reactor does it.
+        if let Some(other) = world.engine.makes_room(uid) {
+            world.engine.hang_up(other, true);
+        }
+        let sim = Sim {
+            id: world.connect_as(uid, true),
+            name: "asks".into(),
+            uid,
+            holds: HashMap::new(),
+            segments: vec![],
+            timelines: vec![],
+        };
+        let hello = Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            layout: LAYOUT_VERSION,
+            realm: "default".into(),
+            name: "asks".into(),
+        };
+        world.ask(&sim, hello).map(drop)
+    };
+    for uid in [4003, 4004, 4003] {
+        asked(&mut world, uid).unwrap();
+    }
+    // Those who have the most make no room for themselves.
+    assert!(asked(&mut world, 4001).is_err());
+    for _ in 0..5 {
+        asked(&mut world, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_state_file_that_cannot_be_written_is_tried_again_and_shown() {
+    let mut world = World::new();
+    let (mut a, looker) = (world.client("a"), world.client("looker"));
+    // What the daemon writes next is in the way of itself.
+    let making = world.state_file().with_extension("state.new");
+    std::fs::create_dir(&making).unwrap();
+    let seat = world.join(&mut a, "t", volatile());
+    let warnings = world.status(&looker).warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("cannot be written")),
+        "{warnings:?}"
+    );
+    assert!(!world.state_file().exists());
+
+    // A daemon that takes over goes on without, too.
+    std::fs::remove_dir(&making).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert!(world.status(&looker).warnings.is_empty());
+    std::fs::create_dir(&making).unwrap();
+    let zone = seat.member.zone;
+    world.restart();
+    world.hand_back_all(&mut a, zone, &[(seat.member, vec![])]);
+    assert_eq!(world.info(&a, "t").row.publishers, 1);
+    assert!(!world.status(&a).warnings.is_empty());
+}
+
+#[test]
+fn clients_of_zones_that_one_may_not_see_are_not_listed() {
+    let rule = AccessRule {
+        name: "secret".into(),
+        topics: vec!["secret/**".into()],
+        users: vec![Principal::Id(1000)],
+        ..AccessRule::default()
+    };
+    let mut world = World::with(Config {
+        access: vec![rule],
+        ..Config::default()
+    });
+    let (mut hidden, mut shown) = (
+        world.client_as("hidden", 1000),
+        world.client_as("shown", 1000),
+    );
+    let (stranger, owner) = (
+        world.client_as("stranger", 3000),
+        world.client_as("owner", 0),
+    );
+    world.join(&mut hidden, "secret/a", best_effort());
+    world.join(&mut shown, "secret/a", best_effort());
+    world.join(&mut shown, "open", best_effort());
+    let mut listed = |asker: &Sim| -> Vec<(String, u32)> {
+        match world.ask(asker, Request::Clients { from: 0 }).unwrap() {
+            Answer::Clients(rows) => rows
+                .into_iter()
+                .map(|row| (row.name, row.subscribers))
+                .collect(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let row = |name: &str, subscribers| (name.to_owned(), subscribers);
+    assert_eq!(listed(&stranger), [row("shown", 1), row("stranger", 0)]);
+    assert_eq!(listed(&hidden), [row("hidden", 1), row("shown", 2)]);
+    assert_eq!(listed(&owner).len(), 4);
+}
