@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A time in seconds, with a fraction if need be.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = |_| format!("'{text}' is no time in seconds, such as 2 or 0.5");
+    let wrong = |_| format!("'{text}' is not a time in seconds, such as 2 or 0.5");
     let seconds: f64 = text.parse().map_err(|_| wrong(()))?;
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong(()))
 }
@@ -12,7 +12,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// A time in seconds, above 0.
 pub fn period(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
-        Duration::ZERO => Err(format!("'{text}' is no time above 0 seconds")),
+        Duration::ZERO => Err(format!("'{text}' is not a time above 0 seconds")),
         period => Ok(period),
     }
 }
@@ -21,7 +21,7 @@ pub fn period(text: &str) -> Result<Duration, String> {
 pub fn frequency(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(hz) if hz > 0.0 && hz.is_finite() => Ok(hz),
-        _ => Err(format!("'{text}' is no number per second above 0")),
+        _ => Err(format!("'{text}' is not a rate above 0 per second")),
     }
 }
 

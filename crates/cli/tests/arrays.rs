@@ -91,7 +91,7 @@ fn sizes_that_do_not_match_are_refused_before_anything_is_published() {
     };
     let error = refused(&["--text", "abc", "--dtype", "uint8", "--shape", "2,2"]);
     assert!(
-        error.contains("uint8[2, 2] is 4 bytes, and the message has 3"),
+        error.contains("uint8[2, 2] needs 4 bytes, but the message has 3"),
         "{error}"
     );
     refused(&["--text", "abc", "--dtype", "uint16"]);

@@ -82,7 +82,7 @@ fn a_forgotten_topic_can_have_another_type() {
     let said = realm.run(&["topic", "forget", "t"]).ok();
     assert_eq!(
         said,
-        "topic 't': dropped 1 message of publishers that are gone\n"
+        "topic 't': dropped 1 message of publishers that have closed or died\n"
     );
 }
 

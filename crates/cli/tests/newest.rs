@@ -197,7 +197,7 @@ fn pub_lets_a_slow_reader_go_after_its_time() {
     drop(sample);
     while slow.try_recv().unwrap().is_some() {}
     let text = realm.run(&goes_on).ok();
-    assert!(text.contains("went on 1 time without"), "{text}");
+    assert!(text.contains("continued 1 time without"), "{text}");
     realm
         .run(&[&goes_on[..], &["--best-effort"]].concat())
         .fails_with(2);
@@ -226,8 +226,8 @@ fn info_says_who_goes_on_without_whom() {
     (0..5).for_each(|_| publish());
     let shown = info();
     for line in [
-        "publisher 0 went on 1 time without a slow reliable subscriber, which missed messages\n",
-        "subscriber 0 is too slow for 1 publisher, which will not wait for it until it has read all\n",
+        "publisher 0 continued 1 time without a slow reliable subscriber, which missed messages\n",
+        "subscriber 0 is too slow for 1 publisher, which does not wait for it until it has read everything\n",
     ] {
         assert!(shown.contains(line), "'{line}' is not in {shown}");
     }
@@ -235,6 +235,6 @@ fn info_says_who_goes_on_without_whom() {
     while slow.try_recv().unwrap().is_some() {}
     publish();
     let shown = info();
-    assert!(shown.contains("publisher 0 went on 1 time"), "{shown}");
+    assert!(shown.contains("publisher 0 continued 1 time"), "{shown}");
     assert!(!shown.contains("too slow"), "{shown}");
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GpuUuid(pub [u8; 16]);
 
-/// Where a message's bytes live: host memory, or the memory of one GPU.
+/// The memory that holds a message's bytes: host memory, or the memory of one GPU.
 ///
 /// Written `host` or `cuda:GPU-<uuid>`; never an ordinal, which differs between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub enum Domain {
 
 /// The text is neither `host` nor `cuda:GPU-<uuid>`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a domain: write 'host' or 'cuda:GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx' (see 'rgaps doctor')")]
+#[error("'{0}' is not a domain; write 'host' or 'cuda:GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx' (see 'rgaps doctor')")]
 pub struct DomainParseError(pub String);
 
 impl fmt::Display for GpuUuid {

@@ -20,7 +20,7 @@ pub struct DType {
 
 /// The text names no element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not an element type; known are {known}", known = names())]
+#[error("'{0}' is not an element type; use one of {known}", known = names())]
 pub struct DTypeParseError(pub String);
 
 /// Name, code, bits of one lane.

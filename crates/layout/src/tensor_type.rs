@@ -5,11 +5,11 @@ use crate::{DType, MAX_DIMS};
 use std::fmt;
 use std::str::FromStr;
 
-/// An element type, and a shape as far as it is fixed.
+/// The type of a tensor: an element type, and optionally a shape in which any length may be free.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorType {
     dtype: DType,
-    /// None: any shape; a length of none: any length.
+    /// `None` is any shape; a length of `None` is any length.
     shape: Option<Vec<Option<u64>>>,
 }
 
@@ -65,7 +65,7 @@ impl FromStr for TensorType {
 }
 
 impl TensorType {
-    /// Tensors of this element type, and of this shape where one is given.
+    /// The type of tensors with this element type and, if given, this shape.
     pub fn new(
         dtype: DType,
         shape: Option<Vec<Option<u64>>>,
@@ -89,12 +89,12 @@ impl TensorType {
         self.dtype
     }
 
-    /// The shape, if every length of it is fixed.
+    /// The shape, if all its lengths are fixed.
     pub fn whole_shape(&self) -> Option<Vec<u64>> {
         self.shape.as_ref()?.iter().copied().collect()
     }
 
-    /// Whether every tensor of type `other` is one of this type, too.
+    /// Whether this type includes every tensor of type `other`.
     pub fn accepts(&self, other: &TensorType) -> bool {
         let fits = |(own, other): (&Option<u64>, &Option<u64>)| own.is_none() || own == other;
         let shape = match (&self.shape, &other.shape) {

@@ -62,8 +62,8 @@ pub struct Segment {
     pub placement: Placement,
 }
 
-/// A stream of the domain on which work may still be running: a `CUstream` as an integer.
-/// 0 is the device's default stream.
+/// A CUDA stream: a `CUstream` as an integer.
+/// 0 is the GPU's default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream(pub u64);
 

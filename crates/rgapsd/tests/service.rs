@@ -111,7 +111,11 @@ fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
     let pools = node.pools().unwrap();
     assert_eq!(pools[0].numa, None);
     let warnings = pools[0].warnings.join("; ");
-    for part in ["numa_node = \"nic\" has no effect", "'lo'", "is no card"] {
+    for part in [
+        "numa_node = \"nic\" has no effect",
+        "'lo'",
+        "is not a network card",
+    ] {
         assert!(warnings.contains(part), "{warnings}");
     }
 }

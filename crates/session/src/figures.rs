@@ -1,9 +1,9 @@
-//! What histograms of times say.
+//! Histograms of times: buckets, sums and quantiles.
 
 use crate::message::{Histogram, LaneEnd, Stage, HISTOGRAM_BUCKETS};
 
 impl Stage {
-    /// All of them, in a message's order.
+    /// All stages, in the order in which a message passes them.
     pub const ALL: [Stage; 6] = [
         Stage::Take,
         Stage::Queue,
@@ -13,7 +13,7 @@ impl Stage {
         Stage::Total,
     ];
 
-    /// Its name in figures.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Take => "take",
@@ -27,7 +27,7 @@ impl Stage {
 }
 
 impl LaneEnd {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [LaneEnd; 7] = [
         LaneEnd::Closed,
         LaneEnd::Replaced,
@@ -38,7 +38,7 @@ impl LaneEnd {
         LaneEnd::Call,
     ];
 
-    /// Its name in figures.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             LaneEnd::Closed => "closed",
@@ -60,19 +60,19 @@ impl Histogram {
         (log as usize).min(HISTOGRAM_BUCKETS - 1)
     }
 
-    /// What a bucket's times are at most, in nanoseconds; none of the last.
+    /// The upper bound of a bucket, in nanoseconds; `None` for the last bucket.
     pub fn bound_ns(bucket: usize) -> Option<u64> {
         (bucket + 1 < HISTOGRAM_BUCKETS).then(|| 1000 << bucket)
     }
 
-    /// How many there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
         // They come from another process.
         let sum = |sum: u64, count: &u64| sum.saturating_add(*count);
         self.counts.iter().fold(0, sum)
     }
 
-    /// Those since `before`.
+    /// The difference to an earlier state of the same histogram.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut since = *self;
         since.sum_ns = since.sum_ns.saturating_sub(before.sum_ns);
@@ -82,8 +82,8 @@ impl Histogram {
         since
     }
 
-    /// The time that this share of them does not exceed, about: evenly spread within its bucket. None
-    /// without any; of the last bucket its least.
+    /// An estimate of the quantile `share` (0 to 1), assuming even spread inside a bucket. `None` if the histogram is
+    /// empty; in the last bucket, its lower bound.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {

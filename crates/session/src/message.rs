@@ -16,7 +16,7 @@ pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 pub const MAX_PACKET_FDS: usize = 32;
 /// Ranges that one lease or return names at most.
 pub const MAX_RANGES: usize = 256;
-/// Longest path of messages, with why it is no better, in bytes of UTF-8. A listing has at most 64 subscribers and 64 hosts.
+/// Longest description of a path, with the reason why there is no faster one, in bytes of UTF-8. A listing has at most 64 subscribers and 64 hosts.
 pub const MAX_PATH_BYTES: usize = 300;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
@@ -40,7 +40,7 @@ pub const MAX_HOST_NAME: usize = 64;
 pub const MAX_PEER_TEXT: usize = 300;
 /// Lines about hosts that are not there.
 pub const MAX_TROUBLES: usize = 16;
-/// Topics of which something did not come across, in a listing of hosts.
+/// Topics with lost or refused messages, in a listing of hosts.
 pub const MAX_PEER_TOPICS: usize = 32;
 /// The name of the process that has the links to other hosts. The daemon's own user or root only.
 pub const LINKS_CLIENT: &str = "rgaps-links";
@@ -119,12 +119,12 @@ pub enum Notice {
 /// registry and pools. Random.
 pub type ZoneId = u128;
 
-/// History of a publisher.
+/// How many messages a publisher keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum History {
     /// The last `n` messages.
     KeepLast(u32),
-    /// All of them, up to these limits; then the oldest that no reliable subscriber needs goes.
+    /// All messages up to these limits; at a limit the oldest message goes, once no reliable subscriber needs it.
     KeepAll {
         /// Limit in messages.
         messages: u32,
@@ -143,25 +143,25 @@ impl History {
     }
 }
 
-/// What a publisher promises.
+/// The quality of service that a publisher offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// What is kept for subscribers that lag, and for late joiners if `transient_local`.
+    /// What it keeps for subscribers that lag and, if `transient_local`, for late joiners.
     pub history: History,
-    /// Reliable subscribers may hold this publisher back.
+    /// Whether reliable subscribers may back-pressure it.
     pub reliable: bool,
-    /// The history is kept for late joiners, also when the publisher has left.
+    /// Whether late joiners get the history, even after the publisher has closed or died.
     pub transient_local: bool,
-    /// Loans that are open at once at most.
+    /// How many loans may be open at once.
     pub loans: u32,
 }
 
-/// What a subscriber asks for. Only publishers that offer it match.
+/// The quality of service that a subscriber requests. Only publishers that offer it match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// Hold publishers back rather than miss a message.
+    /// Whether publishers must wait for it instead of overwriting messages.
     pub reliable: bool,
-    /// Start with the kept history.
+    /// Whether to start with the kept history.
     pub transient_local: bool,
     /// The subscriber's own queue: of the messages that wait for it, the newest so many; 0: all that publishers
     /// keep. It asks nothing of publishers.
@@ -614,36 +614,36 @@ pub struct PoolGrant {
     pub segments: u32,
 }
 
-/// Why the daemon says no.
+/// The kind of a refusal, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalCode {
-    /// Access rules, or a request for the daemon's owner only.
+    /// The access rules forbid it, or only the daemon's user and root may do it.
     NotPermitted,
     /// The topic exists in another domain.
     DomainMismatch,
-    /// A path is slower than what somebody requires.
+    /// The path between a publisher and a subscriber is slower than one of them requires.
     PathTooSlow,
-    /// A named limit is reached.
+    /// A limit is reached; the message names it.
     LimitReached,
-    /// The pool's cap is reached.
+    /// The pool is at its cap.
     PoolFull,
-    /// The domain has no pool here: no such device, no driver, out of device memory.
+    /// The domain cannot be used: there is no such GPU, no driver, or no free GPU memory.
     DomainUnavailable,
-    /// Protocol, layout or realm differ.
+    /// Client and daemon have different protocols, layouts or realms.
     VersionMismatch,
-    /// No topic, member or zone of that name or number.
+    /// There is no such topic, member or zone.
     NotFound,
-    /// The request makes no sense, or lies.
+    /// The request is not valid.
     BadRequest,
-    /// The zone was lost with the daemon that served it.
+    /// A new daemon could not take over the zone of its predecessor.
     ZoneLost,
-    /// The daemon waits for its predecessor's zones; ask again shortly.
+    /// The daemon is waiting for clients to hand back its predecessor's zones; try again shortly.
     Recovering,
-    /// A system call of the daemon's failed.
+    /// A system call of the daemon failed.
     Internal,
 }
 
-/// A no, in words for the user that say what to do.
+/// The daemon refused a request. The message says why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -653,7 +653,7 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// State of a daemon.
+/// The state of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Status {
@@ -667,44 +667,44 @@ pub struct Status {
     pub zones: u32,
     pub rss_bytes: u64,
     pub idle_exit_ms: Option<u64>,
-    /// Clients whose death was cleaned up, and blocks freed by that.
+    /// Dead clients after which the daemon cleaned up, and the blocks that this freed.
     pub clients_reaped: u64,
     pub blocks_reclaimed: u64,
-    /// Sessions cut off for breaking the protocol.
+    /// Sessions that the daemon closed because of a protocol violation.
     pub sessions_cut_off: u64,
-    /// What publishers that are gone left for late joiners: the daemon stays as long as there is any.
+    /// History that closed or dead publishers left for late joiners. The daemon stays as long as there is any.
     pub kept: KeptHistory,
-    /// Warnings worth a look: fallbacks taken, limits near.
+    /// Warnings for the user, such as fallbacks in use and limits that are nearly reached.
     pub warnings: Vec<String>,
-    /// The process with the links to other hosts.
+    /// The process `rgaps-links`, which has the links to other hosts.
     pub links: LinksInfo,
 }
 
-/// Whether the process with the links to other hosts runs.
+/// The state of the process `rgaps-links`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinksInfo {
-    /// Whether it runs.
+    /// Its state.
     pub state: LinksState,
-    /// Why it does not; none unless the state is [`LinksState::Failed`].
+    /// Why it is not running; only if the state is [`LinksState::Failed`].
     pub failure: Option<Box<LinksFailure>>,
 }
 
-/// Whether the process with the links to other hosts runs.
+/// The state of the process `rgaps-links`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinksState {
     /// The daemon's configuration has no links.
     #[default]
     Off,
-    /// It was started, and has not joined the daemon yet.
+    /// The daemon has started it, and it has not connected yet.
     Starting,
-    /// It has joined the daemon.
+    /// It has connected to the daemon.
     Running,
-    /// It cannot be started, or has ended.
+    /// It could not be started, or has ended.
     Failed,
 }
 
-/// Why the process with the links to other hosts does not run.
+/// Why the process `rgaps-links` is not running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{advice}: {reason}")]
 pub struct LinksFailure {
@@ -714,32 +714,32 @@ pub struct LinksFailure {
     pub reason: String,
 }
 
-/// History of publishers that are gone.
+/// History that closed or dead publishers left.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptHistory {
-    /// Topics that have some.
+    /// Number of topics with such history.
     pub topics: u32,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Some of the topics' names.
+    /// The names of some of these topics.
     pub names: Vec<String>,
 }
 
-/// What was dropped of a topic's history.
+/// How much of a topic's history was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forgotten {
-    /// Publishers that had left history.
+    /// Number of publishers that had left it.
     pub publishers: u32,
-    /// Messages of theirs.
+    /// Number of messages.
     pub messages: u64,
 }
 
-/// A line of `topic list`.
+/// A topic, as in `rgaps topic list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TopicRow {
     pub name: String,
-    /// Of its publishers, or of its subscribers if those have none; empty: nobody has named one.
+    /// The type of its publishers, or of its subscribers if the publishers have none; empty if nobody declares one.
     pub type_name: String,
     pub domain: Option<Domain>,
     pub publishers: u32,
@@ -747,17 +747,17 @@ pub struct TopicRow {
     pub orphans: u32,
     pub messages: u64,
     pub bytes: u64,
-    /// Messages that subscribers took, each counted by each of them, and that they missed.
+    /// Messages that subscribers received, and that they missed; each subscriber counts by itself.
     pub received: u64,
     pub missed: u64,
-    /// Messages that are kept, and samples that are held.
+    /// Messages in histories, and samples that subscribers hold.
     pub kept: u64,
     pub held: u64,
-    /// Subscribers on other hosts that are reached.
+    /// Subscribers on other hosts that messages reach.
     pub remote: u32,
 }
 
-/// A topic in detail.
+/// A topic with its members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TopicInfo {
@@ -765,20 +765,20 @@ pub struct TopicInfo {
     pub zone: ZoneId,
     pub publishers: Vec<PublisherRow>,
     pub subscribers: Vec<SubscriberRow>,
-    /// Hosts that have subscribers of it.
+    /// Hosts with subscribers of the topic.
     pub remote: Vec<RemoteRow>,
     /// Publishers and subscribers that do not match; at most [`MAX_MISMATCHES`].
     pub mismatches: Vec<MismatchRow>,
 }
 
-/// A publisher and a subscriber of a topic that do not match: no message goes from one to the other.
+/// A publisher and a subscriber of a topic that do not match, so no message passes between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MismatchRow {
     /// Slot of the publisher.
     pub publisher: u32,
     /// Slot of the subscriber.
     pub subscriber: u32,
-    /// What does not fit, and what either side could change; at most [`MAX_REASON_BYTES`].
+    /// Why they do not match, and what either side can change; at most [`MAX_REASON_BYTES`].
     pub reason: String,
 }
 
@@ -790,20 +790,20 @@ pub struct PublisherRow {
     pub client: String,
     pub pid: u32,
     pub offer: Offer,
-    /// The type of its messages; empty: any.
+    /// The declared type of its messages; empty if it declares none.
     pub type_name: String,
     /// Subscribers that do not match it.
     pub mismatched: u32,
-    /// Left or died; its history is kept.
+    /// It has closed or died, and its history is kept.
     pub orphan: bool,
     pub start: u64,
     pub head: u64,
     pub tail: u64,
     pub leased_bytes: u64,
-    /// What is used of it, and why.
+    /// How much of the leased memory is used, and for what.
     pub uses: MemoryUses,
     pub blocks_used: u32,
-    /// How often it stopped waiting for a slow reliable subscriber.
+    /// How often it continued without a slow reliable subscriber.
     pub drops: u64,
 }
 
@@ -813,9 +813,9 @@ pub struct PublisherRow {
 pub struct MemoryUses {
     /// Messages that are kept.
     pub history: BlockSum,
-    /// Loans that are being filled, and blocks that GPU work of the publisher's may still write.
+    /// Loans that are being filled, and blocks that the publisher's GPU work may still write.
     pub loans: BlockSum,
-    /// Messages that have left the history and are samples of subscribers still.
+    /// Messages that have left the history and are still samples of subscribers.
     pub held: BlockSum,
     /// Replicas of messages in pools of other domains.
     pub replicas: BlockSum,
@@ -854,9 +854,9 @@ pub struct SubscriberRow {
     pub client: String,
     pub pid: u32,
     pub demand: Demand,
-    /// It takes every publisher of its type, whatever that offers.
+    /// It is an observer: it matches every publisher of its type, whatever that offers.
     pub observer: bool,
-    /// The type that it expects; empty: any.
+    /// The type that it expects; empty if it takes any.
     pub type_name: String,
     /// Publishers that do not match it.
     pub mismatched: u32,
@@ -867,9 +867,9 @@ pub struct SubscriberRow {
     pub lag: u64,
     /// Publishers that do not wait for it, though it is reliable, since it was slow: as of their last messages.
     pub dropped_by: u32,
-    /// Where it reads, if not where the messages are.
+    /// The domain in which it reads, if that is not the domain of the messages.
     pub domain: Option<Domain>,
-    /// How its messages reach it ("zero copy"), and why not better where it could be.
+    /// How messages reach it ("zero copy"), and why there is no faster path.
     pub path: String,
 }
 
@@ -885,9 +885,9 @@ pub struct PoolRow {
     pub segments: u32,
     pub leased_bytes: u64,
     pub pages: String,
-    /// Node asked for, and share of sampled pages found on it, in percent.
+    /// The requested NUMA node, and the percentage of sampled pages that are on it.
     pub numa: Option<(u32, u32)>,
-    /// Messages of other domains that publishers copied there for their subscribers, ever, and their bytes.
+    /// Replicas that publishers have made in this pool so far, and their bytes.
     pub copied_messages: u64,
     pub copied_bytes: u64,
     pub warnings: Vec<String>,
@@ -904,40 +904,40 @@ pub struct ClientRow {
     pub subscribers: u32,
 }
 
-/// Whose MPS a realm has.
+/// The state of MPS in a realm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MpsState {
-    /// None: processes are time-sliced on a GPU.
+    /// No MPS: processes take turns on a GPU.
     #[default]
     Off,
-    /// The daemon is starting its own, also again.
+    /// The daemon is starting or restarting its own.
     Starting,
     /// The daemon's own.
     Ours,
-    /// One that was there already: used, not started, not stopped.
+    /// One that ran already; the daemon uses it, and neither starts nor stops it.
     Foreign,
-    /// The last daemon's, which ends when its clients have.
+    /// The previous daemon's, which ends after its last client.
     Draining,
-    /// The daemon's own does not run, and is not started again.
+    /// The daemon's own is not running, and the daemon does not restart it.
     Failed,
 }
 
-/// How it is with MPS in a realm.
+/// MPS in a realm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct MpsInfo {
     pub state: MpsState,
-    /// What clients need in their environment.
+    /// The directories that clients need in their environment.
     pub pipe_directory: Option<String>,
     pub log_directory: Option<String>,
-    /// The control daemon's process, in the daemon's PID namespace.
+    /// Process ID of the MPS control daemon, in the PID namespace of rgaps's daemon.
     pub control_pid: Option<u32>,
-    /// How often the daemon started its control again.
+    /// How often the daemon restarted it.
     pub restarts: u32,
-    /// Dead clients that MPS has not confirmed to be gone.
+    /// Dead clients in quarantine: MPS has not confirmed that their GPU work has ended.
     pub quarantined: u32,
-    /// Why it is not as it should be, and what to do.
+    /// What is wrong, and what to do.
     pub reason: Option<String>,
 }
 
@@ -965,7 +965,7 @@ pub struct InterestRow {
 pub struct InterestPublisher {
     /// Its random number.
     pub incarnation: u64,
-    /// The type of its messages; empty: any.
+    /// The declared type of its messages; empty if it declares none.
     pub type_name: String,
     /// What it promises.
     pub offer: Offer,
@@ -975,43 +975,43 @@ pub struct InterestPublisher {
     pub require: Option<PathKind>,
 }
 
-/// A host that has subscribers of a topic.
+/// A host with subscribers of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteRow {
     /// Its name.
     pub host: String,
     /// How many.
     pub subscribers: u32,
-    /// Messages reach them.
+    /// Whether messages reach them.
     pub ready: bool,
-    /// How, or why not.
+    /// Over what path messages reach them, or why they do not.
     pub path: String,
 }
 
-/// The hosts of a realm as one of them sees them.
+/// The hosts of a realm, as one of them sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeersInfo {
     /// This host; empty if it has no links.
     pub host: String,
-    /// The others.
+    /// The other hosts.
     pub peers: Vec<PeerRow>,
-    /// Hosts that should be there and are not, and why not: a line each, at most [`MAX_TROUBLES`] of
+    /// Configured hosts that cannot be reached, with the reason: one line each, at most [`MAX_TROUBLES`] of
     /// [`MAX_PEER_TEXT`] bytes.
     pub troubles: Vec<String>,
-    /// What is told of single messages.
+    /// Traces of single messages.
     pub traces: TraceFigures,
 }
 
-/// What the links told a collector of single messages, as spans.
+/// Traces of single messages that the links sent to a collector, as spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFigures {
-    /// Where; empty: nothing is told.
+    /// Address of the collector; empty without traces.
     pub endpoint: String,
-    /// Spans that the collector took.
+    /// Spans that the collector accepted.
     pub spans: u64,
-    /// Spans that were dropped: there were too many, or the collector did not take them.
+    /// Spans that were dropped: the queue was full, or the collector did not accept them.
     pub dropped: u64,
-    /// Why it did not; empty once it takes some again. At most [`MAX_PEER_TEXT`] bytes, as the endpoint.
+    /// Why the collector accepts no spans; empty while it does. At most [`MAX_PEER_TEXT`] bytes, like the endpoint.
     pub error: String,
 }
 
@@ -1020,63 +1020,63 @@ pub struct TraceFigures {
 #[allow(missing_docs)]
 pub struct PeerRow {
     pub host: String,
-    /// Of its links; changes when they are started again.
+    /// A random number that changes when its links restart.
     pub incarnation: u64,
-    /// Of what is said between hosts.
+    /// Version of the protocol between hosts.
     pub protocol: u32,
     pub state: PeerState,
-    /// Why it is not linked, or how it is.
+    /// Why it is not linked, or details of the link.
     pub detail: String,
     pub lanes: u32,
-    /// The slowest that a lane goes over.
+    /// The slowest path of its lanes.
     pub path: PathKind,
-    /// What lanes go over, and why it is nothing better.
+    /// What the lanes use (TCP, TLS, RDMA), and why they use nothing faster.
     pub over: String,
     pub why_not: String,
-    /// Topics that go there, and that come from there.
+    /// Topics that are sent to this host, and that are received from it.
     pub topics_out: u32,
     pub topics_in: u32,
     pub messages_out: u64,
     pub messages_in: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
-    /// Topics of which something did not come across, and why; at most [`MAX_PEER_TOPICS`] in a listing.
+    /// Topics of which messages were lost or refused, and why; at most [`MAX_PEER_TOPICS`] in a listing.
     pub topics: Vec<PeerTopic>,
 }
 
-/// What did not come across of a topic.
+/// Lost and refused messages of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerTopic {
     /// Its name.
     pub topic: String,
-    /// Messages for that host that were given up.
+    /// Messages to that host that were dropped.
     pub gave_up: u64,
-    /// Messages from that host that never came here.
+    /// Messages from that host that were lost.
     pub missed: u64,
-    /// How often that host sent, or asked for, what it may not.
+    /// How often that host sent or requested something that a rule or quota forbids.
     pub refused: u64,
-    /// Why not, if there is a reason: a rule or a quota.
+    /// The rule or quota, if one is the reason.
     pub why: String,
 }
 
-/// How it is with another host.
+/// The state of another host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerState {
-    /// It is there, and not linked yet.
+    /// It is known, and not linked yet.
     #[default]
     Joining,
-    /// Messages cross.
+    /// It is linked, and messages cross.
     Linked,
-    /// It was there.
+    /// It was known, and has gone.
     Lost,
-    /// It cannot be linked with.
+    /// A link to it is refused.
     Refused,
-    /// Messages cross, through another host.
+    /// Messages cross through another host.
     Through,
 }
 
-/// What was counted and timed on the link with a host since the links of this one were started.
+/// Counters and histograms of the link to a host, since this host's links started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct LinkFigures {
@@ -1086,50 +1086,50 @@ pub struct LinkFigures {
     pub messages_in: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
-    /// With frames, and with what was sent more than once.
+    /// Bytes on the wire, including frames and retransmissions.
     pub wire_bytes_out: u64,
     pub wire_bytes_in: u64,
-    /// Messages for which there was no room: best effort.
+    /// Best-effort messages that were skipped because there was no room.
     pub left_out: u64,
-    /// Messages that were given up in an outage.
+    /// Messages that were dropped in an outage.
     pub given_up: u64,
-    /// Messages of the other host that never came.
+    /// Messages of the other host that were lost.
     pub missed: u64,
-    /// Messages that were sent again after a lane was lost, and that came again and were thrown away.
+    /// Messages that were retransmitted after a lane was lost, and duplicates that were received and dropped.
     pub redelivered: u64,
     pub duplicates: u64,
     /// How often a lane's ring had no room for a message.
     pub stalls: u64,
-    /// How often the link came up, lanes that ended, and how often the peer was cut off for a lie.
+    /// How often the link came up, how many lanes ended, and how often all lanes were closed because of a protocol violation.
     pub connects: u64,
     pub lanes_ended: u64,
     pub cut_off: u64,
-    /// Lanes that ended, by reasons in the order of [`LaneEnd::ALL`].
+    /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`].
     pub ends: [u64; 7],
     pub rdma: RdmaFigures,
-    /// Bytes that are not acknowledged.
+    /// Bytes that the other host has not acknowledged.
     pub retained_bytes: u64,
-    /// Times, by stages in the order of [`Stage::ALL`].
+    /// Times, by stage, in the order of [`Stage::ALL`].
     pub stages: [Histogram; 6],
 }
 
-/// What was counted on the lanes over RDMA.
+/// Counters of the lanes over RDMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct RdmaFigures {
-    /// Lanes that were opened, and how often RDMA broke or could not be had.
+    /// Lanes that were opened, and how often RDMA failed.
     pub opened: u64,
     pub failed: u64,
     /// Bytes that were copied through lanes' rings.
     pub ring_bytes_out: u64,
     pub ring_bytes_in: u64,
-    /// Bytes that cards wrote from one host's messages into the other's.
+    /// Bytes that network cards wrote directly into receive buffers.
     pub direct_bytes_out: u64,
     pub direct_bytes_in: u64,
-    /// Works that were posted, and doorbells rung for them.
+    /// Work requests that were posted, and doorbells rung for them.
     pub works: u64,
     pub doorbells: u64,
-    /// How often a frame waited: for bytes of the other host's ring, for its receives, for slots of the send queue
+    /// How often a frame waited for bytes of the other host's ring, for its receives, or for slots of the send queue
     /// and the completion queue.
     pub stalls_ring: u64,
     pub stalls_receives: u64,
@@ -1139,45 +1139,45 @@ pub struct RdmaFigures {
 /// Why a lane between hosts ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneEnd {
-    /// Its own host closed it: the link ended, or the other host was started again.
+    /// This host closed it: the link ended, or the other host restarted.
     Closed,
     /// A lane over RDMA took its place.
     Replaced,
-    /// Its connection ended, or nothing was heard on it.
+    /// Its connection ended, or was silent for too long.
     Connection,
-    /// The other host was cut off for a lie.
+    /// The other host violated the protocol.
     Lie,
     /// RDMA: a work request failed.
     Completion,
-    /// RDMA: the card said that something is broken.
+    /// RDMA: the card reported a fault.
     Event,
     /// RDMA: a call of the library failed.
     Call,
 }
 
-/// A part of a message's way between hosts.
+/// A stage of a message's path between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// From publishing until the links take it.
     Take,
-    /// From there until its first byte is written to a lane.
+    /// From then until its first byte is written to a lane.
     Queue,
-    /// From there until the other host has acknowledged it: it is published there.
+    /// From then until the other host has acknowledged it, and so published it.
     Wire,
-    /// On the landing host, from having a place until all bytes are there and it is its turn.
+    /// On the receiving host, from having a receive buffer until all bytes have arrived and it is the message's turn.
     Land,
-    /// From there until it is published.
+    /// From then until it is published.
     Publish,
-    /// From publishing until it is published on the landing host, by the wall clocks of both.
+    /// From publishing until it is published on the receiving host, by the wall clocks of both hosts.
     Total,
 }
 
-/// How often something took how long, by powers of two of microseconds.
+/// A histogram of times, with buckets of powers of two of microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Of all.
+    /// The sum of all times, in nanoseconds.
     pub sum_ns: u64,
-    /// How many took at most 1, 2, 4 us and so on, and not at most half of that; the last: longer.
+    /// How many times fall into each bucket: up to 1 us, 2 us, 4 us and so on; the last bucket has all longer ones.
     pub counts: [u64; HISTOGRAM_BUCKETS],
 }

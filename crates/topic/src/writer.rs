@@ -53,16 +53,16 @@ pub enum PublishError {
     LoanLost,
 }
 
-/// Shape of a message that is a tensor.
+/// Element type, shape and strides of a message that is a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tensor {
     /// Element type.
     pub dtype: DType,
-    /// Dimensions in use.
+    /// Number of dimensions, 0 to 8.
     pub ndim: u8,
     /// Elements per dimension.
     pub shape: [u64; MAX_DIMS],
-    /// Elements from one index to the next, per dimension.
+    /// Elements (not bytes) from one index to the next, per dimension.
     pub strides: [i64; MAX_DIMS],
 }
 

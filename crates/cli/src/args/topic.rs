@@ -219,7 +219,7 @@ pub struct Publish {
     /// Shape of the messages, for example 480,640,3. [default: one dimension]
     #[arg(long, value_name = "N,...", value_parser = shape, requires = "dtype")]
     pub shape: Option<Shape>,
-    /// A number of your own that travels with each message.
+    /// A number that travels with each message; its meaning is yours.
     #[arg(long, value_name = "N", default_value = "0")]
     pub tag: u64,
     /// A key of the header. Numbers, true and false keep their type. Give the option several times for several keys.
@@ -243,8 +243,8 @@ pub struct Publish {
     /// Wait at most this long for subscribers, for memory, and for reliable subscribers to read.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
     pub timeout: Duration,
-    /// Do not fail when a reliable subscriber has not read on for this time: go on without it. It misses messages until
-    /// it has read all. [default: fail after --timeout]
+    /// If a reliable subscriber makes no room for this time, continue without it instead of failing. It misses messages until
+    /// it has read all that is published. [default: fail after --timeout]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "best_effort")]
     pub slow_reader: Option<Duration>,
     /// Publish from this domain: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>. [default: the topic's

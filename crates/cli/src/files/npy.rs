@@ -31,7 +31,7 @@ fn dtype(descr: &str) -> anyhow::Result<DType> {
     let (_, code) = code.with_context(unknown)?;
     ensure!(
         order != Some('>') || bytes == 1,
-        "its elements are big-endian: convert it with array.astype('<{}')",
+        "its elements are big-endian; convert it with array.astype('<{}')",
         &descr[1..]
     );
     let bits = bytes.checked_mul(8).with_context(unknown)?;
@@ -58,10 +58,10 @@ fn value<'a>(header: &'a str, key: &str) -> anyhow::Result<&'a str> {
 pub fn read(file: &[u8]) -> anyhow::Result<Array<'static>> {
     ensure!(
         file.starts_with(MAGIC),
-        "it does not begin like a .npy file"
+        "it does not start like a .npy file"
     );
     let number = |at: usize, bytes: usize| -> anyhow::Result<usize> {
-        let field = file.get(at..at + bytes).context("it is cut short")?;
+        let field = file.get(at..at + bytes).context("it is truncated")?;
         Ok(field
             .iter()
             .rev()
@@ -70,14 +70,14 @@ pub fn read(file: &[u8]) -> anyhow::Result<Array<'static>> {
     let (start, length) = match number(6, 1)? {
         1 => (10, number(8, 2)?),
         2 | 3 => (12, number(8, 4)?),
-        version => bail!("it has version {version} of the format; 1 to 3 are known"),
+        version => bail!("it has version {version} of the format; rgaps reads versions 1 to 3"),
     };
     let end = start + length;
-    let header = file.get(start..end).context("it is cut short")?;
-    let header = std::str::from_utf8(header).context("its header is no text")?;
+    let header = file.get(start..end).context("it is truncated")?;
+    let header = std::str::from_utf8(header).context("its header is not text")?;
     let text = value(header, "descr")?;
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'));
-    let quote = quote.context("records of several fields cannot be published")?;
+    let quote = quote.context("arrays with several fields cannot be published")?;
     let dtype = dtype(text[1..].split(quote).next().unwrap_or_default())?;
     let is_fortran = value(header, "fortran_order")?.starts_with("True");
     let shape = value(header, "shape")?
@@ -89,7 +89,7 @@ pub fn read(file: &[u8]) -> anyhow::Result<Array<'static>> {
         .map(str::trim);
     let lengths = lengths.filter(|text| !text.is_empty());
     let shape: Result<Vec<u64>, _> = lengths.map(str::parse).collect();
-    let shape = shape.context("its shape is not made of numbers")?;
+    let shape = shape.context("its shape has something that is not a number")?;
     let (mut array, bytes) = tensor::contiguous(dtype, &shape)?;
     if is_fortran {
         let reversed: Vec<u64> = shape.iter().rev().copied().collect();
@@ -104,7 +104,7 @@ pub fn read(file: &[u8]) -> anyhow::Result<Array<'static>> {
     let data = &file[end..];
     ensure!(
         data.len() as u64 == bytes,
-        "{dtype}{shape:?} is {bytes} bytes, and {} follow its header",
+        "{dtype}{shape:?} needs {bytes} bytes, but {} bytes follow its header",
         data.len()
     );
     Ok(Array {
@@ -116,7 +116,7 @@ pub fn read(file: &[u8]) -> anyhow::Result<Array<'static>> {
 pub fn write(array: &Array<'_>) -> anyhow::Result<Vec<u8>> {
     let dtype = array.tensor.dtype;
     let descr =
-        descr(dtype).with_context(|| format!("numpy has no type for {dtype}: save it as .raw"))?;
+        descr(dtype).with_context(|| format!("numpy has no type for {dtype}; save it as .raw"))?;
     let shape = array.shape();
     let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
     let lengths = if shape.len() == 1 {

@@ -27,7 +27,7 @@ fn pixels(
     let (tensor, wanted) = tensor::contiguous(dtype, &shape)?;
     ensure!(
         wanted == bytes.len() as u64,
-        "it has {} bytes of pixels and not {wanted}",
+        "it has {} bytes of pixels instead of {wanted}",
         bytes.len()
     );
     Ok(Array {
@@ -56,7 +56,7 @@ pub fn read_png(file: &[u8]) -> anyhow::Result<Array<'static>> {
     let channels = info.color_type.samples();
     ensure!(
         channels != 2,
-        "grey with alpha is no picture here: convert it to RGBA or grey"
+        "images of grey with alpha are not supported; convert it to RGBA or grey"
     );
     pixels(dtype, size, channels, bytes)
 }
@@ -90,7 +90,7 @@ pub fn write_png(array: &Array<'_>) -> anyhow::Result<Vec<u8>> {
         [_, _] | [_, _, 1] => ColorType::Grayscale,
         [_, _, 3] => ColorType::Rgb,
         [_, _, 4] => ColorType::Rgba,
-        _ => bail!("{dtype}{shape:?} is not the shape of a picture, which is (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): save it as .npy"),
+        _ => bail!("{dtype}{shape:?} is not the shape of a picture, which is (H, W), (H, W, 1), (H, W, 3) or (H, W, 4); save it as .npy"),
     };
     let mut bytes = array.row_major().into_owned();
     let depth = match dtype {
@@ -99,7 +99,7 @@ pub fn write_png(array: &Array<'_>) -> anyhow::Result<Vec<u8>> {
             bytes.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
             BitDepth::Sixteen
         }
-        _ => bail!("PNG holds uint8 and uint16, and the message is {dtype}: save it as .npy"),
+        _ => bail!("PNG stores uint8 and uint16, and the message is {dtype}; save it as .npy"),
     };
     let side = |length: u64| u32::try_from(length).context("it is too large for PNG");
     let mut file = Vec::new();

@@ -24,8 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub fn top(common: &Common, top: &Top, output: &mut Output) -> anyhow::Result<()> {
     let here = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !common.json && !here {
-        let text =
-            "rgaps top draws on a terminal, and this is none; with --json it prints documents";
+        let text = "rgaps top needs a terminal; use --json to print documents instead";
         return Err(Usage(text.to_owned()).into());
     }
     let stop = Stop::install()?;

@@ -45,7 +45,7 @@ impl Description {
             || self.shape.as_deref().is_some_and(|wanted| wanted != shape);
         if differs {
             let text = format!(
-                "the file holds {}{shape:?}: leave out --dtype and --shape, or publish its bytes as they are with --raw",
+                "the file has an array {}{shape:?}; leave out --dtype and --shape, or publish the bytes of the file with --raw",
                 found.dtype
             );
             return Err(Usage(text).into());
@@ -68,7 +68,8 @@ impl Description {
         let (tensor, wanted) =
             tensor::contiguous(dtype, &shape).map_err(|error| Usage(error.to_string()))?;
         if wanted != bytes {
-            let text = format!("{dtype}{shape:?} is {wanted} bytes, and the message has {bytes}");
+            let text =
+                format!("{dtype}{shape:?} needs {wanted} bytes, but the message has {bytes}");
             return Err(Usage(text).into());
         }
         Ok(Some(tensor))

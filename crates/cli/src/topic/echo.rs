@@ -134,7 +134,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
     let mut left = echo.count.unwrap_or(u64::MAX);
     if save.as_ref().is_some_and(|save| !save.is_numbered()) {
         if echo.count.is_some_and(|count| count > 1) {
-            let text = "--save with --count above 1: write {sequence} or %d in the file name";
+            let text = "--save with --count above 1 needs {sequence} or %d in the file name";
             return Err(Usage(text.to_owned()).into());
         }
         left = left.min(1);

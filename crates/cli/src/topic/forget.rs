@@ -10,13 +10,13 @@ pub fn forget(common: &Common, topic: &str, output: &mut Output) -> anyhow::Resu
     output.put(&forgotten, |to| match forgotten.messages {
         0 => writeln!(
             to,
-            "topic '{topic}' has no history of publishers that are gone"
+            "topic '{topic}' has no history of publishers that have closed or died"
         ),
         messages => {
             let messages = counted(messages, "message");
             writeln!(
                 to,
-                "topic '{topic}': dropped {messages} of publishers that are gone"
+                "topic '{topic}': dropped {messages} of publishers that have closed or died"
             )
         }
     })

@@ -346,7 +346,7 @@ fn show_drops(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
         }
         writeln!(
             to,
-            "publisher {} went on {} without a slow reliable subscriber, which missed messages",
+            "publisher {} continued {} without a slow reliable subscriber, which missed messages",
             publisher.slot,
             units::counted(publisher.drops, "time")
         )?;
@@ -354,7 +354,7 @@ fn show_drops(info: &Info<'_>, to: &mut dyn Write) -> io::Result<()> {
     for subscriber in dropped {
         writeln!(
             to,
-            "subscriber {} is too slow for {}, which will not wait for it until it has read all",
+            "subscriber {} is too slow for {}, which does not wait for it until it has read everything",
             subscriber.slot,
             units::counted(subscriber.dropped_by.into(), "publisher"),
         )?;

@@ -88,7 +88,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
             let times = units::counted(report.drops, "time");
             writeln!(
                 to,
-                "went on {times} without a slow subscriber, which missed messages"
+                "continued {times} without a slow subscriber, which missed messages"
             )?;
         }
         Ok(())
@@ -143,7 +143,7 @@ fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Mess
     let (mut input, name): (Box<dyn BufRead>, String) = match &source.file {
         Some(path) => {
             let name = format!("'{}'", path.display());
-            let file = File::open(path).with_context(|| format!("{name} cannot be read"))?;
+            let file = File::open(path).with_context(|| format!("reading {name} failed"))?;
             (Box::new(BufReader::new(file)), name)
         }
         None => (
@@ -157,7 +157,7 @@ fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Mess
     let mut bytes = Vec::new();
     input
         .read_to_end(&mut bytes)
-        .with_context(|| format!("{name} cannot be read"))?;
+        .with_context(|| format!("reading {name} failed"))?;
     Ok(Messages::Same(bytes))
 }
 

@@ -53,7 +53,7 @@ impl Save {
                 .filter_map(|part| part.name.as_deref())
                 .collect();
             bail!(
-                "message {} has the parts {}: write {PART} in the name of --save",
+                "message {} has the parts {}; write {PART} in the file name of --save",
                 sample.sequence(),
                 names.join(", ")
             );
