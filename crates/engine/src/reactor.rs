@@ -516,10 +516,11 @@ impl Reactor {
                 self.flush(session);
             }
         }
+        // Whoever waits for this daemon's end, as `rgaps down` does, sees a session's: MPS has ended before.
+        self.engine.leave_state();
         for session in self.connections.keys().copied().collect::<Vec<_>>() {
             self.close(session);
         }
-        self.engine.leave_state();
     }
 }
 
