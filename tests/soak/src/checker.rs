@@ -112,7 +112,7 @@ pub struct Checker {
 impl Subscriber {
     pub fn new(name: String, host: usize, topic: usize, wish: Wish) -> Subscriber {
         Subscriber {
-            name,
+            name: format!("{name} ({wish})"),
             host,
             topic,
             wish,

@@ -1,9 +1,12 @@
 //! A host: a folder, a daemon, and the links that the daemon keeps running.
 
+use crate::disk::Disk;
+use crate::flood::Flood;
 use crate::network;
 use anyhow::{bail, Context};
 use rgaps::{Config, Node, PeerState};
 use rustix::process::{kill_process, Pid, Signal};
+use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,7 +17,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The ports of lanes and of the control plane: of a host's own address, or of this machine's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Address {
     pub ip: String,
     pub lanes: u16,
@@ -27,6 +30,8 @@ pub struct Host {
     namespace: Option<String>,
     folder: PathBuf,
     daemon: Option<Child>,
+    /// With socket, state and log. Unmounted after the daemon has ended.
+    pub disk: Disk,
     /// Open descriptors of the daemon, and of the links, before there were members.
     idle: [Option<u64>; 2],
 }
@@ -88,11 +93,11 @@ impl Host {
             name,
             address: addresses[at].clone(),
             namespace: namespace.map(str::to_owned),
+            disk: Disk::make(folder.join("disk"))?,
             folder,
             daemon: None,
             idle: [None, None],
         };
-        std::fs::create_dir(host.disk())?;
         let others: Vec<&Address> = addresses
             .iter()
             .enumerate()
@@ -125,26 +130,17 @@ impl Host {
         text
     }
 
-    /// The folder with socket, state and log, which a full disk concerns.
-    pub fn disk(&self) -> PathBuf {
-        self.folder.join("disk")
-    }
-
     pub fn socket(&self) -> PathBuf {
-        self.disk().join("rgaps.sock")
+        self.disk.folder().join("rgaps.sock")
     }
 
     pub fn config_path(&self) -> PathBuf {
         self.folder.join("rgaps.toml")
     }
 
-    fn log_path(&self) -> PathBuf {
-        self.disk().join("log")
-    }
-
     /// The last lines of the daemon's and the links' log.
     pub fn last_of_log(&self, lines: usize) -> String {
-        let log = std::fs::read(self.log_path()).unwrap_or_default();
+        let log = std::fs::read(self.disk.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let all: Vec<&str> = log.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
@@ -170,7 +166,7 @@ impl Host {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(self.log_path())?;
+            .open(self.disk.log())?;
         let mut command = self.command(&program("rgapsd")?)?;
         command
             .args(["--foreground", "--config"])
@@ -182,6 +178,19 @@ impl Host {
             .stderr(log);
         self.daemon = Some(command.spawn().context("the daemon cannot be started")?);
         Ok(())
+    }
+
+    /// Starts strangers that take up its connections.
+    pub fn flood(&self, seed: u64, lasts: Duration) -> anyhow::Result<Child> {
+        let flood = Flood {
+            socket: self.socket(),
+            address: self.address.clone(),
+            seed,
+            lasts,
+        };
+        let mut command = self.command(&std::env::current_exe()?)?;
+        command.args(["flood", &serde_json::to_string(&flood)?]);
+        Ok(command.spawn()?)
     }
 
     /// The status of a daemon that has ended though nobody killed it.

@@ -7,6 +7,8 @@
 
 mod board;
 mod checker;
+mod disk;
+mod flood;
 mod host;
 mod journal;
 mod network;
@@ -53,6 +55,9 @@ enum Part {
     /// A publisher or subscriber.
     #[command(hide = true)]
     Member { spec: String },
+    /// Strangers that take up connections.
+    #[command(hide = true)]
+    Flood { flood: String },
     /// Another program, which ends with the supervisor.
     #[command(hide = true)]
     Become {
@@ -82,6 +87,11 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
                 true => publisher::run(&spec)?,
                 false => subscriber::run(&spec)?,
             }
+            Ok(true)
+        }
+        Some(Part::Flood { flood }) => {
+            die_with_parent();
+            flood::run(&serde_json::from_str(&flood).context("a flood")?);
             Ok(true)
         }
         Some(Part::Become { program }) => {

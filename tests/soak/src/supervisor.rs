@@ -37,6 +37,7 @@ struct Member {
 enum Lasting {
     Stopped(u32),
     Cut(usize),
+    Full(usize),
 }
 
 struct Soak {
@@ -45,7 +46,7 @@ struct Soak {
     network: Option<Network>,
     hosts: Vec<Host>,
     members: Vec<Member>,
-    /// Journals of subscribers that are gone, which are read once more.
+    floods: Vec<Child>,
     checker: Checker,
     lasting: Vec<(Instant, Lasting)>,
     random: Random,
@@ -116,6 +117,7 @@ impl Soak {
             network,
             hosts: Vec::new(),
             members: Vec::new(),
+            floods: Vec::new(),
             checker: Checker::default(),
             lasting: Vec::new(),
             random: Random::new(seed),
@@ -255,6 +257,20 @@ impl Soak {
                 Ok(())
             }
             Kind::Cut => self.cut(whom, lasts),
+            Kind::Flood => {
+                self.say(&format!("floods host-{host} for {lasts:?}"));
+                let flood = self.hosts[host].flood(whom, lasts)?;
+                self.floods.push(flood);
+                Ok(())
+            }
+            Kind::FillDisk => {
+                if self.hosts[host].disk.fill()? {
+                    self.say(&format!("fills the disk of host-{host} for {lasts:?}"));
+                    self.lasting
+                        .push((Instant::now() + lasts, Lasting::Full(host)));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -331,6 +347,7 @@ impl Soak {
             }
             match what {
                 Lasting::Stopped(pid) => signal(pid, Signal::CONT),
+                Lasting::Full(host) => self.hosts[host].disk.empty(),
                 Lasting::Cut(cable) => {
                     if let Some(network) = &self.network {
                         network.plug_in(cable).map_err(anyhow::Error::msg)?;
@@ -344,7 +361,10 @@ impl Soak {
     /// Ends what is due, reads journals, and sees who ended though nobody killed it.
     fn look_after_all(&mut self) -> anyhow::Result<()> {
         self.ease(Some(Instant::now()))?;
+        self.floods
+            .retain_mut(|flood| !matches!(flood.try_wait(), Ok(Some(_))));
         for at in 0..self.hosts.len() {
+            self.hosts[at].disk.turn_log()?;
             if let Some(status) = self.hosts[at].daemon_ended()? {
                 let what = format!("the daemon of host-{at} ended by itself: {status}");
                 self.checker.report.stuck(&format!("host-{at}"), what);
@@ -509,7 +529,13 @@ impl Soak {
             let _ = member.child.kill();
             let _ = member.child.wait();
         }
+        for flood in &mut self.floods {
+            let _ = flood.kill();
+            let _ = flood.wait();
+        }
         self.hosts.iter_mut().for_each(Host::kill_daemon);
+        // Unmounts their disks, so that their logs are in the folder.
+        self.hosts.clear();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use rgaps::{Late, Node, OpenError, Publisher, SlowReaderPolicy, Subscriber};
+use std::fmt;
 use std::time::Duration;
 
 /// How long a publisher waits for its readers before it tries again.
@@ -76,6 +77,21 @@ pub struct Wish {
     pub depth: Option<u32>,
     /// Whether it asks for what was published before it joined.
     pub late: bool,
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reliable = if self.reliable {
+            "reliable"
+        } else {
+            "best effort"
+        };
+        let late = if self.late { ", late" } else { "" };
+        match self.depth {
+            Some(depth) => write!(f, "{reliable}, depth {depth}{late}"),
+            None => write!(f, "{reliable}{late}"),
+        }
+    }
 }
 
 impl Kind {

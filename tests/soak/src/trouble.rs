@@ -17,9 +17,11 @@ pub enum Kind {
     StopDaemon,
     StopLinks,
     Cut,
+    Flood,
+    FillDisk,
 }
 
-const KINDS: [(Kind, u64); 8] = [
+const KINDS: [(Kind, u64); 10] = [
     (Kind::KillPublisher, 20),
     (Kind::KillSubscriber, 20),
     (Kind::KillDaemon, 6),
@@ -28,6 +30,8 @@ const KINDS: [(Kind, u64); 8] = [
     (Kind::StopDaemon, 6),
     (Kind::StopLinks, 8),
     (Kind::Cut, 14),
+    (Kind::Flood, 8),
+    (Kind::FillDisk, 6),
 ];
 
 /// One disturbance.
