@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos soak races test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -151,6 +151,19 @@ test-rdma-lossy: vm-programs ## The same with a wire that loses packets
 
 test-rdma-kills: vm-programs ## 10,000 messages over RDMA, from nothing to 64 MiB, while daemons, links, processes are killed and the cable is out
 	@tests/vm/run.py tests/vm/kills.sh
+
+# Debian's kernels that the module is built and tested with.
+KERNEL_SERIES ?= 6.1 6.12
+# Random kills of `make test-kernel`, for each kernel.
+KERNEL_KILLS ?= 300
+
+kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 6.12"; target/kernel/SERIES/dmaplane/dmaplane.ko
+	@tools/setup.sh base kernel
+	@kernel/check.sh
+	@kernel/build.sh $(KERNEL_SERIES)
+
+test-kernel: kernel ## Boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILTER=buffer; last line is JSON
+	@KILLS=$(KERNEL_KILLS) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm

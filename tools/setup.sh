@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, vm, valgrind, rust, python, docs, aarch64,
+# a second. Each argument is a group: base, hosts, vm, kernel, valgrind, rust, python, docs, aarch64,
 # deny, nightly, miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
@@ -59,6 +59,13 @@ setup_vm() {
   # see this machine's files.
   apt_need qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2 util-linux python3 \
     rdma-core ibverbs-providers ibverbs-utils perftest
+}
+
+setup_kernel() {
+  [ "$(uname -m)" = x86_64 ] || fail "the kernel module is built and tested on x86-64 only"
+  setup_vm
+  # What Kbuild's own programs need. Kernel headers are unpacked by kernel/kernels.sh, not installed.
+  apt_need build-essential bc libelf1 rsync perl debian-archive-keyring
 }
 
 setup_valgrind() {

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What the parts of the module share. docs/decisions/0040-dmaplane-module.md
+ * has the rules of lifetimes and locks.
+ */
+#ifndef DMAPLANE_H
+#define DMAPLANE_H
+
+#include <linux/atomic.h>
+#include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/ktime.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/seq_file.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include "dmaplane_uapi.h"
+
+/* What one user, over all its open files, has and may have. */
+struct dp_user {
+	struct kref ref;
+	struct list_head node;
+	kuid_t uid;
+	atomic64_t bytes;
+	atomic_t channels;
+};
+
+/*
+ * Memory. References: its handle in a file's table, each mapping of the
+ * device, each dma-buf, each memory region, each call that is using it.
+ */
+struct dp_buffer {
+	struct kref ref;
+	struct dp_user *user;
+	struct list_head node;		/* of all buffers, for debugfs */
+	u32 id;
+	u32 type;
+	size_t size;			/* as asked */
+	unsigned long npages;
+	struct page **pages;
+	unsigned int min_order;		/* of the blocks that pages come in */
+	int node_asked;
+	int node_actual;
+	/* Under the lock of the table of handles when they leave 0. */
+	atomic_t mappings;
+	atomic_t exports;
+	/* Coherent memory only. */
+	struct device *dev;
+	void *vaddr;
+	dma_addr_t dma;
+};
+
+struct dp_ring {
+	struct dmaplane_ring_entry entries[DMAPLANE_RING_ENTRIES];
+	u32 head;			/* next to be read */
+	u32 tail;			/* next to be written */
+};
+
+struct dp_channel {
+	u32 id;
+	struct dp_user *user;
+	spinlock_t lock;		/* of all below but the work */
+	struct dp_ring submitted;
+	struct dp_ring completed;
+	u32 in_work;
+	struct dmaplane_stats stats;
+	wait_queue_head_t wait;
+	struct work_struct work;
+};
+
+struct dp_hist {
+	spinlock_t lock;			/* of all below */
+	struct dmaplane_hist_params values;	/* percentiles left out */
+	u64 sum_ns;
+};
+
+struct dp_rdma;
+
+/* An open file: every handle and context belongs to one, and ends with it. */
+struct dp_file {
+	struct dp_user *user;
+	struct xarray buffers;
+	u32 next_buffer;
+	atomic_t nbuffers;
+	struct dp_channel *channel;	/* set once, by cmpxchg */
+	struct dp_hist hist;
+	struct rw_semaphore rdma_sem;	/* write: setup and teardown */
+	struct dp_rdma *rdma;
+};
+
+/* Totals of the module since it was loaded; they name nobody's objects. */
+struct dp_totals {
+	atomic64_t buffers_created, buffers_destroyed;
+	atomic64_t numa_local, numa_remote, numa_any;
+	atomic64_t exported, released;
+	atomic64_t attached, detached, mapped, unmapped;
+	atomic64_t channels, submissions, completions, dropped;
+	atomic64_t mrs_registered, mrs_deregistered;
+	atomic64_t sends, recvs, polled, errors, bytes_sent, bytes_received;
+	atomic64_t stalls, high_events, low_events, overflows;
+	atomic64_t sustained_bytes, sustained_ops;
+};
+
+extern struct dp_totals dp_totals;
+
+#define dp_count(what)		atomic64_inc(&dp_totals.what)
+#define dp_add(what, n)		atomic64_add(n, &dp_totals.what)
+#define dp_total(what)		((u64)atomic64_read(&dp_totals.what))
+
+/* user.c */
+struct dp_user *dp_user_get(kuid_t uid);
+void dp_user_put(struct dp_user *user);
+int dp_user_charge(struct dp_user *user, size_t bytes);
+void dp_user_uncharge(struct dp_user *user, size_t bytes);
+int dp_user_channel(struct dp_user *user);
+
+/* channel.c */
+long dp_channel_create(struct dp_file *f, void __user *arg);
+long dp_channel_submit(struct dp_file *f, void __user *arg);
+long dp_channel_complete(struct dp_file *f, bool nonblock, void __user *arg);
+long dp_channel_stats(struct dp_file *f, void __user *arg);
+void dp_channel_destroy(struct dp_channel *c);
+int dp_channel_init(void);
+void dp_channel_exit(void);
+
+/* buffer.c */
+long dp_buffer_create(struct dp_file *f, void __user *arg);
+long dp_buffer_destroy(struct dp_file *f, void __user *arg);
+long dp_buffer_mmap_info(struct dp_file *f, void __user *arg);
+long dp_buffer_stats(void __user *arg);
+void dp_buffers_drop(struct dp_file *f);
+struct dp_buffer *dp_buffer_find(struct dp_file *f, u32 id);
+struct dp_buffer *dp_buffer_find_count(struct dp_file *f, u32 id, size_t offset);
+void dp_buffer_get(struct dp_buffer *b);
+void dp_buffer_put(struct dp_buffer *b);
+int dp_buffers_show(struct seq_file *m, void *unused);
+
+/* memory.c */
+int dp_memory_alloc(struct dp_buffer *b);
+void dp_memory_free(struct dp_buffer *b);
+bool dp_node_valid(int node);
+int dp_memory_init(struct device *parent);
+void dp_memory_exit(void);
+
+/* mmap.c */
+int dp_mmap(struct file *file, struct vm_area_struct *vma);
+
+/* dmabuf.c */
+long dp_dmabuf_export(struct dp_file *f, void __user *arg);
+long dp_dmabuf_stats(void __user *arg);
+
+/* numa.c */
+long dp_numa_topo(void __user *arg);
+long dp_numa_bench(struct dp_file *f, void __user *arg);
+
+/* hist.c */
+void dp_hist_init(struct dp_hist *h);
+void dp_hist_record(struct dp_hist *h, u64 ns);
+void dp_hist_read(struct dp_hist *h, struct dmaplane_hist_params *out, bool reset);
+long dp_hist_get(struct dp_file *f, void __user *arg);
+
+extern struct dp_hist dp_hist_all;
+
+/* rdma.c; Kbuild says whether the kernel has kernel verbs */
+#ifdef DMAPLANE_RDMA
+long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg);
+void dp_rdma_drop(struct dp_file *f);
+int dp_rdma_init(void);
+void dp_rdma_exit(void);
+#else
+static inline long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg)
+{
+	return -ENODEV;
+}
+
+static inline void dp_rdma_drop(struct dp_file *f) { }
+static inline int dp_rdma_init(void) { return 0; }
+static inline void dp_rdma_exit(void) { }
+#endif
+
+/* debugfs.c */
+void dp_debugfs_init(void);
+void dp_debugfs_exit(void);
+
+#endif /* DMAPLANE_H */

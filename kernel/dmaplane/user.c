@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Limits per user, so that nobody who may open the device can take all
+ * memory or all channels from the others. The opener of a file is charged,
+ * whoever uses it, until the last user of the memory is gone.
+ */
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+
+#include "dmaplane.h"
+
+static unsigned long user_mib_max;
+module_param(user_mib_max, ulong, 0644);
+MODULE_PARM_DESC(user_mib_max, "MiB of buffers that one user may have (default 0: half of the memory)");
+
+static DEFINE_MUTEX(users_lock);
+static LIST_HEAD(users);
+
+struct dp_user *dp_user_get(kuid_t uid)
+{
+	struct dp_user *user;
+
+	mutex_lock(&users_lock);
+	list_for_each_entry(user, &users, node) {
+		if (uid_eq(user->uid, uid)) {
+			kref_get(&user->ref);
+			goto out;
+		}
+	}
+	user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);
+	if (user) {
+		kref_init(&user->ref);
+		user->uid = uid;
+		list_add(&user->node, &users);
+	}
+out:
+	mutex_unlock(&users_lock);
+	return user;
+}
+
+static void dp_user_release(struct kref *ref)
+{
+	struct dp_user *user = container_of(ref, struct dp_user, ref);
+
+	list_del(&user->node);
+	mutex_unlock(&users_lock);
+	WARN_ON(atomic64_read(&user->bytes));
+	WARN_ON(atomic_read(&user->channels));
+	kfree(user);
+}
+
+void dp_user_put(struct dp_user *user)
+{
+	kref_put_mutex(&user->ref, dp_user_release, &users_lock);
+}
+
+static u64 user_bytes_max(void)
+{
+	unsigned long mib = READ_ONCE(user_mib_max);
+
+	if (mib)
+		return (u64)mib << 20;
+	return (u64)totalram_pages() << (PAGE_SHIFT - 1);
+}
+
+int dp_user_charge(struct dp_user *user, size_t bytes)
+{
+	if (atomic64_add_return(bytes, &user->bytes) > user_bytes_max()) {
+		atomic64_sub(bytes, &user->bytes);
+		return -EDQUOT;
+	}
+	return 0;
+}
+
+void dp_user_uncharge(struct dp_user *user, size_t bytes)
+{
+	atomic64_sub(bytes, &user->bytes);
+}
+
+/* Takes one of the user's channels; whoever destroys it gives it back. */
+int dp_user_channel(struct dp_user *user)
+{
+	return atomic_add_unless(&user->channels, 1, DMAPLANE_CHANNELS_MAX) ? 0 : -ENOSPC;
+}

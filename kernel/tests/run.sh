@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Boots a built module with Debian's kernel in QEMU, with two NUMA nodes, and runs the tests. Arguments: the series of
+# kernels. KILLS, SEED and FILTER (a part of tests' names) from the environment. The last line is JSON.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+PATH=$PATH:/usr/sbin:/sbin
+KILLS=${KILLS:-500} SEED=${SEED:-1} FILTER=${FILTER:-}
+LIMIT_S=${LIMIT_S:-900}
+# What the tests use of the kernel's own modules.
+MODULES=()
+# Lines of the kernel's log that mean a bug. What the kernel says of itself at boot is not among them.
+SPLAT='WARNING:|BUG:|KASAN|Oops|general protection|possible (circular|recursive) locking|INFO: task .* blocked|possible deadlock|refcount_t|Call Trace'
+
+make_image() {
+  local series=$1 out=$2 kernel=$3 root module version
+  root=$out/root
+  rm -rf "$root"
+  mkdir -p "$root/bin" "$root/modules"
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  cp kernel/tests/init "$root/init"
+  gcc -O1 -g -Wall -Wextra -Werror -D_GNU_SOURCE -static -pthread -o "$root/bin/dmaplane-test" kernel/tests/user/*.c \
+    2>&1 >&2 || return
+  version=$(basename "$kernel"/root/lib/modules/*)
+  for module in "${MODULES[@]}"; do
+    modprobe -d "$kernel/root" -S "$version" --show-depends "$module"
+  done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do
+    case $module in *.xz) xz -dc "$module" >"$root/modules/$(basename "${module%.xz}")" ;; *) cp "$module" "$root/modules/" ;; esac
+    basename "${module%.xz}" >>"$root/modules/order"
+  done
+  for module in dmaplane/dmaplane.ko tests/dmaplane_importer.ko; do
+    cp "target/kernel/$series/$module" "$root/modules/"
+    basename "$module" >>"$root/modules/order"
+  done
+  (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$out/initramfs.gz"
+}
+
+boot() {
+  local out=$1 kernel=$2
+  timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1280 \
+    -smp 4,sockets=2,cores=2 \
+    -object memory-backend-ram,id=m0,size=768M -object memory-backend-ram,id=m1,size=512M \
+    -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 \
+    -numa dist,src=0,dst=1,val=21 \
+    -nodefaults -no-reboot -display none -monitor none -serial stdio \
+    -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc kills=$KILLS seed=$SEED filter=$FILTER" \
+    </dev/null | tr -d '\r' >"$out/log"
+}
+
+tests=0 failed=0 kills=0 splats=0
+for series in "${@:-6.1}"; do
+  out=$PWD/target/kernel/$series/test
+  kernel=$(kernel/kernels.sh "$series")
+  mkdir -p "$out"
+  make_image "$series" "$out" "$kernel"
+  begun=$SECONDS
+  boot "$out" "$kernel" || echo "kernel: $series: QEMU ended with $?"
+  grep -aE '^(ok|not ok|#|dmaplane-test:|dmaplane: )' "$out/log" || true
+  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) tests, ([0-9]+) failed$/\1 \2/p' "$out/log")
+  read -r n bad <<<"${sum:-1 1}"
+  tests=$((tests + n)) failed=$((failed + bad))
+  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) kills, ([0-9]+) failed$/\1 \2/p' "$out/log")
+  read -r n bad <<<"${sum:-0 0}"
+  kills=$((kills + n)) failed=$((failed + bad))
+  # Whatever else went wrong in there counts as one, too.
+  grep -aqx 'dmaplane: ended with 0' "$out/log" || [ "$failed" -gt 0 ] || failed=1
+  bad=$(grep -aEc "$SPLAT" "$out/log" || true)
+  [ "$bad" = 0 ] || { echo "kernel: $series: the kernel's log, $out/log:"; grep -aE -A12 "$SPLAT" "$out/log" | head -n 60; }
+  splats=$((splats + bad))
+  echo "kernel: $series: $((SECONDS - begun)) s, log in $out/log"
+done
+printf '{"tests": %d, "failed": %d, "kills": %d, "splats": %d}\n' "$tests" "$failed" "$kills" "$splats"
+[ "$failed" = 0 ] && [ "$splats" = 0 ]

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * dmaplane-test run [FILTER]: every test, each in a process of its own.
+ * dmaplane-test kills N SEED: kills at random (kills.c).
+ * The last line is `dmaplane-test: N tests, M failed` or `... N kills, M failed`.
+ */
+#include "test.h"
+
+#define LIMIT_S 120
+
+static struct test *tests;
+
+void test_add(struct test *t)
+{
+	struct test **at = &tests;
+
+	while (*at && strcmp((*at)->name, t->name) < 0)
+		at = &(*at)->next;
+	t->next = *at;
+	*at = t;
+}
+
+static bool passes(const struct test *t)
+{
+	pid_t child = fork();
+	int status;
+
+	if (!child) {
+		alarm(LIMIT_S);
+		t->run();
+		_exit(0);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child)
+		return false;
+	if (WIFSIGNALED(status))
+		printf("# ended by signal %d\n", WTERMSIG(status));
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* What a process left goes soon after it; what stays is leaked. */
+static bool left_nothing(void)
+{
+	struct live l;
+	int tries;
+
+	for (tries = 0; tries < 20000; tries++) {
+		l = live();
+		if (!l.buffers && !l.dmabufs && !l.mrs)
+			return true;
+		usleep(1000);
+	}
+	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions\n", l.buffers, l.dmabufs, l.mrs);
+	return false;
+}
+
+static int run(const char *filter)
+{
+	int n = 0, failed = 0;
+	struct test *t;
+
+	for (t = tests; t; t = t->next) {
+		bool ok;
+
+		if (filter && !strstr(t->name, filter))
+			continue;
+		ok = passes(t);
+		ok = left_nothing() && ok;
+		printf("%s %s\n", ok ? "ok" : "not ok", t->name);
+		fflush(stdout);
+		n++;
+		failed += !ok;
+	}
+	printf("dmaplane-test: %d tests, %d failed\n", n, failed);
+	return failed || !n;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 2 && !strcmp(argv[1], "run"))
+		return run(argc > 2 ? argv[2] : NULL);
+	if (argc == 4 && !strcmp(argv[1], "kills")) {
+		int n = atoi(argv[2]), failed = kills(n, atoi(argv[3]));
+
+		failed += !left_nothing();
+		printf("dmaplane-test: %d kills, %d failed\n", n, failed);
+		return failed != 0;
+	}
+	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED\n", argv[0]);
+	return 2;
+}

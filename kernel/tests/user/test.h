@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * A test is a function that ends with a failed CHECK or returns. Each runs
+ * in a process of its own with a limit of time; after it the module must
+ * have no more objects than before (test.c).
+ */
+#ifndef TEST_H
+#define TEST_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../dmaplane/dmaplane_uapi.h"
+#include "../dmaplane_importer.h"
+
+#define DEVICE "/dev/dmaplane"
+#define IMPORTER "/dev/dmaplane_importer"
+
+struct test {
+	const char *name;
+	void (*run)(void);
+	struct test *next;
+};
+
+void test_add(struct test *t);
+
+#define TEST(fn) \
+	static void fn(void); \
+	__attribute__((constructor)) static void add_##fn(void) \
+	{ \
+		static struct test t = { .name = #fn, .run = fn }; \
+		test_add(&t); \
+	} \
+	static void fn(void)
+
+#define FAIL(...) do { \
+	printf("# %s:%d: ", __FILE__, __LINE__); \
+	printf(__VA_ARGS__); \
+	printf("\n"); \
+	fflush(stdout); \
+	_exit(1); \
+} while (0)
+
+#define CHECK(x) do { if (!(x)) FAIL("%s (errno %d)", #x, errno); } while (0)
+
+/* The call fails, and with this error. */
+#define REFUSED(err, call) do { \
+	errno = 0; \
+	if ((long)(call) != -1) \
+		FAIL("%s did not fail", #call); \
+	if (errno != (err)) \
+		FAIL("%s: errno %d, not %s", #call, errno, #err); \
+} while (0)
+
+#define MIB (1UL << 20)
+
+/* Waits for a state, never for a time: fails after a minute. */
+#define EVENTUALLY(x) do { \
+	int tries_ = 0; \
+	while (!(x)) { \
+		if (++tries_ > 60000) \
+			FAIL("never: %s", #x); \
+		usleep(1000); \
+	} \
+} while (0)
+
+/* helpers.c: each fails the test where it cannot do it */
+int open_device(void);
+uint32_t make_buffer(int dev, uint32_t type, uint64_t size);
+int try_buffer(int dev, uint32_t type, uint64_t size, int node, struct dmaplane_buf_params *p);
+int destroy(int dev, uint32_t id);
+void *map_buffer(int dev, uint32_t id);
+int export_buffer(int dev, uint32_t id);
+int import_buffer(int dmabuf, uint32_t device, struct importer_map *map);
+uint64_t device_reads(int importer, uint64_t offset);
+void device_writes(int importer, uint64_t offset, uint64_t value);
+void reap(pid_t child);
+
+struct live { long buffers, dmabufs, mrs; };
+struct live live(void);
+
+int kills(int n, unsigned int seed);
+
+#endif
