@@ -257,7 +257,7 @@ def test_a_clone_holds_the_bytes_by_itself(pair):
 
 
 def test_a_view_of_a_closed_subscriber_keeps_bytes_and_holds_nobody_back(node):
-    pub = node.publisher("closed", keep_last=2)
+    pub = node.publisher("closed", history=2)
     sub = node.subscriber("closed", reliable=True)
     pub.put(np.arange(4))
     view = np.from_dlpack(sub.recv(60))

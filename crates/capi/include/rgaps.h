@@ -82,45 +82,45 @@ typedef int32_t rgaps_status_t;
 
 enum rgaps_status {
     RGAPS_OK = 0,
-    /* An argument is NULL, out of its limits, or text that is not UTF-8. */
+    /* An argument is NULL, outside its limits, or text that is not UTF-8. */
     RGAPS_ERROR_ARGUMENT = -1,
-    /* Nothing came in time. */
+    /* No message arrived, or fewer subscribers than requested were there, before the time-out. */
     RGAPS_ERROR_TIMED_OUT = -2,
-    /* There is no message now. */
+    /* No message is waiting. */
     RGAPS_ERROR_EMPTY = -3,
-    /* The message is larger than its topic allows. */
+    /* The message is larger than the pool, or than the limit of the history. */
     RGAPS_ERROR_TOO_LARGE = -4,
-    /* The pool is at its cap and nothing came back in time. */
+    /* The pool is at its cap, and no memory was returned within loan_timeout_ns. */
     RGAPS_ERROR_POOL_FULL = -5,
-    /* All blocks, or all loans, of the publisher are in use. */
+    /* All blocks of the publisher are in use, or max_loans loans are open. */
     RGAPS_ERROR_TOO_MANY_LOANS = -6,
-    /* The subscriber holds as many samples as it may. */
+    /* The subscriber holds max_held samples. */
     RGAPS_ERROR_TOO_MANY_HELD = -7,
     /* Reliable subscribers made no room before the publisher's deadline. Nothing was published. */
     RGAPS_ERROR_BACK_PRESSURED = -8,
-    /* The pointer or handle is not held: it was released or destroyed before, or never given. */
+    /* The pointer or handle is not valid: it was released or destroyed before, or rgaps never returned it. */
     RGAPS_ERROR_NOT_HELD = -9,
     /* The message is not a tensor. */
     RGAPS_ERROR_NO_TENSOR = -10,
-    /* The handle is in use by another thread. */
+    /* Another thread is using the handle. */
     RGAPS_ERROR_BUSY = -11,
-    /* No daemon is there and none could be started. */
+    /* There is no daemon, and none could be started. */
     RGAPS_ERROR_NO_DAEMON = -12,
-    /* The daemon is gone, or was stopped; what was joined goes on. */
+    /* The daemon has died or was stopped; existing publishers and subscribers continue. */
     RGAPS_ERROR_DAEMON_GONE = -13,
-    /* Access rules or file permissions forbid it. */
+    /* Access rules, or the permissions of the daemon's socket, forbid it. */
     RGAPS_ERROR_PERMISSION = -14,
-    /* The message is not of the type that its publisher has declared. */
+    /* The message is not of the type that its publisher declares. */
     RGAPS_ERROR_TYPE_MISMATCH = -15,
     /* The topic is in another domain. */
     RGAPS_ERROR_DOMAIN_MISMATCH = -16,
-    /* The domain cannot be used here: no such GPU, no driver, no memory for a pool. */
+    /* The domain cannot be used: there is no such GPU, no driver, or no free GPU memory. */
     RGAPS_ERROR_DOMAIN_UNAVAILABLE = -17,
     /* A limit (publishers or subscribers of a topic, topics, clients) is reached. */
     RGAPS_ERROR_LIMIT = -19,
-    /* There is nothing of that name. */
+    /* There is no topic, part or key of this name. */
     RGAPS_ERROR_NOT_FOUND = -20,
-    /* Daemon and library are of different versions or realms. */
+    /* Daemon and library have different versions or realms. */
     RGAPS_ERROR_VERSION = -21,
     /* The handle was created before fork(), in another process. */
     RGAPS_ERROR_FORKED = -22,
@@ -130,14 +130,14 @@ enum rgaps_status {
     RGAPS_ERROR_SYSTEM = -24,
     /* A call of the CUDA driver failed. */
     RGAPS_ERROR_CUDA = -25,
-    /* A fault of the library; please report it. */
+    /* A defect of the library; please report it. */
     RGAPS_ERROR_INTERNAL = -26,
-    /* The work that was to write the message never finished: its publisher died, or lost its CUDA
-     * context. What its bytes hold is anything. */
+    /* The message is aborted: its publisher died or lost its CUDA context before the work that writes the
+     * message finished. Its bytes are undefined. */
     RGAPS_ERROR_ABORTED = -27,
-    /* The work that writes the message did not finish in time. */
+    /* The work that writes the message did not finish before the time-out. */
     RGAPS_ERROR_UNFINISHED = -28,
-    /* The path between the members is slower than one of them requires. */
+    /* The path between publisher and subscriber is slower than one of them requires. */
     RGAPS_ERROR_PATH_TOO_SLOW = -29
 };
 
@@ -162,8 +162,8 @@ const char *rgaps_version(void);
 /* The name of a code, as "RGAPS_ERROR_TIMED_OUT"; "RGAPS_ERROR_?" for one that is not known. */
 const char *rgaps_status_name(rgaps_status_t status);
 
-/* What went wrong in this thread's last call that failed, and what to do about it; "" before any
- * has. Valid until this thread's next call that fails. */
+/* What happened in this thread's last failed call, why, and what to do; "" before any call
+ * has failed. Valid until this thread's next failed call. */
 const char *rgaps_error_message(void);
 
 /* ---- Nodes ---------------------------------------------------------------------------------
@@ -247,11 +247,11 @@ enum rgaps_path {
 
 /* ---- Publishers ------------------------------------------------------------------------------ */
 
-/* What becomes of a publish when reliable subscribers have not read on within the deadline. */
+/* What a publish does when reliable subscribers have made no room within the deadline. */
 enum rgaps_slow_reader {
-    RGAPS_SLOW_READER_FAIL = 0, /* it fails with RGAPS_ERROR_BACK_PRESSURED; nothing is published */
-    RGAPS_SLOW_READER_DROP = 1  /* the publisher goes on without them; they are told how many they missed,
-                                   and are waited for again once they have read all that is published */
+    RGAPS_SLOW_READER_FAIL = 0, /* it fails with RGAPS_ERROR_BACK_PRESSURED and publishes nothing */
+    RGAPS_SLOW_READER_DROP = 1  /* the publisher continues without them; their samples say how many they missed,
+                                   and the publisher waits for them again once they have read everything */
 };
 
 typedef struct rgaps_publisher_options {
@@ -262,16 +262,16 @@ typedef struct rgaps_publisher_options {
      * topic's messages do, or on the host. */
     const char *domain;
     const char *type_name;    /* of the messages, the same for all members of the topic; NULL: any */
-    uint32_t history_messages; /* kept for subscribers that lag or come late; 0: 16, or with
+    uint32_t history_messages; /* kept for slow and late subscribers; 0: 16, or with
                                   history_bytes as many as can be */
     uint32_t max_loans;       /* open at once; 0: 64 */
-    uint64_t history_bytes;   /* 0: the last history_messages messages are kept; else all, up to
+    uint64_t history_bytes;   /* 0: keeps the last history_messages messages; else all, up to
                                  this sum of bytes and that number */
-    uint32_t best_effort;     /* not 0: never held back; reliable subscribers cannot join */
-    uint32_t transient_local; /* not 0: the history is kept for subscribers that come late */
+    uint32_t best_effort;     /* not 0: never waits; reliable subscribers do not match */
+    uint32_t transient_local; /* not 0: late subscribers get the history */
     uint64_t deadline_ns;     /* how long publishing waits for reliable subscribers; 0: 1 s */
     uint64_t loan_timeout_ns; /* how long a loan waits for memory; 0: not at all */
-    uint32_t require;         /* enum rgaps_path: the slowest path to subscribers that will do */
+    uint32_t require;         /* enum rgaps_path: the slowest acceptable path to subscribers */
     uint32_t slow_reader;     /* enum rgaps_slow_reader */
 } rgaps_publisher_options_t;
 
@@ -280,12 +280,12 @@ rgaps_status_t rgaps_publisher_create(const char *topic, const rgaps_publisher_o
                                       rgaps_publisher_t **publisher);
 void rgaps_publisher_destroy(rgaps_publisher_t *publisher);
 
-/* Publishes a copy of `bytes` bytes from `data`, any host or device pointer of this process. The
- * work queued on the default stream is waited for first. When the call returns, `data` may be used
+/* Publishes a copy of `bytes` bytes from `data`, any host or device pointer of this process. First
+ * waits for the work queued on the default stream. When the call returns, `data` may be used
  * again. */
 rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *data, size_t bytes);
 
-/* The same behind the work queued on `stream`, without waiting for it: `data` in the memory of a GPU, or
+/* Like rgaps_publisher_push(), but behind the work queued on `stream`, without waiting for it: `data` in GPU memory, or
  * pinned, may be changed by what is queued on `stream` later, or once `stream` has passed the copy. */
 rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
                                        rgaps_stream_t stream);
@@ -299,23 +299,23 @@ rgaps_status_t rgaps_publisher_wait_for_subscribers(rgaps_publisher_t *publisher
 uint32_t rgaps_publisher_subscribers(const rgaps_publisher_t *publisher);
 
 /* Subscribers of the topic on this host that do not match the publisher, and get none of its messages: they
- * expect another type, or ask for what it does not offer. 0 for NULL. 'rgaps topic info' names the reasons. */
+ * expect another type, or request what it does not offer. 0 for NULL. 'rgaps topic info' names the reasons. */
 uint32_t rgaps_publisher_mismatched(const rgaps_publisher_t *publisher);
 
 /* "host" or "cuda:GPU-<uuid>". */
 const char *rgaps_publisher_domain(const rgaps_publisher_t *publisher);
 
-/* Gives memory that no message needs back to the pool, but for `keep_bytes`. `freed_bytes` may be
+/* Returns unused memory to the pools, except for `keep_bytes` in each. `freed_bytes` may be
  * NULL. */
 rgaps_status_t rgaps_publisher_trim(rgaps_publisher_t *publisher, uint64_t keep_bytes,
                                     uint64_t *freed_bytes);
 
 /* ---- Loans: messages that are written where they will be read --------------------------------- */
 
-/* A block of `bytes` bytes, aligned to 256. What it holds before it is written is anything. */
+/* Loans a block of `bytes` bytes, aligned to 256. Its contents are undefined until they are written. */
 rgaps_status_t rgaps_publisher_loan(rgaps_publisher_t *publisher, size_t bytes, rgaps_loan_t **loan);
 
-/* The same at a multiple of `alignment`, a power of two. */
+/* Like rgaps_publisher_loan(), at a multiple of `alignment`, a power of two of up to 2 MiB. */
 rgaps_status_t rgaps_publisher_loan_aligned(rgaps_publisher_t *publisher, size_t bytes,
                                             size_t alignment, rgaps_loan_t **loan);
 
@@ -335,13 +335,13 @@ size_t rgaps_loan_bytes(const rgaps_loan_t *loan);
 /* Copies bytes into the loan from byte `at` on, from any host or device pointer. */
 rgaps_status_t rgaps_loan_write(rgaps_loan_t *loan, size_t at, const void *data, size_t bytes);
 
-/* Says that only the first `bytes` bytes are the message. */
+/* Shortens the message to its first `bytes` bytes. */
 rgaps_status_t rgaps_loan_truncate(rgaps_loan_t *loan, size_t bytes);
 
-/* Sets a number of your own that travels with the message. */
+/* Sets a number that travels with the message; its meaning is yours. Default: 0. */
 rgaps_status_t rgaps_loan_set_tag(rgaps_loan_t *loan, uint64_t tag);
 
-/* Says that the message is a tensor, which has to lie within its bytes. */
+/* Describes the message as a tensor, which must not be larger than the loan. */
 rgaps_status_t rgaps_loan_set_tensor(rgaps_loan_t *loan, const rgaps_tensor_t *tensor);
 
 /* Attaches bytes of your own that travel beside the message, at most RGAPS_MAX_ATTACHMENT_BYTES. They replace
@@ -381,21 +381,21 @@ enum rgaps_late {
     RGAPS_LATE_NOTHING = 0,
     RGAPS_LATE_LATEST = 1,  /* the newest message */
     RGAPS_LATE_LAST = 2,    /* the newest late_messages of the topic, in order */
-    RGAPS_LATE_ALL_KEPT = 3 /* all that is kept, in order */
+    RGAPS_LATE_ALL_KEPT = 3 /* all that publishers keep, in order */
 };
 
 typedef struct rgaps_subscriber_options {
     size_t size;            /* sizeof(rgaps_subscriber_options_t) */
     rgaps_node_t *node;     /* NULL: the default node */
-    const char *domain;     /* as for publishers; NULL: where the topic's messages live */
+    const char *domain;     /* as for publishers; NULL: the domain of the messages */
     const char *type_name;  /* NULL: any */
-    uint32_t reliable;      /* not 0: holds publishers back rather than miss a message */
+    uint32_t reliable;      /* not 0: misses no message; publishers wait for it */
     uint32_t depth;         /* of the messages that wait, the newest so many; others are skipped and
                                missed. 1: the newest. 0: all that publishers keep */
     uint32_t late;          /* enum rgaps_late */
     uint32_t late_messages; /* for RGAPS_LATE_LAST */
     uint32_t max_held;      /* samples held at once, pulled or received; 0: 64; at most 4096 */
-    uint32_t require;       /* enum rgaps_path: the slowest path from publishers that will do */
+    uint32_t require;       /* enum rgaps_path: the slowest acceptable path from publishers */
     uint64_t spin_ns;       /* how long waiting spins before it sleeps; 0: 20 us, 1: not at all */
 } rgaps_subscriber_options_t;
 
