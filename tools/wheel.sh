@@ -24,6 +24,7 @@ mkdir -p "$carried"
 for program in "${programs[@]}"; do
   strip -o "$carried/$program" "target/release/$program"
 done
+.venv/bin/python tools/third-party.py crates/python/LICENSES-THIRD-PARTY rgapsd rgaps-cli rgaps-links rgaps-python
 .venv/bin/maturin build --release --locked --quiet \
   --manifest-path crates/python/Cargo.toml --target-dir target --out "$wheels"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \

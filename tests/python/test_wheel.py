@@ -49,9 +49,19 @@ def test_the_wheel_has_no_stray_files(wheel):
 
 def test_the_wheel_carries_both_licences(wheel, metadata):
     assert metadata["License-Expression"] == "Apache-2.0 OR MIT"
-    assert metadata.get_all("License-File") == ["LICENSE-APACHE", "LICENSE-MIT"]
+    assert metadata.get_all("License-File") == ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES-THIRD-PARTY"]
     assert "Apache License" in text(wheel, "licenses/LICENSE-APACHE")
     assert "Permission is hereby granted" in text(wheel, "licenses/LICENSE-MIT")
+
+
+def test_the_wheel_carries_the_licences_of_what_it_is_linked_with(wheel):
+    licences = text(wheel, "licenses/LICENSES-THIRD-PARTY")
+    # Crates of each program; MPL-2.0 and EPL-2.0 want the source to be named.
+    crates = dict(re.findall(r"^([\w-]+) [\w.+-]+: [^;]+; (https://\S+)$", licences, re.MULTILINE))
+    assert {"pyo3", "prometheus-client", "ratatui", "zenoh", "option-ext", "rustls"} <= set(crates)
+    # Neither ours nor what only tests and builds use.
+    assert not {"rgaps", "proptest", "rgaps-test-driver", "cc"} & set(crates)
+    assert "Mozilla Public License Version 2.0" in licences and licences.count("Permission is hereby granted") > 10
 
 
 def test_the_wheel_says_who_made_it_and_where_to_read_more(metadata):
