@@ -51,6 +51,7 @@ impl Engine {
     /// Gives back all that a client held that is gone, in all its zones.
     pub(crate) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
         let (mut died, mut freed) = (false, 0);
+        self.sweep_soon();
         for (zone, client) in zones {
             let Some(zone) = self.zones.get_mut(zone) else {
                 continue;

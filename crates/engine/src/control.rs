@@ -11,8 +11,12 @@ use rgaps_pool::{create_sealed_memfd, verify_memfd, Access, PoolError, SharedMap
 use rgaps_session::ZoneId;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{RegionView, Shared, Storage, TopicView};
+use rustix::fs::{seek, SeekFrom};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes that one sweep gives back at most: more would keep the daemon's clients waiting.
+const SWEEP_BYTES_MAX: u64 = 64 << 20;
 
 /// A zone's control segment.
 #[derive(Debug)]
@@ -130,6 +134,30 @@ impl Control {
                 tracing::error!(%error, offset, bytes, "freeing a range of a control segment failed; the range is lost")
             }
         }
+    }
+
+    /// Gives memory back to the system that a client touched without having been given it: all members can write all of
+    /// the segment. True: there may be more, for this is done in pieces of [`SWEEP_BYTES_MAX`].
+    pub(crate) fn sweep(&self) -> bool {
+        let mut left = SWEEP_BYTES_MAX;
+        for (offset, bytes) in self.ranges.free() {
+            let end = offset + bytes;
+            while let Ok(touched) = seek(&self.fd, SeekFrom::Data(offset)) {
+                if touched >= end {
+                    break;
+                }
+                if left == 0 {
+                    return true;
+                }
+                let hole = seek(&self.fd, SeekFrom::Hole(touched)).unwrap_or(end);
+                let piece = hole.min(end).saturating_sub(touched).min(left);
+                if piece == 0 || punch(self.fd.as_fd(), touched, piece).is_err() {
+                    break;
+                }
+                left -= piece;
+            }
+        }
+        false
     }
 
     /// Drops this process's page table entries; the memory itself stays. Keeps the daemon small

@@ -28,6 +28,8 @@ const OWNERS_SHARE: usize = 8;
 const TRIM_REQUESTS: u64 = 1024;
 /// How soon orphans are looked at after something changed.
 const TEND_FIRST: Duration = Duration::from_millis(20);
+/// How often control segments are looked through.
+const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 /// How seldom when nothing changes.
 const TEND_LAST: Duration = Duration::from_millis(640);
 
@@ -135,6 +137,8 @@ pub struct Engine {
     /// No late joiner can come any more.
     history_given_up: bool,
     next_tend: Option<Instant>,
+    /// When control segments are looked through for memory that nobody was given.
+    next_sweep: Option<Instant>,
     tend_pause: Duration,
 }
 
@@ -174,6 +178,7 @@ impl Engine {
             idle_since: Some(now),
             history_given_up: false,
             next_tend: None,
+            next_sweep: None,
             tend_pause: TEND_FIRST,
             setup,
         })
@@ -386,6 +391,7 @@ impl Engine {
             self.wake_tending();
         }
         self.write_state_again();
+        self.sweep_control();
         if self.next_tend.is_some_and(|at| now >= at) {
             let mut changed = false;
             for zone in self.zones.values_mut() {
@@ -402,6 +408,30 @@ impl Engine {
         self.note_idleness();
     }
 
+    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has gone.
+    fn sweep_control(&mut self) {
+        if self.next_sweep.is_some_and(|at| self.now < at) {
+            return;
+        }
+        let more = self
+            .zones
+            .values()
+            .filter(|zone| zone.control.sweep())
+            .count()
+            > 0;
+        let in_use = self.zones.values().any(|zone| !zone.clients.is_empty());
+        self.next_sweep = match (more, in_use) {
+            (true, _) => Some(self.now + TEND_FIRST),
+            (false, true) => Some(self.now + SWEEP_PAUSE),
+            (false, false) => None,
+        };
+    }
+
+    /// Looks through control segments at the next tick.
+    pub(crate) fn sweep_soon(&mut self) {
+        self.next_sweep = Some(self.now);
+    }
+
     /// When `tick` has something to do next.
     pub fn next_tick(&self) -> Option<Instant> {
         let hello = self
@@ -416,7 +446,8 @@ impl Engine {
             .map(|(since, wait)| since + wait);
         let proof = self.quarantine.next_look();
         let write = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        [hello, idle, self.next_tend, proof, write]
+        let sweep = self.next_sweep;
+        [hello, idle, self.next_tend, proof, write, sweep]
             .into_iter()
             .flatten()
             .min()

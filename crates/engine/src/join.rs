@@ -1,5 +1,6 @@
 //! Joining a topic.
 
+use crate::engine::is_owner;
 use crate::history::Room;
 use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
 use crate::qos::{check_demand, check_offer};
@@ -10,8 +11,8 @@ use crate::step::step;
 use crate::topic::{Counts, Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{
-    Domain, PublisherRegion, TopicRegion, CONTROL_PAGE, MAX_PUBLISHERS, MAX_REPLICAS,
-    MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
+    Domain, PublisherRegion, TopicRegion, CONTROL_BYTES, CONTROL_PAGE, MAX_PUBLISHERS,
+    MAX_REPLICAS, MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
 };
 use rgaps_session::{
     CameOver, Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
@@ -19,6 +20,9 @@ use rgaps_session::{
 };
 use rgaps_sync::atomic::Ordering;
 use std::mem::size_of;
+
+/// One user's publishers get this part of the control segment (one in so many bytes).
+const CONTROL_SHARE: u64 = 4;
 
 /// Bytes of a topic's range in the control segment.
 pub(crate) const TOPIC_BYTES: u64 =
@@ -271,6 +275,30 @@ impl Zone {
         Ok(offset)
     }
 
+    /// Refuses a range to a user, other than root and the daemon's own, whose publishers have their share of the control
+    /// segment.
+    fn check_control_share(&self, client: u32, bytes: u64) -> Result<(), Refusal> {
+        let uid_of = |client: u32| self.clients.get(&client).map(|client| client.uid);
+        let uid = uid_of(client);
+        if uid.is_none_or(is_owner) {
+            return Ok(());
+        }
+        let publishers = self.topics.values().flat_map(|topic| &topic.publishers);
+        let own = publishers.filter(|p| p.client().and_then(uid_of) == uid);
+        let has: u64 = own.map(|publisher| publisher.geometry().bytes()).sum();
+        if has + bytes <= CONTROL_BYTES / CONTROL_SHARE {
+            return Ok(());
+        }
+        Err(refuse(
+            RefusalCode::LimitReached,
+            format!(
+                "the publishers of user {} have {has} bytes of the control segment, of which one user gets 1/{CONTROL_SHARE}; \
+                 close publishers, or publish with less history",
+                uid.unwrap_or_default()
+            ),
+        ))
+    }
+
     /// A publisher's domain against the topic's.
     fn check_domain(&self, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
         let named = topic.pool.map(|pool| self.pools[pool as usize].domain);
@@ -355,7 +383,10 @@ impl Zone {
         let (slot, start) = self.publisher_slot(index)?;
         let geometry = PublisherRegion::for_history(offer.history.depth(), offer.loans);
         let doorbell = self.new_doorbell(client)?;
-        let region_offset = match self.take_range(geometry.bytes()) {
+        let region = self
+            .check_control_share(client, geometry.bytes())
+            .and_then(|()| self.take_range(geometry.bytes()));
+        let region_offset = match region {
             Ok(offset) => offset,
             Err(refusal) => {
                 self.control.doorbells.give(doorbell);

@@ -27,6 +27,11 @@ impl Ranges {
         }
     }
 
+    /// What is free: offsets and lengths.
+    pub(crate) fn free(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.free.iter().map(|(offset, bytes)| (*offset, *bytes))
+    }
+
     /// Takes `bytes` bytes.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let (&offset, &length) = self.free.iter().find(|(_, length)| **length >= bytes)?;

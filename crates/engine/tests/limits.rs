@@ -2,8 +2,12 @@
 
 mod support;
 
-use rgaps_layout::LAYOUT_VERSION;
-use rgaps_session::{AccessRule, Answer, Config, Principal, Request, PROTOCOL_VERSION};
+use rgaps_layout::{CONTROL_BYTES, CONTROL_PAGE, LAYOUT_VERSION, MAX_DEPTH};
+use rgaps_session::{
+    AccessRule, Answer, Config, Offer, Principal, Request, Role, PROTOCOL_VERSION,
+};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::Storage;
 use std::collections::HashMap;
 use std::time::Duration;
 use support::*;
@@ -115,4 +119,51 @@ fn clients_of_zones_that_one_may_not_see_are_not_listed() {
     assert_eq!(listed(&stranger), [row("shown", 1), row("stranger", 0)]);
     assert_eq!(listed(&hidden), [row("hidden", 1), row("shown", 2)]);
     assert_eq!(listed(&owner).len(), 4);
+}
+
+#[test]
+fn memory_of_the_control_segment_that_nobody_was_given_goes_back() {
+    let mut world = World::new();
+    let (mut a, mut keeper) = (world.client("a"), world.client("keeper"));
+    let zone = world.join(&mut keeper, "t", volatile()).member.zone;
+    world.join(&mut a, "t", best_effort());
+    let bytes = |hold: &Hold| rustix::fs::fstat(&hold.control).unwrap().st_blocks as u64 * 512;
+    let before = bytes(&keeper.holds[&zone]);
+    let words = a.holds[&zone].words();
+    for page in 0..(100 << 20) / CONTROL_PAGE {
+        let at = CONTROL_BYTES / 2 + page * CONTROL_PAGE;
+        words.u64(at).store(1, Ordering::Relaxed);
+    }
+    assert!(bytes(&keeper.holds[&zone]) >= before + (100 << 20));
+    world.kill(a);
+    world.pass(Duration::from_secs(1));
+    assert!(bytes(&keeper.holds[&zone]) <= before);
+}
+
+#[test]
+fn one_users_publishers_leave_others_room_in_the_control_segment() {
+    let mut world = World::new();
+    let (mut greedy, mut other) = (
+        world.client_as("greedy", 4001),
+        world.client_as("other", 4002),
+    );
+    let offer = Offer {
+        loans: 4096,
+        ..offer(MAX_DEPTH, true, false)
+    };
+    let mut joined = 0;
+    let refusal = loop {
+        let topic = format!("t/{joined}");
+        match world.try_join(&mut greedy, wish(&topic, Role::Publisher(offer))) {
+            Ok(_) => joined += 1,
+            Err(refusal) => break refusal,
+        }
+        assert!(joined < 4096, "there is no limit");
+    };
+    assert!(
+        refusal.message.contains("of which one user gets"),
+        "{refusal}"
+    );
+    assert!(joined > 4);
+    world.join(&mut other, "other", Role::Publisher(offer));
 }

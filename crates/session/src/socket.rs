@@ -12,9 +12,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Connections that wait for the daemon to accept them; the system may allow fewer.
 const BACKLOG: i32 = 1024;
+/// How long a client waits for room among those that wait to be accepted.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How often it tries.
+const CONNECT_AGAIN: Duration = Duration::from_millis(10);
 /// Supplementary groups that one process can have (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65536;
 /// A listening socket is made under its path with this behind, and moved to the path when it is ready. The kernel knows
@@ -50,6 +55,15 @@ pub enum SocketError {
         path: PathBuf,
         /// Why, and what to do.
         reason: String,
+    },
+    /// The daemon accepts no connections.
+    #[error(
+        "the daemon at '{}' has not accepted a connection for {} s: it is stopped or overloaded; if it is stopped, \
+         continue it (kill -CONT), else end it", path.display(), CONNECT_LIMIT.as_secs()
+    )]
+    NotAccepted {
+        /// Its socket.
+        path: PathBuf,
     },
     /// A nonblocking socket has nothing to read, or no room to write.
     #[error("the socket is not ready; try again when poll reports it as ready")]
@@ -142,13 +156,29 @@ impl Channel {
     pub fn connect(path: &Path) -> Result<Channel, SocketError> {
         let address = address(path)?;
         let fd = new_socket()?;
-        rustix::io::retry_on_intr(|| net::connect(&fd, &address)).map_err(|errno| {
-            SocketError::System {
-                call: "connect",
-                source: errno.into(),
+        rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
+        let deadline = Instant::now() + CONNECT_LIMIT;
+        loop {
+            match rustix::io::retry_on_intr(|| net::connect(&fd, &address)) {
+                Ok(()) => break,
+                // As many clients wait to be accepted as the system lets wait.
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_AGAIN),
+                Err(Errno::AGAIN) => {
+                    return Err(SocketError::NotAccepted {
+                        path: path.to_owned(),
+                    })
+                }
+                Err(errno) => {
+                    return Err(SocketError::System {
+                        call: "connect",
+                        source: errno.into(),
+                    })
+                }
             }
-        })?;
-        Ok(Channel { fd })
+        }
+        let channel = Channel { fd };
+        channel.set_nonblocking(false)?;
+        Ok(channel)
     }
 
     /// A channel over a connected `SOCK_SEQPACKET` socket.

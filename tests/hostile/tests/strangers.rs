@@ -272,3 +272,32 @@ fn a_flood_of_requests_leaves_others_their_turn() {
     assert!(doorbell < 500, "{doorbell} requests came first");
     daemon.assert_well();
 }
+
+#[test]
+fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
+    let mut daemon = Daemon::start();
+    daemon.stop();
+    let error = rgaps::Node::builder("asks")
+        .config(daemon.config())
+        .build()
+        .expect_err("no answer");
+    let stopped = format!("kill -CONT {}", daemon.pid());
+    assert!(error.to_string().contains(&stopped), "{error}");
+    // Until as many wait as the system lets wait, nobody is told.
+    let mut waiting = Vec::new();
+    let refused = loop {
+        match rgaps_session::Channel::connect(&daemon.socket()) {
+            Ok(channel) => waiting.push(channel),
+            Err(error) => break error,
+        }
+        assert!(waiting.len() < 10_000);
+    };
+    assert!(
+        matches!(refused, rgaps_session::SocketError::NotAccepted { .. }),
+        "{refused}"
+    );
+    drop(waiting);
+    daemon.go_on();
+    answers(&daemon);
+    daemon.assert_well();
+}

@@ -23,10 +23,12 @@ pub enum ClientError {
     #[error("the daemon was stopped; start it with 'rgaps up', then try again")]
     Stopped,
     /// The daemon does not answer a request.
-    #[error("the daemon did not answer within {seconds} s; see 'rgaps status' and its log")]
+    #[error("the daemon did not answer within {seconds} s: {advice}")]
     NoAnswer {
         /// How long this process waited, in seconds.
         seconds: u64,
+        /// Why, if that is known, and what to do.
+        advice: String,
     },
     /// A new daemon could not take over the shared memory of the previous one. Publishers and subscribers that use this
     /// memory continue among themselves; nobody else can join them.

@@ -18,6 +18,8 @@ const NOTICES_MAX: usize = 4096;
 /// How long a daemon may take over an answer: making a large segment whose pages are touched at
 /// once takes seconds.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// After how long without an answer one looks whether the daemon's process is stopped.
+const STOPPED_AFTER: Duration = Duration::from_secs(5);
 
 /// How a request failed.
 #[derive(Debug)]
@@ -26,8 +28,8 @@ pub(super) enum CallError {
     Refused(Refusal),
     /// The session has ended, or is of no use any more.
     Lost(String),
-    /// No answer in time; the session must not be used again.
-    NoAnswer,
+    /// No answer in time, perhaps since this process, the daemon's, is stopped; the session must not be used again.
+    NoAnswer { stopped: Option<u32> },
     /// The request cannot be sent at all.
     Unsendable(SocketError),
 }
@@ -221,13 +223,34 @@ impl Session {
         &mut self,
         deadline: Option<Instant>,
     ) -> Result<(DaemonPacket, Vec<OwnedFd>), CallError> {
+        let look = Instant::now() + STOPPED_AFTER;
         loop {
             match self.channel.receive() {
                 Ok(Some(received)) => return Ok(received),
                 Ok(None) => return Err(ended()),
+                Err(SocketError::WouldBlock) if Instant::now() < look => {
+                    let soon = deadline.map_or(look, |deadline| deadline.min(look));
+                    match self.wait(PollFlags::IN, Some(soon)) {
+                        Err(CallError::NoAnswer { .. }) => self.check_stopped()?,
+                        other => other?,
+                    }
+                }
                 Err(SocketError::WouldBlock) => self.wait(PollFlags::IN, deadline)?,
                 Err(error) => return Err(CallError::Lost(error.to_string())),
             }
+        }
+    }
+
+    /// An error if the daemon's process is stopped (SIGSTOP, a debugger): it answers only once somebody continues it.
+    fn check_stopped(&self) -> Result<(), CallError> {
+        let pid = self.channel.peer().ok().and_then(|peer| peer.pid);
+        let stat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+        let state = stat.as_deref().and_then(|stat| stat.rsplit_once(") "));
+        match (pid, state) {
+            (Some(pid), Some((_, state))) if state.starts_with(['T', 't']) => {
+                Err(CallError::NoAnswer { stopped: Some(pid) })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -235,7 +258,7 @@ impl Session {
         let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), events)];
         match poll_until(&mut polled, deadline) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(CallError::NoAnswer),
+            Ok(false) => Err(CallError::NoAnswer { stopped: None }),
             Err(error) => Err(CallError::Lost(format!("poll: {error}"))),
         }
     }
@@ -252,8 +275,15 @@ impl From<CallError> for ClientError {
         match error {
             CallError::Refused(refusal) => ClientError::Refused(refusal),
             CallError::Lost(reason) => ClientError::Gone { reason },
-            CallError::NoAnswer => ClientError::NoAnswer {
+            CallError::NoAnswer { stopped: None } => ClientError::NoAnswer {
                 seconds: ANSWER_TIMEOUT.as_secs(),
+                advice: "see 'rgaps status' and its log".to_owned(),
+            },
+            CallError::NoAnswer { stopped: Some(pid) } => ClientError::NoAnswer {
+                seconds: STOPPED_AFTER.as_secs(),
+                advice: format!(
+                    "its process {pid} is stopped; continue it with 'kill -CONT {pid}', or end it"
+                ),
             },
             CallError::Unsendable(error) => ClientError::Protocol(error.to_string()),
         }

@@ -255,10 +255,10 @@ impl Worker {
                         return Err(ClientError::Gone { reason });
                     }
                 }
-                Err(CallError::NoAnswer) => {
+                Err(error @ CallError::NoAnswer { .. }) => {
                     // A late answer to this would be taken for one to the next request.
                     self.lose("it did not answer".to_owned());
-                    return Err(CallError::NoAnswer.into());
+                    return Err(error.into());
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -279,7 +279,7 @@ impl Worker {
         }
         match session.call(request, &[]) {
             Ok(_) => Ok(()),
-            Err(error @ (CallError::Lost(_) | CallError::NoAnswer)) => {
+            Err(error @ (CallError::Lost(_) | CallError::NoAnswer { .. })) => {
                 self.lose(reason(error));
                 Ok(())
             }
@@ -303,9 +303,9 @@ impl Worker {
                 self.lose("it was stopped".to_owned());
                 Ok(())
             }
-            Err(CallError::NoAnswer) => {
+            Err(error @ CallError::NoAnswer { .. }) => {
                 self.lose("it did not leave".to_owned());
-                Err(CallError::NoAnswer.into())
+                Err(error.into())
             }
             Err(error) => Err(error.into()),
         }
