@@ -57,7 +57,7 @@ impl Engine {
                 continue;
             };
             died |= zone.has_holdings(*client);
-            freed += zone.reap_client(*client);
+            freed += zone.reap_client(*client, self.now);
         }
         if died {
             self.counters.clients_reaped += 1;

@@ -229,6 +229,10 @@ impl Engine {
         let (mut reaped, mut freed) = (0, 0);
         let mut dead = Vec::new();
         for (id, zone) in &mut self.zones {
+            for client in zone.overdue_seats(now) {
+                tracing::info!("no links came for the seats of those that ended");
+                freed += zone.reap_client(client, now);
+            }
             dead.extend(zone.find_dead(now).into_iter().map(|client| (*id, client)));
         }
         for (id, client) in dead {
@@ -237,7 +241,7 @@ impl Engine {
                 continue;
             }
             if let Some(zone) = self.zones.get_mut(&id) {
-                freed += zone.reap_client(client);
+                freed += zone.reap_client(client, now);
                 reaped += 1;
             }
         }
@@ -266,7 +270,7 @@ impl Zone {
         let absent = self
             .clients
             .iter_mut()
-            .filter(|(_, client)| client.session.is_none());
+            .filter(|(_, client)| client.session.is_none() && client.vacant_until.is_none());
         for (index, client) in absent {
             match is_locked(self.registry.fd(), u64::from(*index)) {
                 Ok(false) => {
@@ -318,8 +322,7 @@ impl Zone {
     /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
     /// and timelines that none of them had are nobody's.
     fn give_up_unclaimed(&mut self) {
-        let waiting =
-            |client: &crate::zone::Client| client.session.is_none() || client.claims.is_some();
+        let waiting = |client: &crate::zone::Client| client.is_awaited() || client.claims.is_some();
         if self.clients.values().any(waiting) {
             return;
         }
@@ -338,7 +341,7 @@ impl Zone {
 }
 
 /// Whether some process holds a lock on byte `at` of a file.
-fn is_locked(fd: BorrowedFd<'_>, at: u64) -> std::io::Result<bool> {
+pub(crate) fn is_locked(fd: BorrowedFd<'_>, at: u64) -> std::io::Result<bool> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

@@ -485,6 +485,16 @@ impl Zone {
         wish: &Wish<'_>,
     ) -> Result<(Side, u32, u64), Refusal> {
         self.release_held_up(index);
+        let is_links = self.is_links_client(client);
+        let seat = match is_links {
+            true => self.take_seat(index, demand, pool),
+            false => None,
+        };
+        if let Some(seat) = seat {
+            let taken = self.sit_down(client, index, demand, wish, seat);
+            self.forget_seatless();
+            return taken;
+        }
         let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
@@ -518,7 +528,6 @@ impl Zone {
             self.control.doorbells.give(doorbell);
             return Err(system("write its registry", error));
         }
-        let is_links = self.is_links_client(client);
         let topic = self
             .topics
             .get_mut(&index)
@@ -533,6 +542,59 @@ impl Zone {
             stands_for,
         );
         topic.subscribers.push(subscriber);
+        announce(&self.control, topic);
+        Ok((Side::Subscriber, slot, incarnation))
+    }
+
+    /// Links take the seat of those before them: its bit and its cursors stay as they are.
+    fn sit_down(
+        &mut self,
+        client: u32,
+        index: u32,
+        demand: Demand,
+        wish: &Wish<'_>,
+        seat: Subscriber,
+    ) -> Result<(Side, u32, u64), Refusal> {
+        let doorbell = self.new_doorbell(client)?;
+        let former = seat.doorbell;
+        let subscriber = Subscriber {
+            client,
+            incarnation: random::nonzero_u64(),
+            demand,
+            observer: matches!(wish.role, Role::Observer(_)),
+            type_name: wish.type_name.to_owned(),
+            closed: false,
+            doorbell,
+            require: wish.require,
+            ..seat
+        };
+        let (slot, incarnation) = (subscriber.slot, subscriber.incarnation);
+        if let Err(error) =
+            self.registry
+                .set_subscriber(index, slot, &subscriber.record(), wish.type_name)
+        {
+            self.control.doorbells.give(doorbell);
+            return Err(system("write its registry", error));
+        }
+        step!("join.seat");
+        self.control.doorbells.give(former);
+        let topic = self
+            .topics
+            .get_mut(&index)
+            .expect("the topic that is being joined");
+        let view = self.control.topic(topic.region);
+        let words = view.subscriber(slot as usize);
+        topic.past.add_subscriber(&words);
+        words.received().store(0, Ordering::Relaxed);
+        words.missed().store(0, Ordering::Relaxed);
+        words.held().store(0, Ordering::Relaxed);
+        words.depth().store(demand.depth, Ordering::Relaxed);
+        words.resumes().store(1, Ordering::Relaxed);
+        words.doorbell().store(doorbell, Ordering::Relaxed);
+        words.incarnation().store(incarnation, Ordering::Release);
+        if let Some(known) = topic.subscribers.iter_mut().find(|s| s.slot == slot) {
+            *known = subscriber;
+        }
         announce(&self.control, topic);
         Ok((Side::Subscriber, slot, incarnation))
     }

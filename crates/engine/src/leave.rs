@@ -3,6 +3,7 @@
 use crate::granule_set::LiveGranules;
 use crate::join::TOPIC_BYTES;
 use crate::membership::{announce, empty_publisher, pass_over, write_matches};
+use crate::seats::SEAT_KEPT;
 use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
 use crate::zone::Zone;
@@ -13,19 +14,31 @@ use rgaps_topic::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, live_blocks,
     ring_publishers,
 };
+use std::time::Instant;
 
 impl Zone {
-    /// Takes all members of a client out of their topics, and forgets the client. Returns how
-    /// many blocks that freed.
-    pub(crate) fn reap_client(&mut self, client: u32) -> u64 {
+    /// Takes all members of a client out of their topics, and forgets the client; but seats of the links wait for the next
+    /// links. Returns how many blocks that freed.
+    pub(crate) fn reap_client(&mut self, client: u32, now: Instant) -> u64 {
         // First: streams of others wait for it.
         self.end_timelines_of(client);
         self.end_timelines_named_by(client);
         let mut freed = 0;
+        let known = self.clients.get(&client);
+        let is_overdue = known.is_some_and(|c| c.vacant_until.is_some_and(|until| now >= until));
         for (topic, side, slot) in self.members_of(client) {
-            freed += self.remove_member(topic, side, slot);
+            let stays = !is_overdue && self.leaves_a_seat(topic, side, slot);
+            let vacated = stays.then(|| self.vacate(topic, slot)).flatten();
+            freed += vacated.unwrap_or_else(|| self.remove_member(topic, side, slot));
         }
-        self.remove_client(client);
+        let has_seats = !self.members_of(client).is_empty();
+        match self.clients.get_mut(&client).filter(|_| has_seats) {
+            Some(client) => {
+                client.session = None;
+                client.vacant_until.get_or_insert(now + SEAT_KEPT);
+            }
+            None => self.remove_client(client),
+        }
         freed
     }
 
@@ -51,7 +64,7 @@ impl Zone {
         self.tend_topic(index);
     }
 
-    fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
+    pub(crate) fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
         let Some(topic) = self.topics.get_mut(&index) else {
             return 0;
         };

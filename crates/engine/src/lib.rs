@@ -41,6 +41,7 @@ mod recovery;
 mod refuse;
 mod registry;
 mod requests;
+mod seats;
 mod snapshot;
 mod sources;
 mod state_file;

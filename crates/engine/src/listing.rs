@@ -85,7 +85,7 @@ impl Engine {
             let absent = zone
                 .clients
                 .values()
-                .filter(|client| client.session.is_none())
+                .filter(|client| client.is_awaited())
                 .count();
             if absent > 0 {
                 warnings.push(format!(

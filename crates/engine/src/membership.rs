@@ -91,6 +91,7 @@ pub(crate) fn fill_subscriber(
     slot.missed().store(0, Ordering::Relaxed);
     slot.held().store(0, Ordering::Relaxed);
     slot.closed().store(0, Ordering::Relaxed);
+    slot.resumes().store(0, Ordering::Relaxed);
     for publisher in 0..MAX_PUBLISHERS {
         slot.passed_over(publisher).store(0, Ordering::Relaxed);
     }

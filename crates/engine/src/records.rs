@@ -253,6 +253,7 @@ fn client_of(record: &ClientRecord) -> Client {
         name,
         claims: None,
         unlocked_since: None,
+        vacant_until: None,
     }
 }
 

@@ -229,6 +229,7 @@ impl Engine {
             name: peer.name.clone(),
             claims: None,
             unlocked_since: None,
+            vacant_until: None,
         };
         let zone = self
             .zones

@@ -35,6 +35,15 @@ pub(crate) struct Client {
     pub(crate) claims: Option<Claims>,
     /// Since when its lock on the registry was found free.
     pub(crate) unlocked_since: Option<Instant>,
+    /// Of links whose process has ended: until when their seats wait for the next links.
+    pub(crate) vacant_until: Option<Instant>,
+}
+
+impl Client {
+    /// Whether it is a predecessor's, and may come back.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.session.is_none() && self.vacant_until.is_none()
+    }
 }
 
 /// The topics of one access class.

@@ -213,8 +213,13 @@ pub struct SubscriberSlot {
     /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. What it holds stays. Written by
     /// the subscriber, once; the daemon writes 0 before each subscriber of the slot.
     pub closed: u32,
+    /// 1: the subscriber took the seat of one that has ended, and begins with the oldest message that rings still have;
+    /// the cursors stay until it has passed them. Written by the daemon.
+    pub resumes: u32,
     /// Padding.
-    pub reserved0: [u64; 4],
+    pub reserved5: u32,
+    /// Padding.
+    pub reserved0: [u64; 3],
 
     /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
     /// that left are reused only when every subscriber is past their leaving.
@@ -454,6 +459,7 @@ const _: () = {
     assert!(offset_of!(SubscriberSlot, mismatched) == 20);
     assert!(offset_of!(SubscriberSlot, depth) == 24);
     assert!(offset_of!(SubscriberSlot, closed) == 28);
+    assert!(offset_of!(SubscriberSlot, resumes) == 32);
     assert!(offset_of!(SubscriberSlot, cursors) == 128);
     assert!(offset_of!(SubscriberSlot, passed_over) == 256);
     assert!(offset_of!(TopicRegion, membership_epoch) == 16);

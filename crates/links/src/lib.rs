@@ -30,4 +30,4 @@ mod traces;
 mod ways;
 pub mod wire;
 
-pub use coordinator::Coordinator;
+pub use coordinator::{Coordinator, Seats};

@@ -53,5 +53,6 @@ fn run() -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;
     }
-    Coordinator::start(config)?.run(&stop)
+    Coordinator::start(config)?.run(&stop)?.leave_empty();
+    Ok(())
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use support::{
-    content, hosts, is_last, last_message, ports, receive, until, wait_for_subscribers, Host,
-    LOOK_AGAIN, SHORT,
+    content, hosts, is_last, last_message, ports, receive, try_put, until, wait_for_subscribers,
+    Host, LOOK_AGAIN, SHORT,
 };
 
 const BYTES: usize = 1000;
@@ -49,13 +49,13 @@ impl Reader {
     }
 }
 
-/// Publishes messages with increasing tags until it is stopped, and then the last one. One that is held back for longer than
-/// its deadline is tried again. Returns how many were published.
+/// Publishes messages with increasing tags until it is to end, and then last ones until it is stopped: the very last one may be
+/// lost, too. One that is held back for longer than its deadline is tried again.
 fn publish_on(
     publisher: Publisher,
     published: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-) -> JoinHandle<u64> {
+    [end, stop]: [Arc<AtomicBool>; 2],
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let send = |tag: u64, payload: &[u8]| loop {
             let mut loan = publisher.loan(payload.len() as u64).unwrap();
@@ -71,21 +71,28 @@ fn publish_on(
         };
         let mut number = 0;
         while !stop.load(Ordering::SeqCst) {
-            send(number, &content(number, BYTES));
+            match end.load(Ordering::SeqCst) {
+                false => send(number, &content(number, BYTES)),
+                true => send(number, last_message()),
+            }
             number += 1;
             // Leaves the processor to the hosts; nothing depends on how long.
             std::thread::sleep(LOOK_AGAIN);
         }
-        send(number, last_message());
-        number + 1
     })
 }
 
-/// Messages flow while something happens, again and again: each subscriber has received or missed all of them.
-fn all_is_counted(publisher: Publisher, subscribers: Vec<Subscriber>, mut what: impl FnMut()) {
-    let (stop, published) = (Arc::default(), Arc::<AtomicU64>::default());
+/// Messages flow while something happens, again and again: each subscriber has received or missed all of them. Returns how many
+/// they missed, all together.
+fn all_is_counted(
+    publisher: Publisher,
+    subscribers: Vec<Subscriber>,
+    mut what: impl FnMut(),
+) -> u64 {
+    let published: Arc<AtomicU64> = Arc::default();
+    let ends: [Arc<AtomicBool>; 2] = Default::default();
     let readers: Vec<_> = subscribers.into_iter().map(Reader::start).collect();
-    let publishing = publish_on(publisher, published.clone(), Arc::clone(&stop));
+    let publishing = publish_on(publisher, published.clone(), ends.clone());
     let flows = || {
         let sent = published.load(Ordering::SeqCst);
         until("messages to come through", || {
@@ -100,14 +107,22 @@ fn all_is_counted(publisher: Publisher, subscribers: Vec<Subscriber>, mut what: 
         what();
         flows();
     }
-    stop.store(true, Ordering::SeqCst);
+    ends[0].store(true, Ordering::SeqCst);
+    until("the last message", || {
+        readers.iter().all(|reader| reader.thread.is_finished())
+    });
+    ends[1].store(true, Ordering::SeqCst);
     until("the publisher", || publishing.is_finished());
-    let published = publishing.join().unwrap();
+    publishing.join().unwrap();
+    let mut missed_by_all = 0;
     for reader in readers {
+        let published = reader.next.load(Ordering::SeqCst);
         let (received, missed) = reader.thread.join().unwrap();
         assert_eq!(received + missed, published);
         println!("{received} of {published} were received, {missed} missed");
+        missed_by_all += missed;
     }
+    missed_by_all
 }
 
 fn signal(pid: u32, signal: Signal) {
@@ -115,16 +130,25 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
+/// Messages that a publisher keeps, of which more are on their way at times.
+const FEW: u32 = 16;
+/// And more than ever are.
+const MANY: u32 = 4096;
+
 /// The topic's publisher on the first host, and two subscribers on the second.
 fn members(hosts: &[Host]) -> (Publisher, Vec<Subscriber>) {
-    members_with(hosts, SlowReaderPolicy::Fail)
+    members_with(hosts, FEW, SlowReaderPolicy::Fail)
 }
 
-fn members_with(hosts: &[Host], policy: SlowReaderPolicy) -> (Publisher, Vec<Subscriber>) {
+fn members_with(
+    hosts: &[Host],
+    keeps: u32,
+    policy: SlowReaderPolicy,
+) -> (Publisher, Vec<Subscriber>) {
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
     let subscriber = || there.subscriber("stream").reliable().create().unwrap();
     let subscribers = vec![subscriber(), subscriber()];
-    let publisher = here.publisher("stream").keep_last(16).deadline(SHORT);
+    let publisher = here.publisher("stream").keep_last(keeps).deadline(SHORT);
     let publisher = publisher.slow_reader(policy).create().unwrap();
     wait_for_subscribers(&publisher, 2);
     (publisher, subscribers)
@@ -144,7 +168,7 @@ fn what_is_lost_when_the_publishers_own_links_are_killed_is_counted() {
 fn what_is_lost_when_the_sending_links_are_stopped_is_counted() {
     // The other host gives them up while they are stopped, and the publisher goes on without them.
     let hosts = hosts(2, "outage_ms = 300\nlease_ms = 300\nheld_max = 8\n");
-    let (publisher, subscribers) = members_with(&hosts, SlowReaderPolicy::Drop);
+    let (publisher, subscribers) = members_with(&hosts, FEW, SlowReaderPolicy::Drop);
     let there = hosts[1].node("looks");
     all_is_counted(publisher, subscribers, || {
         let links = hosts[0].links.as_ref().unwrap().id();
@@ -203,4 +227,72 @@ fn what_is_lost_when_links_are_killed_at_both_ends_is_counted() {
         hosts[1 - turn % 2].kill_links();
         hosts.iter_mut().for_each(Host::start_links);
     });
+}
+
+// What the links' seat saves: see docs/decisions/0035-seats-of-the-links.md.
+
+#[test]
+fn links_that_are_killed_where_messages_leave_lose_nothing_that_the_publisher_keeps() {
+    let mut hosts = hosts(2, "");
+    let (publisher, subscribers) = members_with(&hosts, MANY, SlowReaderPolicy::Fail);
+    let missed = all_is_counted(publisher, subscribers, || {
+        hosts[0].kill_links();
+        hosts[0].start_links();
+    });
+    assert_eq!(missed, 0);
+}
+
+#[test]
+fn a_daemon_that_is_killed_where_messages_leave_loses_nothing_that_the_publisher_keeps() {
+    let mut hosts = whole_hosts();
+    let (publisher, subscribers) = members_with(&hosts, MANY, SlowReaderPolicy::Fail);
+    let missed = all_is_counted(publisher, subscribers, || {
+        hosts[0].kill_daemon();
+        hosts[0].start_daemon();
+    });
+    assert_eq!(missed, 0);
+}
+
+#[test]
+fn a_daemon_that_ends_where_messages_leave_loses_nothing_that_the_publisher_keeps() {
+    let mut hosts = whole_hosts();
+    let (publisher, subscribers) = members_with(&hosts, MANY, SlowReaderPolicy::Fail);
+    let missed = all_is_counted(publisher, subscribers, || {
+        signal(hosts[0].daemon.id(), Signal::TERM);
+        hosts[0].daemon.wait();
+        hosts[0].start_daemon();
+    });
+    assert_eq!(missed, 0);
+}
+
+#[test]
+fn a_reliable_publisher_waits_for_its_links_which_are_away() {
+    let mut hosts = hosts(2, "");
+    let (publisher, subscribers) = members(&hosts);
+    let first = content(0, BYTES);
+    publisher.put(&first).unwrap();
+    for subscriber in &subscribers {
+        assert!(receive(subscriber).as_slice().unwrap() == first);
+    }
+    hosts[0].kill_links();
+    let mut published = 1;
+    while try_put(&publisher, &content(published, BYTES)) {
+        published += 1;
+        assert!(published < 1 + u64::from(FEW) * 4, "nobody holds it back");
+    }
+    assert!(published > u64::from(FEW));
+    hosts[0].start_links();
+    for subscriber in &subscribers {
+        for number in 1..published {
+            let sample = receive(subscriber);
+            assert!(sample.as_slice().unwrap() == content(number, BYTES));
+            assert_eq!(sample.missed(), 0);
+        }
+    }
+    until("the publisher to go on", || {
+        try_put(&publisher, &content(published, BYTES))
+    });
+    for subscriber in &subscribers {
+        assert!(receive(subscriber).as_slice().unwrap() == content(published, BYTES));
+    }
 }

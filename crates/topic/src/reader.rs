@@ -168,6 +168,8 @@ pub struct Reader<S: Storage> {
     /// Publishers that left while blocks of theirs are held here.
     leaving: Vec<Arc<Source<S>>>,
     cursors: [u64; MAX_PUBLISHERS],
+    /// Below these the cursors in shared memory do not go back, while a successor reads again what they have passed.
+    floors: [u64; MAX_PUBLISHERS],
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
@@ -232,6 +234,9 @@ impl<S: Storage> Reader<S> {
     ///
     /// The daemon sets them before, not above where `start` will be: a publisher may push out
     /// what no reliable subscriber's cursor is at or below, and does not look again.
+    ///
+    /// Of a subscriber that took the seat of one that has ended it begins with the oldest message that each ring still
+    /// has, where that is before the former one's cursor.
     pub fn new(
         topic: TopicView<S>,
         slot_index: u32,
@@ -242,6 +247,7 @@ impl<S: Storage> Reader<S> {
             return None;
         }
         let slot = topic.subscriber(slot_index as usize);
+        let resumes = slot.resumes().load(Ordering::Relaxed) != 0;
         let depth = u64::from(slot.depth().load(Ordering::Relaxed));
         let start = match start {
             Start::Kept(n) if depth > 0 => Start::Kept(n.min(depth)),
@@ -257,6 +263,7 @@ impl<S: Storage> Reader<S> {
             known: 0,
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
+            floors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
             backlog: 0,
@@ -278,6 +285,12 @@ impl<S: Storage> Reader<S> {
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
             let tail = publisher.tail().load(Ordering::Acquire).min(head);
             let keeps = || publisher.transient_local().load(Ordering::Acquire) != 0;
+            let at = reader.slot.cursor(index).load(Ordering::Acquire).min(head);
+            if resumes {
+                reader.floors[index] = at;
+                // What it reads again may be pushed out meanwhile, which is no loss.
+                reader.counts_from[index] = at;
+            }
             let cursor = match start {
                 Start::Kept(_) if reader.matches(&publisher) && keeps() => {
                     if reliable {
@@ -288,9 +301,10 @@ impl<S: Storage> Reader<S> {
                     reader.backlog_ends[index] = head;
                     tail
                 }
+                _ if resumes => tail.min(at),
                 // From where it became a member on, as the daemon saw it: whoever counts members
                 // and then publishes counts on this one.
-                _ => reader.slot.cursor(index).load(Ordering::Acquire).min(head),
+                _ => at,
             };
             reader.move_cursor(index, cursor);
         }
@@ -749,6 +763,9 @@ impl<S: Storage> Reader<S> {
 
     fn move_cursor(&mut self, index: usize, cursor: u64) {
         self.cursors[index] = cursor;
+        if cursor < self.floors[index] {
+            return;
+        }
         self.slot.cursor(index).store(cursor, Ordering::Release);
         if self.reliable {
             ring_publishers(&self.topic, 1 << index);

@@ -283,6 +283,12 @@ impl<S: Storage> SubscriberView<S> {
     field!(
         u32,
         SubscriberSlot,
+        resumes,
+        "1: it took the seat of one that has ended."
+    );
+    field!(
+        u32,
+        SubscriberSlot,
         stands_for,
         "How many subscribers on other hosts it stands for, plus 1; 0: it is one itself."
     );

@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0x78dd_abba_d143_659f,
+        0x3082_da4c_df65_9810,
     ),
 ];
 

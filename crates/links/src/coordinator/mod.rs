@@ -30,9 +30,9 @@ use crate::relay::Ours;
 use crate::traces::Tracer;
 use anyhow::Context;
 use rgaps::links::{CameOver, InterestRow, LINKS_CLIENT};
-use rgaps::{Config, Node, PeersInfo, RemoteRow};
+use rgaps::{Config, Node, PeersInfo, RemoteRow, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Link, Rdma, Security};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -53,8 +53,12 @@ const TELL_PASSED: Duration = Duration::from_millis(5);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Everything is looked at at least so often.
 const LOOK_ALL: Duration = Duration::from_secs(10);
+/// How long links that end wait for other hosts to have what was taken; less than the daemon waits for their end.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// How long former links may take to be gone.
 const FORMER_LIMIT: Duration = Duration::from_secs(10);
+/// How long links that have begun wait at most for the hosts that they know of.
+const GATHER: Duration = Duration::from_secs(2);
 /// Threads that forward topics.
 const FORWARDERS: usize = 2;
 
@@ -228,7 +232,7 @@ impl Coordinator {
     }
 
     /// Runs until it is to stop, or the daemon is gone for good.
-    pub fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+    pub fn run(mut self, stop: &AtomicBool) -> anyhow::Result<Seats> {
         let mut changed = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
@@ -262,8 +266,7 @@ impl Coordinator {
             };
             self.wait(begun + pause, passing);
         }
-        self.leave();
-        Ok(())
+        Ok(self.leave())
     }
 
     /// Waits until then, or until something was heard. While messages are on their way on, it is told how far they are.
@@ -289,8 +292,9 @@ impl Coordinator {
         }
     }
 
-    fn leave(self) {
+    fn leave(self) -> Seats {
         let Coordinator {
+            node,
             plane,
             endpoint,
             forwarders,
@@ -299,15 +303,27 @@ impl Coordinator {
             tracer,
             ..
         } = self;
-        drop((forwarders, topics));
-        plane.leave();
-        for peer in peers.values() {
-            if let Some(link) = peer.linked() {
-                link.close();
-            }
+        let taken = forwarders.into_iter().flat_map(Forwarder::end).collect();
+        // What was taken arrives, where the other hosts are there; what does not, the next links send again.
+        let until = Instant::now() + LEAVE_LIMIT;
+        let links = || peers.values().filter_map(Peer::linked);
+        let is_sent = |link: &Link| {
+            let status = link.status();
+            status.lanes.is_empty() || status.retained_bytes == 0
+        };
+        while !links().all(is_sent) && Instant::now() < until {
+            std::thread::sleep(TELL_PASSED);
         }
+        plane.leave();
+        links().for_each(Link::close);
         drop((peers, endpoint));
         tracer.iter().for_each(|tracer| tracer.end());
+        let wanted = topics.into_values().filter_map(|topic| topic.has);
+        Seats {
+            _wanted: wanted.map(|(.., subscriber)| subscriber).collect(),
+            _taken: taken,
+            _node: node,
+        }
     }
 
     /// Looks who publishes and subscribes here.
@@ -336,6 +352,21 @@ impl Coordinator {
             .collect();
         self.announce_wants();
         Ok(())
+    }
+}
+
+/// The subscribers that links have which ended. Dropped, they leave their topics, and publishers go on without them.
+pub struct Seats {
+    _wanted: Vec<Subscriber>,
+    _taken: Vec<Subscriber>,
+    _node: Node,
+}
+
+impl Seats {
+    /// Of a process that ends now: nobody leaves. The daemon keeps the seats of reliable subscribers for the next links, and
+    /// publishers wait for those.
+    pub fn leave_empty(self) {
+        std::mem::forget(self);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::direct::reads_in;
 use super::routes::{self, Onward};
-use super::{forwarder, Coordinator, LOOK_ALL, TRY_AGAIN};
+use super::{forwarder, Coordinator, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::ended::{self, Gone};
 use crate::forward::{Limits, Order, Route};
 use crate::keys::{number_of, Want};
@@ -297,6 +297,9 @@ impl Coordinator {
         if outward.into_iter().any(Outward::lacks_something) || incoming.any(|i| i.again) {
             self.reconcile_at = now + TRY_AGAIN;
         }
+        if self.gathers() {
+            self.reconcile_at = now;
+        }
     }
 
     /// Hosts hear that streams are over when the threads that forward their topics have closed them, and have taken again what
@@ -307,6 +310,13 @@ impl Coordinator {
                 forwarder(&self.forwarders, &topic).order(Order::Over(host.clone(), stream));
             }
         }
+    }
+
+    /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
+    /// a host wants it does not go there.
+    fn gathers(&self) -> bool {
+        let linked = self.peers.values().filter(|peer| peer.up).count();
+        linked < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
 
     fn end_topic(&mut self, name: &str) {
@@ -462,7 +472,7 @@ impl Coordinator {
 
     /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
     fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, Want>, onward: &[Onward]) {
-        let now = Instant::now();
+        let (now, gathers) = (Instant::now(), self.gathers());
         self.topics.entry(name.to_owned()).or_default();
         let hosts = self.set_hosts(name, wants);
         let Some(topic) = self.topics.get(name) else {
@@ -503,6 +513,9 @@ impl Coordinator {
             .is_some_and(|(has, at, _)| (*has, *at) == (demand, domain) && !wants_history);
         let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
         let mut subscriber = None;
+        if topic.has.is_none() && gathers {
+            return;
+        }
         if !fits && (!waits || before.len() != topic.streams.len()) {
             let qos = SubscriberQos {
                 reliable: demand.reliable,

@@ -122,7 +122,7 @@ pub enum Order {
 /// A thread that forwards topics.
 pub struct Forwarder {
     orders: Sender<Order>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<Vec<Subscriber>>>,
 }
 
 impl Forwarder {
@@ -145,12 +145,24 @@ impl Forwarder {
                     ours,
                     tell,
                 };
-                thread.run(&received);
+                thread.run(&received)
             })?;
         Ok(Forwarder {
             orders,
             thread: Some(thread),
         })
+    }
+
+    /// Ends it. The subscribers that it had, which have not left yet.
+    pub fn end(mut self) -> Vec<Subscriber> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Vec<Subscriber> {
+        self.orders = std::sync::mpsc::channel().0;
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        // It told its panic, if it had one.
+        ended.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Has it do something, soon.
@@ -163,10 +175,7 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.orders = std::sync::mpsc::channel().0;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.join();
     }
 }
 
@@ -191,13 +200,13 @@ struct Seen {
 }
 
 impl Thread {
-    fn run(mut self, orders: &Receiver<Order>) {
+    fn run(mut self, orders: &Receiver<Order>) -> Vec<Subscriber> {
         let (mut pause, mut idle) = (GROWS, LOOK);
         loop {
             let first = match self.topics.is_empty() {
                 true => match orders.recv() {
                     Ok(order) => Some(order),
-                    Err(_) => return,
+                    Err(_) => return Vec::new(),
                 },
                 false => match orders.recv_timeout(Duration::ZERO) {
                     Ok(order) => Some(order),
@@ -340,17 +349,18 @@ impl Thread {
         }
     }
 
-    fn take_leave(&mut self, mut topic: Topic) {
+    fn take_leave(&mut self, mut topic: Topic) -> Topic {
         if let Some(token) = topic.token.take() {
             self.set.detach(token);
             self.names.remove(&token);
         }
         topic.close_all();
+        topic
     }
 
-    fn end(mut self) {
-        for (_, topic) in std::mem::take(&mut self.topics) {
-            self.take_leave(topic);
-        }
+    fn end(mut self) -> Vec<Subscriber> {
+        let topics = std::mem::take(&mut self.topics).into_values();
+        let subscribers = topics.flat_map(|topic| self.take_leave(topic).into_subscribers());
+        subscribers.collect()
     }
 }

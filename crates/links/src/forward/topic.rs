@@ -64,6 +64,11 @@ impl Topic {
         }
     }
 
+    /// Its subscribers.
+    pub fn into_subscribers(self) -> impl Iterator<Item = Subscriber> {
+        std::iter::once(self.subscriber).chain(self.former)
+    }
+
     /// Another subscriber, which began before the one that it takes the place of ends.
     pub fn set_subscriber(&mut self, subscriber: Subscriber) {
         let former = std::mem::replace(&mut self.subscriber, subscriber);
