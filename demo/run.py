@@ -209,7 +209,7 @@ def play(domain: str, frames: int, photos: str | None) -> int:
     each_mb = HEIGHT * WIDTH * 3 / 1e6
     print(f"\n{domain}: {frames} frames of {WIDTH}x{HEIGHT} RGB ({each_mb:.1f} MB) at {rate:.1f}/s\n")
     print(table(subscribers))
-    print(f"\n{compose(subscribers)}")
+    print(f"\np50 us, p99 us: from publishing to receiving\nthe subscribers' pictures: {compose(subscribers)}")
     wrong = faults(camera, subscribers, frames)
     if wrong:
         print("\nFAILED\n" + "\n".join(wrong))
