@@ -127,7 +127,7 @@ MINUTES ?= 30
 
 soak: ## Hosts and members of every kind, killed, stopped and cut off for MINUTES=30 SEED=1; last line is JSON
 	@tools/setup.sh base rust
-	cargo build --locked --quiet -p rgaps-soak -p rgapsd -p rgaps-links -p rgaps-cli
+	cargo build --locked --quiet -p rgaps-soak -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-python
 	@target/debug/rgaps-soak --minutes $(MINUTES) --seed $(SEED)
 
 races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU

@@ -14,6 +14,7 @@ mod journal;
 mod network;
 #[path = "../../chaos/src/pattern.rs"]
 mod pattern;
+mod programs;
 mod publisher;
 #[path = "../../chaos/src/random.rs"]
 mod random;

@@ -5,6 +5,7 @@ use crate::checker::{Checker, Publisher, Subscriber};
 use crate::host::{self, signal, Host};
 use crate::journal::Reader;
 use crate::network::Network;
+use crate::programs::{Observer, Python};
 use crate::random::Random;
 use crate::topics::KINDS;
 use crate::trouble::{self, Kind, Trouble};
@@ -19,10 +20,14 @@ use std::time::{Duration, Instant};
 /// Members of a topic on each host. A publisher of one host takes a slot of sixteen on each other one.
 const PUBLISHERS: usize = 1;
 const SUBSCRIBERS: usize = 2;
+/// Of subscribers, those that are in Python.
+const PYTHON_PERCENT: u64 = 20;
 /// How often the supervisor looks after what it started.
 const TURN: Duration = Duration::from_millis(20);
 /// Who has not come to the end so long after disturbances stopped is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(180);
+/// The exit code of a program that panicked.
+const PANICKED: i32 = 101;
 /// Lines of a log that a failure shows.
 const LOG_LINES: usize = 15;
 
@@ -46,6 +51,8 @@ struct Soak {
     network: Option<Network>,
     hosts: Vec<Host>,
     members: Vec<Member>,
+    observers: Vec<Observer>,
+    python: Option<Python>,
     floods: Vec<Child>,
     checker: Checker,
     lasting: Vec<(Instant, Lasting)>,
@@ -111,12 +118,17 @@ impl Soak {
             "soak: seed {seed}; journals and logs in {}",
             folder.path().display()
         );
+        let python = Python::find(folder.path())
+            .inspect_err(|why| eprintln!("soak: no members in Python: {why:#}"))
+            .ok();
         let mut soak = Soak {
             folder,
             log,
             network,
             hosts: Vec::new(),
             members: Vec::new(),
+            observers: Vec::new(),
+            python,
             floods: Vec::new(),
             checker: Checker::default(),
             lasting: Vec::new(),
@@ -152,6 +164,9 @@ impl Soak {
                     self.start_member(false, host, topic)?;
                 }
             }
+            for which in 0..Observer::count() {
+                self.observers.push(self.start_observer(host, which)?);
+            }
         }
         Ok(())
     }
@@ -167,8 +182,8 @@ impl Soak {
             config: self.hosts[host].config_path(),
             folder: self.folder.path().to_owned(),
         };
-        let child = Command::new(std::env::current_exe()?)
-            .args(["member", &serde_json::to_string(&spec)?])
+        let child = self
+            .member_command(&spec)?
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(self.log.try_clone()?)
@@ -200,6 +215,23 @@ impl Soak {
             journal,
         });
         Ok(())
+    }
+
+    /// The program of a member: this one, or Python.
+    fn member_command(&self, spec: &Spec) -> anyhow::Result<Command> {
+        let in_python = !spec.publishes && Random::new(spec.seed ^ 2).percent(PYTHON_PERCENT);
+        match &self.python {
+            Some(python) if in_python => python.subscriber(spec),
+            _ => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["member", &serde_json::to_string(spec)?]);
+                Ok(command)
+            }
+        }
+    }
+
+    fn start_observer(&self, host: usize, which: usize) -> anyhow::Result<Observer> {
+        Observer::start(&self.hosts, host, which, self.log.try_clone()?.into())
     }
 
     /// Disturbs until `length` after `begun`.
@@ -256,6 +288,7 @@ impl Soak {
                 self.stop(pid, &format!("the links of host-{host}"), lasts);
                 Ok(())
             }
+            Kind::KillObserver => self.kill_observer(whom),
             Kind::Cut => self.cut(whom, lasts),
             Kind::Flood => {
                 self.say(&format!("floods host-{host} for {lasts:?}"));
@@ -292,6 +325,38 @@ impl Soak {
         self.checker.report.tally.kills += 1;
         self.bury(at)?;
         self.start_member(spec.publishes, spec.host, spec.topic)
+    }
+
+    fn kill_observer(&mut self, whom: u64) -> anyhow::Result<()> {
+        let at = (whom % self.observers.len() as u64) as usize;
+        let observer = &mut self.observers[at];
+        observer.child.kill()?;
+        observer.child.wait()?;
+        self.checker.report.tally.kills += 1;
+        self.say(&format!("kills {}", self.observers[at].name()));
+        self.restart_observer(at)
+    }
+
+    fn restart_observer(&mut self, at: usize) -> anyhow::Result<()> {
+        let (host, which) = (self.observers[at].host, self.observers[at].which());
+        self.observers[at] = self.start_observer(host, which)?;
+        Ok(())
+    }
+
+    /// Commands may end while there is no daemon, but with an error of theirs.
+    fn look_after_observers(&mut self) -> anyhow::Result<()> {
+        for at in 0..self.observers.len() {
+            let Some(status) = self.observers[at].child.try_wait()? else {
+                continue;
+            };
+            let what = format!("{} ended by itself: {status}", self.observers[at].name());
+            self.say(&what);
+            if !matches!(status.code(), Some(1..PANICKED)) {
+                self.checker.report.stuck("observers", what);
+            }
+            self.restart_observer(at)?;
+        }
+        Ok(())
     }
 
     /// Takes down what a member that is dead has left.
@@ -383,6 +448,7 @@ impl Soak {
                 self.start_member(spec.publishes, spec.host, spec.topic)?;
             }
         }
+        self.look_after_observers()?;
         self.read_journals()
     }
 
@@ -438,6 +504,7 @@ impl Soak {
 
     fn leave(&mut self) -> anyhow::Result<()> {
         File::create(leave_file(self.folder.path()))?;
+        self.end_observers();
         let begun = Instant::now();
         for at in (0..self.members.len()).rev() {
             while self.members[at].child.try_wait()?.is_none() {
@@ -524,7 +591,15 @@ impl Soak {
         );
     }
 
+    fn end_observers(&mut self) {
+        for mut observer in self.observers.drain(..) {
+            let _ = observer.child.kill();
+            let _ = observer.child.wait();
+        }
+    }
+
     fn stop_all(&mut self) {
+        self.end_observers();
         for member in &mut self.members {
             let _ = member.child.kill();
             let _ = member.child.wait();

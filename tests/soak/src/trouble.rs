@@ -19,9 +19,10 @@ pub enum Kind {
     Cut,
     Flood,
     FillDisk,
+    KillObserver,
 }
 
-const KINDS: [(Kind, u64); 10] = [
+const KINDS: [(Kind, u64); 11] = [
     (Kind::KillPublisher, 20),
     (Kind::KillSubscriber, 20),
     (Kind::KillDaemon, 6),
@@ -32,6 +33,7 @@ const KINDS: [(Kind, u64); 10] = [
     (Kind::Cut, 14),
     (Kind::Flood, 8),
     (Kind::FillDisk, 6),
+    (Kind::KillObserver, 5),
 ];
 
 /// One disturbance.
