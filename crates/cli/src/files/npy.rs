@@ -206,7 +206,7 @@ mod tests {
                 .contains("fields")
         );
         assert!(
-            with("{'descr': '<f4', 'fortran_order': False, 'shape': (x,), }").contains("numbers")
+            with("{'descr': '<f4', 'fortran_order': False, 'shape': (x,), }").contains("number")
         );
         assert!(with("{}").contains("'descr'"));
     }
