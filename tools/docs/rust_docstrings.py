@@ -68,10 +68,14 @@ class RustDocstrings(griffe.Extension):
 
     def _fill(self, item, path, found, missing):
         public = not any(part.startswith("_") for part in path.split("."))
-        name = "__init__" if item.name == "__new__" else item.name
-        key = path.rpartition(".")[0] + "." + name if "." in path else path
-        if not item.docstring and key in found:
-            item.docstring = griffe.Docstring(found[key], parent=item)
+        if item.is_class and "__new__" in item.members:
+            # griffe takes a class's parameters from `__init__` alone.
+            made = item.members["__new__"]
+            item.del_member("__new__")
+            made.name = "__init__"
+            item.set_member("__init__", made)
+        if not item.docstring and path in found:
+            item.docstring = griffe.Docstring(found[path], parent=item)
         if not item.docstring and public and (item.is_function or item.is_class or "property" in item.labels):
             missing.append(path)
         if item.is_class:
