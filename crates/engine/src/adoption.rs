@@ -83,6 +83,9 @@ impl Zone {
         }
         step!("adopt.begin");
         let mut zone = Zone::new(saved.id, &saved.class, registry, inode, control, limits);
+        if saved.pids_are_ours {
+            zone.former_pids = saved.pids.iter().copied().collect();
+        }
         zone.load_clients().map_err(read)?;
         zone.load_pools(sources)?;
         zone.load_topics().map_err(read)?;

@@ -4,6 +4,7 @@
 use crate::engine::{Engine, SessionId};
 use crate::granule_set::GranuleSet;
 use crate::refuse::{bad, refuse};
+use crate::state_file::may_live;
 use crate::step::step;
 use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
@@ -264,7 +265,8 @@ impl Zone {
         self.clients.values().any(|client| client.session.is_none())
     }
 
-    /// Absent clients whose lock on the registry is gone, and with it their process.
+    /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
+    /// still has the lock, its number.
     fn find_dead(&mut self, now: Instant) -> Vec<u32> {
         let mut dead = Vec::new();
         let absent = self
@@ -272,7 +274,9 @@ impl Zone {
             .iter_mut()
             .filter(|(_, client)| client.session.is_none() && client.vacant_until.is_none());
         for (index, client) in absent {
-            match is_locked(self.registry.fd(), u64::from(*index)) {
+            let has_ended = self.former_pids.contains(&client.pid) && !may_live(client.pid);
+            let locked = is_locked(self.registry.fd(), u64::from(*index));
+            match locked.map(|locked| locked && !has_ended) {
                 Ok(false) => {
                     let since = *client.unlocked_since.get_or_insert(now);
                     if now >= since + LOCK_GRACE {

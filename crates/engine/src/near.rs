@@ -84,7 +84,10 @@ mod tests {
         let why = of_address(near.path(), elsewhere).unwrap_err();
         assert!(why.contains("no network interface has"), "{why}");
         let why = of_address(sys(&[]).path(), LOOPBACK).unwrap_err();
-        assert!(why.contains("'lo'") && why.contains("no card"), "{why}");
+        assert!(
+            why.contains("'lo'") && why.contains("not a network card"),
+            "{why}"
+        );
     }
 
     #[test]

@@ -99,9 +99,10 @@ impl Engine {
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
             pids: zone.clients.values().map(pid_to_save).collect(),
+            pids_are_ours: true,
         });
         let all: Vec<SavedZone> = zones
-            .chain(self.recovery.expected.iter().cloned())
+            .chain(self.recovery.expected.iter().map(SavedZone::as_seen_here))
             .collect();
         let written = state_file::write(path, &all);
         match (&written, &self.unwritten) {

@@ -25,6 +25,19 @@ pub(crate) struct SavedZone {
     /// Its clients' processes as the daemon saw them, also of some that are gone; 0 for one that
     /// it could not see.
     pub(crate) pids: Vec<u32>,
+    /// Whether these numbers mean the same processes to this daemon.
+    pub(crate) pids_are_ours: bool,
+}
+
+impl SavedZone {
+    /// With the numbers of processes that mean something here: 0 for the others.
+    pub(crate) fn as_seen_here(&self) -> SavedZone {
+        let mut seen = self.clone();
+        if !self.pids_are_ours {
+            seen.pids.fill(0);
+        }
+        seen
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -116,6 +129,7 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
             class: entry.class,
             registry_inode: entry.registry_inode,
             pids: entry.pids,
+            pids_are_ours: same,
         })
     });
     zones.collect()
@@ -127,7 +141,7 @@ fn pid_namespace() -> u64 {
 }
 
 /// False only if there is no such process any more.
-fn may_live(pid: u32) -> bool {
+pub(crate) fn may_live(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
@@ -157,6 +171,7 @@ mod tests {
             class: class.into(),
             registry_inode: 17,
             pids: pids.to_vec(),
+            pids_are_ours: true,
         };
         let ours = std::process::id();
         let zones = [
@@ -187,6 +202,7 @@ mod tests {
             class: "c".into(),
             registry_inode: 1,
             pids: pids.to_vec(),
+            pids_are_ours: true,
         };
         let living = zone(2, &[gone, std::process::id()]);
         write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();

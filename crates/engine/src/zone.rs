@@ -68,6 +68,8 @@ pub(crate) struct Zone {
     pub(crate) set_aside: Option<SetAside>,
     /// Publishers of links that left or died, and how many messages each published.
     pub(crate) departed: VecDeque<(u64, u64)>,
+    /// Processes of a predecessor's clients, by numbers that mean the same to us.
+    pub(crate) former_pids: BTreeSet<u32>,
     pub(crate) limits: Limits,
 }
 
@@ -108,6 +110,7 @@ impl Zone {
             next_orphan: 0,
             set_aside: None,
             departed: VecDeque::new(),
+            former_pids: BTreeSet::new(),
             limits: limits.clone(),
         }
     }

@@ -126,6 +126,26 @@ fn what_is_not_claimed_is_given_up() {
 }
 
 #[test]
+fn a_child_that_keeps_a_dead_parents_lock_keeps_nothing_else() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let publisher = world.join(&mut a, "t", volatile());
+    let zone = publisher.member.zone;
+    // The parent is a process that has ended and was waited for.
+    let mut parent = std::process::Command::new("true").spawn().unwrap();
+    parent.wait().unwrap();
+    let mut b = world.client_of_process("b", parent.id());
+    world.join(&mut b, "t", reliable());
+    world.restart();
+    world.hand_back_all(&mut a, zone, &[(publisher.member, vec![])]);
+    world.pass(LATER);
+    assert!(world.info(&a, "t").subscribers.is_empty());
+    assert_eq!(world.status(&a).clients_reaped, 1);
+    // As what a child made with `clone` has: the lock, on the same open file.
+    drop(b);
+}
+
+#[test]
 fn the_dead_are_told_by_their_locks() {
     let mut world = World::new();
     let (mut a, mut b, mut c) = (world.client("a"), world.client("b"), world.client("c"));
@@ -160,7 +180,7 @@ fn the_dead_are_told_by_their_locks() {
         status
             .warnings
             .iter()
-            .any(|warning| warning.contains("not come back")),
+            .any(|warning| warning.contains("have not connected")),
         "{status:?}"
     );
     let mut freed = vec![];

@@ -251,8 +251,12 @@ impl World {
     }
 
     pub fn connect_as(&mut self, uid: u32, watched: bool) -> SessionId {
+        self.connect_process(std::process::id(), uid, watched)
+    }
+
+    fn connect_process(&mut self, pid: u32, uid: u32, watched: bool) -> SessionId {
         let credentials = Credentials {
-            pid: Some(std::process::id()),
+            pid: Some(pid),
             uid,
             gid: uid,
         };
@@ -270,6 +274,17 @@ impl World {
 
     pub fn client_as(&mut self, name: &str, uid: u32) -> Sim {
         let id = self.connect_as(uid, true);
+        self.sim(name, uid, id)
+    }
+
+    /// A client whose process has this number.
+    pub fn client_of_process(&mut self, name: &str, pid: u32) -> Sim {
+        let uid = rustix::process::geteuid().as_raw();
+        let id = self.connect_process(pid, uid, true);
+        self.sim(name, uid, id)
+    }
+
+    fn sim(&mut self, name: &str, uid: u32, id: SessionId) -> Sim {
         let sim = Sim {
             id,
             name: name.into(),
