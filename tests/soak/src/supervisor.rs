@@ -1,17 +1,18 @@
 //! The supervisor: starts hosts and members, disturbs them, and asks the checker at the end.
 
-use crate::board::{self, finish_file, leave_file, Spec};
+mod disturbing;
+mod ending;
+
+use crate::board::{self, Spec};
 use crate::checker::{Checker, Publisher, Subscriber};
-use crate::host::{self, signal, Host};
+use crate::host::{self, Host};
 use crate::journal::Reader;
 use crate::network::Network;
 use crate::programs::{Observer, Python};
 use crate::random::Random;
 use crate::topics::KINDS;
-use crate::trouble::{self, Kind, Trouble};
 use crate::Arguments;
 use anyhow::Context;
-use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -234,115 +235,6 @@ impl Soak {
         Observer::start(&self.hosts, host, which, self.log.try_clone()?.into())
     }
 
-    /// Disturbs until `length` after `begun`.
-    fn disturb(&mut self, begun: Instant, length: Duration) -> anyhow::Result<()> {
-        let end = begun + length;
-        while Instant::now() < end {
-            let trouble = trouble::next(&mut self.random);
-            let at = end.min(Instant::now() + trouble.pause);
-            while Instant::now() < at {
-                self.look_after_all()?;
-                std::thread::sleep(TURN);
-            }
-            self.make(trouble)?;
-        }
-        Ok(())
-    }
-
-    fn make(&mut self, trouble: Trouble) -> anyhow::Result<()> {
-        let Trouble {
-            kind, whom, lasts, ..
-        } = trouble;
-        let host = (whom % self.hosts.len() as u64) as usize;
-        match kind {
-            Kind::KillPublisher => self.kill_member(whom, true),
-            Kind::KillSubscriber => self.kill_member(whom, false),
-            Kind::StopMember => {
-                let at = (whom % self.members.len() as u64) as usize;
-                let member = &self.members[at];
-                let (pid, name) = (member.child.id(), member.spec.name());
-                self.stop(Some(pid), &name, lasts);
-                Ok(())
-            }
-            Kind::KillDaemon => {
-                self.say(&format!("kills the daemon of host-{host}"));
-                self.checker.report.tally.kills += 1;
-                self.hosts[host].kill_daemon();
-                self.hosts[host].start_daemon()
-            }
-            Kind::KillLinks => {
-                if let Some(pid) = self.hosts[host].links_pid() {
-                    self.say(&format!("kills the links of host-{host}"));
-                    self.checker.report.tally.kills += 1;
-                    signal(pid, Signal::KILL);
-                }
-                Ok(())
-            }
-            Kind::StopDaemon => {
-                let pid = self.hosts[host].daemon_pid();
-                self.stop(pid, &format!("the daemon of host-{host}"), lasts);
-                Ok(())
-            }
-            Kind::StopLinks => {
-                let pid = self.hosts[host].links_pid();
-                self.stop(pid, &format!("the links of host-{host}"), lasts);
-                Ok(())
-            }
-            Kind::KillObserver => self.kill_observer(whom),
-            Kind::Cut => self.cut(whom, lasts),
-            Kind::Flood => {
-                self.say(&format!("floods host-{host} for {lasts:?}"));
-                let flood = self.hosts[host].flood(whom, lasts)?;
-                self.floods.push(flood);
-                Ok(())
-            }
-            Kind::FillDisk => {
-                if self.hosts[host].disk.fill()? {
-                    self.say(&format!("fills the disk of host-{host} for {lasts:?}"));
-                    self.lasting
-                        .push((Instant::now() + lasts, Lasting::Full(host)));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn kill_member(&mut self, whom: u64, publishes: bool) -> anyhow::Result<()> {
-        let all = self.members.iter().enumerate();
-        let such: Vec<usize> = all
-            .filter(|(_, member)| member.spec.publishes == publishes)
-            .map(|(at, _)| at)
-            .collect();
-        let at = such[(whom % such.len() as u64) as usize];
-        self.members[at].child.kill()?;
-        self.members[at].child.wait()?;
-        let spec = self.members[at].spec.clone();
-        self.say(&format!(
-            "kills {} on {}",
-            spec.name(),
-            KINDS[spec.topic].name
-        ));
-        self.checker.report.tally.kills += 1;
-        self.bury(at)?;
-        self.start_member(spec.publishes, spec.host, spec.topic)
-    }
-
-    fn kill_observer(&mut self, whom: u64) -> anyhow::Result<()> {
-        let at = (whom % self.observers.len() as u64) as usize;
-        let observer = &mut self.observers[at];
-        observer.child.kill()?;
-        observer.child.wait()?;
-        self.checker.report.tally.kills += 1;
-        self.say(&format!("kills {}", self.observers[at].name()));
-        self.restart_observer(at)
-    }
-
-    fn restart_observer(&mut self, at: usize) -> anyhow::Result<()> {
-        let (host, which) = (self.observers[at].host, self.observers[at].which());
-        self.observers[at] = self.start_observer(host, which)?;
-        Ok(())
-    }
-
     /// Commands may end while there is no daemon, but with an error of theirs.
     fn look_after_observers(&mut self) -> anyhow::Result<()> {
         for at in 0..self.observers.len() {
@@ -374,51 +266,6 @@ impl Soak {
         }
         if let Some(subscriber) = self.checker.subscribers.get_mut(&id) {
             subscriber.lives = false;
-        }
-        Ok(())
-    }
-
-    fn stop(&mut self, pid: Option<u32>, name: &str, lasts: Duration) {
-        let Some(pid) = pid else { return };
-        self.say(&format!("stops {name} for {lasts:?}"));
-        signal(pid, Signal::STOP);
-        self.lasting
-            .push((Instant::now() + lasts, Lasting::Stopped(pid)));
-    }
-
-    fn cut(&mut self, whom: u64, lasts: Duration) -> anyhow::Result<()> {
-        let Some(network) = self.network.as_ref().filter(|network| network.cables() > 0) else {
-            return Ok(());
-        };
-        let cable = (whom % network.cables() as u64) as usize;
-        network.pull(cable).map_err(anyhow::Error::msg)?;
-        self.checker.report.tally.cuts += 1;
-        self.say(&format!(
-            "pulls the cable {} for {lasts:?}",
-            network.cable_name(cable)
-        ));
-        self.lasting
-            .push((Instant::now() + lasts, Lasting::Cut(cable)));
-        Ok(())
-    }
-
-    /// Ends disturbances that are due by then.
-    fn ease(&mut self, by: Option<Instant>) -> anyhow::Result<()> {
-        let lasting = std::mem::take(&mut self.lasting);
-        for (at, what) in lasting {
-            if by.is_some_and(|by| at > by) {
-                self.lasting.push((at, what));
-                continue;
-            }
-            match what {
-                Lasting::Stopped(pid) => signal(pid, Signal::CONT),
-                Lasting::Full(host) => self.hosts[host].disk.empty(),
-                Lasting::Cut(cable) => {
-                    if let Some(network) = &self.network {
-                        network.plug_in(cable).map_err(anyhow::Error::msg)?;
-                    }
-                }
-            }
         }
         Ok(())
     }
@@ -473,101 +320,6 @@ impl Soak {
                 }
             }
         }
-    }
-
-    /// Disturbances are over: all come to the end, leave, and leave nothing behind.
-    fn end(&mut self) -> anyhow::Result<()> {
-        self.ease(None)?;
-        self.say("disturbs nobody any more");
-        File::create(finish_file(self.folder.path()))?;
-        let begun = Instant::now();
-        loop {
-            self.look_after_all()?;
-            self.look_at_publishers();
-            let behind = self.checker.behind();
-            if behind.is_empty() {
-                break;
-            }
-            if begun.elapsed() > STUCK_AFTER {
-                behind
-                    .into_iter()
-                    .for_each(|what| self.checker.report.stuck("the end", what));
-                break;
-            }
-            std::thread::sleep(TURN);
-        }
-        self.say("has all come to the end");
-        self.leave()?;
-        self.checker.finish();
-        self.check_hosts()
-    }
-
-    fn leave(&mut self) -> anyhow::Result<()> {
-        File::create(leave_file(self.folder.path()))?;
-        self.end_observers();
-        let begun = Instant::now();
-        for at in (0..self.members.len()).rev() {
-            while self.members[at].child.try_wait()?.is_none() {
-                if begun.elapsed() > STUCK_AFTER {
-                    let name = self.members[at].spec.name();
-                    self.checker
-                        .report
-                        .stuck("leaving", format!("{name} does not leave"));
-                    self.members[at].child.kill()?;
-                }
-                std::thread::sleep(TURN);
-            }
-            let status = self.members[at].child.wait()?;
-            if !status.success() {
-                let name = self.members[at].spec.name();
-                self.checker.report.stuck(
-                    "leaving",
-                    format!("{name} left with {status}; see the file log"),
-                );
-            }
-        }
-        self.read_journals()?;
-        self.look_at_publishers();
-        Ok(())
-    }
-
-    /// Pools, descriptors and memory, now that all members are gone.
-    fn check_hosts(&mut self) -> anyhow::Result<()> {
-        let peers = self.hosts.len() - 1;
-        let report = &mut self.checker.report;
-        for host in &self.hosts {
-            if let Err(error) = host.wait_until_well(peers) {
-                report.stuck(&host.name, format!("{error:#}"));
-                continue;
-            }
-            let leased = || host.leased_bytes().unwrap_or(u64::MAX);
-            if host::until("nothing to be leased", || leased() == 0).is_err() {
-                report.leaked_bytes(
-                    &host.name,
-                    leased(),
-                    format!(
-                        "{}: {} bytes are leased, and nobody is there",
-                        host.name,
-                        leased()
-                    ),
-                );
-            }
-            if host::until("descriptors to be closed", || {
-                host.more_descriptors() == [0, 0]
-            })
-            .is_err()
-            {
-                let [daemon, links] = host.more_descriptors();
-                let what = format!("{}: the daemon has {daemon} descriptors more than at its start, the links {links}:\n{}", host.name, host.open_files());
-                report.leaked_fds(&host.name, daemon + links, what);
-            }
-            eprintln!(
-                "soak: {}: the daemon has {} KiB of memory",
-                host.name,
-                host.rss_bytes()? >> 10
-            );
-        }
-        Ok(())
     }
 
     fn say(&self, what: &str) {
