@@ -104,13 +104,13 @@ fn a_loan_that_is_dropped_on_a_capturing_stream_is_kept_until_the_capture_has_en
     });
 }
 
-/// Whoever captures may close a subscriber before he ends the capture, in the same thread.
+/// A thread may close a subscriber before it ends its stream's capture. What was in use comes back after the capture.
 #[test]
-fn closing_while_a_stream_captures_ends() {
+fn closing_while_a_stream_captures_ends_and_gives_back_all_memory() {
     alone(&[], || {
         let gpu = gpu();
         let daemon = small_pool();
-        let node = daemon.node("test");
+        let (node, observer) = (daemon.node("test"), daemon.node("observer"));
         let subscriber = node.subscriber("t").create().unwrap();
         let publisher = node.publisher("t").domain(gpu.domain).create().unwrap();
         let stream = gpu.stream();
@@ -123,7 +123,9 @@ fn closing_while_a_stream_captures_ends() {
         drop((subscriber, publisher));
         drop(node);
         gpu.end_capture(&stream);
-        // It is asked about until it has been found to capture no more.
-        std::mem::forget(stream);
+        until("all memory to come back", || {
+            let pools = observer.pools().unwrap();
+            pools.iter().all(|pool| pool.leased_bytes == 0)
+        });
     });
 }
