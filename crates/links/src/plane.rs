@@ -17,6 +17,9 @@ use zenoh::{Session, Wait};
 
 /// How long a host that is asked for its lanes may take.
 const MEET_LIMIT: Duration = Duration::from_secs(2);
+/// How long a host that connects has to say who it is, and how many may be at that.
+const ACCEPT_MS: u64 = 2000;
+const ACCEPTS_MAX: usize = 1000;
 /// How long it takes at most to leave in order.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest message of a meeting.
@@ -404,6 +407,14 @@ fn hear(realm: &str, this: &str, key: &str, there: bool) -> Option<News> {
     (node.host != this).then_some(news)
 }
 
+/// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.
+fn with_limit(endpoint: &str) -> String {
+    match endpoint.starts_with("tls/") && !endpoint.contains('#') {
+        true => format!("{endpoint}#tls_handshake_timeout_ms={ACCEPT_MS}"),
+        false => endpoint.to_owned(),
+    }
+}
+
 /// Zenoh as we use it: nothing that was not asked for.
 fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
     let mut config = zenoh::Config::default();
@@ -413,7 +424,10 @@ fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
             .map_err(|error| anyhow!("Zenoh does not take {key} = {value}: {error}"))
     };
     set("mode", json("peer"))?;
-    set("listen/endpoints", list(&links.control))?;
+    let listen: Vec<String> = links.control.iter().map(|at| with_limit(at)).collect();
+    set("listen/endpoints", list(&listen))?;
+    set("transport/unicast/accept_timeout", ACCEPT_MS.to_string())?;
+    set("transport/unicast/accept_pending", ACCEPTS_MAX.to_string())?;
     set("connect/endpoints", list(&links.connect))?;
     // As a whole: a single key of it is not known.
     set(
@@ -461,6 +475,17 @@ fn list(endpoints: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handshakes_have_a_limit() {
+        assert_eq!(
+            with_limit("tls/0.0.0.0:7447"),
+            "tls/0.0.0.0:7447#tls_handshake_timeout_ms=2000"
+        );
+        for own in ["tcp/[::1]:7447", "tls/[::]:7447#tls_handshake_timeout_ms=5"] {
+            assert_eq!(with_limit(own), own);
+        }
+    }
 
     #[test]
     fn a_meeting_names_both_versions() {

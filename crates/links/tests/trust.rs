@@ -11,6 +11,8 @@ use rgaps_transport::{
     Endpoint, EndpointConfig, Event, Flow, LaneKey, LinkConfig, Owner, Peer, Room, Security, Tls,
     TlsFiles,
 };
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -76,6 +78,31 @@ fn links_to(name: &str, protocol: &str, own: u16, others: &[u16], more: &str) ->
          connect = [{}]\n{more}",
         connect.join(", ")
     )
+}
+
+#[test]
+fn junk_on_the_control_port_delays_no_host_for_long() {
+    let authority = Authority::new();
+    let ports = ports(2);
+    let more = |name: &str| files(&authority.ca(), &authority.certify(name));
+    // Only the second host knows of the first.
+    let first = Host::start(
+        "host-a",
+        &links_to("host-a", "tls", ports[0], &[], &more("host-a")),
+    );
+    let connect = || TcpStream::connect(("127.0.0.1", ports[0]));
+    until("a control port", || connect().is_ok());
+    let idle: Vec<TcpStream> = (0..500).map(|_| connect().unwrap()).collect();
+    for _ in 0..1500 {
+        // It may be closed before it has said anything.
+        let _ = connect().unwrap().write_all(&[0xff; 64]);
+    }
+    let begun = Instant::now();
+    let second = links("host-b", "tls", ports[1], ports[0], &more("host-b"));
+    let second = Host::start("host-b", &second);
+    second.wait_for_peers(1);
+    println!("linked after {:?}", begun.elapsed());
+    drop((idle, first));
 }
 
 #[test]
