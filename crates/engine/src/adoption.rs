@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::engine::SessionId;
 use crate::granules::FREE;
 use crate::history::order_orphans;
-use crate::leave::has_reached;
+use crate::leave::{has_reached, note_departed};
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
@@ -126,6 +126,7 @@ impl Zone {
                     .control
                     .region(publisher.ring.region_offset, publisher.geometry());
                 let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
+                note_departed(&mut self.departed, publisher, left.head);
                 publisher.owner = Owner::Orphan(Orphan {
                     order: 0,
                     tail: left.tail,

@@ -16,7 +16,6 @@ use rgaps_layout::{
 };
 use rgaps_session::{
     CameOver, Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
-    LINKS_CLIENT,
 };
 use rgaps_sync::atomic::Ordering;
 use std::mem::size_of;
@@ -353,7 +352,7 @@ impl Zone {
             Role::Subscriber(_) | Role::Observer(_) => {
                 topic.publishers.iter().find_map(|publisher| {
                     let from_elsewhere = || from_elsewhere(publisher.came_over.as_ref());
-                    let came_over = (publisher.client_name == LINKS_CLIENT).then(from_elsewhere);
+                    let came_over = publisher.of_links.then(from_elsewhere);
                     let path = path(domain_of(publisher.pool), wish.domain, came_over);
                     let why = too_slow(publisher.require, wish.require, &path)?;
                     Some(format!("{}: {why}", self.describe_publisher(publisher)))
@@ -405,6 +404,7 @@ impl Zone {
             offer,
             type_name: wish.type_name.to_owned(),
             forgotten: false,
+            of_links: self.is_links_client(client),
             ring: Ring {
                 region_offset,
                 ring_capacity: geometry.ring_capacity,

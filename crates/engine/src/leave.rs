@@ -8,13 +8,26 @@ use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Quarantined, Topic};
 use crate::zone::Zone;
 use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
-use rgaps_session::{Side, LINKS_CLIENT, MAX_DEPARTED};
+use rgaps_session::{Side, MAX_DEPARTED};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
     abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, live_blocks,
     ring_publishers,
 };
+use std::collections::VecDeque;
 use std::time::Instant;
+
+/// Links that are started again are told how much publishers of their former life had published.
+pub(crate) fn note_departed(departed: &mut VecDeque<(u64, u64)>, publisher: &Publisher, head: u64) {
+    if !publisher.of_links {
+        return;
+    }
+    if departed.len() >= MAX_DEPARTED {
+        departed.pop_front();
+    }
+    let published = head.saturating_sub(publisher.ring.start);
+    departed.push_back((publisher.incarnation, published));
+}
 
 impl Zone {
     /// Takes all members of a client out of their topics, and forgets the client; but seats of the links wait for the next
@@ -144,14 +157,7 @@ impl Zone {
         step!("orphan.begin");
         let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
         step!("orphan.abandoned");
-        if publisher.client_name == LINKS_CLIENT {
-            // Links that are started again are told, and know what they had published.
-            if self.departed.len() >= MAX_DEPARTED {
-                self.departed.pop_front();
-            }
-            let published = left.head.saturating_sub(publisher.ring.start);
-            self.departed.push_back((publisher.incarnation, published));
-        }
+        note_departed(&mut self.departed, publisher, left.head);
         publisher.owner = Owner::Orphan(Orphan {
             order,
             tail: left.tail,

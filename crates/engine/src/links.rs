@@ -91,6 +91,8 @@ impl Engine {
         from: u32,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
+        // Topics that nobody seems to subscribe to now would be given up on other hosts.
+        self.check_all_recovered()?;
         let version = self.zones.values().fold(0u64, |version, zone| {
             zone.topics.values().fold(version, |version, topic| {
                 mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
@@ -310,7 +312,7 @@ impl Zone {
         let (landed, publishers): (Vec<_>, Vec<_>) = topic
             .publishers
             .iter()
-            .partition(|publisher| publisher.client_name == LINKS_CLIENT);
+            .partition(|publisher| publisher.of_links);
         let own = topic
             .subscribers
             .iter()

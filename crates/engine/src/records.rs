@@ -177,6 +177,7 @@ impl Zone {
             offer: Publisher::offer_of(record),
             type_name,
             forgotten: Publisher::is_forgotten(record),
+            of_links: Publisher::is_of_links(record),
             ring: Ring {
                 region_offset: record.region_offset,
                 ring_capacity: record.ring_capacity,

@@ -68,7 +68,11 @@ impl Recovery {
 
     fn waits_for(&self, class: &str, now: Instant) -> bool {
         let expected = self.expected.iter().any(|zone| zone.class == class);
-        expected && self.until.is_none_or(|until| now < until)
+        expected && self.waits_for_any(now)
+    }
+
+    fn waits_for_any(&self, now: Instant) -> bool {
+        self.expects_any() && self.until.is_none_or(|until| now < until)
     }
 }
 
@@ -78,14 +82,19 @@ impl Engine {
         let zone = self.classes.get(class).and_then(|id| self.zones.get(id));
         let incomplete =
             zone.is_some_and(|zone| zone.pools.iter().any(|pool| pool.is_incomplete()));
-        if incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
-            return Err(refuse(
-                RefusalCode::Recovering,
-                "the daemon was restarted and waits for its clients to hand back their memory; \
-                 ask again shortly",
-            ));
+        match incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
+            true => Err(recovering()),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Refuses while any topics may still come back.
+    pub(crate) fn check_all_recovered(&self) -> Result<(), Refusal> {
+        let mut pools = self.zones.values().flat_map(|zone| &zone.pools);
+        match self.recovery.waits_for_any(self.now) || pools.any(|pool| pool.is_incomplete()) {
+            true => Err(recovering()),
+            false => Ok(()),
+        }
     }
 
     /// Writes down which zones there are, and which are still to be handed back. If that fails, it is tried again until
@@ -146,6 +155,13 @@ impl Engine {
             _ => {}
         }
     }
+}
+
+fn recovering() -> Refusal {
+    refuse(
+        RefusalCode::Recovering,
+        "the daemon was restarted and waits for its clients to hand back their memory; ask again shortly",
+    )
 }
 
 /// The process of a client, or 0 for one that only a predecessor has seen, perhaps from elsewhere.

@@ -24,6 +24,8 @@ const FORGOTTEN: u32 = 8;
 /// Where `qos_flags` has the number of the path that is required.
 const REQUIRE_SHIFT: u32 = 4;
 const REQUIRE_MASK: u32 = 7;
+/// Of a publisher. Also when its client is forgotten: messages of another host must not go out again.
+const OF_LINKS: u32 = 128;
 /// Bits of `qos_flags` below the number in it: a publisher's loans, a subscriber's depth.
 const NUMBER_SHIFT: u32 = 8;
 
@@ -57,6 +59,8 @@ pub(crate) struct Publisher {
     /// Of an orphan too, for listings.
     pub(crate) client_name: String,
     pub(crate) client_pid: u32,
+    /// Of the links: it publishes what publishers on other hosts do.
+    pub(crate) of_links: bool,
     pub(crate) incarnation: u64,
     pub(crate) offer: Offer,
     /// Of its messages; empty: any.
@@ -130,6 +134,7 @@ impl Publisher {
             qos_flags: flags(self.offer.reliable, self.offer.transient_local)
                 | keep_all
                 | (u32::from(self.forgotten) * FORGOTTEN)
+                | (u32::from(self.of_links) * OF_LINKS)
                 | require_bits(self.require)
                 | self.offer.loans << NUMBER_SHIFT,
             max_bytes,
@@ -141,6 +146,11 @@ impl Publisher {
     /// Whether a record's history was forgotten.
     pub(crate) fn is_forgotten(record: &PublisherRecord) -> bool {
         record.qos_flags & FORGOTTEN != 0
+    }
+
+    /// Whether a record's publisher is of the links.
+    pub(crate) fn is_of_links(record: &PublisherRecord) -> bool {
+        record.qos_flags & OF_LINKS != 0
     }
 
     /// The promise that a record stands for.

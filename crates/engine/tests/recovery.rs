@@ -4,7 +4,9 @@ mod support;
 
 use rgaps_layout::{RegistryHeader, GRANULE_BYTES, SEGMENT_UNIT_BYTES};
 use rgaps_pool::create_sealed_memfd;
-use rgaps_session::{Config, Member, RefusalCode, Request, Role, ZoneId};
+use rgaps_session::{
+    Answer, Config, InterestRow, Member, RefusalCode, Request, Role, ZoneId, LINKS_CLIENT,
+};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Message, Shared, Start, Writer};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -678,4 +680,67 @@ fn a_daemon_killed_again_and_again_loses_nothing() {
         assert_eq!(topic.publishers().load(Ordering::Acquire), 1);
     }
     assert_eq!(world.leased_granules(&a), 21);
+}
+
+/// What the links ask first: topics, and publishers of former links with the number of their messages.
+fn interest(
+    world: &mut World,
+    links: &Sim,
+) -> Result<(Vec<InterestRow>, Vec<(u64, u64)>), RefusalCode> {
+    let asked = world.ask(links, Request::Interest { known: 0, from: 0 });
+    match asked.map_err(|refusal| refusal.code)? {
+        Answer::Interest { rows, departed, .. } => Ok((rows, departed)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Otherwise the next links would send these messages out again, to where they came from, and publish the last one
+/// here again.
+#[test]
+fn publishers_of_links_that_are_gone_are_still_those_of_other_hosts() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let reader = world.join(&mut a, "t", late());
+    let zone = reader.member.zone;
+    let mut links = world.client(LINKS_CLIENT);
+    let seat = world.join(&mut links, "t", lasting());
+    let range = world.lease(&links, &seat, 1);
+    world.fetch_segments(&mut links, &seat, true);
+    let mut writer = world.writer(&links, &seat);
+    publish(&mut writer, range.offset, 1);
+    world.kill(links);
+    for restarts in 0..2 {
+        if restarts > 0 {
+            world.restart();
+            world.hand_back_all(&mut a, zone, &[(reader.member, vec![])]);
+        }
+        let next = world.client(LINKS_CLIENT);
+        let (rows, departed) = interest(&mut world, &next).unwrap();
+        assert_eq!(departed, [(seat.member.incarnation, 1)]);
+        assert_eq!(rows[0].landed, [seat.member.incarnation]);
+        assert!(rows[0].publishers.is_empty());
+        world.kill(next);
+    }
+}
+
+/// Otherwise links would tell other hosts that nobody subscribes here, and forget what had arrived.
+#[test]
+fn links_hear_of_no_topics_before_all_that_was_there_is_back() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let reader = world.join(&mut a, "t", reliable());
+    world.restart();
+    let mut links = world.client(LINKS_CLIENT);
+    assert_eq!(
+        interest(&mut world, &links).unwrap_err(),
+        RefusalCode::Recovering
+    );
+    world.hand_back_all(&mut a, reader.member.zone, &[(reader.member, vec![])]);
+    let (rows, _) = interest(&mut world, &links).unwrap();
+    assert_eq!((rows.len(), rows[0].subscribers), (1, 1));
+    // And nobody waits for ever for those that do not come back.
+    world.restart();
+    world.reconnect(&mut links);
+    world.pass(LATER);
+    assert!(interest(&mut world, &links).unwrap().0.is_empty());
 }
