@@ -90,7 +90,7 @@ struct dp_file {
 	atomic_t nbuffers;
 	struct dp_channel *channel;	/* set once, by cmpxchg */
 	struct dp_hist hist;
-	struct rw_semaphore rdma_sem;	/* write: setup and teardown */
+	spinlock_t rdma_lock;		/* of the pointer */
 	struct dp_rdma *rdma;
 };
 

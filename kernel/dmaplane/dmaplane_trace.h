@@ -79,6 +79,22 @@ TRACE_EVENT(dmaplane_rdma_completion,
 	TP_printk("status=%u bytes=%u ns=%llu", __entry->status, __entry->bytes, __entry->ns)
 );
 
+TRACE_EVENT(dmaplane_rdma_write_imm,
+	TP_PROTO(u32 imm, u32 bytes, u32 status),
+	TP_ARGS(imm, bytes, status),
+	TP_STRUCT__entry(
+		__field(u32, imm)
+		__field(u32, bytes)
+		__field(u32, status)
+	),
+	TP_fast_assign(
+		__entry->imm = imm;
+		__entry->bytes = bytes;
+		__entry->status = status;
+	),
+	TP_printk("imm=0x%08x bytes=%u status=%u", __entry->imm, __entry->bytes, __entry->status)
+);
+
 TRACE_EVENT(dmaplane_flow_stall,
 	TP_PROTO(u32 in_flight, u32 credits),
 	TP_ARGS(in_flight, credits),

@@ -40,7 +40,7 @@ static int dp_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	}
 	xa_init_flags(&f->buffers, XA_FLAGS_ALLOC1);
-	init_rwsem(&f->rdma_sem);
+	spin_lock_init(&f->rdma_lock);
 	dp_hist_init(&f->hist);
 	file->private_data = f;
 	return nonseekable_open(inode, file);

@@ -26,40 +26,32 @@ bool dp_node_valid(int node)
 }
 
 /*
- * One block of at most 2^*order pages for the rest of a buffer. The block is
- * of that order or the last of all, and starts aligned to its size.
+ * One block of 2^*order pages for the rest of a buffer, aligned to its size;
+ * or of a smaller order, which then holds for all that follow. Of the last
+ * block, what the buffer does not need goes back.
  */
 static long alloc_block(int node, unsigned int *order, unsigned long rest, struct page **pages)
 {
 	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 	struct page *page = NULL;
-	unsigned long i, n;
+	unsigned long i;
 
-	for (;;) {
-		unsigned int o = min_t(unsigned int, *order, order_base_2(rest));
-
-		/* Small pages of this node are better than large ones of another. */
-		if (o)
-			page = alloc_pages_node(node, (gfp & ~__GFP_RECLAIM) | __GFP_THISNODE, o);
-		else
-			page = alloc_pages_node(node, gfp | __GFP_RETRY_MAYFAIL, 0);
-		if (page || !o) {
-			n = page ? 1UL << o : 0;
-			break;
-		}
-		*order = o - 1;
-	}
+	/* Small pages of this node are better than large ones of another. */
+	for (; *order && !page; *order -= !page)
+		page = alloc_pages_node(node, (gfp & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
+	if (!page)
+		page = alloc_pages_node(node, gfp | __GFP_RETRY_MAYFAIL, 0);
 	if (!page)
 		return -ENOMEM;
-	if (n > 1)
-		split_page(page, order_base_2(n));
-	for (i = 0; i < n; i++) {
+	if (*order)
+		split_page(page, *order);
+	for (i = 0; i < 1UL << *order; i++) {
 		if (i < rest)
 			pages[i] = page + i;
 		else
 			__free_page(page + i);
 	}
-	return min(n, rest);
+	return min(i, rest);
 }
 
 static void free_pages_of(struct dp_buffer *b, unsigned long n)
@@ -73,7 +65,7 @@ static void free_pages_of(struct dp_buffer *b, unsigned long n)
 
 static int alloc_paged(struct dp_buffer *b)
 {
-	unsigned int order = BLOCK_ORDER;
+	unsigned int order = min_t(unsigned int, BLOCK_ORDER, order_base_2(b->npages));
 	unsigned long done = 0;
 	long n;
 
@@ -108,6 +100,8 @@ static int alloc_coherent(struct dp_buffer *b)
 
 		b->pages[i] = is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
 	}
+	/* Contiguous, and aligned as it happens to be. */
+	b->min_order = min_t(unsigned int, BLOCK_ORDER, __ffs(page_to_pfn(b->pages[0]) | 1UL << get_order(bytes)));
 	return 0;
 }
 

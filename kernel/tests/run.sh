@@ -7,9 +7,18 @@ PATH=$PATH:/usr/sbin:/sbin
 KILLS=${KILLS:-500} SEED=${SEED:-1} FILTER=${FILTER:-}
 LIMIT_S=${LIMIT_S:-900}
 # What the tests use of the kernel's own modules.
-MODULES=()
+MODULES=(crc32_generic veth rdma_rxe)
 # Lines of the kernel's log that mean a bug. What the kernel says of itself at boot is not among them.
 SPLAT='WARNING:|BUG:|KASAN|Oops|general protection|possible (circular|recursive) locking|INFO: task .* blocked|possible deadlock|refcount_t|Call Trace'
+
+# A program of this machine with the libraries that it needs.
+copy_program() {
+  cp "$1" "$2/bin/"
+  ldd "$1" | grep -oE '/[^ ]+' | while read -r library; do
+    mkdir -p "$2$(dirname "$library")"
+    cp -L "$library" "$2$library"
+  done
+}
 
 make_image() {
   local series=$1 out=$2 kernel=$3 root module version
@@ -18,12 +27,14 @@ make_image() {
   mkdir -p "$root/bin" "$root/modules"
   cp "$(command -v busybox)" "$root/bin/busybox"
   cp kernel/tests/init "$root/init"
+  copy_program "$(command -v rdma)" "$root"
+  copy_program "$(command -v ip)" "$root"
   gcc -O1 -g -Wall -Wextra -Werror -D_GNU_SOURCE -static -pthread -o "$root/bin/dmaplane-test" kernel/tests/user/*.c \
     2>&1 >&2 || return
   version=$(basename "$kernel"/root/lib/modules/*)
   for module in "${MODULES[@]}"; do
     modprobe -d "$kernel/root" -S "$version" --show-depends "$module"
-  done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do
+  done 2>/dev/null | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do
     case $module in *.xz) xz -dc "$module" >"$root/modules/$(basename "${module%.xz}")" ;; *) cp "$module" "$root/modules/" ;; esac
     basename "${module%.xz}" >>"$root/modules/order"
   done

@@ -87,6 +87,24 @@ void reap(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+int setup_rdma(int dev, const char *name)
+{
+	struct dmaplane_rdma_setup p = { .port = 1, .cq_depth = 128, .max_send_wr = 64, .max_recv_wr = 64 };
+
+	strncpy(p.ib_dev_name, name, sizeof(p.ib_dev_name) - 1);
+	return ioctl(dev, DMAPLANE_SETUP_RDMA, &p);
+}
+
+uint32_t register_mr(int dev, uint32_t buf, uint32_t access, struct dmaplane_mr_params *p)
+{
+	memset(p, 0, sizeof(*p));
+	p->buf_id = buf;
+	p->access_flags = access;
+	CHECK(ioctl(dev, DMAPLANE_REGISTER_MR, p) == 0);
+	CHECK(p->mr_id && p->lkey && p->addr);
+	return p->mr_id;
+}
+
 struct live live(void)
 {
 	struct dmaplane_buf_stats b;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A process that makes, maps, exports, imports and destroys buffers at
- * random in three threads is killed at a random moment, again and again.
+ * A process that makes, maps, exports, imports, registers, sends and destroys
+ * buffers at random in three threads is killed at a random moment, again and
+ * again.
  */
 #include <pthread.h>
 
@@ -10,6 +11,84 @@
 #define THREADS 3
 
 static int dev;
+
+static void rdma_step(unsigned int *seed, uint32_t buf)
+{
+	static __thread struct dmaplane_mr_params mr;
+	struct dmaplane_loopback_params l = { .mr_id = mr.mr_id, .size = 1 + rand_r(seed) % 9000 };
+	struct dmaplane_bench_params b = { .mr_id = mr.mr_id, .msg_size = 512, .iterations = 20, .queue_depth = 8 };
+	struct dmaplane_post_recv_params r = { .mr_id = mr.mr_id, .use_peer_qp = rand_r(seed) % 2 };
+	struct dmaplane_poll_recv_params p = { .timeout_ms = rand_r(seed) % 3 };
+	struct dmaplane_write_imm_params w = { .local_mr_id = mr.mr_id, .length = 64, .remote_addr = mr.addr,
+					       .remote_rkey = mr.rkey };
+	struct dmaplane_rdma_peer_info peer;
+
+	switch (rand_r(seed) % 10) {
+	case 0:
+		setup_rdma(dev, RDMA_DEVICE);
+		break;
+	case 1:
+		if (rand_r(seed) % 8 == 0)
+			ioctl(dev, DMAPLANE_TEARDOWN_RDMA);
+		break;
+	case 2:
+		mr.buf_id = buf;
+		mr.access_flags = RW;
+		ioctl(dev, DMAPLANE_REGISTER_MR, &mr);
+		break;
+	case 3:
+		ioctl(dev, DMAPLANE_DEREGISTER_MR, &mr.mr_id);
+		break;
+	case 4:
+		ioctl(dev, DMAPLANE_LOOPBACK_TEST, &l);
+		break;
+	case 5:
+		ioctl(dev, DMAPLANE_STREAMING_BENCH, &b);
+		break;
+	case 6:
+		ioctl(dev, DMAPLANE_RDMA_POST_RECV, &r);
+		break;
+	case 7:
+		ioctl(dev, DMAPLANE_RDMA_POLL_RECV, &p);
+		break;
+	case 8:
+		ioctl(dev, DMAPLANE_RDMA_WRITE_IMM, &w);
+		break;
+	default:
+		if (ioctl(dev, DMAPLANE_RDMA_INIT_PEER, &peer) == 0)
+			ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &peer);
+		else
+			ioctl(dev, DMAPLANE_RDMA_DESTROY_PEER);
+	}
+}
+
+static const unsigned long calls[] = {
+	DMAPLANE_CREATE_CHANNEL, DMAPLANE_SUBMIT, DMAPLANE_COMPLETE, DMAPLANE_GET_STATS,
+	DMAPLANE_CREATE_BUFFER, DMAPLANE_DESTROY_BUFFER, DMAPLANE_GET_MMAP_INFO, DMAPLANE_GET_BUF_STATS,
+	DMAPLANE_GET_DMABUF_STATS, DMAPLANE_SETUP_RDMA, DMAPLANE_TEARDOWN_RDMA, DMAPLANE_REGISTER_MR,
+	DMAPLANE_DEREGISTER_MR, DMAPLANE_LOOPBACK_TEST, DMAPLANE_PINGPONG_BENCH, DMAPLANE_STREAMING_BENCH,
+	DMAPLANE_GET_RDMA_STATS, DMAPLANE_CONFIGURE_FLOW, DMAPLANE_SUSTAINED_STREAM, DMAPLANE_QDEPTH_SWEEP,
+	DMAPLANE_GET_FLOW_STATS, DMAPLANE_QUERY_NUMA_TOPO, DMAPLANE_NUMA_BENCH, DMAPLANE_GPU_PIN,
+	DMAPLANE_GPU_UNPIN, DMAPLANE_GPU_BENCH, DMAPLANE_GET_GPU_STATS, DMAPLANE_GET_HISTOGRAM,
+	DMAPLANE_RDMA_WRITE_IMM, DMAPLANE_RDMA_POST_RECV, DMAPLANE_RDMA_POLL_RECV, DMAPLANE_RDMA_INIT_PEER,
+	DMAPLANE_RDMA_CONNECT_PEER, DMAPLANE_RDMA_REMOTE_SEND, DMAPLANE_RDMA_REMOTE_RECV, DMAPLANE_RDMA_DESTROY_PEER,
+};
+
+/* Any call with an argument of any bytes: mostly small numbers, which come further. */
+static void any_call(unsigned int *seed)
+{
+	uint32_t words[512];
+	unsigned int i;
+
+	for (i = 0; i < sizeof(words) / sizeof(*words); i++) {
+		uint32_t r = rand_r(seed);
+
+		words[i] = r % 8 < 4 ? r >> 16 & 7 : r % 8 < 6 ? 0 : r % 8 == 6 ? r >> 12 & 0xffff : ~0U - (r >> 20);
+	}
+	if (rand_r(seed) % 4 == 0)
+		strcpy((char *)words, RDMA_DEVICE);
+	ioctl(dev, calls[rand_r(seed) % (sizeof(calls) / sizeof(*calls))], rand_r(seed) % 16 ? words : NULL);
+}
 
 static void one_step(unsigned int *seed)
 {
@@ -24,7 +103,7 @@ static void one_step(unsigned int *seed)
 	int *fd = &fds[rand_r(seed) % 8], im;
 	void *at;
 
-	switch (rand_r(seed) % 9) {
+	switch (rand_r(seed) % 20) {
 	case 0:
 		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
@@ -64,8 +143,14 @@ static void one_step(unsigned int *seed)
 	case 7:
 		ioctl(dev, DMAPLANE_SUBMIT, &s);
 		break;
-	default:
+	case 8:
 		ioctl(dev, DMAPLANE_COMPLETE, &c);
+		break;
+	case 9 ... 13:
+		rdma_step(seed, last);
+		break;
+	default:
+		any_call(seed);
 	}
 }
 
@@ -83,7 +168,7 @@ int kills(int n, unsigned int seed)
 	int i, failed = 0;
 
 	for (i = 0; i < n; i++) {
-		unsigned int at = rand_r(&seed) % 8000, begin = rand_r(&seed);
+		unsigned int at = rand_r(&seed) % 20000, begin = rand_r(&seed);
 		pid_t child = fork();
 		int status;
 

@@ -2,6 +2,7 @@
 /*
  * dmaplane-test run [FILTER]: every test, each in a process of its own.
  * dmaplane-test kills N SEED: kills at random (kills.c).
+ * dmaplane-test hold: streams until the device below goes (rdma.c).
  * The last line is `dmaplane-test: N tests, M failed` or `... N kills, M failed`.
  */
 #include "test.h"
@@ -85,6 +86,8 @@ int main(int argc, char **argv)
 		printf("dmaplane-test: %d kills, %d failed\n", n, failed);
 		return failed != 0;
 	}
-	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED\n", argv[0]);
+	if (argc == 2 && !strcmp(argv[1], "hold"))
+		return hold();
+	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | hold\n", argv[0]);
 	return 2;
 }

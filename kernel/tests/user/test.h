@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,6 +64,9 @@ void test_add(struct test *t);
 		FAIL("%s: errno %d, not %s", #call, errno, #err); \
 } while (0)
 
+#define RDMA_DEVICE "rxe0"
+#define RW (DMAPLANE_ACCESS_LOCAL_WRITE | DMAPLANE_ACCESS_REMOTE_WRITE | DMAPLANE_ACCESS_REMOTE_READ)
+
 #define MIB (1UL << 20)
 
 /* Waits for a state, never for a time: fails after a minute. */
@@ -86,10 +90,14 @@ int import_buffer(int dmabuf, uint32_t device, struct importer_map *map);
 uint64_t device_reads(int importer, uint64_t offset);
 void device_writes(int importer, uint64_t offset, uint64_t value);
 void reap(pid_t child);
+int setup_rdma(int dev, const char *name);
+uint32_t register_mr(int dev, uint32_t buf, uint32_t access, struct dmaplane_mr_params *p);
+
 
 struct live { long buffers, dmabufs, mrs; };
 struct live live(void);
 
 int kills(int n, unsigned int seed);
+int hold(void);
 
 #endif
