@@ -3,8 +3,8 @@
 use crate::engine::Engine;
 use crate::refuse::refuse;
 use crate::state_file::{self, SavedZone};
-use crate::zone::Client;
-use rgaps_session::{Refusal, RefusalCode, ZoneId};
+use crate::zone::{Client, Zone};
+use rgaps_session::{Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -88,10 +88,15 @@ impl Engine {
         }
     }
 
-    /// Refuses while any topics may still come back.
+    /// Refuses while any topics may still come back, or former links, whose publishers count as theirs until they
+    /// are known to be gone.
     pub(crate) fn check_all_recovered(&self) -> Result<(), Refusal> {
-        let mut pools = self.zones.values().flat_map(|zone| &zone.pools);
-        match self.recovery.waits_for_any(self.now) || pools.any(|pool| pool.is_incomplete()) {
+        let awaited = |zone: &Zone| {
+            let mut clients = zone.clients.values();
+            zone.pools.iter().any(|pool| pool.is_incomplete())
+                || clients.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
+        };
+        match self.recovery.waits_for_any(self.now) || self.zones.values().any(awaited) {
             true => Err(recovering()),
             false => Ok(()),
         }

@@ -682,11 +682,10 @@ fn a_daemon_killed_again_and_again_loses_nothing() {
     assert_eq!(world.leased_granules(&a), 21);
 }
 
+type Interest = (Vec<InterestRow>, Vec<(u64, u64)>);
+
 /// What the links ask first: topics, and publishers of former links with the number of their messages.
-fn interest(
-    world: &mut World,
-    links: &Sim,
-) -> Result<(Vec<InterestRow>, Vec<(u64, u64)>), RefusalCode> {
+fn interest(world: &mut World, links: &Sim) -> Result<Interest, RefusalCode> {
     let asked = world.ask(links, Request::Interest { known: 0, from: 0 });
     match asked.map_err(|refusal| refusal.code)? {
         Answer::Interest { rows, departed, .. } => Ok((rows, departed)),
@@ -743,4 +742,32 @@ fn links_hear_of_no_topics_before_all_that_was_there_is_back() {
     world.reconnect(&mut links);
     world.pass(LATER);
     assert!(interest(&mut world, &links).unwrap().0.is_empty());
+}
+
+/// A daemon and its links that are killed together leave a record of links that live.
+#[test]
+fn links_hear_of_no_topics_before_former_links_are_known_to_be_gone() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let reader = world.join(&mut a, "t", late());
+    let mut former = world.client(LINKS_CLIENT);
+    let seat = world.join(&mut former, "t", lasting());
+    let range = world.lease(&former, &seat, 1);
+    world.fetch_segments(&mut former, &seat, true);
+    let mut writer = world.writer(&former, &seat);
+    // Whoever reads has the memory, too, and hands it back.
+    world.fetch_segments(&mut a, &reader, false);
+    publish(&mut writer, range.offset, 1);
+    world.restart();
+    drop(former);
+    world.hand_back_all(&mut a, reader.member.zone, &[(reader.member, vec![])]);
+    let links = world.client(LINKS_CLIENT);
+    assert_eq!(
+        interest(&mut world, &links).unwrap_err(),
+        RefusalCode::Recovering
+    );
+    world.pass(LATER);
+    let (rows, departed) = interest(&mut world, &links).unwrap();
+    assert_eq!(departed, [(seat.member.incarnation, 1)]);
+    assert_eq!(rows[0].landed, [seat.member.incarnation]);
 }
