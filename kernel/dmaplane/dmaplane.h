@@ -158,6 +158,8 @@ long dp_dmabuf_stats(void __user *arg);
 /* numa.c */
 long dp_numa_topo(void __user *arg);
 long dp_numa_bench(struct dp_file *f, void __user *arg);
+int dp_numa_init(void);
+void dp_numa_exit(void);
 
 /* hist.c */
 void dp_hist_init(struct dp_hist *h);

@@ -147,12 +147,19 @@ int dp_pair_open(struct dp_rdma *r)
 	return err;
 }
 
+/* What was posted ended with its queue pair. */
+void dp_inbox_empty(struct dp_inbox *inbox)
+{
+	inbox->posted = 0;
+	inbox->used = 0;
+	inbox->taken = 0;
+}
+
 void dp_pair_close(struct dp_rdma *r)
 {
 	dp_end_close(&r->a);
 	dp_end_close(&r->b);
-	r->inbox.posted = 0;
-	r->inbox.taken = 0;
+	dp_inbox_empty(&r->inbox);
 }
 
 /* After an error, or with requests outstanding that nobody waits for. */

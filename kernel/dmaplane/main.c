@@ -191,9 +191,12 @@ static int __init dp_init(void)
 	err = dp_channel_init();
 	if (err)
 		return err;
-	err = dp_memory_init(NULL);
+	err = dp_numa_init();
 	if (err)
 		goto channel;
+	err = dp_memory_init(NULL);
+	if (err)
+		goto numa;
 	err = dp_rdma_init();
 	if (err)
 		goto memory;
@@ -225,6 +228,8 @@ rdma:
 	dp_rdma_exit();
 memory:
 	dp_memory_exit();
+numa:
+	dp_numa_exit();
 channel:
 	dp_channel_exit();
 	return err;
@@ -240,6 +245,7 @@ static void __exit dp_exit(void)
 	unregister_chrdev_region(number, 1);
 	dp_rdma_exit();
 	dp_memory_exit();
+	dp_numa_exit();
 	dp_channel_exit();
 }
 

@@ -56,6 +56,20 @@ long dp_numa_topo(void __user *arg)
 	return err;
 }
 
+/* A benchmark may keep a CPU for long; other work there goes on beside it. */
+static struct workqueue_struct *benches;
+
+int dp_numa_init(void)
+{
+	benches = alloc_workqueue("dmaplane-bench", WQ_CPU_INTENSIVE, 0);
+	return benches ? 0 : -ENOMEM;
+}
+
+void dp_numa_exit(void)
+{
+	destroy_workqueue(benches);
+}
+
 struct bench {
 	struct work_struct work;
 	struct completion done;
@@ -94,7 +108,7 @@ static int bench_pair(struct bench *b, int cpu_node)
 	INIT_WORK_ONSTACK(&b->work, bench_work);
 	init_completion(&b->done);
 	b->cancelled = false;
-	queue_work_on(cpu, system_long_wq, &b->work);
+	queue_work_on(cpu, benches, &b->work);
 	err = wait_for_completion_killable(&b->done);
 	WRITE_ONCE(b->cancelled, true);
 	/* Waits for some copied pages at most: the work has been told. */

@@ -26,6 +26,14 @@ static struct side side_of(struct dp_rdma *r, u32 peer)
 	return (struct side){ &r->pair_turn, &r->a, &r->b, &r->inbox };
 }
 
+static struct dp_work *slot_of(struct dp_rdma *r, struct dp_inbox *inbox, u64 number)
+{
+	u32 slot;
+
+	div_u64_rem(number, r->recv_depth, &slot);
+	return &inbox->works[slot];
+}
+
 static long give(void __user *arg, const void *p, size_t bytes, int err)
 {
 	if (copy_to_user(arg, p, bytes))
@@ -39,8 +47,7 @@ static void give_up(struct dp_rdma *r, bool peer)
 	if (peer) {
 		dp_end_close(&r->peer);
 		r->peer_connected = false;
-		r->peer_inbox.posted = 0;
-		r->peer_inbox.taken = 0;
+		dp_inbox_empty(&r->peer_inbox);
 	} else {
 		dp_pair_restart(r);
 	}
@@ -55,7 +62,7 @@ static int write_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w,
 	if (p->use_peer_qp && !r->peer_connected)
 		return -ENOTCONN;
 	/* The notice needs a receive; the peer's are the peer's to count. */
-	if (!p->use_peer_qp && s.inbox->posted == s.inbox->taken)
+	if (!p->use_peer_qp && s.inbox->posted == s.inbox->used)
 		return -ENOBUFS;
 	err = dp_post_write(s.from, w, mr, p);
 	if (!err)
@@ -64,6 +71,8 @@ static int write_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w,
 	trace_dmaplane_rdma_write_imm(p->imm_data, p->length, w->status);
 	if (err)
 		give_up(r, p->use_peer_qp);
+	else if (!p->use_peer_qp)
+		s.inbox->used++;
 	return err;
 }
 
@@ -116,7 +125,7 @@ static int post_in_turn(struct dp_rdma *r, bool peer, struct dp_mr *mr, u32 byte
 		return -ENOTCONN;
 	if (s.inbox->posted - s.inbox->taken >= r->recv_depth)
 		return -ENOSPC;
-	err = dp_post_recv(s.to, &s.inbox->works[s.inbox->posted % r->recv_depth], mr, 0, bytes);
+	err = dp_post_recv(s.to, slot_of(r, s.inbox, s.inbox->posted), mr, 0, bytes);
 	if (!err)
 		s.inbox->posted++;
 	return err;
@@ -161,7 +170,7 @@ static int take_in_turn(struct dp_rdma *r, bool peer, struct dp_work *out)
 	if (!s.to->qp)
 		return -ENOTCONN;
 	ib_process_cq_direct(s.to->recvs, 32);
-	w = &s.inbox->works[s.inbox->taken % r->recv_depth];
+	w = slot_of(r, s.inbox, s.inbox->taken);
 	if (s.inbox->taken == s.inbox->posted || !w->done)
 		return 0;
 	*out = *w;

@@ -31,7 +31,7 @@ struct dp_work {
 /* Receives that a program posted, in the order in which they complete. */
 struct dp_inbox {
 	struct dp_work *works;		/* recv_depth of them */
-	u32 posted, taken;
+	u64 posted, used, taken;	/* used: by writes on the pair */
 };
 
 struct dp_flow {
@@ -95,6 +95,7 @@ int dp_end_connect(struct dp_rdma *r, struct dp_end *e, u32 qp_num, u16 lid, uni
 		   const u8 *mac);
 int dp_pair_open(struct dp_rdma *r);
 void dp_pair_close(struct dp_rdma *r);
+void dp_inbox_empty(struct dp_inbox *inbox);
 int dp_pair_restart(struct dp_rdma *r);
 int dp_turn(struct dp_rdma *r, struct semaphore *turn);
 int dp_post_send(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offset, u32 bytes);

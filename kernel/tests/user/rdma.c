@@ -276,6 +276,8 @@ TEST(write_imm_places_and_notifies)
 	CHECK(post_recv(g.dev, g.mr.mr_id, 0, 0) == 0);
 	CHECK(ioctl(g.dev, DMAPLANE_RDMA_WRITE_IMM, &w) == 0);
 	CHECK(w.status == 0 && w.elapsed_ns);
+	/* Also one that is not polled yet is used up. */
+	REFUSED(ENOBUFS, ioctl(g.dev, DMAPLANE_RDMA_WRITE_IMM, &w));
 	CHECK(poll_recv(g.dev, 0, 60000, &p) == 0);
 	CHECK(p.status == 0 && p.imm_data == (7 << 16 | 3) && p.byte_len == MIB && p.wc_flags);
 	CHECK(!memcmp(g.at + 4096, g.at + 2 * MIB, MIB));

@@ -99,5 +99,6 @@ struct live live(void);
 
 int kills(int n, unsigned int seed);
 int hold(void);
+int keep(const char *what);
 
 #endif
