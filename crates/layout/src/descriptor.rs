@@ -9,11 +9,14 @@ pub const DESCRIPTOR_TYPED: u8 = 1;
 pub const DESCRIPTOR_QUEUED: u8 = 2;
 /// `flags` bit: `replicas` is filled in.
 pub const DESCRIPTOR_COPIED: u8 = 4;
-/// Flag: messages before this one were missed between hosts.
+/// `flags` bit: `missed_so_far` is filled in. Without it, it counts as 0.
 pub const DESCRIPTOR_MISSED: u8 = 8;
 /// `flags` bit: the message has metadata (an attachment, parts): word 10 says how much, and the ring slot's
 /// metadata area holds it.
 pub const DESCRIPTOR_METADATA: u8 = 16;
+
+/// The descriptor's word with `missed_so_far`.
+pub const MISSED_WORD: usize = 11;
 
 /// One message, as its publisher announces it. A reader needs only the first cache line of an
 /// untyped message.
@@ -34,7 +37,8 @@ pub const DESCRIPTOR_METADATA: u8 = 16;
 ///  64 dtype_code u8, dtype_bits u8, dtype_lanes u16, timeline u32
 ///  72 timeline_value u64  point on `timeline`, POINT_NONE or POINT_ABORTED
 ///  80 attachment_bytes u32, attachment_kind u16, parts u16, if DESCRIPTOR_METADATA
-///  88 missed      u64  messages before this one that never reached this host, if DESCRIPTOR_MISSED
+///  88 missed_so_far u64  running sum: messages between those of this publisher, up to this one, that never reached
+///                      this host, if DESCRIPTOR_MISSED
 ///  96 shape       [u64; 8]  elements
 /// 160 strides     [i64; 8]  elements
 /// 224 replicas    [u32; 8]  blocks with copies in other pools, plus 1; 0: none
@@ -62,7 +66,7 @@ pub struct Descriptor {
     pub attachment_bytes: u32,
     pub attachment_kind: u16,
     pub parts: u16,
-    pub missed: u64,
+    pub missed_so_far: u64,
     pub shape: [u64; MAX_DIMS],
     pub strides: [i64; MAX_DIMS],
     pub replicas: [u32; MAX_REPLICAS],
@@ -88,7 +92,7 @@ const _: () = {
     assert!(offset_of!(Descriptor, attachment_kind) == 84);
     assert!(offset_of!(Descriptor, parts) == 86);
     assert!(offset_of!(Descriptor, attachment_bytes) == METADATA_WORD * 8);
-    assert!(offset_of!(Descriptor, missed) == 88);
+    assert!(offset_of!(Descriptor, missed_so_far) == MISSED_WORD * 8);
     assert!(offset_of!(Descriptor, shape) == 96);
     assert!(offset_of!(Descriptor, strides) == 160);
     assert!(offset_of!(Descriptor, replicas) == 224);

@@ -29,7 +29,7 @@ pub use control::{
 };
 pub use descriptor::{
     Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED,
+    DESCRIPTOR_TYPED, MISSED_WORD,
 };
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};

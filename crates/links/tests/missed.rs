@@ -229,6 +229,72 @@ fn what_is_lost_when_links_are_killed_at_both_ends_is_counted() {
     });
 }
 
+#[test]
+fn a_subscriber_that_skips_the_message_after_a_gap_counts_the_gap() {
+    const KEEPS: u64 = 4;
+    let mut hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let stream = || there.subscriber("stream");
+    let prompt = stream().create().unwrap();
+    let slow = stream().create().unwrap();
+    let newest = stream().depth(1).create().unwrap();
+    let publisher = here.publisher("stream").keep_last(KEEPS as u32);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 3);
+    let send = |number: u64| {
+        let payload = content(number, BYTES);
+        let mut loan = publisher.loan(BYTES as u64).unwrap();
+        loan.write(0, &payload).unwrap();
+        loan.set_tag(number);
+        loan.publish().unwrap();
+    };
+    send(0);
+    for subscriber in [&prompt, &slow, &newest] {
+        let sample = receive(subscriber);
+        assert_eq!((sample.tag(), sample.missed()), (0, 0));
+    }
+    let mut next = 1;
+    for _ in 0..TIMES {
+        // Nobody takes what is published meanwhile.
+        let before = next;
+        hosts[0].kill_links();
+        (0..10 * KEEPS).for_each(|number| send(before + number));
+        hosts[0].start_links();
+        next += 10 * KEEPS;
+        // More messages come after the gap than the ring on the other host holds.
+        let (mut lost, mut read, mut after_gap) = (0, before, 0);
+        until("messages after the gap", || {
+            send(next);
+            next += 1;
+            while let Some(sample) = prompt.try_recv().unwrap() {
+                assert_eq!(sample.missed(), sample.tag() - read);
+                lost += sample.missed();
+                read = sample.tag() + 1;
+                after_gap += u64::from(lost > 0);
+            }
+            after_gap > 2 * KEEPS
+        });
+        // The last message arrives before the others look.
+        while read < next {
+            read = receive(&prompt).tag() + 1;
+        }
+        let sample = receive(&newest);
+        assert_eq!(
+            (sample.tag(), sample.missed()),
+            (next - 1, next - 1 - before)
+        );
+        let mut expected = before;
+        while expected < next {
+            let sample = receive(&slow);
+            assert_eq!(sample.missed(), sample.tag() - expected);
+            if expected == before {
+                assert!(sample.missed() > lost, "it read the message after the gap");
+            }
+            expected = sample.tag() + 1;
+        }
+    }
+}
+
 // What the links' seat saves: see docs/decisions/0035-seats-of-the-links.md.
 
 #[test]

@@ -26,8 +26,8 @@ pub struct Loan {
     pub(crate) stream: Stream,
     /// When it was published, if that was elsewhere.
     pub(crate) publish_ns: Option<u64>,
-    /// Messages before it that never reached this host.
-    pub(crate) missed: u64,
+    /// Messages between those of its publisher, up to it, that never reached this host.
+    pub(crate) missed_so_far: u64,
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
     /// Copies that are made while it is filled.
@@ -297,7 +297,7 @@ impl Loan {
             tensor: self.tensor.as_ref(),
             metadata: self.metadata.as_deref().filter(|m| !m.is_empty()),
             publish_ns: self.publish_ns,
-            missed: self.missed,
+            missed_so_far: self.missed_so_far,
         };
         let mut staged = None;
         let early = match self.early.as_ref().filter(|e| e.filled_in().is_some()) {
@@ -390,9 +390,9 @@ impl Loan {
         self.metadata.as_deref()
     }
 
-    /// Says how many messages before this one never reached this host.
-    pub fn set_missed(&mut self, missed: u64) {
-        self.missed = missed;
+    /// Says how many messages between those of this publisher, up to this one, never reached this host: a running sum.
+    pub fn set_missed_so_far(&mut self, missed: u64) {
+        self.missed_so_far = missed;
     }
 }
 
@@ -404,7 +404,7 @@ pub(crate) struct Filled<'a> {
     pub(crate) tensor: Option<&'a Tensor>,
     pub(crate) metadata: Option<&'a Metadata>,
     pub(crate) publish_ns: Option<u64>,
-    pub(crate) missed: u64,
+    pub(crate) missed_so_far: u64,
 }
 
 /// An error of a GPU that is not the topic's.

@@ -15,6 +15,7 @@ mod dropped;
 mod holder;
 mod letting_go;
 mod metadata;
+mod missed_so_far;
 mod orphan;
 mod point;
 mod queue;

@@ -5,6 +5,7 @@
 
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
+use crate::missed_so_far::{sum_of, Told};
 use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
@@ -15,7 +16,7 @@ use crate::{
 use rgaps_layout::{
     DType, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
     DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS,
-    MAX_SUBSCRIBERS, METADATA_WORD, SEQUENCE_END,
+    MAX_SUBSCRIBERS, METADATA_WORD, MISSED_WORD, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
@@ -172,6 +173,8 @@ pub struct Reader<S: Storage> {
     floors: [u64; MAX_PUBLISHERS],
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
+    /// What publishers have said of messages that never reached this host, as far as it is counted.
+    told: [Told; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
     counts_from: [u64; MAX_PUBLISHERS],
     /// A bit for each publisher of which messages of the history are still to be read.
@@ -265,6 +268,7 @@ impl<S: Storage> Reader<S> {
             cursors: [0; MAX_PUBLISHERS],
             floors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
+            told: [Told::NOTHING; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
             backlog: 0,
             backlog_ends: [0; MAX_PUBLISHERS],
@@ -370,6 +374,7 @@ impl<S: Storage> Reader<S> {
         for (index, begin) in begin.into_iter().enumerate() {
             if begin > self.cursors[index] {
                 self.move_cursor(index, begin);
+                self.begin_sum(index, begin);
             }
             let has_backlog = self.cursors[index] < kept[index].end;
             self.backlog |= u16::from(has_backlog) << index;
@@ -524,7 +529,10 @@ impl<S: Storage> Reader<S> {
                 present >> index & 1 != 0 && incarnation != 0 && self.matches(&publisher);
             let there = is_source.then_some(incarnation);
             if known != there {
-                self.leaving.extend(self.sources[index].take());
+                if let Some(source) = self.sources[index].take() {
+                    self.count_rest(index, &source);
+                    self.leaving.push(source);
+                }
                 self.sources[index] = there.and_then(|incarnation| self.learn(index, incarnation));
                 self.known &= !(1 << index);
                 self.known |= u16::from(self.sources[index].is_some()) << index;
@@ -557,6 +565,11 @@ impl<S: Storage> Reader<S> {
         let for_others = passed_over.wrapping_sub(before);
         let head = publisher.head().load(Ordering::Acquire);
         self.start_at(index, start, head, for_others);
+        let cursor = self.cursors[index];
+        self.told[index] = match cursor > start {
+            true => Told::before(&region, incarnation, cursor),
+            false => Told::NOTHING,
+        };
         Some(Arc::new(Source {
             slot: index as u32,
             incarnation,
@@ -580,6 +593,29 @@ impl<S: Storage> Reader<S> {
         // would wait there for ever.
         if cursor < start || cursor > head {
             self.move_cursor(index, start);
+        }
+    }
+
+    /// Begins to count gaps with the one before message `next`: older ones are no loss.
+    #[cold]
+    fn begin_sum(&mut self, index: usize, next: u64) {
+        if let Some(source) = &self.sources[index] {
+            self.told[index] = Told::before(&source.region, source.incarnation, next);
+        }
+    }
+
+    /// Counts the gaps between messages that a publisher had published, and this subscriber not read, when it left.
+    /// [`start_at`](Self::start_at) counts the messages themselves.
+    fn count_rest(&mut self, index: usize, source: &Source<S>) {
+        let words = &source.publisher;
+        // This one ended at the head, or where a successor in the slot begins.
+        let head = words.head().load(Ordering::Acquire);
+        let start = words.start().load(Ordering::Relaxed);
+        let ends = [head, start].into_iter();
+        let mut unread = ends.filter(|end| self.cursors[index] < *end && *end <= SEQUENCE_END);
+        let sum = unread.find_map(|end| sum_of(&source.region, source.incarnation, end - 1));
+        if let Some(sum) = sum {
+            self.count_gaps(index, sum);
         }
     }
 
@@ -679,10 +715,7 @@ impl<S: Storage> Reader<S> {
         step!("take.acquired");
         self.move_cursor(index, cursor + 1);
         step!("take.cursor");
-        if message.missed > 0 {
-            // Between hosts; those who publish here say so of messages that never came here.
-            self.count_missed(index, message.missed);
-        }
+        self.count_gaps(index, message.missed_so_far);
         self.received += 1;
         self.slot.received().store(self.received, Ordering::Relaxed);
         Taken {
@@ -749,7 +782,20 @@ impl<S: Storage> Reader<S> {
             index,
             next.saturating_sub(cursor.max(self.counts_from[index])),
         );
+        if cursor < self.counts_from[index] {
+            // Where skipped messages do not count, gaps between them do not, either.
+            self.begin_sum(index, next.min(self.counts_from[index]));
+        }
         self.move_cursor(index, next);
+    }
+
+    /// Counts the messages that never reached this host up to one with this running sum.
+    #[inline]
+    fn count_gaps(&mut self, index: usize, so_far: u64) {
+        let gaps = self.told[index].rise_to(so_far);
+        if gaps > 0 {
+            self.count_missed(index, gaps);
+        }
     }
 
     fn count_missed(&mut self, index: usize, count: u64) {
@@ -828,8 +874,8 @@ fn read_slot<S: Storage>(
             publish_ns: get(6),
             tag: get(7),
             point,
-            missed: match flags & DESCRIPTOR_MISSED != 0 {
-                true => get(11),
+            missed_so_far: match flags & DESCRIPTOR_MISSED != 0 {
+                true => get(MISSED_WORD),
                 false => 0,
             },
         },

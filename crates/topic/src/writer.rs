@@ -11,7 +11,8 @@ use crate::{
 };
 use rgaps_layout::{
     DType, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD, SEQUENCE_END,
+    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD, MISSED_WORD,
+    SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
@@ -81,8 +82,9 @@ pub struct Message {
     pub tag: u64,
     /// What has to be reached before the bytes are there.
     pub point: Point,
-    /// Messages before this one that never reached this host.
-    pub missed: u64,
+    /// Messages between those of this publisher, up to this one, that never reached this host: a running sum, which
+    /// does not fall. 0 but for the links' publishers.
+    pub missed_so_far: u64,
 }
 
 /// What goes with a message.
@@ -686,9 +688,9 @@ impl<S: Storage> Writer<S> {
         if !message.point.is_none() {
             flags |= DESCRIPTOR_QUEUED;
         }
-        if message.missed > 0 {
+        if message.missed_so_far > 0 {
             flags |= DESCRIPTOR_MISSED;
-            put(11, message.missed);
+            put(MISSED_WORD, message.missed_so_far);
         }
         if copies.are_any {
             flags |= DESCRIPTOR_COPIED;

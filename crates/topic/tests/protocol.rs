@@ -43,7 +43,7 @@ fn messages_arrive_in_order_with_all_their_fields() {
         offset: 1 << 39,
         bytes: 1 << 33,
         publish_ns: 5,
-        missed: 0,
+        missed_so_far: 0,
         point: Point::NONE,
         tag: 6,
     };
@@ -364,10 +364,10 @@ fn what_was_missed_between_hosts_is_told_with_the_next_message() {
     let fixture = Fixture::new(4, 4);
     let mut writer = fixture.writer(0, 4);
     let mut reader = fixture.reader(3, false, Start::Live);
-    for (tag, missed) in [(0, 0), (1, 7), (2, 0)] {
+    for (tag, missed_so_far) in [(0, 0), (1, 7), (2, 7)] {
         let loan = writer.loan(0, 256).unwrap();
         let message = Message {
-            missed,
+            missed_so_far,
             ..message(tag)
         };
         writer.publish(loan, &message, &mut |_| ()).unwrap();

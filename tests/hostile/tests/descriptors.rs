@@ -64,7 +64,7 @@ fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
             _ => random.below(4 * SEGMENT_UNIT_BYTES),
         },
         publish_ns: random.nasty(),
-        missed: match random.below(3) {
+        missed_so_far: match random.below(3) {
             0 => random.nasty(),
             _ => 0,
         },

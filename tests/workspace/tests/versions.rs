@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0x3082_da4c_df65_9810,
+        0xc2ed_8f71_4465_8710,
     ),
 ];
 

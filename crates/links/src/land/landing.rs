@@ -32,6 +32,8 @@ pub struct Landing {
     pub(super) mark: Mark,
     /// What the publisher here has published.
     pub(super) published: AtomicU64,
+    /// Messages between those that never came: what the next one adds to.
+    pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
     /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
@@ -83,6 +85,7 @@ impl Landing {
             next: AtomicU64::new(next),
             mark,
             published: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
             early: Mutex::default(),
             limits,

@@ -104,7 +104,9 @@ impl Place for Landed {
             debug_assert!(fits, "the decoder checked it");
         }
         let missed = landing.missed_before(sequence);
-        loan.set_missed(missed);
+        // As a sum, for subscribers here may skip the very message that tells of the gap.
+        let missed_so_far = landing.missed.load(Ordering::Relaxed) + missed;
+        loan.set_missed_so_far(missed_so_far);
         let published = landing.published.load(Ordering::Relaxed);
         landing
             .mark
@@ -116,6 +118,7 @@ impl Place for Landed {
         match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
+                landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
                 self.note_missed(topic, missed);
                 let times = [self.placed_ns, turn_ns, monotonic_ns()];

@@ -558,7 +558,7 @@ impl PublisherCore {
             metadata: None,
             stream: Stream(0),
             publish_ns: None,
-            missed: 0,
+            missed_so_far: 0,
             failed: None,
             early: None,
         }
@@ -641,7 +641,7 @@ impl PublisherCore {
             publish_ns,
             tag: filled.tag,
             point: Point::NONE,
-            missed: filled.missed,
+            missed_so_far: filled.missed_so_far,
         };
         // Before anything is queued on the stream, so that nothing is in the way of what has to run for
         // subscribers to read on.

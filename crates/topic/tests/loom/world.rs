@@ -215,7 +215,7 @@ pub fn message(tag: u64, offset: u64) -> Message {
         offset,
         bytes: tag,
         publish_ns: tag,
-        missed: 0,
+        missed_so_far: 0,
         tag,
         point: Point::NONE,
     }

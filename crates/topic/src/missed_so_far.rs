@@ -1,0 +1,62 @@
+//! Counts the messages that never reached this host, exactly, whichever messages a subscriber skips.
+//!
+//! The links find the gaps between the messages of another host's publisher. Told once, with the message after the gap, a
+//! gap would be lost to a subscriber that skips that message. So each descriptor has the running sum of all gaps of its
+//! publisher, and a reader counts by how much the sum has risen since the message that it took last.
+//!
+//! A reader that comes later begins with the sum of the message before its first one. Where the ring does not hold that
+//! any more, the reader is told of no gap before its first message.
+
+use crate::{RegionView, Storage};
+use rgaps_layout::{DESCRIPTOR_MISSED, MISSED_WORD};
+use rgaps_sync::atomic::{fence, Ordering};
+
+/// What a reader knows of a publisher's running sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told(u64);
+
+impl Told {
+    /// Before a publisher's first message.
+    pub(crate) const NOTHING: Told = Told(0);
+    /// No sum is higher, so whatever comes next is no rise.
+    const UNKNOWN: Told = Told(u64::MAX);
+
+    /// Up to the message before `sequence`, as far as the ring still says so.
+    #[cold]
+    pub(crate) fn before<S: Storage>(
+        region: &RegionView<S>,
+        incarnation: u64,
+        sequence: u64,
+    ) -> Told {
+        let last = sequence.checked_sub(1);
+        let sum = last.and_then(|last| sum_of(region, incarnation, last));
+        sum.map_or(Told::UNKNOWN, Told)
+    }
+
+    /// Goes on to a sum; by how much that is higher. A sum that falls is a misbehaving peer's.
+    #[inline]
+    pub(crate) fn rise_to(&mut self, sum: u64) -> u64 {
+        let before = std::mem::replace(&mut self.0, sum);
+        sum.saturating_sub(before)
+    }
+}
+
+/// The running sum that the descriptor of message `sequence` has. None: the ring does not hold it.
+#[cold]
+pub(crate) fn sum_of<S: Storage>(
+    region: &RegionView<S>,
+    incarnation: u64,
+    sequence: u64,
+) -> Option<u64> {
+    let committed = region.descriptor(sequence, 0).load(Ordering::Acquire);
+    let get = |word| region.descriptor(sequence, word).load(Ordering::Relaxed);
+    let (by, flags) = (get(2), (get(3) >> 56) as u8);
+    let sum = match flags & DESCRIPTOR_MISSED != 0 {
+        true => get(MISSED_WORD),
+        false => 0,
+    };
+    // SYNC: descriptor.
+    fence(Ordering::Acquire);
+    let stayed = get(0) == committed;
+    (committed == sequence + 1 && by == incarnation && stayed).then_some(sum)
+}
