@@ -223,6 +223,7 @@ fn topic_words32(shape: Shape) -> impl Iterator<Item = u64> {
     let subscriber = [
         offset_of!(SubscriberSlot, doorbell),
         offset_of!(SubscriberSlot, depth),
+        offset_of!(SubscriberSlot, closed),
         offset_of!(SubscriberSlot, resumes),
         offset_of!(SubscriberSlot, seen_epoch),
     ];
