@@ -136,12 +136,18 @@ impl Reactor {
                 Err(errno) => return Err(failed("epoll_wait")(errno)),
             }
             let mut signalled = false;
+            // First: a client that comes back in another session is let in once its former one has ended. Requests that
+            // it left there are not served: it asks again.
+            for event in events.iter().filter(|event| is_hang_up(event)) {
+                self.hang_up(session_of(event.data.u64()));
+            }
             // Begin at another event each time, so that those of a user who has more than a turn's take turns.
             turn = turn.wrapping_add(1);
             let begin = turn % events.len().max(1);
             self.served.clear();
             let (last, first) = events.split_at(begin);
-            for event in first.iter().chain(last) {
+            let others = first.iter().chain(last);
+            for event in others.filter(|event| !is_hang_up(event)) {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNALS => signalled = true,
@@ -287,15 +293,14 @@ impl Reactor {
     }
 
     fn serve(&mut self, token: u64, flags: epoll::EventFlags) {
-        let session = SessionId((token - FIRST_SESSION) / 2);
+        let session = session_of(token);
         if token % 2 == 1 {
             return self.process_ended(session);
         }
-        let ends = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        if flags.intersects(epoll::EventFlags::OUT | ends) {
+        if flags.contains(epoll::EventFlags::OUT) {
             self.flush(session);
         }
-        if flags.intersects(epoll::EventFlags::IN | ends) {
+        if flags.contains(epoll::EventFlags::IN) {
             self.read(session);
         }
     }
@@ -522,6 +527,18 @@ impl Reactor {
             self.close(session);
         }
     }
+}
+
+/// Of a token of a session's socket or process.
+fn session_of(token: u64) -> SessionId {
+    SessionId((token - FIRST_SESSION) / 2)
+}
+
+/// Whether the client has closed its end of a session.
+fn is_hang_up(event: &epoll::Event) -> bool {
+    let token = event.data.u64();
+    let ends = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+    token >= FIRST_SESSION && token.is_multiple_of(2) && { event.flags }.intersects(ends)
 }
 
 /// How many descriptors this process may have.

@@ -202,7 +202,7 @@ fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
         );
     }
     assert_eq!(gpu.flushes(), flushes);
-    let why = "no GPUDirect: nic-host-a cannot register memory";
+    let why = "no GPUDirect: registering memory with nic-host-a failed";
     hosts.wait_said(TOPIC, why, &why.replace("host-a", "host-b"));
 }
 
@@ -309,7 +309,7 @@ fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
     let late = late.unwrap_err().to_string();
     let words = [
         "the subscriber requires a path of gpudirect or better, and this one is rdma",
-        "nic-host-a cannot register memory",
+        "registering memory with nic-host-a failed",
     ];
     assert!(words.iter().all(|word| late.contains(word)), "{late}");
     // A subscriber that was there before: the publisher here is not served.
