@@ -28,7 +28,11 @@ import rgaps
 
 
 class Frames(IterableDataset[torch.Tensor]):  # type: ignore[misc,unused-ignore]
-    """The frames of a topic. With several workers, each takes its share by the messages' sequence numbers."""
+    """The frames of a topic that has one publisher. Each worker receives `frames` of them and returns its share.
+
+    The share follows from the publisher's sequence number, which is the same in every worker. So workers that join at
+    different times return no frame twice. With several publishers, use `sample.tag` instead.
+    """
 
     def __init__(self, topic: str, frames: int, timeout: float = 30.0) -> None:
         self.topic = topic
@@ -41,9 +45,9 @@ class Frames(IterableDataset[torch.Tensor]):  # type: ignore[misc,unused-ignore]
         with rgaps.Node(f"loader-{worker}") as node:
             # Reliable: the publisher waits for slow workers instead of losing frames.
             with node.subscriber(self.topic, reliable=True) as sub:
-                for number in range(self.frames):
+                for _ in range(self.frames):
                     with sub.recv(self.timeout) as sample:
-                        if number % workers == worker:
+                        if sample.sequence % workers == worker:
                             # A copy: the tensor leaves this process, and the shared block is free again.
                             yield torch.from_numpy(sample.numpy().copy())
 
