@@ -539,6 +539,10 @@ impl LoanBase {
     /// otherwise the loan itself.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
+        if this.parts.is_some() {
+            // The parts are the arrays.
+            return Ok(slf.as_any().clone());
+        }
         match Given::new(this.framework, slf.as_any(), this.domain)? {
             None => Ok(slf.as_any().clone()),
             Some((given, array)) => {

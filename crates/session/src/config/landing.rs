@@ -134,7 +134,7 @@ mod tests {
         for (domain, topics, word) in [
             ("gpu", "\"a\"", "cuda:0"),
             ("cuda:x", "\"a\"", "cuda:0"),
-            ("cuda:-1", "\"a\"", "no place to land"),
+            ("cuda:-1", "\"a\"", "is not a domain for arriving messages"),
             ("host", "", "links.landing 'one'"),
         ] {
             let why = parse(domain, topics).unwrap_err();

@@ -335,7 +335,7 @@ mod tests {
                     peer: "a/b".to_owned(),
                     ..quota.clone()
                 },
-                "no host",
+                "is not a host",
             ),
         ] {
             let why = check(&[], &[change], None).unwrap_err();
