@@ -392,11 +392,14 @@ mod tests {
             ("rdma = \"maybe\"", "maybe"),
             ("connect = [\"127.0.0.1:1\"]", "is not an endpoint"),
             ("connect = [\"tcp/127.0.0.1\"]", "has no port"),
-            ("connect = [\"udp/127.0.0.1:1\"]", "must start with tcp/ or tls/"),
+            (
+                "connect = [\"udp/127.0.0.1:1\"]",
+                "must start with tcp/ or tls/",
+            ),
             ("connect = [\"tls/127.0.0.1:1\"]", "links.tls.ca"),
             ("watermark = \"1/3\"", "1/3"),
             ("listen = \"0.0.0.0:0\"", "links.listen"),
-            ("[tls]\nca = \"ca.pem\"", "all three"),
+            ("[tls]\nca = \"ca.pem\"", "all of ca, certificate and key"),
             ("[[rules]]\nname = \"r\"\ntopics = [\"a\"]", "action"),
             (
                 "[[rules]]\nname = \"r\"\ntopics = []\naction = \"deny\"",
