@@ -162,8 +162,8 @@ def test_tables_of_what_is_no_plot(tmp_path):
     assert plots == {}
     assert "| cuda | poll | 4 KiB | awake | there | 2.0 (4.0) | 1.0 (2.0) |  |  |" in page
     assert "| cuda | poll | 4 KiB | awake | in flight | 4.0 (8.0) | 2.0 (4.0) | 3.0 (6.0) | +1.5 |" in page
-    assert "| 2 | across, copy | publish | 9 | 0 | 7 of 9 |" in page
-    assert "| 2 | across, copy | evict | 9 | 0 |  |" in page
+    assert "| 2 | another GPU, copy | publish | 9 | 0 | 7 of 9 |" in page
+    assert "| 2 | another GPU, copy | evict | 9 | 0 |  |" in page
     # Of two machines, once each, though they found the same.
     assert page.count("| 52 | 0 | 0 | 0 | 0 |") == 2
     assert "dist/gpu-check --only races --match across-copy-read" in page
