@@ -272,7 +272,7 @@ impl Zone {
         let absent = self
             .clients
             .iter_mut()
-            .filter(|(_, client)| client.session.is_none() && client.vacant_until.is_none());
+            .filter(|(_, client)| client.is_awaited());
         for (index, client) in absent {
             let has_ended = self.former_pids.contains(&client.pid) && !may_live(client.pid);
             let locked = is_locked(self.registry.fd(), u64::from(*index));

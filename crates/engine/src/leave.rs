@@ -1,5 +1,6 @@
 //! Leaving and dying: what ends when a member is gone, and what stays for whom.
 
+use crate::control::Control;
 use crate::granule_set::LiveGranules;
 use crate::join::TOPIC_BYTES;
 use crate::membership::{announce, empty_publisher, pass_over, write_matches};
@@ -27,6 +28,22 @@ pub(crate) fn note_departed(departed: &mut VecDeque<(u64, u64)>, publisher: &Pub
     }
     let published = head.saturating_sub(publisher.ring.start);
     departed.push_back((publisher.incarnation, published));
+}
+
+/// Clears the bits of a subscriber that is gone in the holder words of all publishers. Returns how many blocks that
+/// freed.
+pub(crate) fn clear_holds(control: &Control, topic: &Topic, slot: u32) -> u64 {
+    let view = control.topic(topic.region);
+    let mut freed = 0;
+    for publisher in &topic.publishers {
+        let region = control.region(publisher.ring.region_offset, publisher.geometry());
+        let words = view.publisher(publisher.slot as usize);
+        freed += clear_holder(&words, &region, slot);
+        // It may have held the last bit between two steps of a deferred release: the publisher looks at all its
+        // blocks.
+        words.sweep().fetch_add(1, Ordering::AcqRel);
+    }
+    freed
 }
 
 impl Zone {
@@ -102,17 +119,7 @@ impl Zone {
             self.held_up.insert(index);
         }
         step!("leave.letting_go");
-        let mut freed = 0;
-        for publisher in &topic.publishers {
-            let region = self
-                .control
-                .region(publisher.ring.region_offset, publisher.geometry());
-            let words = view.publisher(publisher.slot as usize);
-            freed += clear_holder(&words, &region, slot);
-            // It may have held the last bit between two steps of letting go: the publisher looks
-            // at all its blocks.
-            words.sweep().fetch_add(1, Ordering::AcqRel);
-        }
+        let freed = clear_holds(&self.control, topic, slot);
         step!("leave.holders");
         let words = view.subscriber(slot as usize);
         topic.past.add_subscriber(&words);

@@ -3,12 +3,13 @@
 //! `docs/decisions/0035-seats-of-the-links.md`.
 
 use crate::hand_back::is_locked;
+use crate::leave::clear_holds;
 use crate::step::step;
 use crate::topic::Subscriber;
 use crate::zone::Zone;
 use rgaps_session::{Demand, Side};
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{clear_holder, empty_letting_go, ring_publishers};
+use rgaps_topic::{empty_letting_go, ring_publishers};
 use std::time::{Duration, Instant};
 
 /// How long a seat stays empty before it is taken away.
@@ -39,16 +40,7 @@ impl Zone {
             return None;
         }
         step!("vacate.letting_go");
-        let mut freed = 0;
-        for publisher in &topic.publishers {
-            let region = self
-                .control
-                .region(publisher.ring.region_offset, publisher.geometry());
-            let words = view.publisher(publisher.slot as usize);
-            freed += clear_holder(&words, &region, slot);
-            // As where a subscriber leaves: the publisher looks at all its blocks.
-            words.sweep().fetch_add(1, Ordering::AcqRel);
-        }
+        let freed = clear_holds(&self.control, topic, slot);
         step!("vacate.holders");
         ring_publishers(&view, u64::MAX);
         Some(freed)

@@ -5,7 +5,7 @@ mod support;
 
 use rgaps::{Node, Publisher, Sample, Subscriber};
 use std::time::Duration;
-use support::Daemon;
+use support::{until, Daemon};
 
 const SOON: Duration = Duration::from_secs(120);
 const HISTORY: u32 = 4;
@@ -31,9 +31,9 @@ fn publish_on(publisher: &Publisher) {
 }
 
 fn until_nobody_subscribes(node: &Node) {
-    while node.topic("closing").unwrap().row.subscribers != 0 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("nobody to subscribe", || {
+        node.topic("closing").unwrap().row.subscribers == 0
+    });
 }
 
 #[test]
@@ -65,10 +65,9 @@ fn a_publisher_that_waits_goes_on_when_the_reader_closes() {
     std::thread::scope(|scope| {
         let publishing = scope.spawn(|| publish_on(&publisher));
         // It has published all that fits, and waits.
-        let held_back = || node.topic("closing").unwrap().subscribers[0].lag >= u64::from(HISTORY);
-        while !held_back() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("a full history", || {
+            node.topic("closing").unwrap().subscribers[0].lag >= u64::from(HISTORY)
+        });
         drop(subscriber);
         publishing.join().unwrap();
     });

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::Daemon;
+use support::{until, Daemon};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -164,15 +164,6 @@ fn node_alone() -> Node {
     Node::builder("alone").config(config).build().unwrap()
 }
 
-/// Waits until something holds.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !holds() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Waits until loans, messages and copies of a publisher use so much memory, and no more.
 fn uses(publisher: &rgaps::Publisher, bytes: u64) {
     let mut used = 0;
@@ -181,7 +172,7 @@ fn uses(publisher: &rgaps::Publisher, bytes: u64) {
         used = publisher.used_bytes();
         used == bytes
     };
-    eventually(&format!("{bytes} bytes in use"), what);
+    until(&format!("{bytes} bytes in use"), what);
 }
 
 fn node(settings: &str) -> (Daemon, Node) {
@@ -472,7 +463,7 @@ fn pages_that_a_gpus_driver_knows_are_not_given_back_to_the_system() {
             away.recv_timeout(SOON).unwrap();
         }
         let mut leased = u64::MAX;
-        eventually("memory goes back to the daemon", || {
+        until("memory goes back to the daemon", || {
             publisher.trim(0).unwrap();
             leased = publisher.leased_bytes();
             leased <= 4 << 20
@@ -593,7 +584,7 @@ fn alone_an_integrated_gpu_reads() {
         far.recv_timeout(SOON).unwrap();
     }
     drop(held);
-    eventually("its memory is used again", || {
+    until("its memory is used again", || {
         // All that is free, so that it is among it.
         let free = std::iter::from_fn(|| publisher.try_loan(1 << 20).ok().flatten());
         let free: Vec<_> = free.collect();
@@ -791,7 +782,7 @@ fn messages_travel_while_the_daemon_is_away_and_after() {
         let sent = payload(bytes, seed);
         let mut put = publisher.put(&sent);
         // Memory that is not leased yet has to wait for a daemon.
-        eventually("a message is published", || {
+        until("a message is published", || {
             if put.is_err() {
                 put = publisher.put(&sent);
             }
@@ -889,7 +880,7 @@ fn a_subscriber_of_another_domain_that_dies_keeps_nothing() {
     // A message and its copy in the ring, and the copy that is held.
     uses(&publisher, 3 * one);
     subscriber.kill();
-    eventually("the daemon takes it out", || publisher.subscribers() == 0);
+    until("the daemon takes it out", || publisher.subscribers() == 0);
     publisher.put(&payload(1 << 20, 3)).unwrap();
     uses(&publisher, one);
 }

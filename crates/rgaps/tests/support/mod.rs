@@ -3,10 +3,20 @@
 use rgaps::{Config, Node};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
+}
+
+/// Waits until something is so; fails where it does not come. No machine is that slow.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// `rgapsd` beside the test's executable, built if it is not there or old; or `RGAPS_DAEMON`.
