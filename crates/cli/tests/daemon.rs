@@ -51,6 +51,7 @@ fn up_stays_and_down_ends_it() {
         "clients_reaped",
         "blocks_reclaimed",
         "sessions_cut_off",
+        "recovering",
         "kept",
         "warnings",
         "processes",

@@ -57,10 +57,16 @@ impl Engine {
             clients_reaped: self.counters.clients_reaped,
             blocks_reclaimed: self.counters.blocks_reclaimed,
             sessions_cut_off: self.counters.sessions_cut_off,
+            recovering: self.is_recovering(),
             kept: self.kept_history(session),
             warnings: self.warnings(),
             links: self.links_info(),
         }
+    }
+
+    fn is_recovering(&self) -> bool {
+        let awaits = |zone: &Zone| zone.clients.values().any(|client| client.is_awaited());
+        self.recovery.expects_any() || self.zones.values().any(awaits)
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -178,6 +178,7 @@ fn the_dead_are_told_by_their_locks() {
     assert_eq!(left[0].slot, c_seat.member.slot);
     let status = world.status(&a);
     assert_eq!(status.clients_reaped, 1);
+    assert!(status.recovering, "c has not come back");
     assert!(
         status
             .warnings

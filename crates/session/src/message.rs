@@ -672,6 +672,8 @@ pub struct Status {
     pub blocks_reclaimed: u64,
     /// Sessions that the daemon closed because of a protocol violation.
     pub sessions_cut_off: u64,
+    /// Whether clients of the previous daemon are still awaited: some of them, or the memory that they hand back.
+    pub recovering: bool,
     /// History that closed or dead publishers left for late joiners. The daemon stays as long as there is any.
     pub kept: KeptHistory,
     /// Warnings for the user, such as fallbacks in use and limits that are nearly reached.

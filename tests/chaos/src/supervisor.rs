@@ -233,11 +233,7 @@ impl Supervisor {
 
     fn daemon_has_settled(&self) -> bool {
         let status = Raw::connect(&self.socket).and_then(|mut raw| raw.status());
-        status.is_ok_and(|status| {
-            let unsettled =
-                |warning: &String| warning.contains("come back") || warning.contains("handed back");
-            !status.warnings.iter().any(unsettled)
-        })
+        status.is_ok_and(|status| !status.recovering)
     }
 
     /// Whether the daemon is dead, of its fate or of a bug; a daemon that ended otherwise is an

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0xc4e7_f43f_22b8_3476,
+        0x3741_f747_215b_d955,
     ),
     (
         "crates/layout/src",
