@@ -1,6 +1,6 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
-A figure is one of: `latency`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
+A figure is one of: `latency`, `header`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
 bench/compare/run), `python` (bench/python_latency.py), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
@@ -47,7 +47,7 @@ def kind_of(value):
     if {"kills", "stuck"} <= keys:
         return "kills"
     if {"wait", "size", "p50_us", "floor", "subscribers"} <= keys:
-        return "latency"
+        return "header" if "header" in keys else "latency"
     return None
 
 

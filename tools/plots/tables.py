@@ -60,6 +60,19 @@ def python(figures):
     return found, head, rows
 
 
+def header(figures):
+    found = newest([f for f in figures if f.kind == "header"])
+    rows = []
+    for value in sorted((f.value for f in found), key=lambda value: (value["domain"].split(":")[0], value["wait"])):
+        of = value["header"]
+        rows.append((
+            value["domain"].split(":")[0], value["wait"], size_text(value["size"]), of["header_bytes"],
+            p50_p99(value, 2), p50_p99(of, 2), of["ratio"],
+        ))
+    head = ["domain", "wait", "size", "header, bytes", "without, us p50 (p99)", "with", "ratio of the medians"]
+    return found, head, rows
+
+
 def races(figures):
     found = newest([f for f in figures if f.kind == "races"])
     rows = []
@@ -88,6 +101,8 @@ TABLES = {
 *Awake* and *asleep* say how the publisher waits between messages. The states: *there*, no stream is asked; *idle*, on a stream without work; *in
 flight*, behind a kernel of 1 ms; *beside*, such a kernel runs, and no stream is asked. *Bare calls* is the floor plus the two driver calls that
 ordering needs. *Beyond idle* is how much a kernel in flight adds to the median of the idle stream.""", python),
+    "With and without a header": ("""Messages with and without a header take turns in one run (`rgaps bench latency --header`). The time with a
+header includes setting it before publishing and reading it in the subscriber. A message without a header pays nothing.""", header),
     "Races": ("""Slow kernels write and read late, and every word of every message is checked on the GPU. The last column is a control: the
 same run with one wait removed must find wrong words (`rgaps-races`).""", races),
     "Kills": ("Publishers, subscribers and the daemon are killed with work queued on the GPU (`rgaps-chaos`). All columns but *kills* must be 0.", kills),
