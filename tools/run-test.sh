@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cargo's runner for test programs in `make unit` and `make loom`: one that hangs is ended after
-# TEST_SECONDS, and one that fails is run once more. What passes only then is named at the end of
-# `make test`: it is a bug to be found, but does not hide what the other tests say.
+# TEST_SECONDS, and one that fails is run once more, so that the other tests run too. What passes only then is a
+# bug: `make test` names it at the end and fails.
 # RETRY=0 takes the first result.
 set -uo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
