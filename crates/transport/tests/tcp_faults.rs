@@ -198,11 +198,8 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
         "{given:?}"
     );
     raw.until_end();
+    // No connection is left, so the next message needs a new one. The link need not go down for that.
     proxy.reset_all();
-    at_a.wait("a link again", |seen| {
-        let up = seen.events.iter().filter(|event| **event == Event::Up);
-        up.count() >= 2
-    });
     send(&to_b, &at_a, FLOW, 1, 1000);
     finish(&to_b, &at_a, &at_b, &[FLOW], 2);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
