@@ -1,6 +1,7 @@
 """What goes wrong has a class of its own and says what to do."""
 
 import os
+import warnings
 
 import pytest
 
@@ -208,3 +209,48 @@ def test_no_program_to_start(monkeypatch):
     monkeypatch.setenv("RGAPS_DAEMON", "/nonexistent/rgapsd")
     with pytest.raises(rgaps.DaemonUnavailable, match="RGAPS_DAEMON"):
         rgaps.Node()
+
+
+def warnings_of(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    return result, caught
+
+
+def test_a_misspelt_variable_is_told_with_the_one_that_was_meant(monkeypatch):
+    with monkeypatch.context() as inner:
+        inner.setenv("RGAPS_RELM", "lab")
+        with pytest.warns(rgaps.ConfigWarning, match=r"RGAPS_RELM has no effect.*did you mean RGAPS_REALM\?") as caught:
+            rgaps.Node("test").close()
+    assert [each.filename for each in caught] == [__file__]
+
+
+def test_settings_that_a_running_daemon_does_not_have_are_told():
+    config = {"pool": {"host": {"cap": "128MiB"}}, "limits": {"topics": 50}, "log": "warn"}
+    first, caught = warnings_of(lambda: rgaps.Node("first", config=config))
+    assert not caught, "it starts the daemon"
+    with first:
+        same, caught = warnings_of(lambda: rgaps.Node("same", config=config))
+        same.close()
+        assert not caught, "the daemon has these values"
+        other = {"pool": {"host": {"cap": "64MiB"}}, "limits": {"topics": 50}, "autostart": False}
+        with pytest.warns(rgaps.ConfigWarning, match="no effect of pool.host.cap, since .*run 'rgaps down'") as caught:
+            rgaps.Node("other", config=other).close()
+        assert [each.filename for each in caught] == [__file__]
+
+
+def test_a_warning_of_the_default_node_points_at_the_users_line(node):
+    with node.publisher("t", type="image"):
+        with pytest.warns(rgaps.MismatchWarning) as caught:
+            rgaps.subscriber("t", type="sound").close()
+        assert [each.filename for each in caught] == [__file__]
+
+
+def test_a_daemon_variable_that_names_no_program_is_told_with_its_path(monkeypatch):
+    with open("rgapsd", "w"):
+        os.chmod("rgapsd", 0o644)
+    for wrong, why in (("/nowhere/rgapsd", "does not exist"), ("/tmp", "is a folder"), ("rgapsd", "is not executable")):
+        monkeypatch.setenv("RGAPS_DAEMON", wrong)
+        with pytest.raises(rgaps.DaemonUnavailable, match=f"RGAPS_DAEMON names '{wrong}', which {why}"):
+            rgaps.Node("test")

@@ -10,10 +10,8 @@ const CLIENT_NAME: &str = "rgaps-cli";
 /// The configuration, with the command line over it.
 pub fn config(common: &Common) -> anyhow::Result<Config> {
     let config = Config::load_from(common.config.as_deref(), &environment(common))?;
-    for variable in &config.ignored_variables {
-        rgaps_session::tell_user(format_args!(
-            "rgaps: the environment variable {variable} matches no key of the configuration; it is ignored"
-        ));
+    for warning in config.warnings() {
+        rgaps_session::tell_user(format_args!("rgaps: {warning}"));
     }
     Ok(config)
 }

@@ -222,7 +222,7 @@ impl Engine {
             return None;
         };
         let message = format!(
-            "the limit of {count} open sessions is reached; close some, or raise limits.{key} in rgaps.toml"
+            "the limit of {count} open sessions is reached; close some, or raise limits.{key} in rgaps.toml, then run 'rgaps down'"
         );
         Some(refuse(RefusalCode::LimitReached, message))
     }

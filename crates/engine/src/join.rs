@@ -228,7 +228,7 @@ impl Zone {
                 refuse(
                     RefusalCode::LimitReached,
                     format!(
-                        "the limit of {most} topics is reached; raise limits.topics in rgaps.toml"
+                        "the limit of {most} topics is reached; raise limits.topics in rgaps.toml, then run 'rgaps down'"
                     ),
                 )
             })?;

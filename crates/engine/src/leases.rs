@@ -97,7 +97,7 @@ fn check_limit(has: u64, bytes: u64, limit: Option<u64>) -> Result<(), Refusal> 
             RefusalCode::LimitReached,
             format!(
                 "the publisher leases {has} bytes, and its limit is {limit}; release samples, or raise \
-                 limits.lease_per_publisher in rgaps.toml"
+                 limits.lease_per_publisher in rgaps.toml, then run 'rgaps down'"
             ),
         )),
         _ => Ok(()),

@@ -64,6 +64,14 @@ impl Engine {
         }
     }
 
+    /// The keys of these settings that the daemon's configuration has another value for.
+    pub(crate) fn unlike(&self, settings: Vec<(String, String)>) -> Vec<String> {
+        let own = self.setup.config.leaves();
+        let differs = |(key, value): &(String, String)| own.get(key) != Some(value);
+        let unlike = settings.into_iter().filter(differs);
+        unlike.map(|(key, _)| key).collect()
+    }
+
     fn is_recovering(&self) -> bool {
         let awaits = |zone: &Zone| zone.clients.values().any(|client| client.is_awaited());
         self.recovery.expects_any() || self.zones.values().any(awaits)

@@ -203,7 +203,7 @@ impl Pool {
             return Err(LeaseError::Full(refuse(
                 RefusalCode::PoolFull,
                 format!(
-                    "the {} pool has {MAX_SEGMENTS} segments, which is the limit; raise the pool's segment in rgaps.toml",
+                    "the {} pool has {MAX_SEGMENTS} segments, which is the limit; raise the pool's segment in rgaps.toml, then run 'rgaps down'",
                     self.domain
                 ),
             )));

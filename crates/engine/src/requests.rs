@@ -189,6 +189,7 @@ impl Engine {
             Request::Peers => Ok(Answer::Peers(self.list_peers())),
             Request::SetFigures(figures) => self.set_figures(session, *figures),
             Request::Figures { from } => Ok(self.list_figures(from)),
+            Request::Compare { settings } => Ok(Answer::Unlike(self.unlike(settings))),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
             Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),
         }

@@ -121,7 +121,7 @@ impl Zone {
         let index = (0..most).find(|index| !self.clients.contains_key(index)).ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
-                format!("the limit of {most} client processes is reached; raise limits.clients in rgaps.toml"),
+                format!("the limit of {most} client processes is reached; raise limits.clients in rgaps.toml, then run 'rgaps down'"),
             )
         })?;
         client.id = random::nonzero_u64();

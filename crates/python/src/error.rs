@@ -19,6 +19,14 @@ fn class<'py>(py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyType
     Ok(found.cast_into::<PyType>()?)
 }
 
+/// Warns by the category of that name, at the user's line. An error where the user makes warnings errors.
+pub(crate) fn warn(py: Python<'_>, category: &'static str, message: &str) -> PyResult<()> {
+    let category = class(py, category)?;
+    let place = py.import("rgaps._place")?;
+    place.call_method1("warn", (category, message))?;
+    Ok(())
+}
+
 /// The handle was closed; `what` names it.
 pub(crate) fn closed(what: &str) -> PyErr {
     raise("Closed", format!("the {what} is closed"))

@@ -2,7 +2,7 @@
 
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
-use crate::error::{closed, invalid, IntoPyErr};
+use crate::error::{closed, invalid, warn, IntoPyErr};
 use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
 use crate::metadata::Beside;
@@ -16,7 +16,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple, PyType};
 use rgaps::{DType, Domain, LoanError, Stream, Tensor};
 use std::cell::RefCell;
-use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -149,15 +148,13 @@ impl LoanBase {
         }
         let message = format!(
             "the loan on topic '{}' is published by a copy of its {} bytes, since an array over it \
-             is still alive ({}): let go of it first ('del array'), or write without keeping one \
+             is still alive ({}): delete it first ('del array'), or write without keeping one \
              (loan.numpy()[...] = x)",
             self.sender.publisher.topic(),
             block.bytes,
             block.views(),
         );
-        let category = py.import("rgaps._errors")?.getattr("CopyWarning")?;
-        let message = CString::new(message).unwrap_or_default();
-        PyErr::warn(py, &category, &message, 1)?;
+        warn(py, "CopyWarning", &message)?;
         let mut copy = sender.loan(py, block.bytes)?;
         // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
         // keeps while views of it live.

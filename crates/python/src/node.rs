@@ -2,7 +2,7 @@
 
 use crate::declared;
 use crate::device;
-use crate::error::{invalid, IntoPyErr};
+use crate::error::{invalid, warn, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::publisher::{sliced, Publisher, Sender, Waits};
@@ -17,7 +17,6 @@ use rgaps::{
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{split_warning, Argument, Config, Environment};
 use serde::Serialize;
-use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +27,7 @@ use std::time::Duration;
 ///     name: What listings call this process; several processes may share a name. Default: the program's name.
 ///     config: The path of a configuration file, or a mapping of keys, such as
 ///         ``{"pool": {"host": {"cap": "4GiB"}}}``, which override those of the configuration files and the environment.
+///         Keys other than ``realm``, ``socket`` and ``autostart`` take effect only if this process starts the daemon.
 ///         Default: the files and the environment.
 ///     realm: The realm to join. Default: that of the configuration.
 ///     socket: The path of the daemon's socket. Default: derived from user and realm.
@@ -35,6 +35,11 @@ use std::time::Duration;
 /// Raises:
 ///     ConfigError: The configuration is invalid; the message names file, line and key.
 ///     DaemonUnavailable: There is no daemon, and none can be started.
+///
+/// Warns:
+///     ConfigWarning: A daemon runs already, and was started with other values for keys of ``config``; or a variable
+///         ``RGAPS_...`` of the environment names no key.
+///     RealmWarning: Several daemons serve this realm, and do not share topics.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Node {
     node: Handle<rgaps::Node>,
@@ -60,12 +65,12 @@ fn default_name(py: Python<'_>) -> String {
     name
 }
 
-/// The configuration of this process with what the user gave: a file, or keys to set over it.
+/// The configuration of this process with what the user gave: a file, or keys to set over it, which are named.
 fn configuration(
     config: Option<&Bound<'_, PyAny>>,
     realm: Option<String>,
     socket: Option<PathBuf>,
-) -> PyResult<Config> {
+) -> PyResult<(Config, Vec<String>)> {
     let mut environment = Environment::current();
     let mut file = None;
     if let Some(config) = config {
@@ -83,7 +88,8 @@ fn configuration(
     if let Some(socket) = socket {
         config.socket = Some(std::path::absolute(&socket)?);
     }
-    Ok(config)
+    let keys = environment.arguments.into_iter();
+    Ok((config, keys.map(|argument| argument.key).collect()))
 }
 
 /// Keys of a mapping, with dots between those of mappings in it.
@@ -182,9 +188,16 @@ fn warn_of_mismatches(
     for reason in reasons {
         text += &format!("; {reason}");
     }
-    let category = py.import("rgaps._errors")?.getattr("MismatchWarning")?;
-    let text = CString::new(text).map_err(|error| invalid(error.to_string()))?;
-    PyErr::warn(py, &category, &text, 1)
+    warn(py, "MismatchWarning", &text)
+}
+
+/// Says which keys of `config=` a daemon that ran before does not have.
+fn settings_come_late(keys: &[String]) -> String {
+    format!(
+        "argument config: no effect of {}, since the daemon that runs was started with another configuration; these keys \
+         take effect only when this process starts the daemon: run 'rgaps down', then start this program again",
+        keys.join(", ")
+    )
 }
 
 fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
@@ -285,7 +298,7 @@ impl Node {
         socket: Option<PathBuf>,
     ) -> PyResult<Node> {
         let name = name.unwrap_or_else(|| default_name(py));
-        let config = configuration(config, realm, socket)?;
+        let (config, keys) = configuration(config, realm, socket)?;
         let address = config.clone();
         let builder = rgaps::Node::builder(&name)
             .config(config)
@@ -294,9 +307,16 @@ impl Node {
             .detach(|| builder.build())
             .map_err(IntoPyErr::into_py_err)?;
         if let Some(warning) = py.detach(|| split_warning(&address)) {
-            let warning = CString::new(warning)?;
-            let category = py.import("rgaps._errors")?.getattr("RealmWarning")?;
-            PyErr::warn(py, &category, &warning, 1)?;
+            warn(py, "RealmWarning", &warning)?;
+        }
+        for warning in address.warnings() {
+            warn(py, "ConfigWarning", &warning)?;
+        }
+        // A daemon that recovers, or goes just now, cannot say; the settings then have what effect they have.
+        let without = py.detach(|| node.settings_without_effect(&keys));
+        match without.unwrap_or_default().as_slice() {
+            [] => {}
+            without => warn(py, "ConfigWarning", &settings_come_late(without))?,
         }
         Ok(Node {
             node: Handle::new("node", node),

@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     Yes,
-    /// They raise `rgaps._errors.WouldWait`, for `rgaps._asyncio`, which waits elsewhere. `overdue`: the publisher's
+    /// They raise `rgaps._asyncio.WouldWait`, for that module, which waits elsewhere. `overdue`: the publisher's
     /// deadline is over, so its policy for slow readers decides.
     No {
         overdue: bool,
@@ -43,8 +43,8 @@ pub(crate) struct Sender {
 
 fn would_wait(py: Python<'_>, what: &str, bytes: u64) -> PyErr {
     let class = py
-        .import("rgaps._errors")
-        .and_then(|errors| errors.getattr("WouldWait"));
+        .import("rgaps._asyncio")
+        .and_then(|module| module.getattr("WouldWait"));
     match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
         Ok(class) => PyErr::from_type(class, (what.to_owned(), bytes)),
         Err(error) => error,

@@ -5,13 +5,12 @@
 //! is read-only, which does not say whose line it was.
 
 use crate::device;
-use crate::error::IntoPyErr;
+use crate::error::{warn, IntoPyErr};
 use crate::order;
 use pyo3::prelude::*;
 use rgaps::Domain;
 use rgaps_cuda::DeviceBuffer;
 use std::collections::hash_map::DefaultHasher;
-use std::ffi::CString;
 use std::hash::Hasher;
 use std::sync::OnceLock;
 
@@ -112,9 +111,7 @@ impl Shadow {
                  its publisher wrote to it after publishing it"
             ),
         };
-        let category = py.import("rgaps._errors")?.getattr("WriteWarning")?;
-        let message = CString::new(message).unwrap_or_default();
-        PyErr::warn(py, &category, &message, 1)
+        warn(py, "WriteWarning", &message)
     }
 }
 
@@ -126,6 +123,6 @@ fn sum(bytes: &[u8]) -> u64 {
 
 /// The line of Python code that runs now.
 fn place(py: Python<'_>) -> PyResult<String> {
-    let helper = py.import("rgaps._errors")?;
+    let helper = py.import("rgaps._place")?;
     helper.call_method0("place")?.extract()
 }

@@ -26,7 +26,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum LoanError {
     /// The pool is at its cap, and no memory was returned within the publisher's `loan_timeout`.
-    #[error("no memory for {bytes} bytes on topic '{topic}': {reason}; raise pool.{domain}.cap in rgaps.toml, keep less history, or release samples at the subscribers")]
+    #[error("no memory for {bytes} bytes on topic '{topic}': {reason}; release samples at the subscribers, keep less history, or raise pool.{domain}.cap in rgaps.toml, then run 'rgaps down' and restart the programs")]
     PoolFull {
         /// Topic.
         topic: String,

@@ -115,6 +115,17 @@ impl Node {
         self.conductor.status()
     }
 
+    /// Of these keys of this node's configuration, those that have no effect, because a daemon runs that was started with
+    /// another configuration. `rgaps down` stops it; the next node starts one with its own.
+    pub fn settings_without_effect(&self, keys: &[String]) -> Result<Vec<String>, ClientError> {
+        let config = self.conductor.config();
+        let settings = config.daemon_leaves(keys.iter().map(String::as_str));
+        match settings.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.conductor.compare(settings),
+        }
+    }
+
     /// The state of CUDA's Multi-Process Service (MPS) in the daemon's realm.
     pub fn mps(&self) -> Result<MpsInfo, ClientError> {
         self.conductor.mps()

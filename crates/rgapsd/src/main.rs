@@ -74,8 +74,8 @@ fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> 
     }
     let signals = block_signals().context("blocking signals failed")?;
     raise_file_limit();
-    for variable in &config.ignored_variables {
-        tracing::warn!("the environment variable {variable} matches no key of the configuration; it is ignored");
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
     }
     let socket = config.socket_path();
     config.prepare_socket_folder()?;

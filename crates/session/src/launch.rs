@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Names the program `rgapsd`.
+const DAEMON_VARIABLE: &str = "RGAPS_DAEMON";
 /// How long a daemon may take to be ready; loading a GPU's driver takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often one looks while another client starts the daemon.
@@ -81,6 +83,18 @@ pub enum LaunchError {
     NotFound {
         /// Where it was looked for.
         searched: Vec<PathBuf>,
+    },
+    /// `RGAPS_DAEMON` names no program.
+    #[error(
+        "no daemon is running, and RGAPS_DAEMON names '{}', which {problem}; set it to the path of the program \
+         rgapsd, or unset it",
+        program.display()
+    )]
+    WrongVariable {
+        /// What the variable names.
+        program: PathBuf,
+        /// Why it cannot be run.
+        problem: &'static str,
     },
     /// The program cannot be started.
     #[error("starting '{}' failed: {source}; check that RGAPS_DAEMON or the PATH names an executable", program.display())]
@@ -297,8 +311,19 @@ fn start(
 /// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program
 /// or on the `PATH`.
 pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
-    find_program("RGAPS_DAEMON", "rgapsd", bin_dirs)
-        .map_err(|searched| LaunchError::NotFound { searched })
+    find_program(DAEMON_VARIABLE, "rgapsd", bin_dirs).map_err(|searched| {
+        match std::env::var_os(DAEMON_VARIABLE).map(PathBuf::from) {
+            Some(program) => LaunchError::WrongVariable {
+                problem: match program.metadata() {
+                    Err(_) => "does not exist",
+                    Ok(found) if found.is_dir() => "is a folder",
+                    Ok(_) => "is not executable",
+                },
+                program,
+            },
+            None => LaunchError::NotFound { searched },
+        }
+    })
 }
 
 /// The program with the links to other hosts: what `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or

@@ -15,6 +15,7 @@ mod path;
 #[cfg(feature = "program")]
 mod program;
 mod ready;
+mod similar;
 mod socket;
 mod visible;
 
@@ -42,5 +43,6 @@ pub use path::{CameOver, PathKind, PathKindError};
 #[cfg(feature = "program")]
 pub use program::{start_log, tell_user};
 pub use ready::Ready;
+pub use similar::similar_name;
 pub use socket::{Channel, Credentials, Listener, SocketError};
 pub use visible::{split_warning, visible_daemons, DaemonRole, VisibleDaemon};

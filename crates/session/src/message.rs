@@ -471,6 +471,12 @@ pub enum Request {
         /// First row wanted.
         from: u32,
     },
+    /// Which of these settings the daemon does not have: keys of its configuration, with the values that the client's
+    /// has, as TOML. Answer: [`Answer::Unlike`].
+    Compare {
+        /// Keys and values.
+        settings: Vec<(String, String)>,
+    },
     /// How it is with MPS. Answer: [`Answer::Mps`].
     Mps,
     /// This process's CUDA contexts are made through the MPS of this pipe directory, so its end does
@@ -557,6 +563,8 @@ pub enum Answer {
     Pools(Vec<PoolRow>),
     /// To `Clients`.
     Clients(Vec<ClientRow>),
+    /// To `Compare`: the keys that the daemon's configuration has another value for.
+    Unlike(Vec<String>),
     /// To `Mps`.
     Mps(MpsInfo),
     /// To `Interest`.

@@ -152,20 +152,25 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
             first.socket.display()
         ),
     };
-    let list: Vec<String> = others.iter().map(|daemon| daemon.to_string()).collect();
     let used = daemons
         .iter()
-        .find(|daemon| daemon.role == DaemonRole::Used);
-    let used = used.map_or_else(
-        || format!("user {own} has none that answers"),
-        |daemon| format!("this user's processes use {daemon}"),
-    );
-    Some(format!(
-        "{advice}: realm '{}' has more than one daemon, and their clients do not see each other's topics: {used}; there \
-         is also {}",
-        config.realm,
-        list.join(", ")
-    ))
+        .filter(|daemon| daemon.role == DaemonRole::Used);
+    let all: Vec<String> = used
+        .chain(others.iter().copied())
+        .map(|daemon| daemon.to_string())
+        .collect();
+    let problem = match all.as_slice() {
+        [other] => format!(
+            "No daemon answers user {own} in realm '{}', but there is {other}",
+            config.realm
+        ),
+        several => format!(
+            "The daemons of realm '{}' do not share topics: {}",
+            config.realm,
+            several.join(", ")
+        ),
+    };
+    Some(format!("{advice}. {problem}"))
 }
 
 fn sudo_caller() -> Option<u32> {
@@ -306,9 +311,10 @@ Num       RefCount Protocol Flags    Type St Inode Path
             "{said}"
         );
         assert!(
-            said.contains("process 7") && said.contains("process 8"),
+            said.contains("do not share topics: process 7") && said.contains("process 8"),
             "{said}"
         );
+        assert_eq!(said.matches(". ").count(), 1, "two sentences: {said}");
         let lost = daemon(DaemonRole::CutOff, "/tmp/rgaps-1/default.sock", 9, uid());
         let said = warning(&config, &[used.clone(), lost], None).unwrap();
         assert!(said.starts_with("stop process 9 ('kill 9')"), "{said}");

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x3741_f747_215b_d955,
+        0xd7b5_abc8_cafc_4542,
     ),
     (
         "crates/layout/src",

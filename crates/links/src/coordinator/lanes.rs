@@ -28,7 +28,7 @@ pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
     if !tls.is_for(host) {
         anyhow::bail!(
             "links.tls.certificate: {} does not name '{host}', as this host is called: have one made whose \
-             subject alternative names have DNS:{host} (docs/how-to/links.md), or set links.host",
+             subject alternative names have DNS:{host} (see Certificates on the page 'Links between hosts' of the documentation), or set links.host",
             certificate.display()
         );
     }

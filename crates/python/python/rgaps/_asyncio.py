@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import Closed, TimedOut, WouldWait
+from ._errors import Closed, TimedOut
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +27,10 @@ _T = TypeVar("_T")
 _THREADS = 4
 _SLICE = 0.1
 _pool: ThreadPoolExecutor | None = None
+
+
+class WouldWait(Exception):
+    """A call would have to wait. Its arguments are ``"room"`` or ``"memory"``, and the message's bytes."""
 
 
 class Waiters:

@@ -3,8 +3,6 @@ is one of those, too, so ``except TimeoutError`` works."""
 
 from __future__ import annotations
 
-import sys
-
 
 class Error(Exception):
     """The base class of all errors of rgaps. The message says what happened, why, and what to do."""
@@ -34,11 +32,6 @@ class TimedOut(Error, TimeoutError):
 class BackPressured(Error, TimeoutError):
     """Reliable subscribers made no room within the publisher's deadline; the message names them. Nothing was published:
     `put` has discarded the message; a loan is still open, and can be published again or discarded."""
-
-
-class WouldWait(Exception):
-    """For ``rgaps._asyncio``, which waits elsewhere: a call would have to wait. Its arguments are
-    ``"room"`` or ``"memory"``, and the message's bytes."""
 
 
 class TooManyHeld(Error):
@@ -124,6 +117,11 @@ class MismatchWarning(RuntimeWarning):
     """A publisher and a subscriber of a topic do not match, so no message passes between them. The message says why."""
 
 
+class ConfigWarning(RuntimeWarning):
+    """A setting has no effect: an environment variable that starts with ``RGAPS_`` and names no key of the configuration,
+    or a key of ``Node(config=...)`` that a daemon which already runs has another value for."""
+
+
 class ForkWarning(RuntimeWarning):
     """The process forked while arrays over samples in host memory were alive.
 
@@ -147,19 +145,3 @@ class CopyWarning(RuntimeWarning):
 
 class WriteWarning(RuntimeWarning):
     """The program wrote to a received message. Only ``RGAPS_DEBUG=writes`` finds this."""
-
-
-def place() -> str:
-    """The line that is run now, outside of this package and of those that it works for."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _package(frame.f_globals) in _INNER:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-#: Packages whose code takes views on behalf of someone else.
-_INNER = frozenset({"rgaps", "numpy", "torch", "jax", "cupy", "numba", "tvm_ffi"})
-
-
-def _package(names: dict[str, object]) -> str:
-    return str(names.get("__name__", "")).partition(".")[0]

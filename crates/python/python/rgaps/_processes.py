@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copyreg
 import os
-import warnings
 from typing import NoReturn
 
 from ._errors import ForkWarning
+from ._place import warn
 from ._rgaps import Listener, Loan, Node, Publisher, Sample, Subscriber, WaitSet, _host_views
 
 
 def _warn_of_views() -> None:
     views = _host_views()
     if views:
-        warnings.warn(
+        warn(
+            ForkWarning,
             f"this process forks while {views} array(s) or tensor(s) over rgaps samples are alive: a child that "
             "reads one of them ends with SIGSEGV. Copy them first (array.copy()), or subscribe in the child",
-            ForkWarning,
-            stacklevel=3,
         )
 
 

@@ -255,6 +255,17 @@ impl Conductor {
         }
     }
 
+    /// Which of these settings the daemon does not have.
+    pub(crate) fn compare(
+        &self,
+        settings: Vec<(String, String)>,
+    ) -> Result<Vec<String>, ClientError> {
+        match self.ask(Request::Compare { settings })? {
+            Answer::Unlike(keys) => Ok(keys),
+            other => Err(unexpected("a comparison of settings", &other)),
+        }
+    }
+
     /// How it is with MPS.
     pub(crate) fn mps(&self) -> Result<MpsInfo, ClientError> {
         match self.ask(Request::Mps)? {

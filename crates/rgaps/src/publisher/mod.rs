@@ -42,6 +42,11 @@ use std::time::Duration;
 
 /// Buffers for metadata that a publisher keeps: as many loans are open at once in common use.
 const SPARE_METADATA_MAX: usize = 16;
+/// What to do about a message that is larger than the pool.
+const RAISE_HOST_CAP: &str =
+    "raise pool.host.cap in rgaps.toml, then run 'rgaps down' and restart the programs";
+const RAISE_CUDA_CAP: &str =
+    "raise pool.cuda.cap in rgaps.toml, then run 'rgaps down' and restart the programs";
 
 /// Configures and creates a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -594,7 +599,10 @@ impl PublisherCore {
         if bytes > self.own.pool.cap_bytes {
             return Err(too_large(
                 self.own.pool.cap_bytes,
-                "raise the pool's cap in rgaps.toml",
+                match self.own.pool.domain {
+                    Domain::Host => RAISE_HOST_CAP,
+                    Domain::Cuda(_) => RAISE_CUDA_CAP,
+                },
             ));
         }
         if bytes > self.max_bytes {

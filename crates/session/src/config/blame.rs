@@ -1,10 +1,8 @@
 //! Errors of a configuration that name the place of the mistake, the key, and the key that was probably meant.
 
 use super::ConfigError;
+use crate::similar::{nearest_name, similar_name};
 use toml::de::DeTable;
-
-/// A key that is this similar to an unknown one was probably meant (1 is the same text).
-const SIMILAR_MIN: f64 = 0.6;
 
 pub(super) fn wrong(place: &str, reason: impl ToString) -> ConfigError {
     ConfigError::Wrong {
@@ -73,16 +71,11 @@ fn in_words(message: &str) -> String {
     let key = quoted.next().unwrap_or_default();
     // Every second part is between quotes.
     let known: Vec<&str> = quoted.skip(1).step_by(2).collect();
-    let distance = |known: &&str| strsim::normalized_damerau_levenshtein(key, known);
-    let nearest = known
-        .iter()
-        .map(|known| (distance(known), known))
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    match nearest {
-        Some((similar, nearest)) if similar >= SIMILAR_MIN => {
-            format!("there is no key '{key}' here; did you mean '{nearest}'?")
-        }
-        Some((_, nearest)) => format!(
+    if let Some(meant) = similar_name(key, known.iter().copied()) {
+        return format!("there is no key '{key}' here; did you mean '{meant}'?");
+    }
+    match nearest_name(key, known.iter().copied()) {
+        Some(nearest) => format!(
             "there is no key '{key}' here; the nearest is '{nearest}', and all are: {}",
             known.join(", ")
         ),

@@ -2,6 +2,7 @@
 
 use super::blame::{key_in, line_of_key, refused_in_file, rejected, rejected_in_file, wrong};
 use super::{check_realm, Config, ConfigError};
+use crate::similar::similar_name;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,14 @@ const FILE_VARIABLE: &str = "RGAPS_CONFIG";
 /// Names the program with the links to other hosts.
 pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 5] = [
+const NO_KEYS: [&str; 7] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
     LINKS_PROGRAM_VARIABLE,
     "RGAPS_CUDA_LIBRARY",
+    "RGAPS_VERBS_LIBRARY",
     "RGAPS_DOMAIN",
+    "RGAPS_DEBUG",
 ];
 /// What tests set for themselves.
 const TEST_PREFIX: &str = "RGAPS_TEST_";
@@ -181,6 +184,11 @@ impl Config {
         Ok(config)
     }
 
+    /// What to tell the user who gave this configuration: variables that have no effect.
+    pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
+        self.ignored_variables.iter().map(|name| no_effect(name))
+    }
+
     /// As TOML, for a daemon to be started.
     pub(crate) fn to_inline(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|error| wrong("the configuration", error))
@@ -294,6 +302,32 @@ fn ignored(variables: &BTreeMap<String, String>) -> Vec<String> {
     let is_unknown =
         |variable: &&String| key_of(variable).is_some_and(|key| !KEYS.contains(&key[0].as_str()));
     variables.keys().filter(is_unknown).cloned().collect()
+}
+
+/// Says that a variable of [`ignored`] has no effect, and which one was probably meant.
+fn no_effect(variable: &str) -> String {
+    let text = format!(
+        "the environment variable {variable} has no effect: it names no key of the configuration"
+    );
+    // One underscore where there must be two: RGAPS_POOL_HOST_CAP.
+    let first = variable.trim_start_matches("RGAPS_").split('_').next();
+    let first = first.unwrap_or_default().to_ascii_lowercase();
+    if KEYS.contains(&first.as_str()) {
+        return format!(
+            "{text}; two underscores stand for the dot in a key, as in RGAPS_POOL__HOST__CAP for pool.host.cap"
+        );
+    }
+    // Only the first part of a key is unknown: an error names the others.
+    let (name, rest) = match variable.split_once("__") {
+        Some((name, rest)) => (name, format!("__{rest}")),
+        None => (variable, String::new()),
+    };
+    let keys = KEYS.map(|key| format!("RGAPS_{}", key.to_uppercase()));
+    let known = keys.iter().map(String::as_str).chain(NO_KEYS);
+    match similar_name(name, known) {
+        Some(meant) => format!("{text}; did you mean {meant}{rest}?"),
+        None => text,
+    }
 }
 
 /// The text of the configuration file, if there is one.

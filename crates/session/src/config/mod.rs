@@ -9,6 +9,7 @@
 mod blame;
 mod landing;
 mod lane_address;
+mod leaves;
 mod links;
 mod load;
 mod memory;

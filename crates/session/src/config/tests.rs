@@ -170,6 +170,60 @@ fn files_in_order_and_variables_over_them() {
 }
 
 #[test]
+fn a_misspelt_variable_is_told_with_the_one_that_was_meant() {
+    for (variable, words) in [
+        ("RGAPS_RELM", "did you mean RGAPS_REALM?"),
+        (
+            "RGAPS_POL__HOST__CAP",
+            "did you mean RGAPS_POOL__HOST__CAP?",
+        ),
+        ("RGAPS_DEAMON", "did you mean RGAPS_DAEMON?"),
+        (
+            "RGAPS_POOL_HOST_CAP",
+            "as in RGAPS_POOL__HOST__CAP for pool.host.cap",
+        ),
+        ("RGAPS_SERVICE_HOST", "it names no key of the configuration"),
+    ] {
+        let environment = environment(&[(variable, "1GiB")], &[]);
+        let config = Config::load_from(None, &environment).unwrap();
+        let told: Vec<String> = config.warnings().collect();
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].contains(variable) && told[0].ends_with(words),
+            "{told:?}"
+        );
+    }
+    let debug = environment(&[("RGAPS_DEBUG", "writes")], &[]);
+    assert_eq!(
+        Config::load_from(None, &debug).unwrap().warnings().count(),
+        0
+    );
+}
+
+#[test]
+fn the_keys_that_only_the_daemon_follows_are_found_in_what_a_caller_set() {
+    let config = Config {
+        realm: "lab".to_owned(),
+        pool: Pools {
+            host: HostPool {
+                cap: Some(ByteSize(1 << 30)),
+                ..HostPool::default()
+            },
+            ..Pools::default()
+        },
+        ..Config::default()
+    };
+    let keys = ["realm", "autostart", "pool.host.cap", "limits.topics"];
+    let found = config.daemon_leaves(keys.into_iter());
+    let found: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(found, ["limits.topics", "pool.host.cap"]);
+    let (mine, other) = (config.leaves(), Config::default().leaves());
+    assert_ne!(mine["pool.host.cap"], "");
+    assert!(!other.contains_key("pool.host.cap"));
+    assert_eq!(mine["limits.topics"], other["limits.topics"]);
+}
+
+#[test]
 fn errors_name_place_and_key() {
     for (text, key) in [
         ("relm = \"x\"", "relm"),
