@@ -175,9 +175,10 @@ vm-shell: ## A shell in one of the two virtual machines
 	@tools/setup.sh vm
 	@tests/vm/run.py --shell
 
-sim: ## Links between hosts in virtual time, with seeded faults: SEEDS=10000
+sim: ## Links and routes between hosts in virtual time, with seeded faults: SEEDS=10000
 	@tools/setup.sh base rust
 	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test sim -- --nocapture
+	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-routing -- --nocapture
 	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --lib bytes_that_are_cut -- --nocapture
 
 fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each target

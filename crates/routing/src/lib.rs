@@ -1,0 +1,17 @@
+//! Routes between hosts, and the delivery of messages over them from end to end.
+//!
+//! The origin of a message alone decides how it travels: it names the tree of hosts that the message takes, and hosts between only
+//! forward to the children that are named there. So whatever hosts believe of the network, no message circles. The origin keeps
+//! a message until every final host has confirmed it; a host between keeps nothing that must survive it.
+//!
+//! The crate does no I/O. It knows hosts, publishers and numbers, and no sockets, pools or types; its user passes time in. See
+//! decision 0038.
+#![forbid(unsafe_code)]
+
+mod graph;
+mod ids;
+mod paths;
+
+pub use graph::Graph;
+pub use ids::{HostId, Life, Publisher, Time};
+pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};

@@ -1,0 +1,130 @@
+//! Cables, and what travels on them.
+//!
+//! It stands for the link machine: frames of one direction stay in order, and those that a cable swallows are sent again when it
+//! is back, until one end withdraws the link. Then the *session* ends, and with it all its frames; the next has a new number.
+use rgaps_routing::{HostId, Time};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use super::node::Frame;
+use super::random::Random;
+
+/// What happens at some time.
+pub enum Happening {
+    Frame(Arrival),
+    /// A host looks after its timers.
+    Poll(usize),
+    /// Something the scenario does.
+    Fault,
+}
+
+/// A frame that arrives.
+pub struct Arrival {
+    pub cable: usize,
+    pub session: u64,
+    pub to: usize,
+    pub frame: Frame,
+}
+
+#[derive(Default)]
+pub struct Cable {
+    pub ends: (usize, usize),
+    pub is_up: bool,
+    /// The link's session, while there is one.
+    pub session: Option<u64>,
+    /// When the last frame to the lower and to the higher end arrives.
+    last: [Time; 2],
+    /// What the cable swallowed.
+    pub swallowed: VecDeque<Arrival>,
+}
+
+impl Cable {
+    pub fn other(&self, end: usize) -> usize {
+        self.ends.0 + self.ends.1 - end
+    }
+}
+
+/// All that is to happen, in order of time.
+pub struct Network {
+    pub now: Time,
+    pub cables: Vec<Cable>,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    happenings: std::collections::HashMap<u64, Happening>,
+    count: u64,
+    sessions: u64,
+}
+
+pub fn host(at: usize) -> HostId {
+    HostId(at as u64)
+}
+
+impl Network {
+    pub fn new(cables: Vec<(usize, usize)>) -> Network {
+        let cable = |ends| Cable {
+            ends,
+            ..Cable::default()
+        };
+        Network {
+            now: Duration::ZERO,
+            cables: cables.into_iter().map(cable).collect(),
+            queue: BinaryHeap::new(),
+            happenings: Default::default(),
+            count: 0,
+            sessions: 0,
+        }
+    }
+
+    pub fn at(&mut self, time: Time, happening: Happening) {
+        self.count += 1;
+        self.queue.push(Reverse((time, self.count)));
+        self.happenings.insert(self.count, happening);
+    }
+
+    /// The next thing that happens before `end`.
+    pub fn next(&mut self, end: Time) -> Option<Happening> {
+        let Reverse((time, number)) = *self.queue.peek()?;
+        if time > end {
+            return None;
+        }
+        self.queue.pop();
+        self.now = time;
+        self.happenings.remove(&number)
+    }
+
+    pub fn cable_between(&self, a: usize, b: usize) -> Option<usize> {
+        let ends = (a.min(b), a.max(b));
+        self.cables.iter().position(|cable| cable.ends == ends)
+    }
+
+    pub fn new_session(&mut self) -> u64 {
+        self.sessions += 1;
+        self.sessions
+    }
+
+    /// Sends a frame, if there is a link.
+    pub fn send(&mut self, from: usize, to: usize, frame: Frame, random: &mut Random) {
+        let Some(cable) = self.cable_between(from, to) else {
+            panic!("host {from} sends to {to}, and there is no cable");
+        };
+        let Some(session) = self.cables[cable].session else {
+            return;
+        };
+        let arrival = Arrival {
+            cable,
+            session,
+            to,
+            frame,
+        };
+        self.deliver(arrival, random);
+    }
+
+    pub fn deliver(&mut self, arrival: Arrival, random: &mut Random) {
+        let delay = Duration::from_micros(50 + random.below(2000));
+        let cable = &mut self.cables[arrival.cable];
+        let last = &mut cable.last[usize::from(arrival.to == cable.ends.1)];
+        *last = (*last).max(self.now + delay);
+        let time = *last;
+        self.at(time, Happening::Frame(arrival));
+    }
+}
