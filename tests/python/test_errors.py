@@ -1,5 +1,6 @@
 """What goes wrong has a class of its own and says what to do."""
 
+import asyncio
 import os
 import warnings
 
@@ -69,7 +70,7 @@ def test_a_demand_that_nobody_offers_is_told_and_keeps_nobody_out(node):
 
 def test_a_depth_that_cannot_be(node):
     for wrong in ({"depth": 0}, {"depth": 32769}):
-        with pytest.raises(rgaps.InvalidArgument, match="^a depth of .* outside the limits of 1 to 32768"):
+        with pytest.raises(rgaps.InvalidArgument, match=r"^depth=\d+ is outside the limits of 1 to 32768"):
             node.subscriber("t", **wrong)
     with pytest.raises(rgaps.InvalidArgument, match="depth=1, but depth=2"):
         node.subscriber("t", keep="latest", depth=2)
@@ -254,3 +255,156 @@ def test_a_daemon_variable_that_names_no_program_is_told_with_its_path(monkeypat
         monkeypatch.setenv("RGAPS_DAEMON", wrong)
         with pytest.raises(rgaps.DaemonUnavailable, match=f"RGAPS_DAEMON names '{wrong}', which {why}"):
             rgaps.Node("test")
+
+
+def test_a_time_out_says_how_long_and_which_topic_was_meant(node):
+    with node.publisher("camera/left") as pub, node.subscriber("camera/lefd") as sub:
+        with pytest.raises(rgaps.TimedOut, match=r"'camera/lefd' within 0.05 s; it has no publisher; did you mean 'camera/left'\?"):
+            sub.recv(0.05)
+        with pytest.raises(rgaps.TimedOut, match=r"within 0.02 s; it has no publisher; did you mean 'camera/left'\?"):
+            asyncio.run(sub.recv_async(0.02))
+        with node.subscriber("camera/left") as right:
+            assert pub.wait_for_subscribers(1, timeout=60) and right.publishers == 1
+            with pytest.raises(rgaps.TimedOut, match="within 0 s; its publisher published nothing in that time"):
+                right.recv(0)
+
+
+def test_a_publisher_that_has_gone_and_left_history_is_no_publisher(node):
+    with node.publisher("t", transient_local=True) as pub:
+        pub.put(b"x")
+    with node.subscriber("t", late="latest") as sub:
+        assert sub.recv(60).tobytes() == b"x" and sub.publishers == 0
+        with pytest.raises(rgaps.TimedOut, match="it has no publisher; see 'rgaps topic list'"):
+            sub.recv(0.01)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"depth": -1}, rgaps.InvalidArgument, "depth=-1 is outside the limits of 1 to 32768"),
+        ({"depth": 2**40}, rgaps.InvalidArgument, "depth=1099511627776 is outside the limits"),
+        ({"depth": 10**80}, rgaps.InvalidArgument, r"depth=10+\.\.\. is outside the limits"),
+        ({"depth": "x"}, TypeError, "depth must be a whole number from 1 to 32768, not 'x'"),
+        ({"depth": True}, TypeError, "depth must be .*, not True"),
+        ({"max_held": 2.5}, TypeError, "max_held must be .*, not 2.5"),
+        ({"late": True}, rgaps.InvalidArgument, "late must be None, 'latest', 'all', or a number of messages, not True"),
+        ({"late": -1}, rgaps.InvalidArgument, "late=-1 is outside the limits"),
+    ],
+)
+def test_a_wrong_number_of_a_subscriber_is_named(node, wrong, error, words):
+    with pytest.raises(error, match=words):
+        node.subscriber("t", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"history": "x"}, rgaps.InvalidArgument, r"history must be a number of messages from 1 to 32768, or .*, not 'x'"),
+        ({"history": -1}, rgaps.InvalidArgument, "history=-1 is outside the limits of 1 to 32768"),
+        ({"history": True}, rgaps.InvalidArgument, "history must be .*, not True"),
+        ({"history": rgaps.KeepAll(8, -1)}, rgaps.InvalidArgument, "bytes of history=-1 is outside the limits"),
+        ({"max_loans": -1}, rgaps.InvalidArgument, "max_loans=-1 is outside the limits"),
+    ],
+)
+def test_a_wrong_number_of_a_publisher_is_named(node, wrong, error, words):
+    with pytest.raises(error, match=words):
+        node.publisher("t", **wrong)
+
+
+def test_numbers_of_numpy_are_numbers(node):
+    numpy = pytest.importorskip("numpy")
+    with node.publisher("t", history=numpy.int64(4), max_loans=numpy.uint8(2)) as pub:
+        with node.subscriber("t", depth=numpy.int32(1)) as sub:
+            pub.put(b"x", tag=numpy.uint64(2**64 - 1))
+            assert sub.recv(60).tag == 2**64 - 1
+
+
+def test_wrong_arguments_of_calls_are_named(node):
+    with node.publisher("t") as pub, node.subscriber("t") as sub:
+        for call, error, words in (
+            (lambda: pub.put(b"x", tag=-1), rgaps.InvalidArgument, "tag=-1 is outside the limits of 0 to"),
+            (lambda: pub.loan(1, tag="x"), TypeError, "tag must be a whole number"),
+            (lambda: pub.loan("x"), rgaps.InvalidArgument, "shape must be .*, not 'x'"),
+            (lambda: pub.loan((2, -1)), rgaps.InvalidArgument, "shape: a dimension cannot have the length -1"),
+            (lambda: pub.wait_for_subscribers(-1), rgaps.InvalidArgument, "n=-1 is outside"),
+            (lambda: sub.listen(3), TypeError, "callback must be a function .*, not 3"),
+            (lambda: sub.listen(print, on_error=3), TypeError, "on_error must be a function .*, not 3"),
+        ):
+            with pytest.raises(error, match=words):
+                call()
+
+
+def test_what_no_message_can_be_made_of_is_told_with_what_to_give(node):
+    image = pytest.importorskip("PIL.Image")
+    with node.publisher("t") as pub:
+        for wrong, words in (
+            ([1, 2], r"type list: give numpy.asarray\(data, dtype=...\)"),
+            ((1, 2), "type tuple: give numpy.asarray"),
+            (3, "type int: give numpy.asarray"),
+            (0.5, "type float: give numpy.asarray"),
+            (image.new("L", (2, 2)), r"type Image: give numpy.asarray\(data\)"),
+            ("x", r"text: give its bytes, text.encode\(\)"),
+            (object(), "type object: give bytes, an array"),
+            ({"a": [1]}, "type list: give numpy.asarray"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                pub.put(wrong)
+
+
+def test_without_numpy_errors_say_what_works_without_it(program):
+    without = program(
+        """
+        import sys
+        sys.modules["numpy"] = None
+        import rgaps
+        with rgaps.publisher("t") as pub, rgaps.subscriber("t") as sub:
+            try:
+                pub.put([1, 2])
+            except TypeError as error:
+                print(error)
+            pub.put(b"x")
+            sample = sub.recv(60)
+            try:
+                sample.numpy()
+            except ImportError as error:
+                print(error)
+            print(bytes(memoryview(sample)))
+        """
+    )
+    assert "array.array('d', [...])" in without.line() and "pip install numpy" in without.line()
+    assert without.finish() == "b'x'"
+
+
+def test_closed_handles_say_what_to_do(node):
+    pub, sub = node.publisher("t"), node.subscriber("t")
+    pub.put(b"x")
+    sample, loan = sub.recv(60), pub.loan(1)
+    sample.release()
+    loan.publish()
+    pub.close()
+    sub.close()
+    for call, words in (
+        (lambda: pub.put(b"x"), r"create another one with node.publisher\(\)"),
+        (sub.recv, r"create another one with node.subscriber\(\)"),
+        (sample.tobytes, "released before; read it earlier, or keep a copy"),
+        (loan.numpy, r"published or discarded before; take a new one with publisher.loan\(\)"),
+    ):
+        with pytest.raises(rgaps.Closed, match=words):
+            call()
+
+
+def test_errors_speak_python(node):
+    with node.subscriber("t", reliable=True, max_held=1) as sub, node.publisher("t", history=1, deadline=0) as pub:
+        pub.put(b"x")
+        with pytest.raises(rgaps.BackPressured, match='slow_reader="drop"'):
+            pub.put(b"x")
+        held = sub.recv(60)
+        pub.put(b"x")
+        with pytest.raises(rgaps.TooManyHeld, match=r"release some \(sample.release\(\)"):
+            sub.recv(60)
+        held.release()
+    with node.publisher("u", max_loans=1) as pub:
+        loan = pub.loan(1)
+        with pytest.raises(rgaps.TooManyLoans, match="publish or discard one"):
+            pub.loan(1)
+        loan.discard()

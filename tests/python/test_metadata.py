@@ -261,3 +261,31 @@ def test_parts_on_a_gpu_are_put_and_copied_back(node):
         loan.publish()
         there = on_host.recv(LIMIT)
         assert there["a"].tobytes() == b"abc" and there["b"].tolist() == [0, 1, 2, 3]
+
+
+def test_meta_cannot_be_changed_in_place_where_the_change_would_be_lost(pair):
+    pub, sub = pair
+    with pub.loan(1, meta={"n": 1}) as loan:
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            loan.meta["n"] = 2
+        loan.meta = {**loan.meta, "n": 3}
+    sample = sub.recv(LIMIT)
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        sample.meta["n"] = 4
+    pub.put(b"", meta=sample.meta)
+    assert dict(sub.recv(LIMIT).meta) == {"n": 3}
+
+
+def test_a_message_with_parts_is_no_array_and_shows_its_parts(pair):
+    pub, sub = pair
+    with pub.loan({"rgb": ((2, 2), "uint8"), "pose": (3, "float32")}) as loan:
+        assert "parts 'rgb', 'pose'" in repr(loan)
+        for call in (loan.numpy, loan.torch):
+            with pytest.raises(rgaps.InvalidArgument, match=r"the loan has parts 'rgb', 'pose': choose one, such as loan\['rgb'\]"):
+                call()
+    sample = sub.recv(LIMIT)
+    assert repr(sample) == "<rgaps.Sample 'pair' #0: parts 'rgb', 'pose'>"
+    for call in (sample.numpy, sample.torch):
+        with pytest.raises(rgaps.InvalidArgument, match=r"the sample has parts 'rgb', 'pose': choose one, such as sample\['rgb'\]"):
+            call()
+    assert sample["rgb"].shape == (2, 2)

@@ -78,7 +78,7 @@ def test_what_cannot_be_put(pair):
     pub, _ = pair
     with pytest.raises(TypeError, match="encode"):
         pub.put("text")
-    with pytest.raises(TypeError, match="buffer protocol nor __dlpack__"):
+    with pytest.raises(TypeError, match="type int: give numpy.asarray"):
         pub.put(5)
     with pytest.raises(rgaps.InvalidArgument, match="format"):
         pub.put(np.zeros(3, dtype=[("a", "i4"), ("b", "f8")]))
@@ -234,7 +234,7 @@ def test_keep_all_is_a_log(node):
             pub.put(bytes([number]))
         with node.subscriber("t", late="all") as sub:
             assert [sub.recv(1).tobytes()[0] for _ in range(50)] == list(range(50))
-        with pytest.raises(rgaps.TooLarge, match="keep_all"):
+        with pytest.raises(rgaps.TooLarge, match="raise the limit of bytes of its history"):
             pub.loan(2 << 20)
 
 

@@ -69,7 +69,7 @@ pub(crate) fn check_offer(offer: &Offer) -> Result<(), Refusal> {
     }
     if matches!(offer.history, History::KeepAll { bytes: 0, .. }) {
         return Err(bad(
-            "a keep_all history with a limit of 0 bytes keeps nothing; give a limit above 0",
+            "a history with a limit of 0 bytes keeps nothing; give a limit above 0",
         ));
     }
     let blocks = u64::from(depth) + u64::from(offer.loans);

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use rgaps::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError};
 use rgaps_cuda::CudaError;
+use rgaps_layout::MAX_HELD;
 use rgaps_session::{ConfigError, LaunchError, RefusalCode};
 
 /// The exception of that name with that message.
@@ -29,7 +30,17 @@ pub(crate) fn warn(py: Python<'_>, category: &'static str, message: &str) -> PyR
 
 /// The handle was closed; `what` names it.
 pub(crate) fn closed(what: &str) -> PyErr {
-    raise("Closed", format!("the {what} is closed"))
+    let text = match what {
+        "loan" => "the loan is closed: it was published or discarded before; take a new one with publisher.loan()",
+        "sample" => {
+            "the sample is closed: it was released before; read it earlier, or keep a copy (sample.tobytes(), or \
+             array.copy())"
+        }
+        "node" => "the node is closed; create another one with rgaps.Node()",
+        "publisher" => "the publisher is closed; create another one with node.publisher() or rgaps.publisher()",
+        _ => "the subscriber is closed; create another one with node.subscriber() or rgaps.subscriber()",
+    };
+    raise("Closed", text.to_owned())
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
@@ -55,7 +66,7 @@ impl IntoPyErr for ClientError {
             ClientError::ZoneLost { .. } => "ZoneLost",
             ClientError::Pool(_) | ClientError::System { .. } => "SystemFailure",
             ClientError::Forked => "Forked",
-            ClientError::Closed => "Closed",
+            ClientError::Closed => return closed("node"),
             ClientError::Argument(_) => "InvalidArgument",
             _ => "Error",
         };
@@ -91,7 +102,12 @@ impl IntoPyErr for OpenError {
 
 impl IntoPyErr for LoanError {
     fn into_py_err(self) -> PyErr {
-        let message = self.to_string();
+        let message = match &self {
+            LoanError::TooManyLoans { topic, limit } => format!(
+                "{limit} loans are open on topic '{topic}', which is the limit; publish or discard one, or raise max_loans"
+            ),
+            other => other.to_string(),
+        };
         let name = match self {
             LoanError::Client(error) => return error.into_py_err(),
             LoanError::PoolFull { .. } => "PoolFull",
@@ -121,7 +137,13 @@ impl IntoPyErr for HeaderError {
 
 impl IntoPyErr for PublishError {
     fn into_py_err(self) -> PyErr {
-        let message = self.to_string();
+        let message = match &self {
+            // Rust's advice is `slow_reader=drop`.
+            PublishError::BackPressured { .. } => self
+                .to_string()
+                .replace("slow_reader=drop", "slow_reader=\"drop\""),
+            other => other.to_string(),
+        };
         let name = match self {
             PublishError::Client(error) => return error.into_py_err(),
             PublishError::BackPressured { .. } => "BackPressured",
@@ -137,7 +159,25 @@ impl IntoPyErr for PublishError {
 
 impl IntoPyErr for RecvError {
     fn into_py_err(self) -> PyErr {
-        let message = self.to_string();
+        let message = match &self {
+            RecvError::TooManyHeld { topic, limit } => format!(
+                "{limit} samples of topic '{topic}' are held, which is the limit; release some (sample.release(), or delete \
+                 them and all arrays over them), copy what you keep, or raise max_held (at most {MAX_HELD})"
+            ),
+            RecvError::Aborted { topic, sequence } => format!(
+                "message {sequence} on topic '{topic}' is aborted: its publisher died or lost its GPU context before the \
+                 message was complete; release the sample and receive the next one"
+            ),
+            RecvError::NotOnHost {
+                topic,
+                sequence,
+                domain,
+            } => format!(
+                "message {sequence} on topic '{topic}' is in {domain}, so it has no host bytes; use sample.torch(), or \
+                 sample.tobytes() for a copy"
+            ),
+            other => other.to_string(),
+        };
         let name = match self {
             RecvError::Client(error) => return error.into_py_err(),
             RecvError::TimedOut(_) => "TimedOut",

@@ -6,6 +6,7 @@
 //! but with Ctrl-C (`wait`). What is easier in Python is in `python/rgaps`: exceptions, asyncio,
 //! numpy's types.
 
+mod argument;
 mod buffer;
 mod declared;
 mod device;

@@ -1,5 +1,6 @@
 //! Blocks that are being filled.
 
+use crate::argument;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
 use crate::error::{closed, invalid, warn, IntoPyErr};
@@ -13,7 +14,7 @@ use crate::{device, dlpack, dtype, metadata, order, part};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyMappingProxy, PyMemoryView, PyString, PyTuple, PyType};
 use rgaps::{DType, Domain, LoanError, Stream, Tensor};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -315,7 +316,7 @@ impl LoanBase {
     }
 
     #[setter]
-    fn set_tag(&self, tag: u64) {
+    fn set_tag(&self, #[pyo3(from_py_with = argument::tag)] tag: u64) {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
@@ -329,19 +330,21 @@ impl LoanBase {
     /// publishes a copy, with a `CopyWarning`.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
+        part::check_single("loan", &slf.get().keys())?;
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
     /// The header, which travels beside the message: a dictionary with ``capture_ns`` (nanoseconds since 1970-01-01 UTC),
-    /// ``frame_id`` (text) and any keys of your own; empty without a header. Setting it replaces an attachment.
+    /// ``frame_id`` (text) and any keys of your own; empty without a header. It cannot be changed in place: assign a whole
+    /// dictionary, ``loan.meta = {**loan.meta, "gain": 1.5}``. Setting it replaces an attachment.
     #[getter]
-    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
         let header = self.block()?.with_loan(|loan| {
             let beside = loan.metadata().filter(|beside| beside.is_header());
             let header = beside.map(|beside| rgaps::Header::decode(beside.attachment()));
             header.transpose().map_err(IntoPyErr::into_py_err)
         })?;
-        metadata::to_dict(py, &header.unwrap_or_default())
+        metadata::to_mapping(py, &header.unwrap_or_default())
     }
 
     #[setter]
@@ -411,7 +414,12 @@ impl LoanBase {
     /// Copies bytes, or the elements of an array in row-major order, into the loan, starting at byte ``at``. Returns the
     /// number of bytes copied.
     #[pyo3(signature = (data, at=0))]
-    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at: u64) -> PyResult<u64> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = argument::at)] at: u64,
+    ) -> PyResult<u64> {
         let source = Source::of(data, None)?;
         let block = self.take()?;
         let outcome = block.with_loan(|loan| source.copy_into(py, loan, at));
@@ -421,7 +429,7 @@ impl LoanBase {
     }
 
     /// Shortens the message to ``length`` in its first dimension.
-    fn truncate(&self, length: u64) -> PyResult<()> {
+    fn truncate(&self, #[pyo3(from_py_with = argument::length)] length: u64) -> PyResult<()> {
         if self.parts.is_some() {
             return Err(invalid(
                 "a loan with parts cannot be shortened; loan smaller parts",
@@ -447,6 +455,7 @@ impl LoanBase {
     /// published; otherwise rgaps publishes a copy, with a `CopyWarning`.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
+        part::check_single("loan", &slf.get().keys())?;
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
     }
 
@@ -595,12 +604,11 @@ impl LoanBase {
     fn __repr__(&self) -> String {
         let state = if self.open() { "" } else { ", closed" };
         let form = lock(&self.form);
-        format!(
-            "<rgaps.Loan '{}': {} {:?}{state}>",
-            self.topic(),
-            form.dtype,
-            form.shape
-        )
+        let kind = match self.keys().as_slice() {
+            [] => format!("{} {:?}", form.dtype, form.shape),
+            names => part::listed(names),
+        };
+        format!("<rgaps.Loan '{}': {kind}{state}>", self.topic())
     }
 }
 

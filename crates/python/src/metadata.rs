@@ -1,10 +1,11 @@
 //! Headers and attachments: dictionaries and bytes that travel beside a message.
 
+use crate::argument::type_name;
 use crate::error::{invalid, IntoPyErr};
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyMemoryView,
-    PyString, PyTuple,
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyMappingProxy,
+    PyMemoryView, PyString, PyTuple,
 };
 use rgaps::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 use std::collections::BTreeMap;
@@ -89,11 +90,6 @@ fn key_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-fn type_name(object: &Bound<'_, PyAny>) -> String {
-    let name = object.get_type().name();
-    name.map_or_else(|_| "?".to_owned(), |name| name.to_string())
-}
-
 /// `place` is what errors call the value; `depth` containers are around it.
 fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Value> {
     if depth > HEADER_DEPTH_MAX {
@@ -148,8 +144,16 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
     )))
 }
 
-/// A header as a dictionary.
-pub(crate) fn to_dict<'py>(py: Python<'py>, header: &Header) -> PyResult<Bound<'py, PyDict>> {
+/// A header as a dictionary that cannot be changed: a change would not reach the message.
+pub(crate) fn to_mapping<'py>(
+    py: Python<'py>,
+    header: &Header,
+) -> PyResult<Bound<'py, PyMappingProxy>> {
+    let dict = to_dict(py, header)?;
+    Ok(PyMappingProxy::new(py, dict.as_mapping()))
+}
+
+fn to_dict<'py>(py: Python<'py>, header: &Header) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     if let Some(capture_ns) = header.capture_ns {
         dict.set_item("capture_ns", capture_ns)?;

@@ -1,5 +1,6 @@
 //! Nodes.
 
+use crate::argument::{self, integer, shown};
 use crate::declared;
 use crate::device;
 use crate::error::{invalid, warn, IntoPyErr};
@@ -14,7 +15,7 @@ use rgaps::{
     ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SlowReaderPolicy,
     SubscriberQos,
 };
-use rgaps_layout::MAX_CLIENT_NAME;
+use rgaps_layout::{MAX_CLIENT_NAME, MAX_DEPTH};
 use rgaps_session::{split_warning, Argument, Config, Environment};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -152,13 +153,25 @@ fn bin_dir(py: Python<'_>) -> PyResult<PathBuf> {
 }
 
 fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
-    if let Ok(n) = history.extract::<u32>() {
-        return Ok(History::KeepLast(n));
+    let messages = (1, u64::from(MAX_DEPTH));
+    // Within the limits, the numbers fit.
+    if let Some(n) = integer(history, "history", messages)? {
+        return Ok(History::KeepLast(n as u32));
     }
-    let (messages, bytes) = history.extract::<(u32, u64)>().map_err(|_| {
-        invalid("history must be a number of messages, or rgaps.KeepAll(messages, bytes)")
-    })?;
-    Ok(History::KeepAll { messages, bytes })
+    let wrong = || {
+        invalid(format!(
+            "history must be a number of messages from 1 to {MAX_DEPTH}, or rgaps.KeepAll(messages, bytes), not {}",
+            shown(history)
+        ))
+    };
+    let pair = history.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>();
+    let (most, bytes) = pair.map_err(|_| wrong())?;
+    let most = integer(&most, "messages of history", messages)?.ok_or_else(wrong)?;
+    let bytes = integer(&bytes, "bytes of history", (1, u64::MAX))?.ok_or_else(wrong)?;
+    Ok(History::KeepAll {
+        messages: most as u32,
+        bytes,
+    })
 }
 
 /// The name of a topic's type, or the one that element type and shape have.
@@ -204,15 +217,21 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
     let Some(late) = late else {
         return Ok(Late::Nothing);
     };
-    if let Ok(n) = late.extract::<u32>() {
-        return Ok(if n == 0 { Late::Nothing } else { Late::Last(n) });
+    if let Some(n) = integer(late, "late", (0, u64::from(u32::MAX)))? {
+        // Within the limits, it fits.
+        return Ok(if n == 0 {
+            Late::Nothing
+        } else {
+            Late::Last(n as u32)
+        });
     }
     match late.extract::<String>().as_deref() {
         Ok("latest") => Ok(Late::Latest),
         Ok("all") => Ok(Late::AllKept),
-        _ => Err(invalid(
-            "late must be None, 'latest', 'all', or a number of messages",
-        )),
+        _ => Err(invalid(format!(
+            "late must be None, 'latest', 'all', or a number of messages, not {}",
+            shown(late)
+        ))),
     }
 }
 
@@ -392,7 +411,7 @@ impl Node {
         transient_local: bool,
         deadline: Option<f64>,
         loan_timeout: Option<f64>,
-        max_loans: u32,
+        #[pyo3(from_py_with = argument::max_loans)] max_loans: u32,
         require: Option<&str>,
         slow_reader: &str,
     ) -> PyResult<Publisher> {
@@ -488,9 +507,9 @@ impl Node {
         domain: Option<&str>,
         reliable: bool,
         late: Option<&Bound<'_, PyAny>>,
-        depth: Option<u32>,
+        #[pyo3(from_py_with = argument::depth)] depth: Option<u32>,
         keep: Option<&str>,
-        max_held: u32,
+        #[pyo3(from_py_with = argument::max_held)] max_held: u32,
         spin: f64,
         require: Option<&str>,
     ) -> PyResult<Subscriber> {

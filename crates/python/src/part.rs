@@ -92,6 +92,27 @@ pub(crate) fn as_array<'py>(
     }
 }
 
+/// The names of a message's parts, for its `repr` and for errors.
+pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    let names: Vec<String> = names
+        .iter()
+        .map(|name| format!("'{}'", name.as_ref()))
+        .collect();
+    format!("parts {}", names.join(", "))
+}
+
+/// An error unless a loan or a sample is one array: its bytes as one array would be no part's.
+pub(crate) fn check_single<T: AsRef<str>>(what: &str, names: &[T]) -> PyResult<()> {
+    match names.first() {
+        None => Ok(()),
+        Some(first) => Err(invalid(format!(
+            "the {what} has {}: choose one, such as {what}['{}']; memoryview() gives all bytes",
+            listed(names),
+            first.as_ref()
+        ))),
+    }
+}
+
 /// A `KeyError` for a part that is not there.
 pub(crate) fn unknown(error: &impl std::fmt::Display) -> PyErr {
     PyKeyError::new_err(error.to_string())

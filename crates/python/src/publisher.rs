@@ -1,5 +1,6 @@
 //! Publishers.
 
+use crate::argument;
 use crate::declared;
 use crate::error::{closed, invalid, IntoPyErr};
 use crate::framework::Framework;
@@ -225,9 +226,18 @@ impl Publisher {
 fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let lengths = match object.extract::<i64>() {
         Ok(length) => vec![length],
-        Err(_) => object.extract::<Vec<i64>>()?,
+        Err(_) => object.extract::<Vec<i64>>().map_err(|_| {
+            invalid(format!(
+                "shape must be a length, a sequence of lengths, or a dictionary of parts, not {}",
+                argument::shown(object)
+            ))
+        })?,
     };
-    let wrong = |length: i64| invalid(format!("a dimension cannot have the length {length}"));
+    let wrong = |length: i64| {
+        invalid(format!(
+            "shape: a dimension cannot have the length {length}; give 0 or more"
+        ))
+    };
     let lengths = lengths.into_iter();
     lengths
         .map(|length| u64::try_from(length).map_err(|_| wrong(length)))
@@ -425,7 +435,7 @@ impl Publisher {
         shape: Option<&Bound<'py, PyAny>>,
         dtype: Option<&Bound<'py, PyAny>>,
         strides: Option<Vec<i64>>,
-        tag: u64,
+        #[pyo3(from_py_with = argument::tag)] tag: u64,
         meta: Option<&Bound<'py, PyAny>>,
         attachment: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -504,7 +514,7 @@ impl Publisher {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        tag: u64,
+        #[pyo3(from_py_with = argument::tag)] tag: u64,
         stream: Option<&Bound<'_, PyAny>>,
         meta: Option<&Bound<'_, PyAny>>,
         attachment: Option<&Bound<'_, PyAny>>,
@@ -598,7 +608,12 @@ impl Publisher {
     /// Returns:
     ///     False if there were fewer than ``n`` after ``timeout``; `missing_subscribers` then says why.
     #[pyo3(signature = (n=1, timeout=None))]
-    fn wait_for_subscribers(&self, py: Python<'_>, n: u32, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait_for_subscribers(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::n)] n: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         let publisher = self.sender.get()?.publisher;
         let found = in_slices(py, timeout, |slice| {
@@ -613,7 +628,11 @@ impl Publisher {
     /// A text that says how many of ``n`` subscribers there are, which ones do not match, and which hosts' subscribers cannot
     /// be reached because of a rule, a quota or a slow path.
     #[pyo3(signature = (n=1))]
-    fn missing_subscribers(&self, py: Python<'_>, n: u32) -> PyResult<String> {
+    fn missing_subscribers(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::n)] n: u32,
+    ) -> PyResult<String> {
         let publisher = self.sender.get()?.publisher;
         Ok(py.detach(|| publisher.missing_subscribers(n)))
     }
@@ -621,7 +640,11 @@ impl Publisher {
     /// Returns unused memory to the pools, except for ``keep_bytes`` bytes in each pool. Returns the number of bytes
     /// returned.
     #[pyo3(signature = (keep_bytes=0))]
-    fn trim(&self, py: Python<'_>, keep_bytes: u64) -> PyResult<u64> {
+    fn trim(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::keep_bytes)] keep_bytes: u64,
+    ) -> PyResult<u64> {
         let publisher = self.sender.get()?.publisher;
         py.detach(|| publisher.trim(keep_bytes))
             .map_err(IntoPyErr::into_py_err)

@@ -9,7 +9,7 @@ use crate::{dlpack, dtype, metadata, order, part};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyMappingProxy, PyTuple, PyType};
 use rgaps::{Domain, RecvError};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -245,12 +245,13 @@ impl SampleBase {
 
     /// The header: the dictionary that the publisher gave as ``meta``, or an empty one. ``capture_ns`` is when the data was
     /// captured, in nanoseconds since 1970-01-01 UTC; ``frame_id`` names the coordinate frame or the sensor; the publisher
-    /// chooses all other keys. Raises `Untrusted` if the publisher marked bytes as a header that do not decode.
+    /// chooses all other keys. It is read-only; ``dict(sample.meta)`` is a copy that can be changed. Raises `Untrusted` if the
+    /// publisher marked bytes as a header that do not decode.
     #[getter]
-    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
         let held = self.held()?;
         let header = held.sample.header().map_err(IntoPyErr::into_py_err)?;
-        metadata::to_dict(py, &header.unwrap_or_default())
+        metadata::to_mapping(py, &header.unwrap_or_default())
     }
 
     /// The bytes that travelled beside the message: the publisher's ``attachment``, or its ``meta`` in MessagePack. None if it
@@ -333,9 +334,11 @@ impl SampleBase {
         matches!(*self.lock(), Hold::Released(_))
     }
 
-    /// A read-only numpy array over the bytes, without a copy.
+    /// A read-only numpy array over the bytes, without a copy. A message with parts has an array for each:
+    /// ``sample["rgb"]``.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
+        part::check_single("sample", &slf.get().keys()?)?;
         py.import("rgaps._numpy")?.call_method1("as_array", (slf,))
     }
 
@@ -427,6 +430,7 @@ impl SampleBase {
     /// but also for element types that older versions of torch refuse there.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
+        part::check_single("sample", &slf.get().keys()?)?;
         py.import("rgaps._torch")?.call_method1("as_tensor", (slf,))
     }
 
@@ -462,7 +466,9 @@ impl SampleBase {
     }
 
     fn __repr__(&self) -> String {
+        let names = self.keys().unwrap_or_default();
         let kind = match self.geometry.typed {
+            _ if !names.is_empty() => part::listed(&names),
             true => format!("{} {:?}", self.geometry.dtype, self.geometry.shape()),
             false => format!("{} bytes", self.bytes),
         };

@@ -1,5 +1,6 @@
 //! What `put` and `write` copy from: the buffer protocol, or DLPack.
 
+use crate::argument::type_name;
 use crate::buffer::{self, RawBuffer};
 use crate::dlpack::{self, Managed, ManagedVersioned};
 use crate::error::{invalid, IntoPyErr};
@@ -8,7 +9,9 @@ use crate::{device, dtype, order};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyMemoryView, PyString};
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
+};
 use rgaps::{DType, Domain, Stream};
 use rgaps_layout::MAX_DIMS;
 use std::ffi::CStr;
@@ -81,6 +84,33 @@ pub(crate) fn is_torchs(object: &Bound<'_, PyAny>, pool: Domain) -> PyResult<boo
     copies.call1((object, pool != Domain::Host))?.is_truthy()
 }
 
+/// The error about an object that has no bytes, with what to give instead.
+fn unsupported(object: &Bound<'_, PyAny>) -> PyErr {
+    let py = object.py();
+    let name = type_name(object);
+    let has_numpy = py.import("numpy").is_ok();
+    let is_number = object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
+    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    // An image of PIL, a frame of pandas.
+    let is_array_like = ["__array_interface__", "__array__"]
+        .iter()
+        .any(|way| object.hasattr(*way).unwrap_or(false));
+    let advice = match has_numpy {
+        true if is_array_like => "give numpy.asarray(data)",
+        true if is_number || is_list => "give numpy.asarray(data, dtype=...), or bytes (struct.pack)",
+        false if is_number || is_list => {
+            "give array.array('d', [...]) or bytes (struct.pack), or install numpy (pip install numpy) and give \
+             numpy.asarray(data)"
+        }
+        false if is_array_like => {
+            "install numpy (pip install numpy) and give numpy.asarray(data), or give its bytes"
+        }
+        _ => "give bytes, an array (numpy, array.array), a tensor, or a dictionary of named arrays; pickle.dumps(data) makes \
+              bytes of other objects",
+    };
+    PyTypeError::new_err(format!("a message cannot be made of type {name}: {advice}"))
+}
+
 impl Source {
     /// What Python code gave; `stream` is where work on it was queued, on a GPU.
     pub(crate) fn of(
@@ -89,7 +119,7 @@ impl Source {
     ) -> PyResult<Source> {
         if object.is_instance_of::<PyString>() {
             return Err(PyTypeError::new_err(
-                "text has no bytes until it is encoded: text.encode()",
+                "a message cannot be made of text: give its bytes, text.encode()",
             ));
         }
         // SAFETY: any object may be asked.
@@ -113,11 +143,7 @@ impl Source {
         if object.hasattr("__cuda_array_interface__")? {
             return Source::of_cuda_interface(object, stream);
         }
-        Err(PyTypeError::new_err(format!(
-            "{} has neither the buffer protocol nor __dlpack__ nor __cuda_array_interface__; give \
-             bytes, an array or a tensor",
-            object.get_type().name()?
-        )))
+        Err(unsupported(object))
     }
 
     fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Source> {

@@ -1,5 +1,6 @@
 //! Subscribers.
 
+use crate::argument;
 use crate::error::{raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
 use crate::listener::{self, Listener};
@@ -10,7 +11,7 @@ use pyo3::types::PyTuple;
 use rgaps::RecvError;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A subscriber, and the node it is of.
 #[derive(Clone)]
@@ -27,7 +28,12 @@ pub(crate) struct Subscriber {
     listeners: Mutex<Vec<Arc<listener::Running>>>,
     /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
     waiters: Mutex<Vec<Py<PyAny>>>,
+    /// Why nothing came, as it was found last, and when. Only locked detached from the interpreter.
+    silence: Mutex<Option<(Instant, String)>>,
 }
+
+/// How long what [`Subscriber::silence`] found is told again.
+const SILENCE_AGE_MAX: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,6 +46,7 @@ impl Subscriber {
             receiver: Handle::new("subscriber", receiver),
             listeners: Mutex::default(),
             waiters: Mutex::default(),
+            silence: Mutex::default(),
         }
     }
 
@@ -70,20 +77,27 @@ impl Subscriber {
 }
 
 impl Subscriber {
-    /// Nothing came in time: perhaps since publishers do not match.
-    fn timed_out(&self, py: Python<'_>) -> PyErr {
-        let mut text = RecvError::TimedOut(self.topic.to_string()).to_string();
+    /// Nothing came in time.
+    fn timed_out(&self, py: Python<'_>, seconds: f64) -> PyErr {
+        let mut text = format!("no message on topic '{}' within {seconds} s", self.topic);
         if let Ok(receiver) = self.receiver.get() {
-            let mismatched = receiver.subscriber.mismatched();
-            if mismatched > 0 {
-                text += &format!("; {mismatched} publisher(s) do not match");
-                let reasons = py.detach(|| receiver.subscriber.mismatches());
-                for reason in reasons.unwrap_or_default() {
-                    text += &format!("; {reason}");
-                }
-            }
+            text += "; ";
+            text += &py.detach(|| self.silence(&receiver.subscriber));
         }
         raise("TimedOut", text)
+    }
+
+    /// Why nothing comes. Programs that receive with short time-outs ask often, and the answer may need the daemon.
+    fn silence(&self, subscriber: &rgaps::Subscriber) -> String {
+        let mut last = lock(&self.silence);
+        match &*last {
+            Some((at, text)) if at.elapsed() < SILENCE_AGE_MAX => text.clone(),
+            _ => {
+                let text = subscriber.silence();
+                *last = Some((Instant::now(), text.clone()));
+                text
+            }
+        }
     }
 }
 
@@ -105,6 +119,12 @@ impl Subscriber {
     #[getter]
     fn closed(&self) -> bool {
         !self.receiver.is_open()
+    }
+
+    /// How many publishers match this subscriber now, including those on other hosts.
+    #[getter]
+    fn publishers(&self) -> PyResult<u32> {
+        Ok(self.receiver.get()?.subscriber.publishers())
     }
 
     /// How many publishers do not match this subscriber. They publish another type, or do not offer the quality of service
@@ -149,7 +169,7 @@ impl Subscriber {
     fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py, timeout)? {
             Some(sample) => self.wrap(py, sample),
-            None => Err(self.timed_out(py)),
+            None => Err(self.timed_out(py, timeout.unwrap_or(f64::INFINITY))),
         }
     }
 
@@ -212,6 +232,10 @@ impl Subscriber {
         callback: Py<PyAny>,
         on_error: Option<Py<PyAny>>,
     ) -> PyResult<Listener> {
+        argument::callable("callback", callback.bind(py))?;
+        if let Some(on_error) = &on_error {
+            argument::callable("on_error", on_error.bind(py))?;
+        }
         let Receiver { subscriber, .. } = self.receiver.get()?;
         let running = listener::start(py, subscriber, self.topic.clone(), callback, on_error)?;
         let mut listeners = lock(&self.listeners);
@@ -228,6 +252,14 @@ impl Subscriber {
         readiness
             .map(|fd| fd.as_raw_fd())
             .map_err(IntoPyErr::into_py_err)
+    }
+
+    /// For `rgaps._asyncio`: the error that nothing came within ``seconds``.
+    fn _timed_out<'py>(&self, py: Python<'py>, seconds: f64) -> Bound<'py, PyAny> {
+        self.timed_out(py, seconds)
+            .into_value(py)
+            .into_bound(py)
+            .into_any()
     }
 
     /// For `rgaps._asyncio`: what the tasks of an event loop wait with.

@@ -12,7 +12,7 @@ use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos
 use rgaps_layout::{Domain, CONTROL_BYTES, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
-    bare_topic_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
+    bare_topic_name, similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
 };
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
@@ -346,6 +346,45 @@ impl Subscriber {
                 call: "starting the thread for a pollable file descriptor",
                 source: error.unwrap_or_else(|| std::io::ErrorKind::OutOfMemory.into()),
             })),
+        }
+    }
+
+    /// How many publishers match this subscriber now. Those on other hosts count one by one.
+    pub fn publishers(&self) -> u32 {
+        let mut state = self.core.lock();
+        // Looks at who has come and gone.
+        state.reader.is_ready();
+        state.reader.publishers()
+    }
+
+    /// Why no message may arrive: how many publishers match, or that there is none and which similar name has some, and
+    /// why others do not match. Asks the daemon only if there is no publisher or some do not match, and only if it
+    /// answers now.
+    pub fn silence(&self) -> String {
+        let mismatched = self.mismatched();
+        let mut text = match (self.publishers(), mismatched) {
+            (0, 0) => self.no_publisher(),
+            (0, _) => "no publisher matches".to_owned(),
+            (1, _) => "its publisher published nothing in that time".to_owned(),
+            (n, _) => format!("its {n} publishers published nothing in that time"),
+        };
+        if mismatched > 0 {
+            text += &format!("; {mismatched} publisher(s) do not match");
+            for reason in self.mismatches().unwrap_or_default() {
+                text += &format!("; {reason}");
+            }
+        }
+        text
+    }
+
+    fn no_publisher(&self) -> String {
+        let topics = self.core.conductor.topics_now().unwrap_or_default();
+        let known = topics.iter().filter(|row| row.publishers + row.orphans > 0);
+        let known = known.map(|row| row.name.as_str());
+        match similar_name(self.topic(), known.filter(|name| *name != self.topic())) {
+            Some(meant) => format!("it has no publisher; did you mean '{meant}'?"),
+            None => "it has no publisher; see 'rgaps topic list' for the topics that have one"
+                .to_owned(),
         }
     }
 

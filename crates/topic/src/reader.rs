@@ -16,7 +16,7 @@ use crate::{
 use rgaps_layout::{
     DType, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
     DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS,
-    MAX_SUBSCRIBERS, METADATA_WORD, MISSED_WORD, SEQUENCE_END,
+    MAX_SUBSCRIBERS, METADATA_WORD, MISSED_WORD, PUBLISHER_ACTIVE, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
@@ -328,6 +328,15 @@ impl<S: Storage> Reader<S> {
     /// Messages missed so far.
     pub fn missed(&self) -> u64 {
         self.missed_total
+    }
+
+    /// How many publishers it reads, as of the last [`poll`](Self::poll), without those that are gone and left history.
+    pub fn publishers(&self) -> u32 {
+        let is_active = |source: &&Arc<Source<S>>| {
+            source.publisher.state().load(Ordering::Relaxed) == PUBLISHER_ACTIVE
+        };
+        let sources = self.sources.iter().flatten();
+        sources.filter(is_active).count() as u32
     }
 
     /// The topic.

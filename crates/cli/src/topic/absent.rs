@@ -1,11 +1,10 @@
 //! A word about topics that nobody has: often the name is wrong.
 
 use rgaps::{Node, TopicRow};
+use rgaps_session::similar_name;
 
 /// Names that are listed at most.
 const NAMES_MAX: usize = 10;
-/// How like a name has to be to be meant.
-const LIKENESS_MIN: f64 = 0.8;
 
 /// Says on standard error that a subscriber of this process waits for a topic that nobody else has.
 pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
@@ -39,12 +38,8 @@ fn notice(topic: &str, known: &[&str]) -> String {
             }
         }
     }
-    let likeness = |name: &&&str| strsim::jaro_winkler(topic, name);
-    let nearest = known
-        .iter()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    if let Some(name) = nearest.filter(|name| likeness(name) >= LIKENESS_MIN) {
-        text += &format!(" Did you mean '{name}'?");
+    if let Some(meant) = similar_name(topic, known.iter().copied()) {
+        text += &format!(" Did you mean '{meant}'?");
     }
     text
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import Closed, TimedOut
+from ._errors import Closed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,9 +82,10 @@ async def receive(subscriber: Subscriber, timeout: float | None = None) -> Sampl
         return await _receive(subscriber)
     try:
         return await asyncio.wait_for(_receive(subscriber), timeout)
-    except asyncio.TimeoutError as error:
-        message = f"no message on topic '{subscriber.topic}' within the time-out"
-        raise TimedOut(message) from error
+    except asyncio.TimeoutError:
+        pass
+    # In a thread: it may ask the daemon.
+    raise await _in_thread(subscriber._timed_out, timeout)
 
 
 async def _receive(subscriber: Subscriber) -> Sample:
@@ -119,12 +120,12 @@ def _forget_pool() -> None:
 os.register_at_fork(after_in_child=_forget_pool)
 
 
-async def _in_thread(wait: Callable[..., object], *arguments: object) -> None:
+async def _in_thread(wait: Callable[..., _T], *arguments: object) -> _T:
     """Waits in a thread. Nothing is lost where the task is cancelled meanwhile: the thread only waits."""
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rgaps-wait")
-    await asyncio.get_running_loop().run_in_executor(_pool, wait, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_pool, wait, *arguments)
 
 
 async def _tried(publisher: Publisher, attempt: Callable[[bool], _T]) -> _T:

@@ -30,8 +30,6 @@ _TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
 def as_array(exporter: Loan | Part | Sample) -> npt.NDArray[Any]:
     """An array over the bytes, without a copy."""
-    import numpy as np
-
     if exporter.domain != "host":
         raise TypeError(
             f"the bytes are in {exporter.domain}, where numpy cannot read them; use "
@@ -40,6 +38,12 @@ def as_array(exporter: Loan | Part | Sample) -> npt.NDArray[Any]:
     name = exporter.dtype
     if name in _TORCH_ONLY:
         raise TypeError(f"numpy has no {name}; use torch.from_dlpack(), or memoryview() for the bytes")
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise ImportError(
+            "numpy is not installed: install it (pip install numpy), or read and write the bytes by memoryview()"
+        ) from error
     if name not in _ML_DTYPES:
         return np.asarray(exporter)
     # The buffer protocol has no letter for these types: what it gives is the bytes.

@@ -282,6 +282,15 @@ impl Conductor {
         })
     }
 
+    /// The same, if a daemon answers now; waits for none to come.
+    pub(crate) fn topics_now(&self) -> Result<Vec<TopicRow>, ClientError> {
+        let ask = |request| self.run(move |worker| worker.ask_now(&request));
+        self.pages(|from| match ask(Request::Topics { from })? {
+            Answer::Topics(rows) => Ok(rows),
+            other => Err(unexpected("a question for topics", &other)),
+        })
+    }
+
     /// One topic.
     pub(crate) fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
         match self.ask(Request::Topic {

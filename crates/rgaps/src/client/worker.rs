@@ -265,6 +265,24 @@ impl Worker {
         }
     }
 
+    /// Asks the daemon if there is a session with it; neither waits for one nor asks again.
+    pub(super) fn ask_now(&mut self, request: &Request) -> Result<Answer, ClientError> {
+        let Link::Up(session) = &mut self.link else {
+            return Err(ClientError::Gone {
+                reason: "there is no session now".to_owned(),
+            });
+        };
+        match session.call(request, &[]) {
+            Ok((answer, _)) => Ok(answer),
+            Err(error @ (CallError::Lost(_) | CallError::NoAnswer { .. })) => {
+                let reason = reason(error);
+                self.lose(reason.clone());
+                Err(ClientError::Gone { reason })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Tells the daemon that something is given up, which the book does not have any more. If
     /// there is none, the next daemon sees that it is not claimed.
     pub(super) fn give_up(&mut self, request: &Request) -> Result<(), ClientError> {

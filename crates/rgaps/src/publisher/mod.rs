@@ -608,7 +608,7 @@ impl PublisherCore {
         if bytes > self.max_bytes {
             return Err(too_large(
                 self.max_bytes,
-                "raise the limit of the keep_all history",
+                "raise the limit of bytes of its history",
             ));
         }
         Ok(())
