@@ -8,10 +8,17 @@
 //! decision 0038.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod graph;
 mod ids;
+mod interest;
 mod paths;
 
+pub use channel::{
+    ChannelEnd, ChannelEvent, Channels, ControlMessage, Datagram, Hop, Segment, CHANNEL_WINDOW,
+    RESEND_AFTER,
+};
 pub use graph::Graph;
 pub use ids::{HostId, Life, Publisher, Time};
+pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};

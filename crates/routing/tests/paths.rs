@@ -10,18 +10,9 @@ use std::time::Duration;
 
 const SEEDS: u64 = 3000;
 
-/// The cables over which hosts can talk now.
-fn usable(world: &World) -> Vec<(usize, usize)> {
-    let cables = world.network.cables.iter().filter(|cable| {
-        let (a, b) = cable.ends;
-        cable.is_up && world.hosts[a].is_some() && world.hosts[b].is_some()
-    });
-    cables.map(|cable| cable.ends).collect()
-}
-
 /// What holds when nothing has changed for a while.
 fn check(world: &World) {
-    let cables = usable(world);
+    let cables = world.usable();
     let hosts = world.hosts.len();
     let life = |host: HostId| world.hosts[host.0 as usize].as_ref().map(|node| node.life);
     for (at, node) in world.hosts.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! A network of hosts that run, stop, restart, and whose cables flap.
 use super::network::{host, Arrival, Happening, Network};
-use super::node::{Node, Out};
+use super::node::{Frame, Node, Out};
 use super::random::Random;
 use super::shape;
 use rgaps_routing::{Life, Time};
@@ -64,6 +64,15 @@ impl World {
         self.network.now = end;
     }
 
+    /// The cables over which hosts can talk now.
+    pub fn usable(&self) -> Vec<(usize, usize)> {
+        let cables = self.network.cables.iter().filter(|cable| {
+            let (a, b) = cable.ends;
+            cable.is_up && self.hosts[a].is_some() && self.hosts[b].is_some()
+        });
+        cables.map(|cable| cable.ends).collect()
+    }
+
     /// Everything that was stopped or pulled is there again.
     pub fn heal(&mut self) {
         for at in 0..self.hosts.len() {
@@ -80,7 +89,7 @@ impl World {
         let cables = self.network.cables.len() as u64;
         let cable = self.random.below(cables) as usize;
         let at = self.random.below(self.hosts.len() as u64) as usize;
-        match self.random.below(8) {
+        match self.random.below(11) {
             0 => self.stop(at),
             1 if self.hosts[at].is_some() => {
                 self.stop(at);
@@ -92,7 +101,16 @@ impl World {
                 self.pull(cable);
                 self.plug(cable);
             }
+            6..=8 => self.change_interest(at),
             _ => self.plug(cable),
+        }
+    }
+
+    fn change_interest(&mut self, at: usize) {
+        let (topic, want) = (self.random.below(4), self.random.below(3));
+        if let Some(node) = &mut self.hosts[at] {
+            node.want(&format!("t/{topic}"), want);
+            self.wake(at, REACT);
         }
     }
 
@@ -229,6 +247,10 @@ impl World {
         }
         let mut out = std::mem::take(&mut self.out);
         for (to, frame) in out.drain(..) {
+            // A host between has no room.
+            if matches!(frame, Frame::Datagram(_)) && self.random.one_in(20) {
+                continue;
+            }
             self.network
                 .send(at, to.0 as usize, frame, &mut self.random);
         }

@@ -1,0 +1,321 @@
+//! The control channel between any two hosts: messages in order, each exactly once, end to end over whatever path there is.
+//!
+//! Each end has a number that it never uses again ([`ChannelEnd`]). Both directions count from 0 for each *pair* of ends, as TCP does
+//! for each connection, and are sent again from the first message that is not acknowledged (go-back-n).
+//!
+//! | state | event | action |
+//! |---|---|---|
+//! | peer unknown | something to send | announce the own end, without messages, every [`RESEND_AFTER`] |
+//! | peer unknown | a segment | adopt its sender as the peer, and answer |
+//! | any | a segment of an earlier end than the peer | drop it |
+//! | peer known | a segment of a later end | the peer restarted, or forgot this host: adopt it, drop what was queued, count from 0, and report [`ChannelEvent::Restarted`] |
+//! | any | a segment to another end than this | answer, so that its sender learns this end; ignore its messages |
+//! | pair agreed | a segment | take the acknowledgement, accept the messages that are next, answer if it had any |
+//! | pair agreed | something to send, room in the window | send it |
+//! | pair agreed | nothing acknowledged for [`RESEND_AFTER`] | send all that is not acknowledged |
+//!
+//! An end keeps its number while it exists, whatever arrives, and peers only change to later ends. So each pair begins at most
+//! once, and two ends cannot restart each other for ever.
+//!
+//! What waits to be sent is bounded by what there is to say: a message replaces a waiting one about the same thing.
+
+use crate::ids::{HostId, Life, Publisher, Time};
+use crate::paths::{PathTable, MAX_HOPS};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages of a channel that are not acknowledged.
+pub const CHANNEL_WINDOW: usize = 32;
+/// After this they are sent again.
+pub const RESEND_AFTER: Duration = Duration::from_millis(200);
+
+/// What hosts send each other over channels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlMessage {
+    /// Asks for all interest of the receiver, and for its changes from then on.
+    Ask,
+    /// What the sender's host wants of a topic; none: nothing any more.
+    Interest {
+        /// The topic's name.
+        topic: Arc<str>,
+        /// What is wanted. Its meaning is the user's.
+        want: Option<Arc<[u8]>>,
+    },
+    /// All interest has been sent since the last `Ask`.
+    InterestComplete,
+    /// The sender's host has delivered, or counted as missed, all messages below a number.
+    Confirm {
+        /// Whose messages.
+        publisher: Publisher,
+        /// The next number.
+        next: u64,
+    },
+    /// The sender's host takes no messages of a publisher.
+    Refused {
+        /// The publisher.
+        publisher: Publisher,
+        /// Why, for people.
+        reason: Arc<str>,
+    },
+}
+
+impl ControlMessage {
+    /// Whether a message makes another needless that was not sent yet.
+    fn replaces(&self, waiting: &ControlMessage) -> bool {
+        use ControlMessage::{Ask, Confirm, Interest, Refused};
+        match (self, waiting) {
+            (Ask, Ask) => true,
+            (Interest { topic, .. }, Interest { topic: other, .. }) => topic == other,
+            (
+                Confirm { publisher, .. },
+                Confirm {
+                    publisher: other, ..
+                },
+            )
+            | (
+                Refused { publisher, .. },
+                Refused {
+                    publisher: other, ..
+                },
+            ) => publisher == other,
+            _ => false,
+        }
+    }
+}
+
+/// One end of a channel. Later ends of a host are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChannelEnd {
+    /// The host and its incarnation.
+    pub life: Life,
+    /// Numbers the ends of this life.
+    pub number: u64,
+}
+
+/// What one end sends to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The sender.
+    pub from: ChannelEnd,
+    /// The receiver, as far as the sender knows it.
+    pub to: Option<ChannelEnd>,
+    /// The sender has accepted all messages below this number.
+    pub acknowledged: u64,
+    /// The number of the first message.
+    pub first: u64,
+    /// At most [`CHANNEL_WINDOW`].
+    pub messages: Vec<ControlMessage>,
+}
+
+/// A segment on its path. Hosts between forward it or drop it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The hosts that it still has to reach, the next one first.
+    pub path: Vec<HostId>,
+    /// Its content.
+    pub segment: Segment,
+}
+
+/// What a host does with a datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// It is for this host.
+    Deliver(Segment),
+    /// It goes to this neighbour.
+    Forward(HostId, Datagram),
+    /// It is not for this host, or its path is too long.
+    Drop,
+}
+
+impl Datagram {
+    /// Takes this host from the path. The path shrinks at each hop, so no datagram circles.
+    pub fn hop(mut self, own: HostId) -> Hop {
+        if self.path.len() > MAX_HOPS || self.path.first() != Some(&own) {
+            return Hop::Drop;
+        }
+        self.path.remove(0);
+        match self.path.first() {
+            None => Hop::Deliver(self.segment),
+            Some(next) => Hop::Forward(*next, self),
+        }
+    }
+}
+
+/// What a segment brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelEvent {
+    /// The peer knows nothing of what was sent before, and what was queued is dropped: say everything again.
+    Restarted(Life),
+    /// A message.
+    Message(Life, ControlMessage),
+}
+
+#[derive(Debug)]
+struct Channel {
+    own: ChannelEnd,
+    peer: Option<ChannelEnd>,
+    waiting: VecDeque<ControlMessage>,
+    /// Sent and not acknowledged, from `first` on.
+    sent: VecDeque<ControlMessage>,
+    first: u64,
+    /// The next number of the peer.
+    expected: u64,
+    owes_answer: bool,
+    resend_at: Time,
+}
+
+/// All channels of a host.
+#[derive(Debug)]
+pub struct Channels {
+    own: Life,
+    ends: u64,
+    channels: BTreeMap<HostId, Channel>,
+}
+
+impl Channels {
+    /// None yet.
+    pub fn new(own: Life) -> Channels {
+        Channels {
+            own,
+            ends: 0,
+            channels: BTreeMap::new(),
+        }
+    }
+
+    fn channel(&mut self, host: HostId) -> &mut Channel {
+        let (own, ends) = (self.own, &mut self.ends);
+        self.channels.entry(host).or_insert_with(|| {
+            *ends += 1;
+            let end = ChannelEnd {
+                life: own,
+                number: *ends,
+            };
+            Channel::new(end)
+        })
+    }
+
+    /// Queues a message for a host. It replaces one about the same thing that was not sent yet.
+    pub fn send(&mut self, host: HostId, message: ControlMessage) {
+        let waiting = &mut self.channel(host).waiting;
+        match waiting.iter_mut().find(|other| message.replaces(other)) {
+            Some(other) => *other = message,
+            None => waiting.push_back(message),
+        }
+    }
+
+    /// Takes a segment that arrived.
+    pub fn receive(&mut self, segment: Segment, now: Time) -> Vec<ChannelEvent> {
+        if segment.from.life.host == self.own.host || segment.messages.len() > CHANNEL_WINDOW {
+            return Vec::new();
+        }
+        self.channel(segment.from.life.host).receive(segment, now)
+    }
+
+    /// What is to be sent now, to hosts that there is a path to.
+    pub fn poll(&mut self, now: Time, paths: &PathTable) -> Vec<Datagram> {
+        let channels = self.channels.iter_mut();
+        let datagrams = channels.filter_map(|(host, channel)| {
+            let path = paths.path(*host)?;
+            let path = path.lives().iter().map(|life| life.host).collect();
+            let segment = channel.poll(now)?;
+            Some(Datagram { path, segment })
+        });
+        datagrams.collect()
+    }
+
+    /// Forgets a host. If it is still there, it finds out.
+    pub fn forget(&mut self, host: HostId) {
+        self.channels.remove(&host);
+    }
+
+    /// The hosts that have a channel, and whether everything sent to them is acknowledged.
+    pub fn hosts(&self) -> impl Iterator<Item = (HostId, bool)> + '_ {
+        let channels = self.channels.iter();
+        channels.map(|(host, channel)| (*host, channel.is_idle()))
+    }
+}
+
+impl Channel {
+    fn new(own: ChannelEnd) -> Channel {
+        Channel {
+            own,
+            peer: None,
+            waiting: VecDeque::new(),
+            sent: VecDeque::new(),
+            first: 0,
+            expected: 0,
+            owes_answer: false,
+            resend_at: Duration::ZERO,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_empty() && !self.owes_answer
+    }
+
+    fn receive(&mut self, segment: Segment, now: Time) -> Vec<ChannelEvent> {
+        let mut events = Vec::new();
+        match self.peer {
+            Some(peer) if segment.from < peer => return events,
+            Some(peer) if segment.from == peer => {}
+            known => {
+                if known.is_some() {
+                    *self = Channel::new(self.own);
+                    events.push(ChannelEvent::Restarted(segment.from.life));
+                }
+                self.peer = Some(segment.from);
+                self.resend_at = now;
+            }
+        }
+        if segment.to != Some(self.own) {
+            self.owes_answer = true;
+            return events;
+        }
+        let end = self.first + self.sent.len() as u64;
+        while self.first < segment.acknowledged.min(end) {
+            self.sent.pop_front();
+            self.first += 1;
+            self.resend_at = now + RESEND_AFTER;
+        }
+        self.owes_answer |= !segment.messages.is_empty();
+        for (number, message) in (segment.first..).zip(segment.messages) {
+            if number == self.expected {
+                self.expected += 1;
+                events.push(ChannelEvent::Message(segment.from.life, message));
+            }
+        }
+        events
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Segment> {
+        let is_late = now >= self.resend_at;
+        let (mut first, mut messages) = (self.first, Vec::new());
+        if self.peer.is_some() {
+            let mut from = self.sent.len();
+            let room = CHANNEL_WINDOW - from;
+            let new = room.min(self.waiting.len());
+            self.sent.extend(self.waiting.drain(..new));
+            if is_late {
+                from = 0;
+            }
+            first += from as u64;
+            messages.extend(self.sent.range(from..).cloned());
+        }
+        let announces = self.peer.is_none() && !self.waiting.is_empty() && is_late;
+        if messages.is_empty() && !announces && !self.owes_answer {
+            return None;
+        }
+        if is_late || !messages.is_empty() {
+            self.resend_at = now + RESEND_AFTER;
+        }
+        self.owes_answer = false;
+        Some(Segment {
+            from: self.own,
+            to: self.peer,
+            acknowledged: self.expected,
+            first,
+            messages,
+        })
+    }
+}

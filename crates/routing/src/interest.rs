@@ -1,0 +1,140 @@
+//! What each host wants of topics, told only to those who ask.
+//!
+//! | event | action |
+//! |---|---|
+//! | a host comes into reach | send it `Ask` |
+//! | `Ask` arrives | send all interest, then `InterestComplete`, and from then on every change |
+//! | the channel restarts | the peer's `Ask` is void; ask it again. Its known interest stays valid, but doubtful |
+//! | `InterestComplete` arrives | drop what is still doubtful: a former life wanted it |
+//! | a host is given up | forget all of it |
+
+use crate::channel::{Channels, ControlMessage};
+use crate::ids::{HostId, Life};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Topics of one host that another remembers.
+pub const MAX_TOPICS: usize = 8192;
+
+/// What is wanted, by topics.
+pub type Wants = BTreeMap<Arc<str>, Arc<[u8]>>;
+
+/// What another host wants.
+#[derive(Debug, Default)]
+pub struct HostInterest {
+    /// The life that spoke last.
+    pub life: Option<Life>,
+    /// By topics.
+    pub wants: Wants,
+    /// Whether this is all of it.
+    pub is_complete: bool,
+    /// Not repeated by the present life.
+    doubtful: BTreeSet<Arc<str>>,
+}
+
+/// The interest of this host, and of those that it asked.
+#[derive(Debug, Default)]
+pub struct InterestTable {
+    own: Wants,
+    askers: BTreeSet<HostId>,
+    hosts: BTreeMap<HostId, HostInterest>,
+}
+
+impl InterestTable {
+    /// This host wants something of a topic, or nothing any more.
+    pub fn set(&mut self, topic: &Arc<str>, want: Option<Arc<[u8]>>, channels: &mut Channels) {
+        let before = match &want {
+            Some(want) => self.own.insert(topic.clone(), want.clone()),
+            None => self.own.remove(topic),
+        };
+        if before != want {
+            for host in &self.askers {
+                let (topic, want) = (topic.clone(), want.clone());
+                channels.send(*host, ControlMessage::Interest { topic, want });
+            }
+        }
+    }
+
+    /// Asks a host, unless it was asked before.
+    pub fn ask(&mut self, host: HostId, channels: &mut Channels) {
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.hosts.entry(host) {
+            vacant.insert(HostInterest::default());
+            channels.send(host, ControlMessage::Ask);
+        }
+    }
+
+    /// The channel to a life restarted.
+    pub fn restarted(&mut self, life: Life, channels: &mut Channels) {
+        self.askers.remove(&life.host);
+        if let Some(interest) = self.hosts.get_mut(&life.host) {
+            interest.is_complete = false;
+            interest.doubtful = interest.wants.keys().cloned().collect();
+            channels.send(life.host, ControlMessage::Ask);
+        }
+    }
+
+    /// Takes a message about interest. Whether it changed what is known of its sender.
+    pub fn receive(
+        &mut self,
+        from: Life,
+        message: &ControlMessage,
+        channels: &mut Channels,
+    ) -> bool {
+        if *message == ControlMessage::Ask {
+            self.askers.insert(from.host);
+            for (topic, want) in &self.own {
+                let (topic, want) = (topic.clone(), Some(want.clone()));
+                channels.send(from.host, ControlMessage::Interest { topic, want });
+            }
+            channels.send(from.host, ControlMessage::InterestComplete);
+            return false;
+        }
+        let Some(interest) = self.hosts.get_mut(&from.host) else {
+            return false;
+        };
+        match message {
+            ControlMessage::Interest { topic, want } => interest.learn(from, topic, want),
+            ControlMessage::InterestComplete => {
+                interest.life = Some(from);
+                interest.is_complete = true;
+                for topic in std::mem::take(&mut interest.doubtful) {
+                    interest.wants.remove(&topic);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// A host is given up.
+    pub fn forget(&mut self, host: HostId) {
+        self.askers.remove(&host);
+        self.hosts.remove(&host);
+    }
+
+    /// What this host wants.
+    pub fn own(&self) -> &Wants {
+        &self.own
+    }
+
+    /// What others want, as far as they were asked.
+    pub fn hosts(&self) -> impl Iterator<Item = (HostId, &HostInterest)> {
+        self.hosts.iter().map(|(host, interest)| (*host, interest))
+    }
+}
+
+impl HostInterest {
+    fn learn(&mut self, from: Life, topic: &Arc<str>, want: &Option<Arc<[u8]>>) {
+        self.life = Some(from);
+        self.doubtful.remove(topic);
+        match want {
+            Some(want) if self.wants.len() < MAX_TOPICS || self.wants.contains_key(topic) => {
+                self.wants.insert(topic.clone(), want.clone());
+            }
+            Some(_) => {}
+            None => {
+                self.wants.remove(topic);
+            }
+        }
+    }
+}
