@@ -8,17 +8,29 @@
 //! decision 0038.
 #![forbid(unsafe_code)]
 
+mod build;
 mod channel;
+mod delivery;
 mod graph;
 mod ids;
 mod interest;
 mod paths;
+mod position;
+mod transit;
+mod tree;
 
+pub use build::{
+    build, chunk_bytes, cost_bytes, limited, shortest, Load, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN,
+};
 pub use channel::{
     ChannelEnd, ChannelEvent, Channels, ControlMessage, Datagram, Hop, Segment, CHANNEL_WINDOW,
     RESEND_AFTER,
 };
+pub use delivery::{Delivery, FlowCommand, GivenUp};
 pub use graph::Graph;
 pub use ids::{HostId, Life, Publisher, Time};
 pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
+pub use position::{Offer, Positions};
+pub use transit::{FlowDescription, FlowError, FlowId, Transit};
+pub use tree::{Tree, MAX_TREE_HOSTS};

@@ -8,7 +8,7 @@ use sim::shape::distances;
 use sim::world::World;
 use std::time::Duration;
 
-const SEEDS: u64 = 3000;
+const SEEDS: u64 = 1500;
 
 /// What holds when nothing has changed for a while.
 fn check(world: &World) {

@@ -3,6 +3,7 @@ pub mod network;
 pub mod node;
 pub mod random;
 pub mod shape;
+pub mod traffic;
 pub mod world;
 
 /// Runs a test with many seeds: `SEEDS=n` of them, `SEED=s` that one alone. A seed that fails says how to repeat it.

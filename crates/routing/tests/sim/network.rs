@@ -11,20 +11,16 @@ use super::node::Frame;
 use super::random::Random;
 
 /// What happens at some time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happening {
-    Frame(Arrival),
+    /// The oldest frame on a cable arrives at its lower or higher end.
+    Arrival(usize, usize),
     /// A host looks after its timers.
     Poll(usize),
     /// Something the scenario does.
     Fault,
-}
-
-/// A frame that arrives.
-pub struct Arrival {
-    pub cable: usize,
-    pub session: u64,
-    pub to: usize,
-    pub frame: Frame,
+    /// A host publishes a message.
+    Publish(usize),
 }
 
 #[derive(Default)]
@@ -35,13 +31,15 @@ pub struct Cable {
     pub session: Option<u64>,
     /// When the last frame to the lower and to the higher end arrives.
     last: [Time; 2],
-    /// What the cable swallowed.
-    pub swallowed: VecDeque<Arrival>,
+    /// Frames to the lower and to the higher end.
+    pub frames: [VecDeque<Frame>; 2],
 }
 
 impl Cable {
-    pub fn other(&self, end: usize) -> usize {
-        self.ends.0 + self.ends.1 - end
+    /// The link ends, with all that is on the cable.
+    pub fn end_session(&mut self) {
+        self.session = None;
+        self.frames = Default::default();
     }
 }
 
@@ -49,8 +47,7 @@ impl Cable {
 pub struct Network {
     pub now: Time,
     pub cables: Vec<Cable>,
-    queue: BinaryHeap<Reverse<(Time, u64)>>,
-    happenings: std::collections::HashMap<u64, Happening>,
+    queue: BinaryHeap<Reverse<(Time, u64, Happening)>>,
     count: u64,
     sessions: u64,
 }
@@ -69,7 +66,6 @@ impl Network {
             now: Duration::ZERO,
             cables: cables.into_iter().map(cable).collect(),
             queue: BinaryHeap::new(),
-            happenings: Default::default(),
             count: 0,
             sessions: 0,
         }
@@ -77,19 +73,18 @@ impl Network {
 
     pub fn at(&mut self, time: Time, happening: Happening) {
         self.count += 1;
-        self.queue.push(Reverse((time, self.count)));
-        self.happenings.insert(self.count, happening);
+        self.queue.push(Reverse((time, self.count, happening)));
     }
 
     /// The next thing that happens before `end`.
     pub fn next(&mut self, end: Time) -> Option<Happening> {
-        let Reverse((time, number)) = *self.queue.peek()?;
+        let Reverse((time, _, happening)) = *self.queue.peek()?;
         if time > end {
             return None;
         }
         self.queue.pop();
         self.now = time;
-        self.happenings.remove(&number)
+        Some(happening)
     }
 
     pub fn cable_between(&self, a: usize, b: usize) -> Option<usize> {
@@ -107,24 +102,28 @@ impl Network {
         let Some(cable) = self.cable_between(from, to) else {
             panic!("host {from} sends to {to}, and there is no cable");
         };
-        let Some(session) = self.cables[cable].session else {
-            return;
-        };
-        let arrival = Arrival {
-            cable,
-            session,
-            to,
-            frame,
-        };
-        self.deliver(arrival, random);
+        if self.cables[cable].session.is_some() {
+            let end = usize::from(to > from);
+            self.cables[cable].frames[end].push_back(frame);
+            self.deliver(cable, end, random);
+        }
     }
 
-    pub fn deliver(&mut self, arrival: Arrival, random: &mut Random) {
+    /// Plans when the next frame arrives.
+    fn deliver(&mut self, cable: usize, end: usize, random: &mut Random) {
         let delay = Duration::from_micros(50 + random.below(2000));
-        let cable = &mut self.cables[arrival.cable];
-        let last = &mut cable.last[usize::from(arrival.to == cable.ends.1)];
+        let last = &mut self.cables[cable].last[end];
         *last = (*last).max(self.now + delay);
         let time = *last;
-        self.at(time, Happening::Frame(arrival));
+        self.at(time, Happening::Arrival(cable, end));
+    }
+
+    /// Sends again what a cable swallowed.
+    pub fn resend(&mut self, cable: usize, random: &mut Random) {
+        for end in 0..2 {
+            for _ in 0..self.cables[cable].frames[end].len() {
+                self.deliver(cable, end, random);
+            }
+        }
     }
 }

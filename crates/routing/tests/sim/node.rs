@@ -1,6 +1,8 @@
 //! One host: what its user would do with the crate.
+use super::traffic::{Disk, FlowFrame, FlowKey, Traffic};
 use rgaps_routing::{
-    ChannelEvent, Channels, Datagram, Hop, HostId, InterestTable, Life, Path, PathTable, Time,
+    ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
+    PathTable, Time,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,6 +14,7 @@ pub const OUTAGE: Duration = Duration::from_millis(1500);
 pub enum Frame {
     Paths(Vec<Path>),
     Datagram(Datagram),
+    Flow(FlowKey, FlowFrame),
 }
 
 pub struct Node {
@@ -19,6 +22,7 @@ pub struct Node {
     pub paths: PathTable,
     pub channels: Channels,
     pub interest: InterestTable,
+    pub traffic: Traffic,
     /// Hosts that have a channel and no path, and since when.
     unreachable: BTreeMap<HostId, Time>,
 }
@@ -27,12 +31,13 @@ pub struct Node {
 pub type Out = Vec<(HostId, Frame)>;
 
 impl Node {
-    pub fn new(life: Life) -> Node {
+    pub fn new(life: Life, disk: Disk) -> Node {
         Node {
             life,
             paths: PathTable::new(life),
             channels: Channels::new(life),
             interest: InterestTable::default(),
+            traffic: Traffic::new(life, disk),
             unreachable: BTreeMap::new(),
         }
     }
@@ -44,6 +49,10 @@ impl Node {
                 .advertised(from, paths, now)
                 .expect("hosts keep the rules"),
             Frame::Datagram(datagram) => self.datagram(datagram, now, out),
+            Frame::Flow(key, frame) => {
+                self.traffic.frame(from, key, frame, &self.paths, out);
+                self.traffic.pump(now, out);
+            }
         }
     }
 
@@ -68,7 +77,13 @@ impl Node {
     fn control(&mut self, event: ChannelEvent) {
         let channels = &mut self.channels;
         match event {
-            ChannelEvent::Restarted(life) => self.interest.restarted(life, channels),
+            ChannelEvent::Restarted(life) => {
+                self.interest.restarted(life, channels);
+                self.traffic.positions.restarted(life.host);
+            }
+            ChannelEvent::Message(from, ControlMessage::Confirm { publisher, next }) => {
+                self.traffic.confirmed(from, publisher, next);
+            }
             ChannelEvent::Message(from, message) => {
                 self.interest.receive(from, &message, channels);
             }
@@ -82,8 +97,15 @@ impl Node {
     }
 
     /// Neighbours whose links it has withdrawn.
-    pub fn take_ended(&mut self) -> Vec<Life> {
-        self.paths.take_ended()
+    pub fn take_ended(&mut self, now: Time, out: &mut Out) -> Vec<Life> {
+        let ended = self.paths.take_ended();
+        for life in &ended {
+            self.traffic.link_ended(*life, out);
+        }
+        if !ended.is_empty() {
+            self.traffic.pump(now, out);
+        }
+        ended
     }
 
     pub fn poll(&mut self, now: Time, out: &mut Out) {
@@ -97,6 +119,12 @@ impl Node {
             self.interest.ask(path.end().host, &mut self.channels);
         }
         self.give_up(now);
+        self.traffic.plan(&self.paths, &self.interest, now);
+        self.traffic.pump(now, out);
+        for (publisher, next) in self.traffic.positions.confirmations() {
+            let confirm = ControlMessage::Confirm { publisher, next };
+            self.channels.send(publisher.origin.host, confirm);
+        }
         for datagram in self.channels.poll(now, &self.paths) {
             out.push((datagram.path[0], Frame::Datagram(datagram)));
         }
@@ -105,12 +133,14 @@ impl Node {
     fn give_up(&mut self, now: Time) {
         let hosts: Vec<HostId> = self.channels.hosts().map(|(host, _)| host).collect();
         for host in hosts {
-            if self.paths.path(host).is_some() {
+            if let Some(path) = self.paths.path(host) {
+                self.traffic.origin_lives(path.end());
                 self.unreachable.remove(&host);
             } else if now - *self.unreachable.entry(host).or_insert(now) >= OUTAGE {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.interest.forget(host);
+                self.traffic.origin_ended(host);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! A network of hosts that run, stop, restart, and whose cables flap.
-use super::network::{host, Arrival, Happening, Network};
+use super::network::{host, Happening, Network};
 use super::node::{Frame, Node, Out};
 use super::random::Random;
 use super::shape;
+use super::traffic::{Disk, TOPIC};
 use rgaps_routing::{Life, Time};
 use std::time::Duration;
 
@@ -10,10 +11,23 @@ const POLL: Duration = Duration::from_millis(50);
 /// After a frame a host looks after what has to be sent.
 const REACT: Duration = Duration::from_millis(5);
 
+/// What a host does whenever it runs.
+#[derive(Clone, Copy, Default)]
+pub struct Role {
+    pub is_origin: bool,
+    pub is_subscriber: bool,
+    /// Bytes of the messages, if it is an origin: they decide between kinds of trees.
+    pub message_bytes: u64,
+    pub fanout: usize,
+}
+
 pub struct World {
     pub random: Random,
     pub network: Network,
     pub hosts: Vec<Option<Node>>,
+    pub roles: Vec<Role>,
+    /// Of hosts that do not run.
+    disks: Vec<Disk>,
     incarnations: u64,
     /// When each host looks next.
     polls: Vec<Time>,
@@ -23,10 +37,18 @@ pub struct World {
 impl World {
     /// Some hosts, all running, and the cables between them, all up.
     pub fn new(seed: u64) -> World {
+        World::with_roles(seed, |_, _| Role::default())
+    }
+
+    /// The same, with messages.
+    pub fn with_roles(seed: u64, role: impl Fn(usize, &mut Random) -> Role) -> World {
         let mut random = Random(seed);
         let count = 3 + random.below(10) as usize;
         let cables = shape::cables(count, &mut random);
+        let roles = (0..count).map(|at| role(at, &mut random)).collect();
         let mut world = World {
+            roles,
+            disks: (0..count).map(|_| Disk::default()).collect(),
             network: Network::new(cables),
             random,
             hosts: (0..count).map(|_| None).collect(),
@@ -56,9 +78,10 @@ impl World {
         let end = self.network.now + span;
         while let Some(happening) = self.network.next(end) {
             match happening {
-                Happening::Frame(arrival) => self.arrive(arrival),
+                Happening::Arrival(cable, end) => self.arrive(cable, end),
                 Happening::Poll(at) => self.poll(at),
                 Happening::Fault => self.fault(),
+                Happening::Publish(at) => self.publish(at),
             }
         }
         self.network.now = end;
@@ -71,6 +94,27 @@ impl World {
             cable.is_up && self.hosts[a].is_some() && self.hosts[b].is_some()
         });
         cables.map(|cable| cable.ends).collect()
+    }
+
+    /// Plans messages of all origins, the last at `end`.
+    pub fn messages(&mut self, count: u64, end: Duration) {
+        let end_us = end.as_micros() as u64;
+        for at in (0..self.hosts.len())
+            .filter(|at| self.roles[*at].is_origin)
+            .collect::<Vec<_>>()
+        {
+            for _ in 0..count {
+                let time = self.network.now + Duration::from_micros(self.random.below(end_us));
+                self.network.at(time, Happening::Publish(at));
+            }
+        }
+    }
+
+    fn publish(&mut self, at: usize) {
+        if let Some(node) = &mut self.hosts[at] {
+            node.traffic.publish(self.network.now, &mut self.out);
+            self.after(at);
+        }
     }
 
     /// Everything that was stopped or pulled is there again.
@@ -89,7 +133,7 @@ impl World {
         let cables = self.network.cables.len() as u64;
         let cable = self.random.below(cables) as usize;
         let at = self.random.below(self.hosts.len() as u64) as usize;
-        match self.random.below(11) {
+        match self.random.below(13) {
             0 => self.stop(at),
             1 if self.hosts[at].is_some() => {
                 self.stop(at);
@@ -102,7 +146,22 @@ impl World {
                 self.plug(cable);
             }
             6..=8 => self.change_interest(at),
+            9 => self.block(at),
+            10 => {
+                if let Some(node) = &mut self.hosts[at] {
+                    node.traffic.drop_transit(&mut self.out);
+                    self.after(at);
+                }
+            }
             _ => self.plug(cable),
+        }
+    }
+
+    /// The subscriber of a host takes nothing for a while.
+    fn block(&mut self, at: usize) {
+        let span = Duration::from_millis(self.random.below(1000));
+        if let Some(node) = &mut self.hosts[at] {
+            node.traffic.block(self.network.now + span);
         }
     }
 
@@ -123,7 +182,16 @@ impl World {
             host: host(at),
             incarnation: self.incarnations,
         };
-        self.hosts[at] = Some(Node::new(life));
+        let mut node = Node::new(life, std::mem::take(&mut self.disks[at]));
+        let role = self.roles[at];
+        if role.is_origin {
+            node.traffic.make_origin();
+        }
+        node.traffic.load.message_bytes = role.message_bytes;
+        node.traffic.load.fanout = role.fanout;
+        node.traffic.is_subscriber = role.is_subscriber;
+        node.want(TOPIC, role.is_subscriber.into());
+        self.hosts[at] = Some(node);
         let phase = Duration::from_micros(self.random.below(50_000));
         self.wake(at, phase);
         for cable in 0..self.network.cables.len() {
@@ -135,16 +203,16 @@ impl World {
     }
 
     pub fn stop(&mut self, at: usize) {
-        if self.hosts[at].take().is_none() {
+        let Some(node) = self.hosts[at].take() else {
             return;
-        }
+        };
+        self.disks[at] = node.traffic.disk;
         self.polls[at] = Duration::MAX;
         for cable in 0..self.network.cables.len() {
             let ends = self.network.cables[cable].ends;
             if ends.0 == at || ends.1 == at {
                 self.lose(cable);
-                self.network.cables[cable].session = None;
-                self.network.cables[cable].swallowed.clear();
+                self.network.cables[cable].end_session();
             }
         }
     }
@@ -189,31 +257,26 @@ impl World {
             self.wake(own, REACT);
         }
         if goes_on {
-            let swallowed = std::mem::take(&mut self.network.cables[cable].swallowed);
-            for arrival in swallowed {
-                self.network.deliver(arrival, &mut self.random);
-            }
+            self.network.resend(cable, &mut self.random);
         } else {
             let session = self.network.new_session();
             self.network.cables[cable].session = Some(session);
-            self.network.cables[cable].swallowed.clear();
         }
     }
 
-    fn arrive(&mut self, arrival: Arrival) {
-        let cable = &mut self.network.cables[arrival.cable];
-        if cable.session != Some(arrival.session) {
+    fn arrive(&mut self, cable: usize, end: usize) {
+        let cable = &mut self.network.cables[cable];
+        if !cable.is_up {
             return;
         }
-        if !cable.is_up || !cable.swallowed.is_empty() {
-            cable.swallowed.push_back(arrival);
+        let Some(frame) = cable.frames[end].pop_front() else {
             return;
-        }
-        let from = cable.other(arrival.to);
+        };
+        let (a, b) = cable.ends;
+        let (from, to) = if end == 0 { (b, a) } else { (a, b) };
         let from = self.hosts[from].as_ref().expect("a session has both").life;
-        let to = arrival.to;
         let node = self.hosts[to].as_mut().expect("a session has both");
-        node.frame(from, arrival.frame, self.network.now, &mut self.out);
+        node.frame(from, frame, self.network.now, &mut self.out);
         self.after(to);
         self.wake(to, REACT);
     }
@@ -234,15 +297,14 @@ impl World {
     /// Sends what a host has to send, and ends the sessions of links that it withdrew.
     fn after(&mut self, at: usize) {
         let node = self.hosts[at].as_mut().expect("it runs");
-        for ended in node.take_ended() {
+        for ended in node.take_ended(self.network.now, &mut self.out) {
             let other = ended.host.0 as usize;
             let cable = self.network.cable_between(at, other).expect("a cable");
             let runs = self.hosts[other]
                 .as_ref()
                 .is_some_and(|node| node.life == ended);
             if runs {
-                self.network.cables[cable].session = None;
-                self.network.cables[cable].swallowed.clear();
+                self.network.cables[cable].end_session();
             }
         }
         let mut out = std::mem::take(&mut self.out);

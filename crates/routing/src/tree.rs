@@ -1,0 +1,98 @@
+//! The tree that one publisher's messages take: named whole by the origin, split by each host among its children.
+
+use crate::ids::{HostId, Life};
+use std::collections::BTreeSet;
+
+/// Hosts of one tree.
+pub const MAX_TREE_HOSTS: usize = 1024;
+
+/// A host of a tree, and all below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// The host.
+    pub life: Life,
+    /// For a final host: the origin owes it nothing below this number. None: it only forwards.
+    pub base: Option<u64>,
+    /// The hosts that it forwards to.
+    pub children: Vec<Tree>,
+}
+
+impl Tree {
+    /// A host without children.
+    pub fn leaf(life: Life, base: Option<u64>) -> Tree {
+        let children = Vec::new();
+        Tree {
+            life,
+            base,
+            children,
+        }
+    }
+
+    /// Whether a tree that another host sent may be used: no host occurs twice, and there are not too many.
+    pub fn is_valid(&self) -> bool {
+        let mut hosts = BTreeSet::new();
+        let mut rest = vec![self];
+        while let Some(tree) = rest.pop() {
+            if !hosts.insert(tree.life.host) || hosts.len() > MAX_TREE_HOSTS {
+                return false;
+            }
+            rest.extend(&tree.children);
+        }
+        true
+    }
+
+    /// All hosts, parents before their children.
+    pub fn hosts(&self) -> Vec<&Tree> {
+        let mut hosts = vec![self];
+        let mut at = 0;
+        while let Some(tree) = hosts.get(at).copied() {
+            hosts.extend(&tree.children);
+            at += 1;
+        }
+        hosts
+    }
+
+    /// The final hosts.
+    pub fn finals(&self) -> BTreeSet<Life> {
+        let hosts = self.hosts().into_iter();
+        hosts
+            .filter_map(|tree| tree.base.map(|_| tree.life))
+            .collect()
+    }
+
+    /// Hops to the host that is furthest away.
+    pub fn depth(&self) -> usize {
+        let below = self.children.iter().map(|child| 1 + child.depth());
+        below.max().unwrap_or(0)
+    }
+
+    /// The most children of any host.
+    pub fn width(&self) -> usize {
+        let widths = self.hosts().into_iter().map(|tree| tree.children.len());
+        widths.max().unwrap_or(0)
+    }
+
+    /// Removes a host and all below it; returns that branch. The root stays.
+    pub fn prune(&mut self, host: HostId) -> Option<Tree> {
+        let at = self
+            .children
+            .iter()
+            .position(|child| child.life.host == host);
+        if let Some(at) = at {
+            return Some(self.children.remove(at));
+        }
+        self.children.iter_mut().find_map(|child| child.prune(host))
+    }
+
+    /// Whether both name the same hosts at the same points, whatever their bases are.
+    pub fn has_shape_of(&self, other: &Tree) -> bool {
+        self.life == other.life
+            && self.base.is_some() == other.base.is_some()
+            && self.children.len() == other.children.len()
+            && self
+                .children
+                .iter()
+                .zip(&other.children)
+                .all(|(child, other)| child.has_shape_of(other))
+    }
+}

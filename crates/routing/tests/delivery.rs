@@ -1,0 +1,134 @@
+//! Delivery from origins to final hosts through hosts between, whatever fails.
+#![forbid(unsafe_code)]
+#[allow(dead_code)]
+mod sim;
+
+use rgaps_routing::{FlowId, HostId, MAX_HOPS};
+use sim::node::Node;
+use sim::random::Random;
+use sim::shape::distances;
+use sim::traffic::{Origin, Record};
+use sim::world::{Role, World};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const SEEDS: u64 = 1200;
+
+fn one_origin(at: usize, random: &mut Random) -> Role {
+    Role {
+        is_origin: at == 0,
+        is_subscriber: at != 0 && random.below(3) > 0,
+        message_bytes: 0,
+        fanout: 2,
+    }
+}
+
+fn two_origins(at: usize, random: &mut Random) -> Role {
+    Role {
+        is_origin: at < 2,
+        is_subscriber: random.below(4) > 0,
+        message_bytes: random.below(2) << 28,
+        fanout: 1 + random.below(3) as usize,
+    }
+}
+
+/// What holds when nothing has changed for a while.
+fn check(world: &World) {
+    let cables = world.usable();
+    let mut open: BTreeSet<_> = BTreeSet::new();
+    for (at, node) in world.hosts.iter().enumerate() {
+        let Some(node) = node else { continue };
+        let Some(origin) = &node.traffic.origin else {
+            continue;
+        };
+        let distances = distances(world.hosts.len(), &cables, at);
+        let mut expected = BTreeSet::new();
+        for (end, distance) in distances.iter().enumerate() {
+            let near = distance.is_some_and(|hops| (1..=MAX_HOPS).contains(&hops));
+            if near && world.roles[end].is_subscriber {
+                let other = world.hosts[end].as_ref().expect("it runs");
+                expected.insert(other.life);
+                check_host(origin, other);
+            }
+        }
+        let served: BTreeSet<_> = origin.delivery.hosts().collect();
+        assert_eq!(served, expected, "the hosts that {at} serves");
+        let retained = origin.delivery.retained();
+        assert!(retained.is_empty(), "{at} still keeps {retained:?}");
+        for (flow, is_open) in origin.delivery.flows() {
+            assert!(is_open, "a flow of {at} does not end: {flow:?}");
+            open.insert((origin.publisher, flow));
+        }
+    }
+    for (at, node) in world.hosts.iter().enumerate() {
+        let Some(node) = node else { continue };
+        for (key, transit) in node.traffic.incoming() {
+            let FlowId(flow) = key.1;
+            assert!(open.contains(&key), "{at} still has flow {flow}");
+            assert!(
+                transit.held().is_empty(),
+                "{at} still holds {:?}",
+                transit.held()
+            );
+        }
+        for (publisher, ..) in node.traffic.positions.all() {
+            let HostId(host) = publisher.origin.host;
+            let origin = world.hosts[host as usize].as_ref();
+            let lives = origin.is_some_and(|origin| origin.life == publisher.origin);
+            assert!(lives, "{at} has a position of {publisher:?}, which ended");
+        }
+    }
+}
+
+/// A final host got everything once, but for what the origin gave up.
+fn check_host(origin: &Origin, node: &Node) {
+    let end = origin.delivery.retained().end;
+    let host = node.life.host;
+    let none = Record::default();
+    let record = node.traffic.disk.finals.get(&origin.publisher);
+    let record = record.unwrap_or(&none);
+    assert!(
+        record.next == end || record.first == record.next && end == 0,
+        "{host:?} is at {} of {end}",
+        record.next
+    );
+    let missed: u64 = record.missed.iter().map(|(from, to)| to - from).sum();
+    assert_eq!(record.delivered + missed, record.next - record.first);
+    for (from, to) in &record.missed {
+        let mut given_up = origin.given_up.iter();
+        let is_known = given_up.any(|(other, confirmed, back)| {
+            *other == host && confirmed <= from && *back == Some(*to)
+        });
+        assert!(
+            is_known,
+            "{host:?} missed {from}..{to}, and {:?} were given up",
+            origin.given_up
+        );
+    }
+}
+
+fn run(seed: u64, role: impl Fn(usize, &mut Random) -> Role, faults: u64) {
+    let mut world = World::with_roles(seed, role);
+    world.run(Duration::from_millis(1500));
+    let count = world.random.below(faults + 1);
+    world.faults(count, Duration::from_secs(4));
+    world.messages(120, Duration::from_secs(5));
+    world.run(Duration::from_secs(4));
+    if world.random.one_in(2) {
+        world.heal();
+    }
+    world.run(Duration::from_secs(6));
+    check(&world);
+}
+
+#[test]
+fn one_origin_reaches_every_host_once_and_in_order() {
+    let test = "one_origin_reaches_every_host_once_and_in_order";
+    sim::seeds(test, "delivery", SEEDS, |seed| run(seed, one_origin, 30));
+}
+
+#[test]
+fn trees_of_two_origins_reach_every_host_once_and_in_order() {
+    let test = "trees_of_two_origins_reach_every_host_once_and_in_order";
+    sim::seeds(test, "delivery", SEEDS, |seed| run(seed, two_origins, 40));
+}
