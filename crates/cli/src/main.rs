@@ -27,15 +27,17 @@ mod units;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use output::Output;
-use rgaps_session::{start_log, LogFormat};
+use rgaps_session::{on_own_stack, start_log, LogFormat};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    completion::answer();
-    let cli = Cli::parse();
-    // `RUST_LOG` asks for more. Standard output is for results.
-    start_log("error", LogFormat::Text).expect("a filter");
-    exit::code(run(cli))
+    on_own_stack(|| {
+        completion::answer();
+        let cli = Cli::parse();
+        // `RUST_LOG` asks for more. Standard output is for results.
+        start_log("error", LogFormat::Text).expect("a filter");
+        exit::code(run(cli))
+    })
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {

@@ -1,7 +1,10 @@
-//! Where standard error takes nothing, the exit code still says what happened.
+//! Commands where their surroundings are poor: standard error takes nothing, stacks are small.
+
+mod support;
 
 use std::fs::File;
 use std::process::{Command, Stdio};
+use support::{Realm, Run};
 
 /// `rgaps status` where no daemon is, in a folder of its own.
 fn status_with(stderr: Stdio) -> Option<i32> {
@@ -20,4 +23,32 @@ fn an_error_that_nobody_can_read_keeps_its_exit_code() {
     assert_eq!(status_with(Stdio::null()), Some(3));
     assert_eq!(status_with(full().into()), Some(3));
     assert_eq!(status_with(unread.into()), Some(3));
+}
+
+#[test]
+fn commands_work_with_a_stack_limit_of_64_kib() {
+    let realm = Realm::new();
+    let run = |arguments: &[&str]| -> Run {
+        let command = realm.command(arguments);
+        let mut small = Command::new("/bin/sh");
+        small.args(["-c", "ulimit -s 64; exec \"$@\"", "sh"]);
+        small.arg(command.get_program()).args(arguments);
+        small.current_dir(realm.folder.path()).stdin(Stdio::null());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => small.env(name, value),
+                None => small.env_remove(name),
+            };
+        }
+        small.output().unwrap().into()
+    };
+    // The daemon that it starts has the limit, too.
+    run(&["up"]).ok();
+    run(&["topic", "pub", "stack", "--text", "x"]).ok();
+    let doctor = run(&["doctor"]);
+    assert!(doctor.code <= 1, "{doctor:?}");
+    run(&["topic", "list"]).ok();
+    assert!(run(&["status"]).ok().contains("rgapsd "));
+    run(&["down"]).ok();
+    run(&["status"]).fails_with(3);
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Parser;
 use rgaps::Config;
 use rgaps_links::Coordinator;
-use rgaps_session::{start_log, tell_user};
+use rgaps_session::{on_own_stack, start_log, tell_user};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -26,13 +26,13 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    on_own_stack(|| match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell_user(format_args!("rgaps-links: {error:#}"));
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 fn run() -> anyhow::Result<()> {

@@ -1,7 +1,9 @@
-//! Where standard error takes nothing, the links' process still ends with its exit code.
+//! The links' process where its surroundings are poor: standard error takes nothing, stacks are small.
+mod support;
 
 use std::fs::File;
 use std::process::{Command, Stdio};
+use support::{bytes_of, content, hosts_started, receive, wait_for_subscribers, Host, LIMIT};
 
 #[test]
 fn links_without_a_daemon_end_with_their_exit_code_where_standard_error_is_full() {
@@ -21,5 +23,25 @@ fn links_without_a_daemon_end_with_their_exit_code_where_standard_error_is_full(
         links.env("RGAPS_SOCKET", folder.path().join("r.sock"));
         links.env("RUST_LOG", "trace");
         assert_eq!(links.status().unwrap().code(), Some(1));
+    }
+}
+
+#[test]
+fn links_with_a_stack_limit_of_64_kib_carry_topics() {
+    let small = |name: &str, links: &str| {
+        let within = ["/bin/sh", "-c", "ulimit -s 64; exec \"$@\"", "sh"];
+        let within = within.map(str::to_owned).to_vec();
+        Host::start_with_pool(name, links, "cap = \"256MiB\"", within)
+    };
+    let hosts = hosts_started(2, "", small);
+    let nodes = [hosts[0].node("member"), hosts[1].node("member")];
+    let publisher = nodes[0].publisher("stack").deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    let subscriber = nodes[1].subscriber("stack").reliable().create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    for (number, bytes) in [0, 100, 3_000_000].into_iter().enumerate() {
+        let sent = content(number as u64, bytes);
+        publisher.put(&sent).unwrap();
+        assert!(bytes_of(&receive(&subscriber)) == sent, "{bytes} bytes");
     }
 }

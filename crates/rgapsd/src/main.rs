@@ -13,7 +13,8 @@ use rgaps_engine::{
     leave_environment, snapshots, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
 };
 use rgaps_session::{
-    split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment, Listener, Ready,
+    on_own_stack, split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment,
+    Listener, Ready,
 };
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
@@ -50,10 +51,16 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // In all threads, of which this is the first.
+    let signals = block_signals();
+    on_own_stack(|| serve(signals))
+}
+
+fn serve(signals: nix::Result<OwnedFd>) -> ExitCode {
     let mut ready = Ready::from_env();
-    // Before there are threads, and before CUDA is loaded.
+    // While the first thread, which only waits, is the only other one, and before CUDA is loaded.
     let inherited_mps = leave_environment();
-    match run(&mut ready, inherited_mps) {
+    match run(&mut ready, signals, inherited_mps) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // To whoever waits for us, and to the log.
@@ -65,14 +72,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(ready: &mut Ready, inherited_mps: Option<PathBuf>) -> anyhow::Result<()> {
+fn run(
+    ready: &mut Ready,
+    signals: nix::Result<OwnedFd>,
+    inherited_mps: Option<PathBuf>,
+) -> anyhow::Result<()> {
     let config = configure(Arguments::parse())?;
     start_log(&config.log, config.log_format)
         .with_context(|| format!("log = {:?} is not a filter", config.log))?;
     if !rgaps_sync::atomic::has_lock_free_u128() {
         bail!("this processor has no lock-free 128-bit compare-and-swap, which rgaps needs; on a virtual machine, choose a CPU model with cmpxchg16b");
     }
-    let signals = block_signals().context("blocking signals failed")?;
+    let signals = signals.context("blocking signals failed")?;
     raise_file_limit();
     for warning in config.warnings() {
         tracing::warn!("{warning}");

@@ -41,7 +41,7 @@ pub use mps::{
 };
 pub use path::{CameOver, PathKind, PathKindError};
 #[cfg(feature = "program")]
-pub use program::{start_log, tell_user};
+pub use program::{on_own_stack, start_log, tell_user};
 pub use ready::Ready;
 pub use similar::similar_name;
 pub use socket::{Channel, Credentials, Listener, SocketError};

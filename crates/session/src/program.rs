@@ -1,12 +1,37 @@
-//! What every rgaps program does with its standard error: a log, and words to the user. Neither may end the program: the
-//! disk behind standard error may be full, its reader gone, its file at `ulimit -f`.
+//! What every rgaps program does so that the limits of its surroundings do not end it: it runs on a stack of its own, and its log
+//! and its words to the user go to a standard error whose disk may be full, whose reader may be gone, and whose file may be at
+//! `ulimit -f`.
 
 use crate::LogFormat;
 use std::fmt;
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::EnvFilter;
+
+/// Stack of the thread that [`on_own_stack`] starts. Only what is used of it takes memory.
+const STACK_BYTES: usize = 8 << 20;
+/// Exit code of a program that panicked.
+const PANICKED: u8 = 101;
+
+/// Runs a program on a thread with a stack of 8 MiB. The process's first thread has as much as `ulimit -s` says, which may be
+/// too little to read the arguments.
+///
+/// The first thread only waits. Signals that the program blocks must be blocked before this call, or the first thread gets
+/// them.
+pub fn on_own_stack(program: impl FnOnce() -> ExitCode + Send + 'static) -> ExitCode {
+    let thread = std::thread::Builder::new().name("main".to_owned());
+    match thread.stack_size(STACK_BYTES).spawn(program) {
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
+        Err(error) => {
+            tell_user(format_args!(
+                "starting a thread with a stack of {STACK_BYTES} bytes failed: {error}; raise ulimit -v or ulimit -u"
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Logs to standard error what `RUST_LOG` asks for, or else `filter`. A line that cannot be written is dropped.
 pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
