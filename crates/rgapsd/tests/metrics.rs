@@ -4,6 +4,8 @@ mod support;
 
 use rgaps::{Node, SubscriberQos};
 use rgaps_session::{Answer, Config, Request};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{socket, AddressFamily, SocketType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -168,7 +170,7 @@ fn each_figure_is_in_the_documentation_and_no_other() {
 }
 
 #[test]
-fn whoever_sends_garbage_is_refused_and_the_rest_served() {
+fn whoever_sends_garbage_is_refused() {
     let daemon = Daemon::start_with(&[LISTEN]);
     let address = address(&daemon);
     for (request, status) in [
@@ -186,24 +188,86 @@ fn whoever_sends_garbage_is_refused_and_the_rest_served() {
         head.ends_with("\r\n\r\n") && head.contains("200 OK"),
         "{head}"
     );
-    // Some say nothing, some a part, some hang up at once: more than are served at once.
-    let mut silent = Vec::new();
-    for number in 0..40 {
-        let mut stream = TcpStream::connect(address).unwrap();
-        if number % 2 == 0 {
-            stream.write_all(b"GET /metr").unwrap();
-        }
-        if number % 5 == 0 {
-            drop(stream);
-        } else {
-            silent.push(stream);
-        }
-    }
-    // Their time is limited, so this one has its turn.
-    scrape(address);
-    drop(silent);
+}
+
+/// Descriptors and resident bytes of a process.
+fn used(pid: u32) -> (usize, u64) {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = resident.unwrap().trim().trim_end_matches(" kB");
+    (fds.count(), kib.parse::<u64>().unwrap() << 10)
+}
+
+/// Honest scrapes and clients are served beside `flood`, whose connections stay open, and the daemon has hardly more
+/// descriptors and memory.
+fn serves_beside(flood: impl Fn(SocketAddr) -> Vec<TcpStream>) {
+    const TOPICS: usize = 200;
+    /// Of the daemon: 32 connections, and a few that come and go.
+    const FDS: usize = 40;
+    const RESIDENT_BYTES: u64 = 64 << 20;
+    let daemon = Daemon::start_with(&[LISTEN]);
+    let address = address(&daemon);
     let mut client = daemon.client("c");
-    assert!(matches!(client.ask(Request::Status), Ok(Answer::Status(_))));
+    for number in 0..TOPICS {
+        client.join(&format!("topic/{number}"), subscriber());
+    }
+    scrape(address);
+    let (fds, bytes) = used(daemon.pid());
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.extend(flood(address));
+        let page = scrape(address);
+        assert_eq!(value(&page, "rgaps_topics"), Some(TOPICS as f64));
+        assert!(matches!(client.ask(Request::Status), Ok(Answer::Status(_))));
+        let (fds_now, bytes_now) = used(daemon.pid());
+        assert!(fds_now <= fds + FDS, "{fds_now} descriptors, {fds} before");
+        assert!(bytes_now <= bytes + RESIDENT_BYTES, "{bytes_now} {bytes}");
+    }
+}
+
+/// A thousand connections on which this was sent.
+fn thousand(address: SocketAddr, sends: &[u8]) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // The daemon may have closed it already.
+        let _ = stream.write_all(sends);
+        stream
+    };
+    (0..1000).map(connect).collect()
+}
+
+#[test]
+fn a_thousand_idle_connections_keep_no_scrape_waiting() {
+    serves_beside(|address| thousand(address, b""));
+}
+
+#[test]
+fn half_requests_keep_no_scrape_waiting() {
+    serves_beside(|address| thousand(address, b"GET /metrics HTTP/1.1\r\nHost: he"));
+}
+
+#[test]
+fn huge_headers_keep_no_scrape_waiting() {
+    let mut huge = b"GET /metrics HTTP/1.1\r\nHost: ".to_vec();
+    huge.resize(16 << 10, b'a');
+    serves_beside(|address| thousand(address, &huge));
+}
+
+#[test]
+fn readers_that_do_not_read_keep_no_scrape_waiting() {
+    serves_beside(|address| {
+        let connect = |_| {
+            let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            // As little as the kernel allows: the page does not fit.
+            set_socket_recv_buffer_size(&fd, 1).unwrap();
+            rustix::net::connect(&fd, &address).unwrap();
+            let mut stream = TcpStream::from(fd);
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+            stream
+        };
+        (0..200).map(connect).collect()
+    });
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Serves the daemon's figures to Prometheus: a thread of its own with a few connections, each of which asks
 //! once and is gone soon. It asks the engine's thread for a snapshot, so nothing of it is on a message's way.
+//!
+//! Whoever reaches the port may open as many connections as they like. There are at most [`MAX_CONNECTIONS`]; a newcomer takes
+//! the place of the oldest connection of the address that has the most, so idle ones keep no honest scrape waiting.
 
 mod http;
 mod text;
@@ -9,16 +12,22 @@ use rgaps_engine::{Snapshot, SnapshotAsker};
 use rgaps_session::Metrics;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::time::Timespec;
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that are open at once; more wait to be accepted.
-const MAX_CONNECTIONS: usize = 16;
+/// Connections that are open at once.
+const MAX_CONNECTIONS: usize = 32;
+/// Connections that wait to be accepted. One more is tried again by its sender after 1 s; the standard library has 128.
+const BACKLOG: i32 = 4096;
+/// What the kernel keeps of an answer for a reader that is slow. The rest waits here.
+const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// How long a connection may take in all.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
 /// How long the engine may take.
@@ -41,6 +50,7 @@ impl Server {
             return Ok(None);
         };
         let listener = TcpListener::bind(address)?;
+        rustix::net::listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -75,6 +85,7 @@ impl Drop for Server {
 
 struct Connection {
     stream: TcpStream,
+    from: IpAddr,
     until: Instant,
     head: Vec<u8>,
     /// What is left of the answer; none: there is none yet.
@@ -86,6 +97,7 @@ struct Serving {
     address: SocketAddr,
     stop: Arc<OwnedFd>,
     asker: SnapshotAsker,
+    /// The oldest first.
     connections: Vec<Connection>,
     page: Option<(String, Instant)>,
     accepts_again: Option<Instant>,
@@ -124,7 +136,6 @@ impl Serving {
 
     /// Whether each connection can go on, and whether it is time to end.
     fn wait(&self) -> Result<(std::vec::IntoIter<bool>, bool), Errno> {
-        let full = self.connections.len() >= MAX_CONNECTIONS;
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
         for connection in &self.connections {
             let flags = match connection.answer {
@@ -133,7 +144,7 @@ impl Serving {
             };
             fds.push(PollFd::from_borrowed_fd(connection.stream.as_fd(), flags));
         }
-        if !full && self.accepts_again.is_none() {
+        if self.accepts_again.is_none() {
             fds.push(PollFd::from_borrowed_fd(
                 self.listener.as_fd(),
                 PollFlags::IN,
@@ -156,10 +167,14 @@ impl Serving {
         Ok((connections.into_iter(), ready(&fds[0])))
     }
 
+    /// Accepts newcomers, no more in a turn than there may be connections: those that are there have their turns, too.
     fn accept(&mut self, now: Instant) {
-        while self.connections.len() < MAX_CONNECTIONS && self.accepts_again.is_none() {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+        for _ in 0..MAX_CONNECTIONS {
+            if self.accepts_again.is_some() {
+                return;
+            }
+            let (stream, from) = match self.listener.accept() {
+                Ok((stream, from)) => (stream, from.ip().to_canonical()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::debug!(%error, "accepting connections for metrics failed; trying again shortly");
@@ -167,14 +182,29 @@ impl Serving {
                     return;
                 }
             };
-            if stream.set_nonblocking(true).is_ok() {
-                self.connections.push(Connection {
-                    stream,
-                    until: now + CONNECTION_LIMIT,
-                    head: Vec::new(),
-                    answer: None,
-                });
+            let limited = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
+            if limited.is_err() || stream.set_nonblocking(true).is_err() {
+                continue;
             }
+            let mut newcomer = Connection {
+                stream,
+                from,
+                until: now + CONNECTION_LIMIT,
+                head: Vec::new(),
+                answer: None,
+            };
+            // Its request is usually there already.
+            if !self.serve(&mut newcomer) {
+                continue;
+            }
+            if self.connections.len() >= MAX_CONNECTIONS {
+                let addresses = self.connections.iter().map(|connection| connection.from);
+                let Some(victim) = victim(addresses, from) else {
+                    continue;
+                };
+                self.connections.remove(victim);
+            }
+            self.connections.push(newcomer);
         }
     }
 
@@ -222,6 +252,23 @@ impl Serving {
     }
 }
 
+/// Which connection makes room for a newcomer: of the address with the most its oldest; where several have the most, of those
+/// the oldest. None: the newcomer's address has the most, and nothing but the newcomer.
+fn victim(by_age: impl Iterator<Item = IpAddr>, newcomer: IpAddr) -> Option<usize> {
+    // Of each address its oldest, and how many there are.
+    let mut addresses = HashMap::from([(newcomer, (None, 1usize))]);
+    for (at, from) in by_age.enumerate() {
+        let (oldest, count) = addresses.entry(from).or_default();
+        oldest.get_or_insert(at);
+        *count += 1;
+    }
+    let most = addresses.into_values().max_by_key(|(oldest, count)| {
+        let age = oldest.map_or(0, |oldest| usize::MAX - oldest);
+        (*count, age)
+    });
+    most.and_then(|(oldest, _)| oldest)
+}
+
 /// What there is to read; none: the connection is at its end.
 fn read(connection: &mut Connection) -> Option<Wants> {
     let mut bytes = [0; MAX_HEAD_BYTES];
@@ -240,5 +287,24 @@ fn read(connection: &mut Connection) -> Option<Wants> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn victim_of(by_age: &[u8], newcomer: u8) -> Option<usize> {
+        let address = |number: &u8| IpAddr::from([10, 0, 0, *number]);
+        victim(by_age.iter().map(address), address(&newcomer))
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_with_the_most_makes_room() {
+        assert_eq!(victim_of(&[2, 1, 1, 1], 3), Some(1));
+        assert_eq!(victim_of(&[2, 1, 1, 1], 1), Some(1));
+        assert_eq!(victim_of(&[1, 2, 3, 4], 5), Some(0));
+        assert_eq!(victim_of(&[1, 2, 3, 4], 2), Some(1));
+        assert_eq!(victim_of(&[2, 2, 1, 1], 3), Some(0));
     }
 }
