@@ -55,6 +55,8 @@ impl Zone {
         if inode != saved.registry_inode {
             return Err(bad("the client handed back the registry of another zone"));
         }
+        // Each is known for a memfd before anything else is done with it: other files may block whoever stats or opens them.
+        verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         check_owner(registry.as_fd())?;
         check_owner(control.as_fd())?;
         let registry = Registry::reopen_from(registry.as_fd())
@@ -70,8 +72,6 @@ impl Zone {
                 "the registry that the client handed back is damaged or of another version; restart the clients",
             ));
         }
-        // Opened anew only once it is known for a memfd: opening something else may have effects.
-        verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         // Through a description of our own, that no client can change the flags of.
         let control = reopen(control.as_fd(), OFlags::RDWR)
             .map_err(|e| system("open the control segment that a client handed back", e))?;

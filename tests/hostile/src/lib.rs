@@ -3,6 +3,7 @@
 #![allow(missing_docs)] // not an interface: the names say it to those who write tests
 
 pub mod daemon;
+pub mod fuse;
 pub mod honest;
 pub mod liar;
 pub mod random;

@@ -80,6 +80,10 @@ fn lie_about_the_zone(daemon: &Daemon, loot: &Loot) {
             vec![plain.as_fd(), plain.as_fd()],
         ),
         (
+            "a registry with a device",
+            vec![loot.registry.as_fd(), plain.as_fd()],
+        ),
+        (
             "the two exchanged",
             vec![loot.control.as_fd(), loot.registry.as_fd()],
         ),

@@ -1,6 +1,7 @@
 //! Clients that send descriptors, and clients that do not read: neither stops the daemon for others.
 
 use rgaps_hostile::daemon::{wait_for, Daemon};
+use rgaps_hostile::fuse::Fuse;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
@@ -95,6 +96,89 @@ fn a_descriptor_that_lingers_on_close_stops_nobody() {
     drop(liar);
     answers(&daemon);
     daemon.assert_well();
+}
+
+/// Sends this file in every place where the daemon takes descriptors. It must refuse it, and go on serving.
+fn refused_everywhere(daemon: &mut Daemon, what: &str, file: &OwnedFd) {
+    let hand_back = Request::HandBack {
+        zone: 1,
+        client_index: 0,
+        client_id: 1,
+    };
+    let segments = Request::HandBackSegments {
+        zone: 1,
+        pool: 0,
+        from: 0,
+    };
+    for request in [Request::Status, hand_back, segments] {
+        let mut liar = Liar::welcomed(&daemon.socket());
+        let answer = liar.ask_with(request.clone(), &[file.as_fd(), file.as_fd()]);
+        assert!(
+            !matches!(answer, Ok((Ok(_), _))),
+            "{what}: {request:?} was served"
+        );
+        answers(daemon);
+    }
+    daemon.assert_well();
+}
+
+#[test]
+fn strange_files_as_descriptors_stop_nobody() {
+    let mut daemon = Daemon::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = std::fs::File::create(folder.path().join("plain")).expect("a file");
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let (channel, _peer) = rgaps_session::Channel::pair().expect("a pair");
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+    let open = |path: &str, flags| {
+        rustix::fs::open(path, flags, rustix::fs::Mode::empty()).expect("a path")
+    };
+    let read = rustix::fs::OFlags::RDONLY;
+    // Their own ends stay open: nothing is closed for good in the daemon.
+    let strange: [(&str, OwnedFd); 9] = [
+        ("a regular file", plain.into()),
+        ("the reading end of a pipe", reader),
+        ("the writing end of a pipe", writer),
+        (
+            "a socket",
+            channel.as_fd().try_clone_to_owned().expect("a copy"),
+        ),
+        ("an epoll", epoll.expect("an epoll")),
+        ("a folder", open("/", read)),
+        ("a path", open("/", rustix::fs::OFlags::PATH)),
+        (
+            "a character device",
+            open("/dev/zero", rustix::fs::OFlags::RDWR),
+        ),
+        ("a file of /proc", open("/proc/self/maps", read)),
+    ];
+    for (what, file) in &strange {
+        refused_everywhere(&mut daemon, what, file);
+    }
+}
+
+#[test]
+fn a_file_of_a_fuse_that_never_answers_stops_nobody() {
+    let mut daemon = Daemon::start();
+    let fuse = match Fuse::mount() {
+        Ok(fuse) => fuse,
+        Err(why) => return eprintln!("left out: {why}"),
+    };
+    let file: OwnedFd = fuse.open().into();
+    refused_everywhere(&mut daemon, "a file of a FUSE", &file);
+    let status = packet(Request::Status);
+    for bytes in [&b""[..], b"none", &status] {
+        let liar = Liar::welcomed(&daemon.socket());
+        assert!(leave_behind(&daemon, &liar, bytes, fuse.open().into()));
+        answers(&daemon);
+        assert!(liar.is_cut_off());
+    }
+    // It did block: a thread of the daemon waits in `close`.
+    wait_for("the daemon to close one", || fuse.waiting() > 0);
+    answers(&daemon);
+    daemon.assert_well();
+    drop(fuse);
+    drop(file);
 }
 
 #[test]
