@@ -140,6 +140,64 @@ fn a_stranger_gets_no_lane() {
 }
 
 #[test]
+fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
+    const REFUSALS: u64 = 20;
+    let (ours, others) = (Authority::new(), Authority::new());
+    let (a, b) = (
+        encrypted(1, &ours.files("a")),
+        encrypted(2, &ours.files("b")),
+    );
+    let (at_a, at_b) = (Host::new(), Host::new());
+    let address = b.local_addr().unwrap();
+    let to_b = named(&a, "b", 2, &[address], &at_a);
+    let to_a = named(&b, "a", 1, &[], &at_b);
+    let lanes = LinkConfig::default().lanes;
+    let until = Instant::now() + LIMIT;
+    while to_b.status().lanes.len() < lanes {
+        assert!(Instant::now() < until, "waited {LIMIT:?} for {lanes} lanes");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    to_b.open(FLOW, 0, true);
+    let accepted = b.counts().accepted;
+    // One of another CA, one of ours with another's name; both know the link's key, and go on trying.
+    let mut files = others.files("a");
+    files.roots = ours.files("a").roots;
+    let strangers = [encrypted(3, &files), encrypted(4, &ours.files("c"))].map(|stranger| {
+        let host = Host::new();
+        let link = named(&stranger, "b", 2, &[address], &host);
+        (link, stranger, host)
+    });
+    let mut sequence = 0;
+    let until = Instant::now() + LIMIT;
+    let names = |who: &str| {
+        at_b.count(|event| matches!(event, Event::Refused { why } if why.contains(who)))
+    };
+    while b.counts().refused < REFUSALS || names("certificate") == 0 {
+        assert!(
+            Instant::now() < until,
+            "waited {LIMIT:?} for refusals: {:?} {:?}",
+            b.counts(),
+            at_b.seen.lock().unwrap().events
+        );
+        send(&to_b, &at_a, FLOW, sequence, 10_000);
+        sequence += 1;
+        at_b.wait("a message", |seen| {
+            let committed = seen.committed.get(&FLOW);
+            committed.is_some_and(|all| all.len() as u64 == sequence)
+        });
+    }
+    // The bytes of each were compared when it came; no lane was lost, and nobody was taken for a peer.
+    let all: Vec<u64> = (0..sequence).collect();
+    assert_eq!(at_b.seen.lock().unwrap().committed[&FLOW], all);
+    assert_eq!((b.counts().accepted, b.counts().cut_off), (accepted, 0));
+    assert_eq!(to_b.status().lanes.len(), lanes);
+    assert_eq!(at_a.count(|event| matches!(event, Event::Down { .. })), 0);
+    within_limit("the links' end", move || {
+        drop((strangers, to_b, to_a, a, b))
+    });
+}
+
+#[test]
 fn files_that_are_none_are_named() {
     let files = Authority::new().files("a");
     for (what, wrong) in [
