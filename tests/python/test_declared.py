@@ -19,7 +19,7 @@ import rgaps
 )
 def test_the_text_of_a_type(node, dtype, shape, text):
     with node.publisher("t", dtype=dtype, shape=shape) as pub, node.subscriber("t") as sub:
-        assert (pub.type, sub.type, node.topic("t")["row"]["type_name"]) == (text, "", text)
+        assert (pub.type, sub.type, node.topic("t")["type_name"]) == (text, "", text)
         with node.subscriber("t", dtype=dtype, shape=shape) as other:
             assert other.type == text
         with node.subscriber("t", type=text) as other:

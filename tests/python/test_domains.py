@@ -42,7 +42,7 @@ READS_ELSEWHERE = """
                         same = (sample.__cuda_array_interface__["data"],
                                 other.__cuda_array_interface__["data"])
                     assert same[0] == same[1], "one copy for a domain, whoever reads there"
-            paths = {row["domain"] or pub.domain: row["path"] for row in node.topic("t")["subscribers"]}
+            paths = {row["domain"] or pub.domain: row["path"] for row in node.topic("t")["subscriber_list"]}
             for domain in wanted:
                 print(paths[named[domain]])
 """

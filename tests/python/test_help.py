@@ -9,6 +9,8 @@ import rgaps
 CALLS = [
     rgaps.Node.publisher,
     rgaps.Node.subscriber,
+    rgaps.publisher,
+    rgaps.subscriber,
     rgaps.Publisher.loan,
     rgaps.Publisher.put,
     rgaps.Publisher.wait_for_subscribers,

@@ -1,12 +1,17 @@
 """Messages from a publisher to subscribers in one process: what is put in comes out."""
 
 import array
+import json
+import os
+import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rgaps
+import rgaps._bin
 
 
 def test_bytes_arrive(pair):
@@ -238,6 +243,13 @@ def test_keep_all_is_a_log(node):
             pub.loan(2 << 20)
 
 
+def command(*arguments):
+    """What the command `rgaps` prints as JSON."""
+    folder = Path(os.environ["RGAPS_DAEMON"]).parent if "RGAPS_DAEMON" in os.environ else rgaps._bin.FOLDER
+    program = Path(folder, "rgaps")
+    return json.loads(subprocess.check_output([program, *arguments, "--json"]))
+
+
 def test_listings(node):
     with node.subscriber("t") as sub, node.publisher("t", type="image") as pub:
         pub.put(b"x")
@@ -246,7 +258,13 @@ def test_listings(node):
         (topic,) = node.topics()
         assert (topic["name"], topic["type_name"]) == ("t", "image")
         info = node.topic("t")
-        assert len(info["publishers"]) == len(info["subscribers"]) == 1
+        assert info["publishers"] == len(info["publisher_list"]) == 1
+        assert info["subscribers"] == len(info["subscriber_list"]) == 1
+        assert info.keys() > topic.keys() and topic["domain"] == "host"
+        # The command has the same names.
+        assert info.keys() == command("topic", "info", "t").keys() and topic.keys() == command("topic", "list")[0].keys()
+        assert info["publisher_list"][0].keys() == command("topic", "info", "t")["publisher_list"][0].keys()
+        assert node.pools()[0].keys() == command("pool")[0].keys()
         assert any(client["name"] == "test" for client in node.clients())
         assert node.pools()[0]["cap_bytes"] == 256 << 20
         assert (pub.type, pub.domain, pub.subscribers) == ("image", "host", 1)

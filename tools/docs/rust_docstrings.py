@@ -63,6 +63,12 @@ class RustDocstrings(griffe.Extension):
         for member in pkg["_rgaps"].members.values():
             if not member.is_alias:
                 self._fill(member, member.name, found, missing)
+        for name in ("publisher", "subscriber"):
+            # As `rgaps._default` does it for help().
+            function = pkg["_default"][name]
+            of_method = found[f"Node.{name}"]
+            text = f"{function.docstring.value}\n\n{of_method[of_method.index('Args:') :]}"
+            function.docstring = griffe.Docstring(text, parent=function, parser="google")
         if missing:
             raise RuntimeError(f"crates/python/src has no doc comment for: {', '.join(sorted(missing))}")
 

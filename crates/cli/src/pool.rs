@@ -3,49 +3,11 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::PoolRow;
-use serde::Serialize;
-
-#[derive(Serialize)]
-struct Pool<'a> {
-    domain: String,
-    access: &'a str,
-    zone: String,
-    cap_bytes: u64,
-    segment_bytes: u64,
-    segments: u32,
-    leased_bytes: u64,
-    pages: &'a str,
-    numa_node: Option<u32>,
-    numa_percent: Option<u32>,
-    copied_messages: u64,
-    copied_bytes: u64,
-    warnings: &'a [String],
-}
-
-impl<'a> From<&'a PoolRow> for Pool<'a> {
-    fn from(row: &'a PoolRow) -> Self {
-        Pool {
-            domain: row.domain.to_string(),
-            access: &row.access,
-            zone: format!("{:032x}", row.zone),
-            cap_bytes: row.cap_bytes,
-            segment_bytes: row.segment_bytes,
-            segments: row.segments,
-            leased_bytes: row.leased_bytes,
-            pages: &row.pages,
-            numa_node: row.numa.map(|(node, _)| node),
-            numa_percent: row.numa.map(|(_, percent)| percent),
-            copied_messages: row.copied_messages,
-            copied_bytes: row.copied_bytes,
-            warnings: &row.warnings,
-        }
-    }
-}
+use rgaps_session::report::Pool;
 
 pub fn pool(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let rows = session::look(common)?.pools()?;
-    let pools: Vec<Pool<'_>> = rows.iter().map(Pool::from).collect();
+    let pools: Vec<Pool> = rows.into_iter().map(Pool::from).collect();
     output.put(&pools, |to| {
         let cells: Vec<_> = pools.iter().map(cells).collect();
         let heads = [
@@ -53,7 +15,7 @@ pub fn pool(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         ];
         table(to, &heads, &cells)?;
         for pool in &pools {
-            for warning in pool.warnings {
+            for warning in &pool.warnings {
                 writeln!(to, "warning: {}: {warning}", pool.domain)?;
             }
         }
@@ -61,14 +23,14 @@ pub fn pool(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-fn cells(pool: &Pool<'_>) -> Vec<String> {
+fn cells(pool: &Pool) -> Vec<String> {
     let numa = match (pool.numa_node, pool.numa_percent) {
         (Some(node), Some(percent)) => format!("node {node}: {percent} %"),
         _ => "-".to_owned(),
     };
     vec![
         pool.domain.clone(),
-        pool.access.to_owned(),
+        pool.access.clone(),
         units::bytes(pool.leased_bytes),
         pool.segments.to_string(),
         units::bytes(pool.cap_bytes),
@@ -77,7 +39,7 @@ fn cells(pool: &Pool<'_>) -> Vec<String> {
             pool.copied_messages,
             units::bytes(pool.copied_bytes)
         ),
-        pool.pages.to_owned(),
+        pool.pages.clone(),
         numa,
     ]
 }

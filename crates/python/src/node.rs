@@ -10,13 +10,10 @@ use crate::publisher::{sliced, Publisher, Sender, Waits};
 use crate::subscriber::{Receiver, Subscriber};
 use crate::wait::{duration, timeout};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
-use rgaps::{
-    ClientError, Domain, GpuUuid, History, Late, PathKind, PublisherQos, SlowReaderPolicy,
-    SubscriberQos,
-};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
+use rgaps::{ClientError, History, Late, PathKind, PublisherQos, SlowReaderPolicy, SubscriberQos};
 use rgaps_layout::{MAX_CLIENT_NAME, MAX_DEPTH};
-use rgaps_session::{split_warning, Argument, Config, Environment};
+use rgaps_session::{report, split_warning, Argument, Config, Environment};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -277,32 +274,8 @@ impl Node {
             .detach(|| question(&node))
             .map_err(IntoPyErr::into_py_err)?;
         let text = serde_json::to_string(&answer).map_err(|error| invalid(error.to_string()))?;
-        let answer = py.import("json")?.call_method1("loads", (text,))?;
-        name_domains(&answer)?;
-        Ok(answer)
+        py.import("json")?.call_method1("loads", (text,))
     }
-}
-
-/// Has domains in listings be named as everywhere else.
-fn name_domains(answer: &Bound<'_, PyAny>) -> PyResult<()> {
-    if let Ok(list) = answer.cast::<PyList>() {
-        return list.iter().try_for_each(|entry| name_domains(&entry));
-    }
-    let Ok(row) = answer.cast::<PyDict>() else {
-        return Ok(());
-    };
-    for (key, value) in row.iter() {
-        if key.eq("domain")? && !value.is_none() {
-            let domain = match value.get_item("Cuda") {
-                Ok(uuid) => Domain::Cuda(GpuUuid(uuid.extract()?)),
-                Err(_) => Domain::Host,
-            };
-            row.set_item(key, domain.to_string())?;
-        } else {
-            name_domains(&value)?;
-        }
-    }
-    Ok(())
 }
 
 #[pymethods]
@@ -546,14 +519,19 @@ impl Node {
         self.ask(py, rgaps::Node::status)
     }
 
-    /// All topics that the access rules let this process see, sorted by name: a dictionary each.
+    /// All topics that the access rules let this process see, sorted by name: a dictionary each, with the keys of
+    /// ``rgaps topic list --json``.
     fn topics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.ask(py, rgaps::Node::topics)
+        self.ask(py, |node| {
+            let rows = node.topics()?.into_iter();
+            Ok(rows.map(report::Topic::from).collect::<Vec<_>>())
+        })
     }
 
-    /// One topic as a dictionary, with its publishers, subscribers and mismatches. Raises `NotFound` if there is none.
+    /// One topic as a dictionary with the keys of ``rgaps topic info --json``: those of `topics`, ``publisher_list``,
+    /// ``subscriber_list``, ``hosts`` and ``mismatches``. Raises `NotFound` if there is no such topic.
     fn topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.ask(py, |node| node.topic(name))
+        self.ask(py, |node| node.topic(name).map(report::TopicDetails::from))
     }
 
     /// Drops the history that closed or dead transient-local publishers left in a topic, and returns how much that was,
@@ -564,9 +542,12 @@ impl Node {
         self.ask(py, |node| node.forget_topic(name))
     }
 
-    /// All memory pools that this process may see: a dictionary each, with sizes in bytes.
+    /// All memory pools that this process may see: a dictionary each, with the keys of ``rgaps pool --json``.
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.ask(py, rgaps::Node::pools)
+        self.ask(py, |node| {
+            let rows = node.pools()?.into_iter();
+            Ok(rows.map(report::Pool::from).collect::<Vec<_>>())
+        })
     }
 
     /// All processes that are connected to the daemon: a dictionary each.

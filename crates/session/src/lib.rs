@@ -15,6 +15,7 @@ mod path;
 #[cfg(feature = "program")]
 mod program;
 mod ready;
+pub mod report;
 mod similar;
 mod socket;
 mod visible;

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ._rgaps import Node, Publisher, Subscriber
@@ -38,7 +39,7 @@ def publisher(
     require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
     slow_reader: Literal["fail", "drop"] = "fail",
 ) -> Publisher:
-    """Creates a publisher of ``topic`` on the default node. `Node.publisher` explains the arguments."""
+    """Creates a publisher of ``topic`` on this process's default node, like `Node.publisher`."""
     return default_node().publisher(
         topic,
         type=type,
@@ -71,7 +72,7 @@ def subscriber(
     spin: float = 20e-6,
     require: Literal["tcp", "rdma", "gpudirect", "pinned", "peer", "zero_copy"] | None = None,
 ) -> Subscriber:
-    """Creates a subscriber of ``topic`` on the default node. `Node.subscriber` explains the arguments."""
+    """Creates a subscriber of ``topic`` on this process's default node, like `Node.subscriber`."""
     return default_node().subscriber(
         topic,
         type=type,
@@ -86,6 +87,16 @@ def subscriber(
         spin=spin,
         require=require,
     )
+
+
+def _explain(function: Callable[..., object], method: Callable[..., object]) -> None:
+    # The arguments are the method's, and so is what is said of them (tools/docs does the same for the site).
+    _, args, rest = (inspect.getdoc(method) or "").partition("Args:\n")
+    function.__doc__ = f"{function.__doc__}\n\n{args}{rest}"
+
+
+_explain(publisher, Node.publisher)
+_explain(subscriber, Node.subscriber)
 
 
 def _forget() -> None:

@@ -1,0 +1,215 @@
+//! Listings in the form in which programs show them: the JSON of the command `rgaps`, and Python's dictionaries.
+//!
+//! The rows of the protocol have what the daemon knows; a report has what a user asks for, under one name everywhere.
+
+use crate::{
+    History, MemoryUses, MismatchRow, PoolRow, PublisherRow, RemoteRow, SubscriberRow, TopicInfo,
+    TopicRow,
+};
+use serde::Serialize;
+
+/// A topic.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Topic {
+    pub name: String,
+    pub type_name: String,
+    pub domain: Option<String>,
+    pub publishers: u32,
+    pub subscribers: u32,
+    pub orphans: u32,
+    pub messages: u64,
+    pub bytes: u64,
+    pub received: u64,
+    pub missed: u64,
+    pub kept: u64,
+    pub held: u64,
+    pub remote: u32,
+}
+
+impl From<TopicRow> for Topic {
+    fn from(row: TopicRow) -> Self {
+        Topic {
+            name: row.name,
+            type_name: row.type_name,
+            domain: row.domain.map(|domain| domain.to_string()),
+            publishers: row.publishers,
+            subscribers: row.subscribers,
+            orphans: row.orphans,
+            messages: row.messages,
+            bytes: row.bytes,
+            received: row.received,
+            missed: row.missed,
+            kept: row.kept,
+            held: row.held,
+            remote: row.remote,
+        }
+    }
+}
+
+/// A topic with its members.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TopicDetails {
+    #[serde(flatten)]
+    pub topic: Topic,
+    pub zone: String,
+    pub publisher_list: Vec<Publisher>,
+    pub subscriber_list: Vec<Subscriber>,
+    /// Hosts that have subscribers.
+    pub hosts: Vec<RemoteRow>,
+    /// Publishers and subscribers that do not match.
+    pub mismatches: Vec<MismatchRow>,
+}
+
+impl From<TopicInfo> for TopicDetails {
+    fn from(info: TopicInfo) -> Self {
+        TopicDetails {
+            topic: info.row.into(),
+            zone: format!("{:032x}", info.zone),
+            publisher_list: info.publishers.into_iter().map(Publisher::from).collect(),
+            subscriber_list: info.subscribers.into_iter().map(Subscriber::from).collect(),
+            hosts: info.remote,
+            mismatches: info.mismatches,
+        }
+    }
+}
+
+/// A publisher of a topic.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Publisher {
+    pub slot: u32,
+    pub client: String,
+    pub pid: u32,
+    pub type_name: String,
+    pub mismatched: u32,
+    pub gone: bool,
+    pub history: &'static str,
+    pub depth: u32,
+    pub history_bytes: Option<u64>,
+    pub reliable: bool,
+    pub transient_local: bool,
+    pub max_loans: u32,
+    pub messages: u64,
+    pub kept: u64,
+    pub leased_bytes: u64,
+    pub used_bytes: u64,
+    pub used: MemoryUses,
+    pub blocks_used: u32,
+    pub drops: u64,
+}
+
+impl From<PublisherRow> for Publisher {
+    fn from(row: PublisherRow) -> Self {
+        let (history, history_bytes) = match row.offer.history {
+            History::KeepLast(_) => ("keep_last", None),
+            History::KeepAll { bytes, .. } => ("keep_all", Some(bytes)),
+        };
+        Publisher {
+            slot: row.slot,
+            client: row.client,
+            pid: row.pid,
+            type_name: row.type_name,
+            mismatched: row.mismatched,
+            gone: row.orphan,
+            history,
+            depth: row.offer.history.depth(),
+            history_bytes,
+            reliable: row.offer.reliable,
+            transient_local: row.offer.transient_local,
+            max_loans: row.offer.loans,
+            messages: row.head.saturating_sub(row.start),
+            kept: row.head.saturating_sub(row.tail),
+            leased_bytes: row.leased_bytes,
+            used_bytes: row.uses.bytes(),
+            used: row.uses,
+            blocks_used: row.blocks_used,
+            drops: row.drops,
+        }
+    }
+}
+
+/// A subscriber of a topic.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Subscriber {
+    pub slot: u32,
+    pub client: String,
+    pub pid: u32,
+    pub type_name: String,
+    pub observer: bool,
+    pub mismatched: u32,
+    pub reliable: bool,
+    pub transient_local: bool,
+    pub depth: u32,
+    pub received: u64,
+    pub missed: u64,
+    pub held: u32,
+    pub lag: u64,
+    pub dropped_by: u32,
+    pub domain: Option<String>,
+    pub path: String,
+}
+
+impl From<SubscriberRow> for Subscriber {
+    fn from(row: SubscriberRow) -> Self {
+        Subscriber {
+            slot: row.slot,
+            client: row.client,
+            pid: row.pid,
+            type_name: row.type_name,
+            observer: row.observer,
+            mismatched: row.mismatched,
+            reliable: row.demand.reliable,
+            transient_local: row.demand.transient_local,
+            depth: row.demand.depth,
+            received: row.received,
+            missed: row.missed,
+            held: row.held,
+            lag: row.lag,
+            dropped_by: row.dropped_by,
+            domain: row.domain.map(|domain| domain.to_string()),
+            path: row.path,
+        }
+    }
+}
+
+/// A pool.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Pool {
+    pub domain: String,
+    pub access: String,
+    pub zone: String,
+    pub cap_bytes: u64,
+    pub segment_bytes: u64,
+    pub segments: u32,
+    pub leased_bytes: u64,
+    pub pages: String,
+    pub numa_node: Option<u32>,
+    pub numa_percent: Option<u32>,
+    pub copied_messages: u64,
+    pub copied_bytes: u64,
+    pub warnings: Vec<String>,
+}
+
+impl From<PoolRow> for Pool {
+    fn from(row: PoolRow) -> Self {
+        Pool {
+            domain: row.domain.to_string(),
+            access: row.access,
+            zone: format!("{:032x}", row.zone),
+            cap_bytes: row.cap_bytes,
+            segment_bytes: row.segment_bytes,
+            segments: row.segments,
+            leased_bytes: row.leased_bytes,
+            pages: row.pages,
+            numa_node: row.numa.map(|(node, _)| node),
+            numa_percent: row.numa.map(|(_, percent)| percent),
+            copied_messages: row.copied_messages,
+            copied_bytes: row.copied_bytes,
+            warnings: row.warnings,
+        }
+    }
+}
