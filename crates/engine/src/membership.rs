@@ -4,7 +4,8 @@ use crate::control::Control;
 use crate::step::step;
 use crate::topic::{Publisher, Subscriber, Topic};
 use rgaps_layout::{
-    MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TOPIC_MAGIC,
+    HISTORY_LANDING, MAX_PUBLISHERS, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN,
+    TOPIC_MAGIC,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
@@ -32,6 +33,10 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     slot.published_bytes().store(0, Ordering::Relaxed);
     slot.dropped().store(0, Ordering::Relaxed);
     slot.drops().store(0, Ordering::Relaxed);
+    // The links end it, at once where there is none.
+    let lands_history = publisher.of_links && publisher.keeps_history();
+    let history_end = if lands_history { HISTORY_LANDING } else { 0 };
+    slot.history_end().store(history_end, Ordering::Relaxed);
     describe_publisher(&slot, topic, publisher);
 }
 

@@ -137,6 +137,9 @@ pub const PUBLISHER_ACTIVE: u32 = 1;
 /// `PublisherSlot::state`: the publisher left or died; the daemon keeps its history.
 pub const PUBLISHER_ORPHAN: u32 = 2;
 
+/// `PublisherSlot::history_end`: the history is on its way to this host.
+pub const HISTORY_LANDING: u64 = u64::MAX;
+
 /// One publisher's place in a topic.
 ///
 /// `head`, `tail` and sequence numbers never go back on a slot, also when its publisher
@@ -186,8 +189,12 @@ pub struct PublisherSlot {
     pub dropped: u64,
     /// How often it stopped waiting for one, ever.
     pub drops: u64,
+    /// Of a publisher that stands for one on another host: sequence number below which its messages are history, published
+    /// before this host asked for the topic; [`HISTORY_LANDING`] until that is known. Others: 0. Written by the daemon
+    /// before `incarnation`, then once by the publisher.
+    pub history_end: u64,
     /// Padding.
-    pub reserved1: [u64; 2],
+    pub reserved1: u64,
 }
 
 /// One subscriber's place in a topic; its index is its bit in holder words.
@@ -448,6 +455,7 @@ const _: () = {
     assert!(offset_of!(PublisherSlot, published_bytes) == 88);
     assert!(offset_of!(PublisherSlot, dropped) == 96);
     assert!(offset_of!(PublisherSlot, drops) == 104);
+    assert!(offset_of!(PublisherSlot, history_end) == 112);
     assert!(size_of::<SubscriberSlot>() == 384);
     assert!(offset_of!(SubscriberSlot, doorbell) == 8);
     assert!(offset_of!(SubscriberSlot, seen_epoch) == 64);

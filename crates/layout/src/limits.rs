@@ -83,6 +83,9 @@ pub const RING_BIT: u32 = 61;
 /// A sleeper looks again at least this often, so that a lost wake-up costs time and not a message.
 pub const WAIT_SLICE_NS: u64 = 500_000_000;
 
+/// A late joiner waits for history that is on its way from another host as long as some of it has landed within this time.
+pub const HISTORY_STALL_NS: u64 = 10_000_000_000;
+
 const _: () = assert!(MAX_SUBSCRIBERS <= PRODUCER_BIT as usize);
 const _: () = assert!(SEGMENT_UNIT_BYTES % GRANULE_BYTES == 0 && GRANULE_BYTES % BLOCK_ALIGN == 0);
 const _: () = assert!(MAX_BLOCKS % 64 == 0 && MAX_DEPTH.is_power_of_two());

@@ -94,6 +94,7 @@ mod tests {
             type_name: String::new(),
             way: Vec::new(),
             carry: carry.iter().map(|host| (*host).to_owned()).collect(),
+            history: 0,
         }
     }
 

@@ -208,6 +208,8 @@ pub struct Source {
     pub way: Way,
     /// The hosts that they are to be carried on to.
     pub carry: Vec<String>,
+    /// Sequence below which its messages are history, published before the host asked for the topic.
+    pub history: u64,
 }
 
 impl Source {
@@ -438,6 +440,7 @@ mod tests {
                     type_name: "t".to_owned(),
                     way: vec!["a".to_owned(), "b".to_owned()],
                     carry: vec!["d".to_owned()],
+                    history: u64::MAX,
                 })
                 .collect(),
             read: Err("a reason".to_owned()),

@@ -42,6 +42,7 @@ fn seeds() -> Vec<Vec<u8>> {
         type_name: "image".to_owned(),
         way: vec!["a".to_owned(), "b".to_owned()],
         carry: vec!["d".to_owned()],
+        history: 3,
     };
     let said = [
         Said::Stream(Stream {

@@ -48,6 +48,7 @@ pub struct SubscriberBuilder {
     domain: Option<Domain>,
     require: Option<PathKind>,
     observer: bool,
+    of_links: bool,
     qos: SubscriberQos,
 }
 
@@ -60,6 +61,7 @@ impl SubscriberBuilder {
             domain: None,
             require: None,
             observer: false,
+            of_links: false,
             qos: SubscriberQos::default(),
         }
     }
@@ -92,6 +94,13 @@ impl SubscriberBuilder {
     /// publisher. Publishers do not count it and do not learn of mismatches with it.
     pub fn observer(mut self) -> Self {
         self.observer = true;
+        self
+    }
+
+    /// Takes the history of publishers on other hosts as it lands, to carry it on. For `rgaps-links`.
+    #[doc(hidden)]
+    pub fn of_links(mut self) -> Self {
+        self.of_links = true;
         self
     }
 
@@ -178,7 +187,8 @@ impl SubscriberBuilder {
         )?;
         let member = joined.member;
         let home = joined.pool;
-        match SubscriberCore::new(conductor.clone(), joined, self.topic, self.type_name, qos) {
+        let names = (self.topic, self.type_name);
+        match SubscriberCore::new(conductor.clone(), joined, names, qos, self.of_links) {
             // It leaves the topic when it is dropped.
             Ok(core) => match core.check_path(self.require, home) {
                 Ok(()) => Ok(Subscriber::new(Arc::new(core))),
@@ -402,6 +412,13 @@ impl Subscriber {
         Ok(own.map(|row| row.reason).collect())
     }
 
+    /// Publishers that have history, by [`Sample::publisher_id`], with the number below which their messages are history to
+    /// whoever subscribes now. For `rgaps-links`.
+    #[doc(hidden)]
+    pub fn histories(&self) -> Vec<(u64, u64)> {
+        self.core.lock().reader.histories()
+    }
+
     /// How many messages this subscriber has missed so far, over all publishers.
     pub fn missed(&self) -> u64 {
         self.core.lock().reader.missed()
@@ -465,9 +482,9 @@ impl SubscriberCore {
     fn new(
         conductor: Arc<Conductor>,
         joined: Joined,
-        topic_name: String,
-        type_name: String,
+        (topic_name, type_name): (String, String),
         qos: SubscriberQos,
+        of_links: bool,
     ) -> Result<SubscriberCore, ClientError> {
         let Joined {
             member,
@@ -499,7 +516,11 @@ impl SubscriberCore {
             Late::Last(n) => Start::Kept(u64::from(n)),
             Late::AllKept => Start::Kept(u64::MAX),
         };
-        let mut reader = Reader::new(topic.clone(), member.slot, qos.reliable, start)
+        let begin = match of_links {
+            true => Reader::of_links,
+            false => Reader::new,
+        };
+        let mut reader = begin(topic.clone(), member.slot, qos.reliable, start)
             .ok_or_else(|| broken("a subscriber's slot that cannot be"))?;
         let mut own = None;
         if let Some(grant) = joined.reads {

@@ -6,7 +6,6 @@
 //! subscriber that sleeps neither holds it back nor keeps its memory ([`wanted_from`]).
 
 use crate::{Storage, SubscriberView};
-use rgaps_layout::MAX_PUBLISHERS;
 use rgaps_sync::atomic::Ordering;
 use std::ops::Range;
 
@@ -28,27 +27,27 @@ pub fn wanted_from<S: Storage>(slot: &SubscriberView<S>, publisher: usize, head:
 /// Where to begin in each range of waiting messages to read the newest `n` of them all. `published` says when
 /// a message was published, which rises within a range; none: it is gone, like all before it.
 ///
-/// Takes some `MAX_PUBLISHERS` times the logarithm of the number of messages that wait looks: of the `surplus`
+/// Takes some `N` times the logarithm of the number of messages that wait looks: of the `surplus`
 /// oldest ones at least `step = surplus / ranges` (rounded up) are those at the front of one range, namely of
 /// the range whose message number `step` is the oldest. They go together.
-pub(crate) fn newest(
+pub(crate) fn newest<const N: usize>(
     n: u64,
-    waiting: &[Range<u64>; MAX_PUBLISHERS],
+    waiting: &[Range<u64>; N],
     published: impl Fn(usize, u64) -> Option<i64>,
-) -> [u64; MAX_PUBLISHERS] {
+) -> [u64; N] {
     let length = |begin: u64, index: usize| waiting[index].end.saturating_sub(begin);
     // Of one range no more than `n` can be among the newest.
-    let mut begin: [u64; MAX_PUBLISHERS] = std::array::from_fn(|index| {
+    let mut begin: [u64; N] = std::array::from_fn(|index| {
         let Range { start, end } = waiting[index];
         start.max(end.saturating_sub(n))
     });
-    let lengths = (0..MAX_PUBLISHERS).map(|index| length(begin[index], index));
+    let lengths = (0..N).map(|index| length(begin[index], index));
     let total = lengths.fold(0, u64::saturating_add);
     let mut surplus = total.saturating_sub(n);
     while surplus > 0 {
-        let ranges = (0..MAX_PUBLISHERS).filter(|index| length(begin[*index], *index) > 0);
+        let ranges = (0..N).filter(|index| length(begin[*index], *index) > 0);
         let step = surplus.div_ceil(ranges.count() as u64);
-        let oldest = (0..MAX_PUBLISHERS)
+        let oldest = (0..N)
             .filter(|index| length(begin[*index], *index) >= step)
             .min_by_key(|index| published(*index, begin[*index] + step - 1));
         // There is one: the ranges have at least `surplus` messages together.

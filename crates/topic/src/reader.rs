@@ -1,8 +1,11 @@
 //! A subscriber's side: taking messages in order, noticing what was missed, letting go.
 //!
-//! A late joiner first reads the history, merged by the time of publishing over all publishers, then takes
+//! A late joiner first reads the history, merged by the time of publishing over all publishers ([`history`]), then takes
 //! what is published from then on of the publishers in turn.
 
+mod history;
+
+use self::history::Backlog;
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
 use crate::missed_so_far::{sum_of, Told};
@@ -177,14 +180,13 @@ pub struct Reader<S: Storage> {
     told: [Told; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
     counts_from: [u64; MAX_PUBLISHERS],
-    /// A bit for each publisher of which messages of the history are still to be read.
-    backlog: u16,
-    /// Where the history ends, per publisher.
-    backlog_ends: [u64; MAX_PUBLISHERS],
+    backlog: Backlog,
     /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
     passed_over: [u64; MAX_PUBLISHERS],
     /// How many messages wait at most; 0: as many as publishers keep.
     depth: u64,
+    /// It took the seat of one that has ended.
+    resumes: bool,
     closed: bool,
     epoch_seen: u32,
     next: usize,
@@ -246,6 +248,27 @@ impl<S: Storage> Reader<S> {
         reliable: bool,
         start: Start,
     ) -> Option<Reader<S>> {
+        Self::begin(topic, slot_index, reliable, start, true)
+    }
+
+    /// The same for the links, which carry messages on to other hosts. They take the history of publishers on other hosts
+    /// as it lands, whatever `start` is: the subscribers that they carry it to choose from it.
+    pub fn of_links(
+        topic: TopicView<S>,
+        slot_index: u32,
+        reliable: bool,
+        start: Start,
+    ) -> Option<Reader<S>> {
+        Self::begin(topic, slot_index, reliable, start, false)
+    }
+
+    fn begin(
+        topic: TopicView<S>,
+        slot_index: u32,
+        reliable: bool,
+        start: Start,
+        waits: bool,
+    ) -> Option<Reader<S>> {
         if slot_index as usize >= MAX_SUBSCRIBERS {
             return None;
         }
@@ -259,6 +282,7 @@ impl<S: Storage> Reader<S> {
         let mut reader = Reader {
             slot,
             depth,
+            resumes,
             slot_index,
             reliable,
             pool: None,
@@ -270,8 +294,10 @@ impl<S: Storage> Reader<S> {
             missed: [0; MAX_PUBLISHERS],
             told: [Told::NOTHING; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
-            backlog: 0,
-            backlog_ends: [0; MAX_PUBLISHERS],
+            backlog: match start {
+                Start::Live => Backlog::new(0, waits),
+                Start::Kept(n) => Backlog::new(n, waits),
+            },
             passed_over: [0; MAX_PUBLISHERS],
             closed: false,
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
@@ -302,7 +328,7 @@ impl<S: Storage> Reader<S> {
                         // it kept then.
                         reader.counts_from[index] = head;
                     }
-                    reader.backlog_ends[index] = head;
+                    reader.backlog.ends[index] = head;
                     tail
                 }
                 _ if resumes => tail.min(at),
@@ -313,9 +339,7 @@ impl<S: Storage> Reader<S> {
             reader.move_cursor(index, cursor);
         }
         reader.learn_sources();
-        if let Start::Kept(n) = start {
-            reader.begin_backlog(n);
-        }
+        reader.join_backlog();
         reader.acknowledge_epoch();
         Some(reader)
     }
@@ -361,35 +385,6 @@ impl<S: Storage> Reader<S> {
         had
     }
 
-    /// Puts the cursors where the newest `n` messages begin of those before `backlog_ends`.
-    fn begin_backlog(&mut self, n: u64) {
-        let kept = std::array::from_fn(|index| {
-            let end = self.backlog_ends[index];
-            match self.sources[index] {
-                Some(_) => self.cursors[index].min(end)..end,
-                None => end..end,
-            }
-        });
-        let total: u64 = kept.iter().fold(0, |total, kept: &Range<u64>| {
-            total.saturating_add(kept.end - kept.start)
-        });
-        let begin = match n < total {
-            true => newest(n, &kept, |index, sequence| {
-                let source = self.sources[index].as_ref()?;
-                published_ns(&source.region, source.incarnation, sequence)
-            }),
-            false => std::array::from_fn(|index| kept[index].start),
-        };
-        for (index, begin) in begin.into_iter().enumerate() {
-            if begin > self.cursors[index] {
-                self.move_cursor(index, begin);
-                self.begin_sum(index, begin);
-            }
-            let has_backlog = self.cursors[index] < kept[index].end;
-            self.backlog |= u16::from(has_backlog) << index;
-        }
-    }
-
     /// Takes the next message: of the history the oldest, after it of the publishers in turn. None: there
     /// is nothing new.
     #[inline]
@@ -398,16 +393,19 @@ impl<S: Storage> Reader<S> {
         if epoch != self.epoch_seen || !self.leaving.is_empty() {
             self.follow_membership(epoch);
         }
+        if self.backlog.held != 0 {
+            self.follow_landing();
+        }
         if self.depth != 0 {
             self.skip_surplus();
         }
-        if self.backlog != 0 {
+        if self.backlog.unread != 0 {
             if let Some(taken) = self.poll_backlog() {
                 return Some(taken);
             }
         }
         // Bit n stands for the publisher n places after that whose turn it is.
-        let mut turns = self.known.rotate_right(self.next as u32);
+        let mut turns = (self.known & !self.backlog.held).rotate_right(self.next as u32);
         while turns != 0 {
             let index = (self.next + turns.trailing_zeros() as usize) % MAX_PUBLISHERS;
             turns &= turns - 1;
@@ -419,51 +417,18 @@ impl<S: Storage> Reader<S> {
         None
     }
 
-    /// Takes the oldest message of the history. None: there is none, or so much of it was pushed out that
-    /// others should have their turn.
-    #[cold]
-    fn poll_backlog(&mut self) -> Option<Taken<S>> {
-        for _ in 0..SKIPS_MAX {
-            let index = self.oldest_of_backlog()?;
-            match self.look(index) {
-                Look::Taken(taken) => return Some(taken),
-                Look::Skipped => {}
-                // Its publisher claims messages that are not there: what it publishes is live.
-                Look::Nothing => self.backlog &= !(1 << index),
-            }
-        }
-        None
-    }
-
-    /// The publisher whose next message of the history is the oldest, or is gone.
-    fn oldest_of_backlog(&mut self) -> Option<usize> {
-        let mut oldest: Option<(i64, usize)> = None;
-        let mut left = self.backlog;
-        while left != 0 {
-            let index = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let cursor = self.cursors[index];
-            let source = self.sources[index].as_ref();
-            let Some(source) = source.filter(|_| cursor < self.backlog_ends[index]) else {
-                self.backlog &= !(1 << index);
-                continue;
-            };
-            match published_ns(&source.region, source.incarnation, cursor) {
-                Some(ns) if oldest.is_some_and(|(least, _)| least <= ns) => {}
-                Some(ns) => oldest = Some((ns, index)),
-                None => return Some(index),
-            }
-        }
-        oldest.map(|(_, index)| index)
-    }
-
     /// Whether [`poll`](Self::poll) has something to do: a message, or one that was missed.
     pub fn is_ready(&mut self) -> bool {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen {
             self.follow_membership(epoch);
         }
-        (0..MAX_PUBLISHERS).any(|index| {
+        if self.backlog.held != 0 {
+            self.follow_landing();
+        }
+        let held = self.backlog.held;
+        let mut open = (0..MAX_PUBLISHERS).filter(|index| held >> index & 1 == 0);
+        open.any(|index| {
             let cursor = self.cursors[index];
             self.sources[index].as_ref().is_some_and(|source| {
                 let committed = source.region.descriptor(cursor, 0).load(Ordering::Acquire);
@@ -489,7 +454,8 @@ impl<S: Storage> Reader<S> {
         ring_publishers(&self.topic, u64::MAX);
         self.leaving
             .extend(self.sources.iter_mut().filter_map(Option::take));
-        (self.known, self.backlog) = (0, 0);
+        self.known = 0;
+        self.backlog.close();
         self.note_membership();
     }
 
@@ -543,6 +509,10 @@ impl<S: Storage> Reader<S> {
                     self.leaving.push(source);
                 }
                 self.sources[index] = there.and_then(|incarnation| self.learn(index, incarnation));
+                self.backlog.forget(index);
+                if self.sources[index].is_some() {
+                    self.learn_history(index);
+                }
                 self.known &= !(1 << index);
                 self.known |= u16::from(self.sources[index].is_some()) << index;
             }
@@ -756,7 +726,8 @@ impl<S: Storage> Reader<S> {
     /// Skips the oldest of the messages that wait, where there are more than the subscriber's queue holds.
     fn skip_surplus(&mut self) {
         let waiting: [Range<u64>; MAX_PUBLISHERS] = std::array::from_fn(|index| {
-            let Some(source) = &self.sources[index] else {
+            let is_held = self.backlog.held >> index & 1 != 0;
+            let Some(source) = self.sources[index].as_ref().filter(|_| !is_held) else {
                 return 0..0;
             };
             let head = source.publisher.head().load(Ordering::Acquire);

@@ -169,6 +169,12 @@ impl<S: Storage> PublisherView<S> {
     field!(
         u64,
         PublisherSlot,
+        history_end,
+        "Number below which messages are history of another host; `HISTORY_LANDING`: not known yet."
+    );
+    field!(
+        u64,
+        PublisherSlot,
         incarnation,
         "Changes with every publisher; 0 when empty."
     );

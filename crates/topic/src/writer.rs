@@ -11,8 +11,8 @@ use crate::{
 };
 use rgaps_layout::{
     DType, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD, MISSED_WORD,
-    SEQUENCE_END,
+    DESCRIPTOR_TYPED, HISTORY_LANDING, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD,
+    MISSED_WORD, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
@@ -239,6 +239,17 @@ impl<S: Storage> Writer<S> {
     /// The topic.
     pub fn topic(&self) -> &TopicView<S> {
         &self.topic
+    }
+
+    /// Says that the history has landed of a publisher that stands for one on another host: what was published so far
+    /// is history, what follows is live. Only the first call does something.
+    pub fn end_history(&mut self) {
+        let end = self.slot.history_end();
+        if end.load(Ordering::Relaxed) == HISTORY_LANDING {
+            // Release: the messages below it are there (SYNC: history).
+            end.store(self.head, Ordering::Release);
+            ring_sleepers(&self.topic, &self.slot);
+        }
     }
 
     /// A block for `bytes` bytes of memory at `offset` of the publisher's pool.

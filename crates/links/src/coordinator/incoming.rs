@@ -216,6 +216,7 @@ impl Coordinator {
         // A host that was started again does not know whom it reaches, and those that it did may be away too.
         let outage = Duration::from_millis(links.outage_ms);
         let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
+        let mut placed = Vec::new();
         let sources = match rule {
             Some(_) => &[][..],
             None => &stream.publishers[..],
@@ -280,6 +281,7 @@ impl Coordinator {
                             relay,
                             self.ours.clone(),
                             mark,
+                            source.history,
                             limits,
                         ))
                     })
@@ -291,7 +293,7 @@ impl Coordinator {
                     if let Some(carry) = &carry {
                         landing.relay.expect(carry, until);
                     }
-                    peer.landings.insert(flow, landing.clone(), carry);
+                    placed.push((flow, landing.clone(), carry));
                     let incoming = peer.incoming.entry(number);
                     let incoming = incoming.or_insert_with(|| Incoming::new(stream.clone()));
                     incoming.landings.insert(*publisher, landing);
@@ -305,6 +307,10 @@ impl Coordinator {
                     short = Some(clip(&why));
                 }
             }
+        }
+        // Not before all of them have a place: whoever sees one's history sees all whose history is to land.
+        for (flow, landing, carry) in placed {
+            peer.landings.insert(flow, landing, carry);
         }
         let again_short = short.is_some();
         let lands = peer.incoming.get(&number);

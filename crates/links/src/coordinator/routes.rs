@@ -557,7 +557,9 @@ pub(super) fn carried(
             type_name: source.type_name.clone(),
             way: way.clone(),
             carry: Vec::new(),
+            history: source.history,
         });
+        known.history = known.history.max(source.history);
         if (way.len(), &way) < (known.way.len(), &known.way) {
             known.way = way;
         }

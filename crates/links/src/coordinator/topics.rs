@@ -32,6 +32,9 @@ pub(super) struct Outward {
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
     pub(super) told: Option<Vec<RemoteRow>>,
+    /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
+    /// published when the host was first seen to want the topic. Publishers that have come since have none.
+    histories: BTreeMap<String, BTreeMap<u64, u64>>,
     /// Publishers that were seen.
     publishers: BTreeSet<u64>,
     /// Publishers that were gone.
@@ -109,6 +112,7 @@ impl Outward {
                 type_name: publisher.type_name.clone(),
                 way: Vec::new(),
                 carry: carry.clone(),
+                history: self.history(leads_to, publisher.incarnation),
             })
             .collect();
         sources.extend(routes::carried(onward, host, leads_to));
@@ -117,6 +121,29 @@ impl Outward {
         }
         sources.truncate(MAX_PUBLISHERS);
         sources
+    }
+
+    /// Below which number a publisher's messages are history at these hosts.
+    fn history(&self, hosts: &BTreeMap<String, Want>, publisher: u64) -> u64 {
+        let histories = hosts.keys().filter_map(|host| self.histories.get(host));
+        let of_publisher = histories.filter_map(|history| history.get(&publisher));
+        of_publisher.max().copied().unwrap_or(0)
+    }
+
+    /// Hosts that it goes to now, and did not before: what is published so far is history there.
+    fn note_histories(&mut self) {
+        let ends: BTreeSet<&String> = self.hosts.values().flat_map(BTreeMap::keys).collect();
+        self.histories.retain(|host, _| ends.contains(host));
+        let begun = ends
+            .into_iter()
+            .filter(|end| !self.histories.contains_key(*end));
+        let begun: Vec<String> = begun.cloned().collect();
+        let Some((.., subscriber)) = self.has.as_ref().filter(|_| !begun.is_empty()) else {
+            return;
+        };
+        let histories: BTreeMap<u64, u64> = subscriber.histories().into_iter().collect();
+        let of_each = begun.into_iter().map(|host| (host, histories.clone()));
+        self.histories.extend(of_each);
     }
 
     /// Finds out what may go to each host.
@@ -415,6 +442,11 @@ impl Coordinator {
             // A host that the topic goes to already gets what landed there.
             let history = begun
                 .any(|(end, want)| want.demand.transient_local && !(has_stream && end == next));
+            // Nobody there wanted history so far: what it was not sent of it goes there in the same stream.
+            wants_history |= ends.iter().any(|(end, want)| {
+                let had = had.and_then(|had| had.get(end));
+                want.demand.transient_local && had.is_some_and(|had| !had.demand.transient_local)
+            });
             if let Some((_, known)) = topic.streams.get_mut(next) {
                 *known = want;
                 if !takes_over && !history {
@@ -530,7 +562,7 @@ impl Coordinator {
             // It stands for subscribers elsewhere: each of them is matched where it is, and what one of them
             // demands keeps nothing from the others.
             let builder = self.node.subscriber(name).domain(domain).qos(qos);
-            let builder = builder.observer();
+            let builder = builder.observer().of_links();
             match builder.create() {
                 Ok(created) => {
                     topic.has = Some((demand, domain, created.clone()));
@@ -555,6 +587,7 @@ impl Coordinator {
         if topic.has.is_none() {
             return;
         }
+        topic.note_histories();
         if before != topic.routes() || limited != topic.limits || subscriber.is_some() {
             let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
                 let peer = self.peers.get(host)?;

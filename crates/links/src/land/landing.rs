@@ -32,6 +32,8 @@ pub struct Landing {
     pub(super) mark: Mark,
     /// What the publisher here has published.
     pub(super) published: AtomicU64,
+    /// Sequence below which messages are history, as long as they land; 0: what lands is live.
+    history: AtomicU64,
     /// Messages between those that never came: what the next one adds to.
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
@@ -68,14 +70,21 @@ pub struct LandingLimits {
 }
 
 impl Landing {
-    /// `next`: what of its messages was published in a former life.
+    /// `next`: what of its messages was published in a former life. `history`: those below it are history, if nobody here
+    /// has subscribed to the publisher before. Otherwise some may be what subscribers have missed meanwhile, which is live.
     pub fn new(
         publisher: Publisher,
         relay: Arc<Relay>,
         ours: Ours,
         (mark, next): (Mark, u64),
+        history: u64,
         limits: LandingLimits,
     ) -> Arc<Landing> {
+        let is_new = next == 0 || mark.begins_anew();
+        let history = if is_new && next < history { history } else { 0 };
+        if history == 0 {
+            publisher.end_history();
+        }
         ours.insert(publisher.id(), Some(relay.clone()));
         Arc::new(Landing {
             publisher,
@@ -85,6 +94,7 @@ impl Landing {
             next: AtomicU64::new(next),
             mark,
             published: AtomicU64::new(0),
+            history: AtomicU64::new(history),
             missed: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
             early: Mutex::default(),
@@ -283,6 +293,14 @@ impl Landing {
             self.mark.go_on();
         }
         sequence.saturating_sub(self.next.load(Ordering::Acquire))
+    }
+
+    /// Messages below `next` have landed, or never will. If those are the history, what lands from now on is live.
+    pub(super) fn follow_history(&self, next: u64) {
+        let history = self.history.load(Ordering::Acquire);
+        if history != 0 && next >= history && self.history.swap(0, Ordering::AcqRel) != 0 {
+            self.publisher.end_history();
+        }
     }
 
     /// Messages up to `next` are done with.

@@ -349,11 +349,12 @@ impl Owner for Landings {
             }
             Event::Missed { flow, next, .. } => {
                 let landing = self.flows().known.get(flow).cloned();
-                let Some(Bound { came, .. }) = landing else {
+                let Some(Bound { came, landing, .. }) = landing else {
                     return;
                 };
                 // The next message counts them: by its number, which no lost frame and no kill makes wrong.
                 came.up_to(*next);
+                landing.follow_history(*next);
                 return;
             }
             _ => {}

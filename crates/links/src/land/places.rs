@@ -88,6 +88,7 @@ impl Place for Landed {
                 sequence,
                 "a message's description does not decode; dropped"
             );
+            landing.follow_history(sequence + 1);
             self.came.up_to(sequence + 1);
             return Ok(());
         };
@@ -103,6 +104,7 @@ impl Place for Landed {
             let fits = loan.set_metadata(meta.metadata.lengths(), meta.metadata.as_bytes());
             debug_assert!(fits, "the decoder checked it");
         }
+        landing.follow_history(sequence);
         let missed = landing.missed_before(sequence);
         // As a sum, for subscribers here may skip the very message that tells of the gap.
         let missed_so_far = landing.missed.load(Ordering::Relaxed) + missed;
@@ -142,6 +144,7 @@ impl Place for Landed {
                 }
             },
         }
+        landing.follow_history(sequence + 1);
         self.came.up_to(sequence + 1);
         Ok(())
     }

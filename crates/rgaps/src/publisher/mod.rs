@@ -382,6 +382,13 @@ impl Publisher {
         Ok(own.map(|row| row.reason).collect())
     }
 
+    /// What was published so far is the history of a publisher on another host, and what follows is live. For
+    /// `rgaps-links`.
+    #[doc(hidden)]
+    pub fn end_history(&self) {
+        self.core.lock().writer.end_history();
+    }
+
     /// A random number that identifies this publisher, also in [`Sample::publisher_id`](crate::Sample::publisher_id).
     pub fn id(&self) -> u64 {
         self.core.member.incarnation
