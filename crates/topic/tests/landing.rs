@@ -147,6 +147,20 @@ fn a_subscriber_that_wants_no_history_passes_it_over_and_waits_for_no_other_publ
 }
 
 #[test]
+fn history_that_nobody_asks_for_until_late_is_passed_over_by_live_subscribers_still() {
+    let fixture = fixture();
+    let mut reader = fixture.reader(0, true, Start::Live);
+    let mut writer = fixture.landing_writer(2, DEPTH);
+    reader.set_history_stall(0);
+    assert_eq!(read(&mut reader), []);
+    publish_all(&mut writer, 1..4);
+    assert_eq!(read(&mut reader), []);
+    writer.end_history();
+    publish(&mut writer, 4);
+    assert_eq!(read(&mut reader), [4]);
+}
+
+#[test]
 fn a_local_publisher_without_history_goes_on_while_other_history_lands() {
     let fixture = fixture();
     let mut writer = fixture.landing_writer(2, DEPTH);
@@ -333,8 +347,8 @@ proptest! {
                 got.extend(read(&mut reader));
             }
         }
-        for at in 0..counts.len() {
-            for _ in 0..=counts[at] {
+        for (at, count) in counts.iter().enumerate() {
+            for _ in 0..=*count {
                 step(at, &mut writers, &mut published);
             }
         }

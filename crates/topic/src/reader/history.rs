@@ -12,7 +12,8 @@
 //! The wait ends for a publisher when it says where its history ends, when it is gone or is an orphan, and for all of
 //! them when nothing has landed for [`HISTORY_STALL_NS`]. What comes of the history after that is read as live messages.
 //!
-//! A reader that wants no history passes it over. It waits only for the publishers whose history is landing.
+//! A reader that wants no history passes it over. It holds only the publishers whose history is landing, for as long as they
+//! say so: nothing that they have published until then is for this reader.
 
 use super::{Look, Reader, Taken, SKIPS_MAX};
 use crate::backlog::published_ns;
@@ -101,7 +102,7 @@ fn is_landing<S: Storage>(publisher: &PublisherView<S>) -> bool {
 }
 
 impl<S: Storage> Reader<S> {
-    /// Ends waits for history after this time without any, in place of [`HISTORY_STALL_NS`]. For tests.
+    /// Ends waits for history after this time without any, in place of [`HISTORY_STALL_NS`]: tests wait for no clock.
     #[doc(hidden)]
     pub fn set_history_stall(&mut self, stall_ns: u64) {
         self.backlog.stall_ns = stall_ns;
@@ -160,9 +161,10 @@ impl<S: Storage> Reader<S> {
     /// Looks whether history has landed that something waits for.
     #[cold]
     pub(super) fn follow_landing(&mut self) {
-        let mut landed = 0;
-        let landing = self.backlog.landing;
-        for index in (0..MAX_PUBLISHERS).filter(|index| landing >> index & 1 != 0) {
+        let (mut landed, mut left) = (0, self.backlog.landing);
+        while left != 0 {
+            let index = left.trailing_zeros() as usize;
+            left &= left - 1;
             let publisher = self.topic.publisher(index);
             // In this order: a head that is read before the history has ended is not beyond its end.
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
@@ -174,15 +176,11 @@ impl<S: Storage> Reader<S> {
                 false => self.end_landing(index),
             }
         }
-        let now_ns = monotonic_ns();
-        if landed != self.backlog.seen.0 {
-            self.backlog.seen = (landed, now_ns);
+        if self.backlog.wanted == 0 {
+            // Each of them is held for itself, and says so before it publishes what is live.
+            return;
         }
-        if now_ns.saturating_sub(self.backlog.seen.1) >= self.backlog.stall_ns {
-            let landing = self.backlog.landing;
-            let left = (0..MAX_PUBLISHERS).filter(|index| landing >> index & 1 != 0);
-            left.for_each(|index| self.end_landing(index));
-        }
+        self.end_stalled(landed);
         // A publisher that lands with those may have come meanwhile.
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen {
@@ -191,6 +189,20 @@ impl<S: Storage> Reader<S> {
         if self.backlog.landing == 0 {
             self.backlog.held = 0;
             self.begin_backlog();
+        }
+    }
+
+    /// Ends the wait where nothing more lands. `landed`: what has landed, as a number that rises.
+    fn end_stalled(&mut self, landed: u64) {
+        let now_ns = monotonic_ns();
+        if landed != self.backlog.seen.0 {
+            self.backlog.seen = (landed, now_ns);
+        }
+        if now_ns.saturating_sub(self.backlog.seen.1) < self.backlog.stall_ns {
+            return;
+        }
+        while self.backlog.landing != 0 {
+            self.end_landing(self.backlog.landing.trailing_zeros() as usize);
         }
     }
 

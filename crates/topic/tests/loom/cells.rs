@@ -219,6 +219,7 @@ fn topic_words32(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(PublisherSlot, wants_blocks),
         offset_of!(PublisherSlot, blocks_used),
         offset_of!(PublisherSlot, transient_local),
+        offset_of!(PublisherSlot, state),
     ];
     let subscriber = [
         offset_of!(SubscriberSlot, doorbell),
@@ -252,6 +253,7 @@ fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
         offset_of!(PublisherSlot, head),
         offset_of!(PublisherSlot, tail),
         offset_of!(PublisherSlot, published_bytes),
+        offset_of!(PublisherSlot, history_end),
     ];
     let subscriber = [
         offset_of!(SubscriberSlot, received),

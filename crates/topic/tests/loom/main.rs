@@ -16,6 +16,7 @@
 mod blocks;
 mod cells;
 mod descriptors;
+mod history;
 mod letting_go;
 mod membership;
 mod points;

@@ -21,7 +21,7 @@ const OWN: u32 = 0;
 const OTHER: u32 = 1;
 
 /// Takes the next message, sleeping at `doorbell` while there is none.
-fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
+pub fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
     let cells = reader.topic().storage().clone();
     loop {
         let sleeper = Sleeper::new(&cells, doorbell).unwrap();

@@ -2,6 +2,7 @@
 //! payload is checked.
 
 use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
+use rgaps_layout::{HISTORY_LANDING, PUBLISHER_ACTIVE};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{
     timeline, Copied, LettingGo, Loan, Message, Metadata, Point, PublisherView, Reader, RegionView,
@@ -107,6 +108,16 @@ impl World {
         self.publisher_at(0, 0, 0)
     }
 
+    /// The same, of one that stands for one on another host, whose history is on its way.
+    pub fn landing_publisher(&self) -> Publisher {
+        let words = self.slot(0);
+        words
+            .history_end()
+            .store(HISTORY_LANDING, Ordering::Relaxed);
+        words.state().store(PUBLISHER_ACTIVE, Ordering::Relaxed);
+        self.publisher()
+    }
+
     /// What a publisher makes of the daemon's grant.
     pub fn publisher_at(&self, slot: usize, region: usize, start: u64) -> Publisher {
         let writer = Writer::new(
@@ -131,6 +142,11 @@ impl World {
 
     /// A subscriber in slot `index`, reading live messages.
     pub fn subscriber(&self, index: u32, reliable: bool) -> Reader<Cells> {
+        self.subscriber_from(index, reliable, Start::Live)
+    }
+
+    /// The same, beginning there.
+    pub fn subscriber_from(&self, index: u32, reliable: bool, start: Start) -> Reader<Cells> {
         self.topic
             .subscribers()
             .fetch_or(1 << index, Ordering::AcqRel);
@@ -142,7 +158,7 @@ impl World {
             .subscriber(index as usize)
             .doorbell()
             .store(index, Ordering::Relaxed);
-        Reader::new(self.topic.clone(), index, reliable, Start::Live).unwrap()
+        Reader::new(self.topic.clone(), index, reliable, start).unwrap()
     }
 
     /// Reads what a message says and what its block holds, and that both belong together. The
