@@ -177,7 +177,7 @@ vm-shell: ## A shell in one of the two virtual machines
 
 sim: ## Links and routes between hosts in virtual time, with seeded faults: SEEDS=10000
 	@tools/setup.sh base rust
-	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test sim -- --nocapture
+	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test sim --test machine -- --nocapture
 	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-routing -- --nocapture
 	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --lib bytes_that_are_cut -- --nocapture
 

@@ -1,7 +1,7 @@
 //! What a lane takes to write at once, and how far that is.
 
 use crate::frame::{Frame, Meta, Remote};
-use crate::owner::Payload;
+use crate::payload::Payload;
 use rgaps_verbs::MARK_MAX;
 use std::io::IoSlice;
 use std::sync::Arc;

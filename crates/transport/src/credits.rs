@@ -312,6 +312,16 @@ impl ReceiveWindow {
         self.limit += bytes;
     }
 
+    /// Gives more, once.
+    pub fn widen(&mut self, bytes: u64) {
+        self.limit += bytes;
+    }
+
+    /// What may be charged behind the last message in order.
+    pub fn open(&self) -> u64 {
+        self.limit - self.seen
+    }
+
     /// The peer counts from zero again; what is held from before is not free for it.
     pub fn restart(&mut self, window_bytes: u64) {
         self.seen = 0;

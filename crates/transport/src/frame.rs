@@ -131,7 +131,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    fn from_wire(code: u8) -> Option<Self> {
+    pub(crate) fn from_wire(code: u8) -> Option<Self> {
         let all = [Self::No, Self::Prefer, Self::Require];
         all.into_iter().find(|wish| *wish as u8 == code)
     }
@@ -172,7 +172,7 @@ pub enum ResetReason {
 }
 
 impl ResetReason {
-    fn from_wire(code: u8) -> Option<Self> {
+    pub(crate) fn from_wire(code: u8) -> Option<Self> {
         let all = [
             Self::Protocol,
             Self::Version,

@@ -4,40 +4,6 @@ use crate::frame::Flow;
 use crate::lane::LaneEnd;
 use std::sync::Arc;
 
-/// A message's bytes. They stay where they are, unchanged, until the last clone of them is dropped: that is when
-/// they are acknowledged (or given up) and no lane reads them any more.
-pub trait Payload: Send + Sync + 'static {
-    /// How many; at least one.
-    fn bytes(&self) -> usize;
-    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::Link::more`] says so
-    /// when there are more, and [`crate::Link::give_up`] if they never come. The rest is not looked at before.
-    fn ready(&self) -> usize {
-        self.bytes()
-    }
-    /// A part that is there. Called by lanes' threads, with bounds within [`Payload::bytes`].
-    fn slice(&self, from: usize, to: usize) -> &[u8];
-    /// The address of the first byte for network cards, of bytes that are where the CPU does not read them: on a GPU. A
-    /// lane whose card knows that memory ([`crate::Registrar::register_dmabuf`]) has it read them there, if the peer can be written
-    /// directly; all else takes [`Payload::slice`], which has to copy them then.
-    fn direct(&self) -> Option<u64> {
-        None
-    }
-}
-
-macro_rules! payload_of_slices {
-    ($($of:ty),*) => {$(
-        impl Payload for $of {
-            fn bytes(&self) -> usize {
-                self.len()
-            }
-            fn slice(&self, from: usize, to: usize) -> &[u8] {
-                &self[from..to]
-            }
-        }
-    )*};
-}
-payload_of_slices!(Vec<u8>, Box<[u8]>, std::sync::Arc<[u8]>);
-
 /// Memory that a message lands in. Dropped without [`Place::commit`], it is abandoned; that may happen
 /// while the link is locked, so `drop` does not call the link.
 pub trait Place: Send + 'static {

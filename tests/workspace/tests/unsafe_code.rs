@@ -22,11 +22,16 @@ const UNSAFE_CRATES: [(&str, &str); 9] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 12] = [
+const UNSAFE_FILES: [(&str, &str, &str); 13] = [
     (
         "transport",
         "memory.rs",
         "places that several lanes write at once",
+    ),
+    (
+        "transport",
+        "machine/buffer.rs",
+        "receive buffers that several lanes fill at once",
     ),
     ("links", "rails.rs", "memory that network cards write"),
     ("session", "socket.rs", "socket options that rustix has not"),

@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::driver::Much;
 use crate::frame::{Frame, Remote};
 use crate::hello::{hear_within, say};
-use crate::owner::Payload;
+use crate::payload::Payload;
 use crate::rdma::Table;
 use crate::running::Running;
 use reading::Reading;

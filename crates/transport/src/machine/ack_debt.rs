@@ -1,0 +1,85 @@
+//! What a flow's sender has not been told, and how long that may wait.
+//!
+//! Small messages are acknowledged together: after 16, or an eighth of their window, or with other frames, or at the next tick. Large
+//! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated
+//! acknowledgement does no harm.
+
+use super::frame::Frame;
+use super::receive_message::{Delivery, DeliveryKind};
+
+const SMALL_MAX: u32 = 16;
+const WINDOW_PART: u64 = 8;
+const LARGE_MAX: u32 = 4;
+
+#[derive(Default)]
+pub(super) struct AckDebt {
+    /// Messages that were delivered since, and their bytes.
+    count: u32,
+    bytes: u64,
+    pub(super) is_due: bool,
+    /// The last acknowledgement: its lane, position and limit.
+    reported: Option<(u32, u64, u64)>,
+    /// The last one left with other frames, so the next may, too: the tick waits for that once.
+    left_with_others: bool,
+    has_waited: bool,
+}
+
+impl AckDebt {
+    pub(super) fn new(is_due: bool) -> Self {
+        Self {
+            is_due,
+            ..Self::default()
+        }
+    }
+
+    /// Something was delivered, while so many more messages of the flow have grants.
+    pub(super) fn add(&mut self, of: &Delivery, granted: usize, window_bytes: u64) {
+        self.count += 1;
+        self.bytes += of.window_bytes;
+        self.is_due |= match of.kind {
+            DeliveryKind::Message if of.granted_bytes.is_some() => {
+                self.count >= LARGE_MAX || granted < LARGE_MAX as usize
+            }
+            DeliveryKind::Message => self.count >= SMALL_MAX,
+            _ => true,
+        };
+        self.is_due |= self.bytes >= window_bytes / WINDOW_PART;
+    }
+
+    pub(super) fn is_owed(&self) -> bool {
+        self.is_due || self.count > 0
+    }
+
+    /// An acknowledgement may be lost with this lane.
+    pub(super) fn lane_ended(&mut self, lane: u32) {
+        if self.reported.is_some_and(|(on, ..)| on == lane) {
+            self.reported = None;
+            self.is_due = true;
+        }
+    }
+
+    /// Pays it on a lane. The frame, if the sender does not know that already.
+    pub(super) fn pay(
+        &mut self,
+        flow: u64,
+        (next, limit): (u64, u64),
+        lane: u32,
+        with_others: bool,
+    ) -> Option<Frame> {
+        let before = self.reported;
+        *self = Self {
+            reported: Some((lane, next, limit)),
+            left_with_others: with_others,
+            ..Self::default()
+        };
+        let is_known = before.is_some_and(|(_, of, to)| (of, to) == (next, limit));
+        (!is_known).then_some(Frame::Ack { flow, next, limit })
+    }
+
+    /// Whether the tick lets it wait, once, for other frames to leave with.
+    pub(super) fn lets_wait(&mut self) -> bool {
+        let lets = self.left_with_others && !self.has_waited && !self.is_due;
+        self.has_waited = lets;
+        lets
+    }
+}

@@ -1,0 +1,354 @@
+//! Receive buffers that several lanes fill at the same time, each its own chunk, without the link's lock.
+//!
+//! A buffer is in one of three hands, each a type of its own:
+//!
+//! | type | who has it | what it may do |
+//! |---|---|---|
+//! | [`UnfinishedBuffer`] | the machine (or its user, between two links) | nobody writes; a grant may begin behind its prefix |
+//! | [`GrantedBuffer`] | one grant | it lends each chunk once, as a [`WriteRange`] |
+//! | `Box<dyn ReceiveBuffer>` | whoever delivers the message | all of it: every chunk has landed |
+//!
+//! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
+//! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Memory that a message arrives in. Dropped without [`ReceiveBuffer::deliver`], it is given up; that may happen while the link is
+/// locked, so `drop` does not call the link.
+pub trait ReceiveBuffer: Send + 'static {
+    /// As many bytes as were asked for. Called once; lanes write there until the message is delivered or the buffer dropped.
+    fn memory(&mut self) -> &mut [u8];
+
+    /// Memory that the peer's network card should rather write: on a GPU. Called once, before `memory`.
+    fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
+        None
+    }
+
+    /// The message is complete, and it is its turn. It does not block: `Err` gives the buffer back if the message cannot be
+    /// delivered now (back-pressure).
+    fn deliver(
+        self: Box<Self>,
+        sequence: u64,
+        description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>>;
+}
+
+/// Memory of a receive buffer that network cards reach and the CPU does not. It has as many bytes as the buffer. Each chunk is
+/// written here or to [`ReceiveBuffer::memory`], or first to one and later to the other: then the later one counts.
+pub trait CardBuffer: Send + Sync + 'static {
+    /// The address of its first byte, as the endpoint's cards know it.
+    fn address(&self) -> u64;
+
+    /// These bytes have landed, directly here or in [`ReceiveBuffer::memory`]: in any order, from lanes' threads.
+    fn landed(&self, from: u64, bytes: u64, directly: bool);
+}
+
+/// The user's buffer, and where its bytes are.
+struct Memory {
+    /// From `Box::into_raw`; taken back once, by `take` or `drop`.
+    owner: Mutex<Option<*mut dyn ReceiveBuffer>>,
+    start: *mut u8,
+    bytes: usize,
+    card: Option<Arc<dyn CardBuffer>>,
+}
+
+// SAFETY: a `ReceiveBuffer` is `Send`. Through a shared `Memory` nobody touches it but to take it back, once, under the
+// mutex; and its bytes only through `WriteRange`s, whose bytes are disjoint (`GrantedBuffer::lend`).
+unsafe impl Send for Memory {}
+// SAFETY: as for `Send`: the mutex guards the pointer, and disjoint ranges the bytes.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn take(&self) -> Option<Box<dyn ReceiveBuffer>> {
+        let owner = self.owner.lock().expect("nobody panics with it").take()?;
+        // SAFETY: it came from `Box::into_raw` in `UnfinishedBuffer::new` and was in the option, which it leaves here.
+        Some(unsafe { Box::from_raw(owner) })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// A receive buffer that nobody writes, with its prefix: bytes from the start on that have landed.
+pub struct UnfinishedBuffer {
+    memory: Arc<Memory>,
+    prefix: u64,
+}
+
+impl UnfinishedBuffer {
+    /// `None` if the buffer does not have so many bytes.
+    pub(super) fn new(mut buffer: Box<dyn ReceiveBuffer>, bytes: u64) -> Option<Self> {
+        let card = buffer.on_card();
+        let owner = Box::into_raw(buffer);
+        // SAFETY: it was a box until the line before, and nobody else has it.
+        let memory = unsafe { (*owner).memory() };
+        let memory = Memory {
+            start: memory.as_mut_ptr(),
+            bytes: memory.len(),
+            owner: Mutex::new(Some(owner)),
+            card,
+        };
+        let has_all = memory.bytes as u64 == bytes;
+        let memory = Arc::new(memory);
+        has_all.then_some(Self { memory, prefix: 0 })
+    }
+
+    /// Bytes of the message.
+    pub fn bytes(&self) -> u64 {
+        self.memory.bytes as u64
+    }
+
+    /// Bytes that have landed, from the start on without a hole.
+    pub fn prefix(&self) -> u64 {
+        self.prefix
+    }
+
+    /// Gives it to a grant. The first chunk that is missing; `None` if all have landed.
+    pub(super) fn grant(self, chunk_bytes: u32) -> Result<(GrantedBuffer, u32), Self> {
+        let (bytes, size) = (self.memory.bytes as u64, u64::from(chunk_bytes));
+        if self.prefix == bytes {
+            return Err(self);
+        }
+        let count = u32::try_from(bytes.div_ceil(size)).expect("its request was checked");
+        let from = u32::try_from(self.prefix / size).expect("less than all chunks");
+        let word = |at: u32| match from.saturating_sub(at * 64) {
+            0 => 0,
+            set @ 1..=63 => (1 << set) - 1,
+            _ => u64::MAX,
+        };
+        let words = count.div_ceil(64);
+        let chunks = Chunks {
+            memory: self.memory,
+            chunk_bytes,
+            count,
+            landed: (0..words).map(|at| AtomicU64::new(word(at))).collect(),
+            missing: AtomicU32::new(count - from),
+            prefix: AtomicU32::new(from),
+            lent: AtomicU32::new(0),
+        };
+        let lent = (0..words).map(word).collect();
+        let chunks = Arc::new(chunks);
+        Ok((GrantedBuffer { chunks, lent }, from))
+    }
+
+    /// The whole message.
+    ///
+    /// # Panics
+    /// If bytes are missing: our own books are wrong.
+    pub(super) fn into_whole(self) -> Box<dyn ReceiveBuffer> {
+        assert_eq!(self.prefix, self.bytes(), "the message is not complete");
+        self.memory.take().expect("it is taken once")
+    }
+}
+
+impl std::fmt::Debug for UnfinishedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UnfinishedBuffer({} of {})", self.prefix, self.bytes())
+    }
+}
+
+/// Which chunks of a grant have landed.
+struct Chunks {
+    memory: Arc<Memory>,
+    chunk_bytes: u32,
+    count: u32,
+    landed: Box<[AtomicU64]>,
+    /// Chunks that have not landed.
+    missing: AtomicU32,
+    /// Chunks without a hole before them: at least so many.
+    prefix: AtomicU32,
+    /// Ranges that are lent.
+    lent: AtomicU32,
+}
+
+impl Chunks {
+    fn range(&self, chunk: u32) -> (usize, usize) {
+        let start = chunk as usize * self.chunk_bytes as usize;
+        let end = start.saturating_add(self.chunk_bytes as usize);
+        (start, end.min(self.memory.bytes))
+    }
+
+    /// Chunks that have landed without a hole before them.
+    fn prefix(&self) -> u32 {
+        let mut at = self.prefix.load(Ordering::Relaxed);
+        while at < self.count {
+            // SYNC POINT landed: what the chunk's lane wrote is visible to whoever sees its bit.
+            let word = self.landed[(at / 64) as usize].load(Ordering::Acquire);
+            let ones = (word >> (at % 64)).trailing_ones();
+            at += ones;
+            if ones == 0 || at % 64 != 0 {
+                break;
+            }
+        }
+        self.prefix.fetch_max(at, Ordering::Relaxed);
+        at
+    }
+
+    fn prefix_bytes(&self) -> u64 {
+        match self.prefix() {
+            0 => 0,
+            count => self.range(count - 1).1 as u64,
+        }
+    }
+}
+
+/// A receive buffer that a grant's lanes fill. Owned by the link's lock.
+pub(super) struct GrantedBuffer {
+    chunks: Arc<Chunks>,
+    /// Chunks that were lent, or had landed before the grant.
+    lent: Box<[u64]>,
+}
+
+/// Why a grant does not lend a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotLent {
+    /// There is no such chunk.
+    Outside,
+    /// It has not so many bytes.
+    Length,
+    /// It was lent before.
+    Twice,
+}
+
+impl GrantedBuffer {
+    /// The right to write a chunk.
+    pub(super) fn lend(
+        &mut self,
+        grant: u64,
+        chunk: u32,
+        bytes: u32,
+    ) -> Result<WriteRange, NotLent> {
+        if chunk >= self.chunks.count {
+            return Err(NotLent::Outside);
+        }
+        let (start, end) = self.chunks.range(chunk);
+        if end - start != bytes as usize {
+            return Err(NotLent::Length);
+        }
+        let (word, bit) = ((chunk / 64) as usize, 1 << (chunk % 64));
+        if self.lent[word] & bit != 0 {
+            return Err(NotLent::Twice);
+        }
+        self.lent[word] |= bit;
+        self.chunks.lent.fetch_add(1, Ordering::Relaxed);
+        let chunks = Arc::clone(&self.chunks);
+        Ok(WriteRange {
+            chunks,
+            grant,
+            chunk,
+        })
+    }
+
+    /// The address at which a peer's card would better write, and then the address of the host's memory.
+    pub(super) fn addresses(&self) -> [Option<u64>; 2] {
+        let memory = &self.chunks.memory;
+        let card = memory.card.as_ref().map(|card| card.address());
+        [card, Some(memory.start as u64)]
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        // SYNC POINT missing: whoever sees zero sees all that was written before each chunk was counted.
+        self.chunks.missing.load(Ordering::Acquire) == 0
+    }
+
+    /// The grant ended. `None` if ranges of it are lent still: then the last of them frees the memory.
+    pub(super) fn into_unfinished(self) -> Option<UnfinishedBuffer> {
+        // SYNC POINT lent: whoever sees zero sees the last write of each range. Nobody lends another: `self` is here.
+        if !self.is_whole() && self.chunks.lent.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let prefix = self.chunks.prefix_bytes();
+        let memory = Arc::clone(&self.chunks.memory);
+        Some(UnfinishedBuffer { memory, prefix })
+    }
+}
+
+impl std::fmt::Debug for GrantedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let missing = self.chunks.missing.load(Ordering::Relaxed);
+        write!(
+            f,
+            "GrantedBuffer({missing} of {} chunks missing)",
+            self.chunks.count
+        )
+    }
+}
+
+/// A chunk that has landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkLanded {
+    /// Its grant.
+    pub grant: u64,
+    /// It was the last of its message: [`super::LinkMachine::landed`] is to be called.
+    pub is_last: bool,
+    /// Bytes of the message that have landed, from the start on without a hole. Everyone may read them, and nobody writes them again.
+    pub prefix: u64,
+}
+
+/// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
+pub struct WriteRange {
+    chunks: Arc<Chunks>,
+    grant: u64,
+    chunk: u32,
+}
+
+impl WriteRange {
+    /// Where in the message.
+    pub fn offset(&self) -> u64 {
+        self.chunks.range(self.chunk).0 as u64
+    }
+
+    /// The chunk's bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let (start, end) = self.chunks.range(self.chunk);
+        // SAFETY: `start..end` lies within the memory that `ReceiveBuffer::memory` gave, which stays valid until the buffer is
+        // taken back: that needs every chunk landed, and `landed` consumes this range, or the last `Arc` dropped, and this
+        // range holds one. `lend` gives each chunk of a grant once, and the next grant begins only when no range is lent.
+        unsafe { std::slice::from_raw_parts_mut(self.chunks.memory.start.add(start), end - start) }
+    }
+
+    /// All its bytes are there: written through this range, or directly by the peer's card.
+    pub fn landed(self, directly: bool) -> ChunkLanded {
+        let chunks = &*self.chunks;
+        let (start, end) = chunks.range(self.chunk);
+        if let Some(card) = &chunks.memory.card {
+            card.landed(start as u64, (end - start) as u64, directly);
+        }
+        let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
+        // SYNC POINT landed.
+        chunks.landed[word].fetch_or(bit, Ordering::Release);
+        let prefix = chunks.prefix_bytes();
+        // SYNC POINT missing.
+        let is_last = chunks.missing.fetch_sub(1, Ordering::AcqRel) == 1;
+        ChunkLanded {
+            grant: self.grant,
+            is_last,
+            prefix,
+        }
+    }
+}
+
+impl Drop for WriteRange {
+    fn drop(&mut self) {
+        // SYNC POINT lent.
+        self.chunks.lent.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for WriteRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "WriteRange(chunk {} of grant {})",
+            self.chunk, self.grant
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "buffer_tests.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+use super::*;
+
+struct Inline([u8; 100]);
+
+impl ReceiveBuffer for Inline {
+    fn memory(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn deliver(
+        self: Box<Self>,
+        _sequence: u64,
+        description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
+        assert_eq!(self.0, description);
+        Ok(())
+    }
+}
+
+fn unfinished() -> UnfinishedBuffer {
+    UnfinishedBuffer::new(Box::new(Inline([0; 100])), 100).unwrap()
+}
+
+fn write(granted: &mut GrantedBuffer, chunk: u32, bytes: u32, value: u8) -> ChunkLanded {
+    let mut range = granted.lend(1, chunk, bytes).unwrap();
+    range.as_mut_slice().fill(value);
+    range.landed(false)
+}
+
+#[test]
+fn chunks_are_disjoint_and_each_is_lent_once() {
+    assert!(UnfinishedBuffer::new(Box::new(Inline([0; 100])), 99).is_none());
+    let (mut granted, from) = unfinished().grant(32).unwrap();
+    assert_eq!(from, 0);
+    assert_eq!(granted.lend(1, 4, 32).unwrap_err(), NotLent::Outside);
+    assert_eq!(granted.lend(1, 3, 32).unwrap_err(), NotLent::Length);
+    let ranges: Vec<WriteRange> = [(0, 32), (1, 32), (2, 32), (3, 4)]
+        .map(|(chunk, bytes)| granted.lend(1, chunk, bytes).unwrap())
+        .into();
+    assert_eq!(granted.lend(1, 2, 32).unwrap_err(), NotLent::Twice);
+    let threads = ranges.into_iter().map(|mut range| {
+        std::thread::spawn(move || {
+            let value = (range.offset() / 32) as u8;
+            range.as_mut_slice().fill(value);
+            range.landed(false).is_last
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let last = threads
+        .into_iter()
+        .filter(|_| true)
+        .map(|thread| thread.join().unwrap());
+    assert_eq!(last.filter(|is_last| *is_last).count(), 1);
+    let whole = granted.into_unfinished().unwrap();
+    assert_eq!(whole.prefix(), 100);
+    let expected: Vec<u8> = (0..100).map(|at| (at / 32) as u8).collect();
+    assert!(whole.into_whole().deliver(0, &expected).is_ok());
+}
+
+#[test]
+fn a_new_grant_begins_behind_the_prefix_and_writes_again_what_lay_behind_a_hole() {
+    let (mut granted, _) = unfinished().grant(10).unwrap();
+    for chunk in [0, 1, 2, 4, 5] {
+        write(&mut granted, chunk, 10, 7);
+    }
+    let kept = granted.into_unfinished().unwrap();
+    assert_eq!(kept.prefix(), 30);
+    // Another chunk size: whole chunks of the prefix count.
+    let (mut granted, from) = kept.grant(25).unwrap();
+    assert_eq!(from, 1);
+    assert_eq!(granted.lend(2, 0, 25).unwrap_err(), NotLent::Twice);
+    assert_eq!(write(&mut granted, 2, 25, 7).prefix, 25);
+    assert_eq!(write(&mut granted, 1, 25, 7).prefix, 75);
+    assert!(write(&mut granted, 3, 25, 7).is_last);
+    let whole = granted.into_unfinished().unwrap().into_whole();
+    assert!(whole.deliver(0, &[7; 100]).is_ok());
+}
+
+#[test]
+fn a_buffer_with_a_range_that_is_lent_is_not_granted_again() {
+    let (mut granted, _) = unfinished().grant(50).unwrap();
+    let mut range = granted.lend(1, 0, 50).unwrap();
+    assert!(granted.into_unfinished().is_none());
+    // The memory stays until the range is dropped.
+    range.as_mut_slice().fill(1);
+    assert!(!range.landed(true).is_last);
+}
+
+#[test]
+fn a_range_that_is_dropped_leaves_a_hole() {
+    let (mut granted, _) = unfinished().grant(50).unwrap();
+    drop(granted.lend(1, 0, 50).unwrap());
+    assert_eq!(write(&mut granted, 1, 50, 1).prefix, 0);
+    assert!(!granted.is_whole());
+    assert_eq!(granted.into_unfinished().unwrap().prefix(), 0);
+}

@@ -1,0 +1,175 @@
+//! Fields of frames: how each type is written, how long it may be, and which bytes are none.
+
+use crate::frame::{LaneKey, Lanes, Remote, ResetReason, KEY_BYTES, LANES_MAX, RAILS_MAX};
+pub use crate::frame::{Meta as Description, Wish as RdmaMode};
+use crate::wire::{Fields, Sink};
+use std::sync::Arc;
+
+/// The longest description of a message or a flow.
+pub const DESCRIPTION_BYTES_MAX: usize = crate::frame::META_BYTES_MAX;
+/// Hosts of a tree.
+pub const TREE_HOSTS_MAX: usize = 64;
+/// Bytes of a host of a tree: its number, and how many children follow it.
+const TREE_HOST_BYTES: usize = 9;
+/// Bytes of a tree.
+pub const TREE_BYTES_MAX: usize = TREE_HOSTS_MAX * TREE_HOST_BYTES;
+
+/// The hosts below the receiver of a flow, depth first, each with its number of children. This crate passes it on and does
+/// not read it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Tree(Option<Arc<[u8]>>);
+
+impl Tree {
+    /// A tree; `None` if these are not whole hosts or more than [`TREE_HOSTS_MAX`].
+    pub fn new(from: &[u8]) -> Option<Self> {
+        let is_tree = from.len() <= TREE_BYTES_MAX && from.len() % TREE_HOST_BYTES == 0;
+        is_tree.then(|| Self((!from.is_empty()).then(|| from.into())))
+    }
+
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tree({:02x?})", self.as_slice())
+    }
+}
+
+/// The bytes are no value of the field's type.
+pub(super) struct Invalid;
+
+/// A type that frames have fields of.
+pub(super) trait Field: Sized {
+    /// The least and the greatest length.
+    const BYTES: (usize, usize);
+    fn put(&self, into: &mut Sink<'_>);
+    /// `None` if there are too few bytes.
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>>;
+}
+
+macro_rules! numbers {
+    ($($of:ident $bytes:literal)*) => {$(
+        impl Field for $of {
+            const BYTES: (usize, usize) = ($bytes, $bytes);
+            fn put(&self, into: &mut Sink<'_>) {
+                into.$of(*self);
+            }
+            fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+                from.$of().map(Ok)
+            }
+        }
+    )*};
+}
+numbers!(u8 1 u16 2 u32 4 u64 8);
+
+impl Field for Description {
+    const BYTES: (usize, usize) = (2, 2 + DESCRIPTION_BYTES_MAX);
+    fn put(&self, into: &mut Sink<'_>) {
+        into.meta(self);
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        let length = usize::from(from.u16()?);
+        Some(Self::new(from.bytes(length)?).ok_or(Invalid))
+    }
+}
+
+impl Field for Tree {
+    const BYTES: (usize, usize) = (1, 1 + TREE_BYTES_MAX);
+    fn put(&self, into: &mut Sink<'_>) {
+        let hosts = self.as_slice().len() / TREE_HOST_BYTES;
+        into.u8(u8::try_from(hosts).expect("a tree has few hosts"));
+        into.bytes(self.as_slice());
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        let hosts = usize::from(from.u8()?);
+        Some(Self::new(from.bytes(hosts * TREE_HOST_BYTES)?).ok_or(Invalid))
+    }
+}
+
+impl Field for LaneKey {
+    const BYTES: (usize, usize) = (KEY_BYTES, KEY_BYTES);
+    fn put(&self, into: &mut Sink<'_>) {
+        into.bytes(&self.0);
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        let key = from.bytes(KEY_BYTES)?.try_into().ok()?;
+        Some(Ok(Self(key)))
+    }
+}
+
+impl Field for RdmaMode {
+    const BYTES: (usize, usize) = (1, 1);
+    fn put(&self, into: &mut Sink<'_>) {
+        into.u8(*self as u8);
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        Some(Self::from_wire(from.u8()?).ok_or(Invalid))
+    }
+}
+
+impl Field for ResetReason {
+    const BYTES: (usize, usize) = (1, 1);
+    fn put(&self, into: &mut Sink<'_>) {
+        into.u8(*self as u8);
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        Some(Self::from_wire(from.u8()?).ok_or(Invalid))
+    }
+}
+
+impl Field for Lanes {
+    const BYTES: (usize, usize) = (1 + 4, 1 + 4 * LANES_MAX);
+    fn put(&self, into: &mut Sink<'_>) {
+        let numbers = self.as_slice();
+        into.u8(u8::try_from(numbers.len()).expect("a link has few lanes"));
+        for number in numbers {
+            into.u32(*number);
+        }
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        let count = usize::from(from.u8()?);
+        if count > LANES_MAX {
+            return Some(Err(Invalid));
+        }
+        let mut numbers = [0; LANES_MAX];
+        for number in &mut numbers[..count] {
+            *number = from.u32()?;
+        }
+        Some(Self::new(&numbers[..count]).ok_or(Invalid))
+    }
+}
+
+/// An address and the key of each rail; no keys if there is none.
+impl Field for Option<Remote> {
+    const BYTES: (usize, usize) = (1, 1 + 8 + 4 * RAILS_MAX);
+    fn put(&self, into: &mut Sink<'_>) {
+        let rails = 0..u8::try_from(RAILS_MAX).expect("a host has few rails");
+        let keys = rails.filter_map(|rail| self.as_ref()?.at(0, rail));
+        into.u8(u8::try_from(keys.clone().count()).expect("a host has few rails"));
+        for (at, (address, key)) in keys.enumerate() {
+            if at == 0 {
+                into.u64(address);
+            }
+            into.u32(key);
+        }
+    }
+    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
+        let count = usize::from(from.u8()?);
+        if count == 0 {
+            return Some(Ok(None));
+        }
+        if count > RAILS_MAX {
+            return Some(Err(Invalid));
+        }
+        let address = from.u64()?;
+        let mut keys = [0; RAILS_MAX];
+        for key in &mut keys[..count] {
+            *key = from.u32()?;
+        }
+        let remote = Remote::new(address, &keys[..count]);
+        Some(remote.map(Some).ok_or(Invalid))
+    }
+}

@@ -1,0 +1,66 @@
+//! The numbers of flows that a peer has opened, as ranges. One of them that is not in the table of flows has ended.
+
+use super::limits::FLOWS_MAX;
+use std::collections::BTreeMap;
+
+/// Numbers, from 1 on.
+#[derive(Debug, Default)]
+pub(super) struct FlowNumbers {
+    /// Starts, and the numbers behind the ends.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl FlowNumbers {
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let before = self.ranges.range(..=number).next_back();
+        before.is_some_and(|(_, end)| number < *end)
+    }
+
+    /// Adds one. False if there are too many ranges: a sender has at most [`FLOWS_MAX`] flows that have not ended, and each hole
+    /// is one of them.
+    pub(super) fn insert(&mut self, number: u64) -> bool {
+        let Some(behind) = number.checked_add(1) else {
+            return false;
+        };
+        if self.contains(number) {
+            return true;
+        }
+        let end = self.ranges.remove(&behind).unwrap_or(behind);
+        let before = self.ranges.range_mut(..number).next_back();
+        match before.filter(|(_, before)| **before == number) {
+            Some((_, before)) => *before = end,
+            None => {
+                self.ranges.insert(number, end);
+            }
+        }
+        self.ranges.len() <= FLOWS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_any_order_become_few_ranges() {
+        let mut numbers = FlowNumbers::default();
+        for number in [1, 3, 5, 4, 9, 2] {
+            assert!(!numbers.contains(number));
+            assert!(numbers.insert(number) && numbers.contains(number));
+        }
+        assert_eq!(numbers.ranges, BTreeMap::from([(1, 6), (9, 10)]));
+        assert!(!numbers.contains(0) && !numbers.contains(6) && !numbers.contains(10));
+        assert!(!numbers.insert(u64::MAX));
+    }
+
+    #[test]
+    fn a_peer_that_leaves_too_many_holes_is_found_out() {
+        let mut numbers = FlowNumbers::default();
+        let mut odd = (1..).step_by(2);
+        assert!(odd
+            .by_ref()
+            .take(FLOWS_MAX)
+            .all(|number| numbers.insert(number)));
+        assert!(!numbers.insert(odd.next().unwrap()));
+    }
+}

@@ -1,0 +1,413 @@
+//! Frames of wire version 5: what travels over a lane of a [`super::LinkMachine`].
+//!
+//! Little-endian, a header of 8 bytes and a body. The kind bounds the body's length. Bytes of messages follow
+//! *small* and *chunk* frames. One table (`frames!`) lists each kind's fields; it writes encoder and decoder.
+//!
+//! ```text
+//! 0      1        2         4            8
+//! | kind | version | 0 | body bytes | body ...
+//! ```
+//! The decoder copies fixed numbers and checks each, takes memory only for descriptions and trees, and cannot panic.
+//! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
+
+use super::field::Field;
+pub use super::field::{
+    Description, RdmaMode, Tree, DESCRIPTION_BYTES_MAX, TREE_BYTES_MAX, TREE_HOSTS_MAX,
+};
+pub use crate::frame::{
+    LaneKey, Lanes, Remote, ResetReason, CHUNK_BYTES_MAX, HEADER_BYTES, LANES_MAX,
+};
+use crate::wire::{Fields, Sink};
+use thiserror::Error;
+
+/// The version of these frames.
+pub const WIRE_VERSION: u8 = 5;
+/// The longest frame, header included, without the message's bytes.
+pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX + TREE_BYTES_MAX;
+/// Chunks of a message; all but its last have one size.
+pub const CHUNKS_MAX: u32 = 1 << 16;
+/// Bytes of a message.
+pub const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 * CHUNKS_MAX as u64;
+/// [`Frame::Ack::next`] of a flow that has ended. No message has this sequence.
+pub const FLOW_ENDED: u64 = u64::MAX;
+/// The flow of a link's control messages. It is open from the start and never ends.
+pub const CONTROL_FLOW: u64 = 0;
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Another version.
+    #[error("the peer uses version {0} of the frame format, and this host version {WIRE_VERSION}; run the same version of rgaps on both hosts")]
+    Version(u8),
+    /// No such kind.
+    #[error("there is no frame of kind {0}")]
+    Kind(u8),
+    /// Its body is shorter or longer than its kind's.
+    #[error("a frame of kind {kind} has a body of the wrong length, {bytes} bytes")]
+    Length {
+        /// Its kind.
+        kind: u8,
+        /// The header's length of the body.
+        bytes: u32,
+    },
+    /// A number that it cannot have.
+    #[error("a frame of kind {kind} has an invalid {field}")]
+    Field {
+        /// Its kind.
+        kind: u8,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// The result of decoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A frame, and how many bytes it took.
+    Frame(Frame, usize),
+    /// The first so many bytes are needed, at most [`FRAME_BYTES_MAX`].
+    Short(usize),
+}
+
+/// Why a body is no frame of its kind.
+enum BodyError {
+    Length,
+    Field(&'static str),
+}
+
+/// Defines [`Frame`], its encoder and its decoder from one table of kinds and fields.
+macro_rules! frames {
+    ($($(#[$doc:meta])* $kind:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* })*) => {
+        /// A frame without the message's bytes that may follow.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Frame {
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $of,)* },)*
+        }
+
+        /// The least and the greatest length of a kind's body.
+        fn body_bytes(kind: u8) -> Option<(usize, usize)> {
+            match kind {
+                $($kind => Some((
+                    0 $(+ <$of as Field>::BYTES.0)*,
+                    0 $(+ <$of as Field>::BYTES.1)*,
+                )),)*
+                _ => None,
+            }
+        }
+
+        fn decode_body(kind: u8, from: &mut Fields<'_>) -> Result<Frame, BodyError> {
+            let frame = match kind {
+                $($kind => Frame::$name {
+                    $($field: <$of as Field>::take(from)
+                        .ok_or(BodyError::Length)?
+                        .map_err(|_| BodyError::Field(stringify!($field)))?,)*
+                },)*
+                _ => return Err(BodyError::Length),
+            };
+            check(&frame).map_err(BodyError::Field)?;
+            Ok(frame)
+        }
+
+        impl Frame {
+            fn kind(&self) -> u8 {
+                match self { $(Self::$name { .. } => $kind,)* }
+            }
+
+            /// Its name in errors.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name { .. } => stringify!($name),)* }
+            }
+
+            fn put_body(&self, into: &mut Sink<'_>) {
+                match self {
+                    $(Self::$name { $($field,)* } => {
+                        $(Field::put($field, into);)*
+                        let _ = &into;
+                    })*
+                }
+            }
+        }
+    };
+}
+
+frames! {
+    /// The first on a lane, in both directions.
+    1 Hello {
+        /// The incarnation of the daemon that sends it.
+        node: u64,
+        /// The realm, as a number that both derive from its name.
+        realm: u64,
+        /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
+        lane: u32,
+        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
+        first_window: u32,
+        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
+        rdma: RdmaMode,
+        /// The incarnation that it expects at the other end.
+        to: u64,
+        /// The link's key.
+        key: LaneKey,
+    }
+    /// A flow begins. On each lane it precedes the flow's other frames, until the receiver has answered.
+    2 Open {
+        /// The flow's number: from 1 on, never used again between these two incarnations.
+        flow: u64,
+        /// Its first message.
+        first: u64,
+        /// Below this number the origin retains nothing.
+        base: u64,
+        /// The publisher, its topic, type and quality of service.
+        description: Description,
+        /// The hosts below the receiver that want the messages.
+        tree: Tree,
+    }
+    /// A small message; its bytes follow, the description first.
+    3 Small {
+        /// The flow.
+        flow: u64,
+        /// The message.
+        sequence: u64,
+        /// The sum of the flow's charges after it.
+        charge_end: u64,
+        /// Bytes, those of the description included.
+        bytes: u32,
+        /// Bytes of the description.
+        description_bytes: u16,
+    }
+    /// A large message requests a receive buffer.
+    4 Request {
+        /// The flow.
+        flow: u64,
+        /// The message.
+        sequence: u64,
+        /// The sum of the flow's charges when it was its turn (large messages are not charged).
+        charge_end: u64,
+        /// Its bytes, without the description.
+        bytes: u64,
+        /// Bytes of each chunk but the last.
+        chunk_bytes: u32,
+        /// The description.
+        description: Description,
+    }
+    /// The receive buffer is there.
+    5 Grant {
+        /// The flow.
+        flow: u64,
+        /// The message.
+        sequence: u64,
+        /// The grant's number, never given again by this machine.
+        grant: u64,
+        /// The first chunk that is to be sent: all before it have landed.
+        from_chunk: u32,
+        /// The lanes that may bring chunks of this grant.
+        lanes: Lanes,
+        /// The buffer's address for lanes that write by themselves (RDMA); none if they cannot.
+        remote: Option<Remote>,
+    }
+    /// A chunk of it; its bytes follow.
+    6 Chunk {
+        /// The grant.
+        grant: u64,
+        /// Its index in the message.
+        chunk: u32,
+        /// Bytes.
+        bytes: u32,
+    }
+    /// The flow's delivered position, and its window.
+    7 Ack {
+        /// The flow.
+        flow: u64,
+        /// The first message that is not delivered, or [`FLOW_ENDED`].
+        next: u64,
+        /// The sum up to which the flow may charge.
+        limit: u64,
+    }
+    /// No chunk of a grant follows on this lane.
+    8 Abandon {
+        /// The grant.
+        grant: u64,
+    }
+    /// Those of these messages that have not arrived never will.
+    9 Gap {
+        /// The flow.
+        flow: u64,
+        /// The first of them.
+        first: u64,
+        /// The first number behind them.
+        next: u64,
+        /// The sum of the charges before that.
+        charge_end: u64,
+    }
+    /// The flow ends before this message.
+    10 Close {
+        /// The flow.
+        flow: u64,
+        /// The number after its last message.
+        next: u64,
+    }
+    /// The receiver takes nothing more of a flow. The sender answers with [`Frame::Close`].
+    11 Refuse {
+        /// The flow.
+        flow: u64,
+        /// Why, in words.
+        why: Description,
+    }
+    /// The lane works.
+    12 Alive {
+        /// Counts up.
+        beat: u64,
+    }
+    /// The link ends because of an error.
+    13 Reset {
+        /// Why.
+        reason: ResetReason,
+        /// What the end that sends it expects instead: its realm, its incarnation.
+        expected: u64,
+    }
+    /// The link ends as intended.
+    14 Goodbye {}
+    /// While an RDMA lane is agreed on: how the peer reaches this end's channel.
+    15 RdmaAddress {
+        /// Which of this end's cards.
+        rail: u8,
+        /// What verbs needs to connect.
+        address: Description,
+    }
+    /// The same: this end has done that step.
+    16 RdmaReady {
+        /// 1: it has connected its end; 2: a frame has arrived through it.
+        step: u8,
+    }
+    /// The same: it cannot be.
+    17 RdmaRefused {
+        /// Why, in words.
+        why: Description,
+    }
+}
+
+impl Frame {
+    /// Bytes of the message that follow the frame.
+    pub fn payload_bytes(&self) -> u64 {
+        match self {
+            Self::Small { bytes, .. } | Self::Chunk { bytes, .. } => u64::from(*bytes),
+            _ => 0,
+        }
+    }
+
+    /// Appends the frame; the bytes that it took.
+    pub fn encode(&self, into: &mut Vec<u8>) -> usize {
+        let (kind, start) = (self.kind(), into.len());
+        let mut sink = Sink::new(into);
+        sink.u8(kind).u8(WIRE_VERSION).u16(0).u32(0);
+        self.put_body(&mut sink);
+        let body = into.len() - start - HEADER_BYTES;
+        let length = u32::try_from(body).expect("bodies are short");
+        into[start + 4..start + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+        HEADER_BYTES + body
+    }
+
+    /// Reads a frame from the beginning of a peer's bytes.
+    pub fn decode(from: &[u8]) -> Result<Decoded, DecodeError> {
+        let mut header = Fields::new(from);
+        let (Some(kind), Some(version)) = (header.u8(), header.u8()) else {
+            return Ok(Decoded::Short(HEADER_BYTES));
+        };
+        if version != WIRE_VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let (least, most) = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
+        let (Some(zero), Some(bytes)) = (header.u16(), header.u32()) else {
+            return Ok(Decoded::Short(HEADER_BYTES));
+        };
+        if zero != 0 {
+            let field = "reserved";
+            return Err(DecodeError::Field { kind, field });
+        }
+        let wrong = DecodeError::Length { kind, bytes };
+        let length = usize::try_from(bytes).ok();
+        let length = length.filter(|length| (least..=most).contains(length));
+        let whole = HEADER_BYTES + length.ok_or(wrong)?;
+        let Some(body) = from.get(HEADER_BYTES..whole) else {
+            return Ok(Decoded::Short(whole));
+        };
+        let mut fields = Fields::new(body);
+        match decode_body(kind, &mut fields) {
+            Ok(frame) if fields.is_empty() => Ok(Decoded::Frame(frame, whole)),
+            Ok(_) | Err(BodyError::Length) => Err(wrong),
+            Err(BodyError::Field(field)) => Err(DecodeError::Field { kind, field }),
+        }
+    }
+}
+
+/// Bytes of a message's chunk; `None` if it has no such chunk.
+pub(super) fn chunk_length(bytes: u64, chunk_bytes: u32, chunk: u32) -> Option<u32> {
+    let start = u64::from(chunk) * u64::from(chunk_bytes);
+    let left = bytes.checked_sub(start).filter(|left| *left > 0)?;
+    u32::try_from(left.min(u64::from(chunk_bytes))).ok()
+}
+
+/// Bounds that hold whatever the state of the link.
+fn check(frame: &Frame) -> Result<(), &'static str> {
+    let rules: &[(bool, &'static str)] = match *frame {
+        Frame::Open {
+            flow, first, base, ..
+        } => &[
+            (flow != CONTROL_FLOW, "flow"),
+            (first < FLOW_ENDED, "first"),
+            (base <= first, "base"),
+        ],
+        Frame::Small {
+            sequence,
+            charge_end,
+            bytes,
+            description_bytes,
+            ..
+        } => &[
+            (sequence < FLOW_ENDED, "sequence"),
+            (u64::from(bytes) <= charge_end, "bytes"),
+            (
+                u32::from(description_bytes) < bytes
+                    && usize::from(description_bytes) <= DESCRIPTION_BYTES_MAX,
+                "description_bytes",
+            ),
+        ],
+        Frame::Request {
+            sequence,
+            bytes,
+            chunk_bytes,
+            ..
+        } => &[
+            (sequence < FLOW_ENDED, "sequence"),
+            (
+                chunk_bytes > 0 && chunk_bytes <= CHUNK_BYTES_MAX,
+                "chunk_bytes",
+            ),
+            (
+                bytes > 0 && bytes <= u64::from(chunk_bytes) * u64::from(CHUNKS_MAX),
+                "bytes",
+            ),
+        ],
+        Frame::Grant {
+            sequence,
+            from_chunk,
+            ..
+        } => &[
+            (sequence < FLOW_ENDED, "sequence"),
+            (from_chunk < CHUNKS_MAX, "from_chunk"),
+        ],
+        Frame::Chunk { chunk, bytes, .. } => &[
+            (chunk < CHUNKS_MAX, "chunk"),
+            (bytes > 0 && bytes <= CHUNK_BYTES_MAX, "bytes"),
+        ],
+        Frame::Gap { first, next, .. } => &[(first < next && next < FLOW_ENDED, "next")],
+        Frame::Close { flow, next } => {
+            &[(flow != CONTROL_FLOW, "flow"), (next < FLOW_ENDED, "next")]
+        }
+        Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
+        _ => &[],
+    };
+    rules
+        .iter()
+        .find(|(holds, _)| !holds)
+        .map_or(Ok(()), |(_, field)| Err(field))
+}

@@ -1,0 +1,275 @@
+//! What each lane is to write, in which order, and how much it has in hand.
+//!
+//! A lane has two queues. *Answers* (ACK, GRANT, REFUSE, ALIVE) are for the peer's sending end; they are short, their order does not
+//! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
+//! and ABANDON follows the last chunk.
+
+use super::frame::{Description, Frame, Remote, LANES_MAX};
+use super::limits::LaneLimits;
+use super::user::LinkOutput;
+use crate::payload::Payload;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Frames that wait for a lane; a peer that requests more than it reads loses it.
+const FRAMES_MAX: usize = 16 << 10;
+/// Payloads above this are left to the lane's own thread.
+const BULK_BYTES: usize = 64 << 10;
+/// Payloads that a lane has in hand if they are small.
+const PAYLOADS_SMALL_MAX: usize = 32;
+
+/// How much of what waits a thread would write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteLimit {
+    /// What takes no time, so that any thread may.
+    Short,
+    /// And what the network card does by itself.
+    Posted,
+    /// All of it.
+    All,
+}
+
+/// A frame to write.
+pub struct QueuedFrame {
+    /// The frame.
+    pub frame: Frame,
+    /// The description of a small message: it precedes its bytes.
+    pub description: Option<Description>,
+    /// Bytes of a message: its payload, from where, and to where.
+    pub payload: Option<(Arc<dyn Payload>, usize, usize)>,
+    /// Of a chunk: the address of its message's receive buffer, for a lane that writes by itself.
+    pub remote: Option<Remote>,
+}
+
+impl QueuedFrame {
+    fn bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
+    }
+
+    fn is_within(&self, limit: WriteLimit) -> bool {
+        match limit {
+            WriteLimit::Short => self.bytes() <= BULK_BYTES,
+            WriteLimit::Posted => self.bytes() <= BULK_BYTES || self.remote.is_some(),
+            WriteLimit::All => true,
+        }
+    }
+}
+
+impl From<Frame> for QueuedFrame {
+    fn from(frame: Frame) -> Self {
+        Self {
+            frame,
+            description: None,
+            payload: None,
+            remote: None,
+        }
+    }
+}
+
+/// What one lane is to write.
+#[derive(Default)]
+pub(super) struct LaneQueue {
+    answers: VecDeque<Frame>,
+    messages: VecDeque<QueuedFrame>,
+    /// Bytes of each payload that is not written.
+    in_hand: VecDeque<u64>,
+    in_hand_bytes: u64,
+    /// A frame arrived: so the peer has this lane, too.
+    is_confirmed: bool,
+}
+
+impl LaneQueue {
+    fn takes(&self, bytes: u64, limits: &LaneLimits) -> bool {
+        let is_small = self.in_hand_bytes + bytes <= limits.bytes_max;
+        self.in_hand.len() < limits.payloads_max
+            || (is_small && self.in_hand.len() < PAYLOADS_SMALL_MAX)
+    }
+}
+
+/// All lanes' queues, and what the user is to do.
+pub(super) struct Outgoing {
+    lanes: BTreeMap<u32, LaneQueue>,
+    limits: LaneLimits,
+    /// Lanes that got something to write since they were asked for last.
+    changed: Vec<u32>,
+    outputs: VecDeque<LinkOutput>,
+}
+
+impl Outgoing {
+    pub(super) fn new(limits: LaneLimits) -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            limits: LaneLimits {
+                payloads_max: limits.payloads_max.max(1),
+                ..limits
+            },
+            changed: Vec::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// False if there are [`LANES_MAX`] already, or this one.
+    pub(super) fn add(&mut self, lane: u32) -> bool {
+        if self.lanes.len() == LANES_MAX || self.lanes.contains_key(&lane) {
+            return false;
+        }
+        self.lanes.insert(lane, LaneQueue::default());
+        // The peer lists a lane in grants once it knows that both ends have it.
+        self.answer(lane, Frame::Alive { beat: 0 });
+        true
+    }
+
+    pub(super) fn remove(&mut self, lane: u32) -> bool {
+        self.changed.retain(|changed| *changed != lane);
+        self.lanes.remove(&lane).is_some()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    pub(super) fn has(&self, lane: u32) -> bool {
+        self.lanes.contains_key(&lane)
+    }
+
+    /// A frame arrived on it. Whether that is the first; `None` if the lane is not here.
+    pub(super) fn confirm(&mut self, lane: u32) -> Option<bool> {
+        let queue = self.lanes.get_mut(&lane)?;
+        Some(!std::mem::replace(&mut queue.is_confirmed, true))
+    }
+
+    /// Those that both ends have, ascending.
+    pub(super) fn confirmed(&self) -> impl Iterator<Item = u32> + '_ {
+        let confirmed = self.lanes.iter().filter(|(_, queue)| queue.is_confirmed);
+        confirmed.map(|(lane, _)| *lane)
+    }
+
+    /// The lane for what may go through any.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.lanes.keys().next().copied()
+    }
+
+    /// The lane with the fewest payloads in hand.
+    pub(super) fn least_busy(&self) -> Option<u32> {
+        let least = self
+            .lanes
+            .iter()
+            .min_by_key(|(_, queue)| queue.in_hand.len());
+        least.map(|(lane, _)| *lane)
+    }
+
+    /// Of these lanes, the one with the fewest bytes in hand that takes a payload of so many.
+    pub(super) fn free_among(&self, among: &[u32], bytes: u64) -> Option<u32> {
+        let lanes = among.iter().filter_map(|lane| {
+            let queue = self.lanes.get(lane)?;
+            queue.takes(bytes, &self.limits).then_some((lane, queue))
+        });
+        let least = lanes.min_by_key(|(_, queue)| queue.in_hand_bytes);
+        least.map(|(lane, _)| *lane)
+    }
+
+    pub(super) fn takes(&self, lane: u32, bytes: u64) -> bool {
+        let queue = self.lanes.get(&lane);
+        queue.is_some_and(|queue| queue.takes(bytes, &self.limits))
+    }
+
+    pub(super) fn all_busy(&self) -> bool {
+        !self
+            .lanes
+            .values()
+            .any(|queue| queue.takes(1, &self.limits))
+    }
+
+    /// Queues a frame behind the lane's messages.
+    pub(super) fn push(&mut self, lane: u32, queued: QueuedFrame) {
+        let Some(queue) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        if queued.payload.is_some() {
+            let bytes = queued.frame.payload_bytes();
+            queue.in_hand.push_back(bytes);
+            queue.in_hand_bytes += bytes;
+        }
+        queue.messages.push_back(queued);
+        let is_stuck = queue.messages.len() == FRAMES_MAX;
+        self.has_changed(lane, is_stuck);
+    }
+
+    /// Queues an answer, which overtakes messages. Of a flow's acknowledgements the last is enough.
+    pub(super) fn answer(&mut self, lane: u32, frame: Frame) {
+        let Some(queue) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let replaces = matches!(
+            (&frame, queue.answers.back()),
+            (Frame::Ack { flow, .. }, Some(Frame::Ack { flow: last, .. })) if flow == last
+        );
+        if replaces {
+            queue.answers.pop_back();
+        }
+        queue.answers.push_back(frame);
+        let is_stuck = queue.answers.len() == FRAMES_MAX;
+        self.has_changed(lane, is_stuck);
+    }
+
+    /// Says that the lane works, if it has nothing else to say.
+    pub(super) fn beat(&mut self, lane: u32, beat: u64) {
+        let queue = self.lanes.get(&lane);
+        if queue.is_some_and(|queue| queue.answers.is_empty()) {
+            self.answer(lane, Frame::Alive { beat });
+        }
+    }
+
+    fn has_changed(&mut self, lane: u32, is_stuck: bool) {
+        if !self.changed.contains(&lane) {
+            self.changed.push(lane);
+        }
+        if is_stuck {
+            self.report(LinkOutput::Stuck { lane });
+        }
+    }
+
+    /// A lane that got something to write since it was named last.
+    pub(super) fn changed(&mut self) -> Option<u32> {
+        (!self.changed.is_empty()).then(|| self.changed.remove(0))
+    }
+
+    /// Whether something within the limit waits; `None` if nothing waits at all.
+    pub(super) fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
+        let queue = self.lanes.get(&lane)?;
+        let first = queue.messages.front().map(|queued| queued.is_within(limit));
+        match queue.answers.is_empty() {
+            true => first,
+            false => Some(true),
+        }
+    }
+
+    /// The next frame within the limit.
+    pub(super) fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
+        let queue = self.lanes.get_mut(&lane)?;
+        if let Some(frame) = queue.answers.pop_front() {
+            return Some(frame.into());
+        }
+        let is_next = queue.messages.front()?.is_within(limit);
+        is_next.then(|| queue.messages.pop_front()).flatten()
+    }
+
+    /// The lane has written its oldest payload. False if it had none.
+    pub(super) fn written(&mut self, lane: u32) -> bool {
+        let Some(queue) = self.lanes.get_mut(&lane) else {
+            return false;
+        };
+        let bytes = queue.in_hand.pop_front();
+        queue.in_hand_bytes -= bytes.unwrap_or(0);
+        bytes.is_some()
+    }
+
+    /// What the user is to do, behind all before.
+    pub(super) fn report(&mut self, output: LinkOutput) {
+        self.outputs.push_back(output);
+    }
+
+    pub(super) fn output(&mut self) -> Option<LinkOutput> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,88 @@
+//! Limits of a link, those of its configuration and those of the protocol.
+
+/// Flows of a link in one direction that have not ended, beside the control flow.
+pub const FLOWS_MAX: usize = 4096;
+
+/// Messages of a flow that request or have grants, however large they are,
+pub(super) const GRANTS_MAX: usize = 4;
+/// and as long as they have no more bytes than this together: or small ones would wait for the way to the peer and back.
+const GRANTS_SMALL_MAX: usize = 64;
+const GRANTED_BYTES_MAX: u64 = 4 << 20;
+
+/// Whether a flow that has grants for so many messages with so many bytes may have one more. Both ends follow this rule.
+pub(super) fn may_request(grants: usize, granted_bytes: u64, bytes: u64) -> bool {
+    let is_small = granted_bytes.saturating_add(bytes) <= GRANTED_BYTES_MAX;
+    grants < GRANTS_MAX || (grants < GRANTS_SMALL_MAX && is_small)
+}
+
+/// What a link may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkLimits {
+    /// The sending end.
+    pub send: SendConfig,
+    /// The receiving end.
+    pub receive: ReceiveConfig,
+    /// Each lane.
+    pub lane: LaneLimits,
+}
+
+/// What the sending end may use.
+#[derive(Clone, Copy, Debug)]
+pub struct SendConfig {
+    /// Messages up to this size, description included, are sent without a grant; but none above the peer's first window.
+    pub small_bytes_max: u32,
+    /// Large messages are cut into chunks of this size, or larger ones if they would be more than 65,536.
+    pub chunk_bytes: u32,
+}
+
+impl Default for SendConfig {
+    fn default() -> Self {
+        Self {
+            small_bytes_max: 16 << 10,
+            chunk_bytes: 1 << 20,
+        }
+    }
+}
+
+/// What the receiving end may use.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveConfig {
+    /// Bytes of small messages that a flow may send before it is accepted. HELLO says so.
+    pub first_window: u32,
+    /// Bytes of small messages that a flow may have here once its user has taken [`super::Turn::Opened`].
+    pub window_bytes: u64,
+}
+
+impl Default for ReceiveConfig {
+    fn default() -> Self {
+        Self {
+            first_window: 64 << 10,
+            window_bytes: 1 << 20,
+        }
+    }
+}
+
+impl ReceiveConfig {
+    /// Bytes that a flow may send in addition once it is accepted.
+    pub(super) fn more_window(&self) -> u64 {
+        self.window_bytes.saturating_sub(self.first_window.into())
+    }
+}
+
+/// How much a lane has in hand.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneLimits {
+    /// Payloads, however large they are,
+    pub payloads_max: usize,
+    /// and more (up to 32) as long as they have no more bytes than this together: or small ones would wait for each other's completion.
+    pub bytes_max: u64,
+}
+
+impl Default for LaneLimits {
+    fn default() -> Self {
+        Self {
+            payloads_max: 4,
+            bytes_max: 1 << 20,
+        }
+    }
+}

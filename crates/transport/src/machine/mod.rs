@@ -1,0 +1,298 @@
+//! Both ends of a link as one state machine without I/O. *Built and tested, and not used yet*: step 6b of
+//! `docs/decisions/0038-house.md` puts the lanes on it, and then the older ends ([`crate::Sender`], [`crate::Receiver`]) go.
+//!
+//! A *link* joins two hosts, a *lane* is one connection of it, a *flow* is one publisher's messages over it. The machine is for one
+//! pair of incarnations: when the peer restarts, its user drops it and makes another.
+//!
+//! ```text
+//!   user                     machine                         lanes
+//!   open, send, ready  -->   SendFlow    -> LaneQueue  -->   next, written
+//!   cancel, close            Granted: which chunk is next
+//!   output             <--   Acknowledged, Room, Refused, Ended
+//!                                                            frame (small bytes)
+//!   output: Deliver    <--   ReceiveFlow <- Grants     <--   frame -> WriteRange -> landed
+//!   delivered          -->   Landed, Delivering, BackPressured
+//! ```
+//!
+//! **Lock.** The link's lock owns the machine. Whichever thread has something to say takes it; the user's code runs after it is
+//! released, but for [`LinkUser`]. Bytes are written without it, by [`WriteRange`]. Only the last chunk of a message takes it again.
+//!
+//! **Who may touch which bytes:**
+//!
+//! | bytes | who | since | what ends that right |
+//! |---|---|---|---|
+//! | message at the sender | lanes read | `send` or `ready` | the last clone of its payload is dropped: the machine's when it is acknowledged, cancelled or refused, each lane's when it has written or ended |
+//! | chunk that has not landed | the one lane that brings it ([`WriteRange`]); with RDMA, the peer's card through any lane of the grant | its CHUNK; GRANT | it has landed; or the lane has ended and is drained, or has brought ABANDON |
+//! | landed chunks without a hole before them (the *prefix*) | everyone reads, nobody writes again | the bit before them | the last holder drops the buffer |
+//! | landed chunks behind a hole | nobody but GPU copies, which may repeat | their bit | the hole closes, or a new grant writes them again |
+//! | message in its turn | the one thread that delivers | [`LinkOutput::Deliver`], [`FrameStep::Deliver`] | `delivered` |
+//!
+//! **Where a chunk is:** at the sender in `SendState::Granted`, then in a [`QueuedFrame`] of one lane, then on the wire, then in a
+//! [`WriteRange`] of one grant, then a bit. `send_message.rs` and `receive_message.rs` list all states of a message.
+//!
+//! **Limits.** A flow's small messages: its window (HELLO gives the first one, ACK the rest). Its large ones: 4 grants, or up to
+//! 64 of 4 MiB together; both ends hold to that. Flows: [`FLOWS_MAX`]. Chunks of a message: 65,536. Frames that wait for a lane: 16,384.
+
+mod ack_debt;
+mod buffer;
+mod field;
+mod flow_numbers;
+pub mod frame;
+mod granting;
+mod grants;
+mod lanes;
+mod limits;
+mod receive_flow;
+mod receive_message;
+mod receiving;
+mod send_flow;
+mod send_message;
+mod send_queue;
+mod sending;
+mod user;
+
+pub use buffer::{CardBuffer, ChunkLanded, ReceiveBuffer, UnfinishedBuffer, WriteRange};
+pub use lanes::{QueuedFrame, WriteLimit};
+pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
+pub use receiving::FrameStep;
+pub use send_flow::{FlowOptions, SendOutcome};
+pub use user::{BufferReply, LinkOutput, LinkUser, ProtocolViolation, Turn};
+
+use crate::payload::Payload;
+use frame::{Description, Frame};
+use lanes::Outgoing;
+use receiving::ReceiveSide;
+use sending::SendSide;
+use std::sync::Arc;
+use user::violation;
+
+/// What a link holds, for reports and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkHeld {
+    /// Flows that arrive and have not ended.
+    pub flows: usize,
+    /// Large messages that have arrived in part or whole and are not delivered.
+    pub large: usize,
+    /// Grants whose lanes may still write.
+    pub grants: usize,
+}
+
+/// Both ends of a link.
+pub struct LinkMachine {
+    sending: SendSide,
+    receiving: ReceiveSide,
+    out: Outgoing,
+    /// A frame broke the protocol in a way that shows only in its turn.
+    violation: Option<ProtocolViolation>,
+}
+
+impl LinkMachine {
+    /// A link without lanes.
+    pub fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
+        Self {
+            sending: SendSide::new(limits.send),
+            receiving: ReceiveSide::new(limits.receive, user),
+            out: Outgoing::new(limits.lane),
+            violation: None,
+        }
+    }
+
+    /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already, or `base` is above `first`.
+    pub fn open(&mut self, options: FlowOptions) -> Option<u64> {
+        self.sending.open(options, &mut self.out)
+    }
+
+    /// Sends a message of a flow. Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped.
+    pub fn send(
+        &mut self,
+        flow: u64,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        description: Description,
+    ) -> SendOutcome {
+        self.sending
+            .send(flow, sequence, payload, description, &mut self.out)
+    }
+
+    /// So many bytes of a message that grows are there now.
+    pub fn ready(&mut self, flow: u64, sequence: u64, ready: u64) {
+        self.sending.ready(flow, sequence, ready, &mut self.out);
+    }
+
+    /// Gives a message up that is not acknowledged: the receiver learns of a gap, unless it has the message already. Its payload, to be
+    /// dropped without the lock; `None` if there is nothing to give up.
+    pub fn cancel(&mut self, flow: u64, sequence: u64) -> Option<Arc<dyn Payload>> {
+        self.sending.cancel(flow, sequence, &mut self.out)
+    }
+
+    /// No message follows. The flow ends when the receiver has all of it: [`LinkOutput::Ended`].
+    pub fn close(&mut self, flow: u64) {
+        self.sending.close(flow, &mut self.out);
+    }
+
+    /// Whether a flow that this end opened has not ended.
+    pub fn has_flow(&self, flow: u64) -> bool {
+        self.sending.has_flow(flow)
+    }
+
+    /// Takes nothing more of a flow that arrives; its sender learns why. What is out for delivery is not asked for again. False if
+    /// there is no such flow.
+    pub fn refuse(&mut self, flow: u64, why: Description) -> bool {
+        self.receiving.refuse(flow, why, &mut self.out)
+    }
+
+    /// The receive buffers of a flow's large messages that no lane may write any more, so that another link goes on with them
+    /// ([`BufferReply::Resume`]).
+    pub fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
+        self.receiving.take_kept(flow)
+    }
+
+    /// A lane is there; the peer's HELLO named this first window. False if there are too many, or this one already, or another lane's
+    /// HELLO named another window.
+    pub fn lane_up(&mut self, lane: u32, first_window: u32) -> bool {
+        if !self.out.add(lane) {
+            return false;
+        }
+        if !self.sending.lane_up(first_window, &mut self.out) {
+            self.lane_ended(lane);
+            return false;
+        }
+        let result = self.receiving.lane_up(&mut self.out);
+        self.note(result);
+        true
+    }
+
+    /// A lane has ended: nobody reads or writes for it any more, and nothing of the peer's arrives through it.
+    pub fn lane_ended(&mut self, lane: u32) {
+        if self.out.remove(lane) {
+            self.sending.lane_ended(lane, &mut self.out);
+            let result = self.receiving.lane_ended(lane, &mut self.out);
+            self.note(result);
+        }
+    }
+
+    /// A frame arrived. `payload` is what followed a small message's frame, and empty for all others.
+    ///
+    /// # Panics
+    /// If `payload` does not have the length that the frame names: the lane's reader is wrong.
+    pub fn frame(
+        &mut self,
+        lane: u32,
+        frame: &Frame,
+        payload: &[u8],
+    ) -> Result<FrameStep, ProtocolViolation> {
+        if let Some(before) = self.violation.take() {
+            return Err(before);
+        }
+        let confirmed = self.out.confirm(lane);
+        if confirmed.ok_or(violation(frame.name(), "its lane is not open"))? {
+            self.receiving.lane_up(&mut self.out)?;
+        }
+        match frame {
+            Frame::Alive { .. } => {}
+            Frame::Ack { .. } | Frame::Grant { .. } | Frame::Refuse { .. } => {
+                self.sending.frame(frame, &mut self.out)?;
+            }
+            Frame::Small { bytes, .. } => {
+                assert_eq!(payload.len(), *bytes as usize, "the payload of the frame");
+                return self.receiving.frame(lane, frame, payload, &mut self.out);
+            }
+            _ => return self.receiving.frame(lane, frame, &[], &mut self.out),
+        }
+        Ok(FrameStep::Done)
+    }
+
+    /// The last chunk of a grant has landed ([`ChunkLanded::is_last`]).
+    pub fn landed(&mut self, grant: u64) {
+        let result = self.receiving.landed(grant, &mut self.out);
+        self.note(result);
+    }
+
+    /// What was out for delivery is delivered; or it could not be, and is here again.
+    ///
+    /// # Panics
+    /// If nothing of the flow was out.
+    pub fn delivered(&mut self, flow: u64, outcome: Result<(), Turn>) {
+        let result = self.receiving.delivered(flow, outcome, &mut self.out);
+        self.note(result);
+    }
+
+    /// There may be receive buffers again, and room for what could not be delivered.
+    pub fn buffer_free(&mut self) {
+        let result = self.receiving.retry(&mut self.out);
+        self.note(result);
+    }
+
+    /// A few milliseconds have passed: acknowledgements that waited leave, and all that had to wait for memory asks again.
+    pub fn tick(&mut self) {
+        self.receiving.pay_late(&mut self.out);
+        self.buffer_free();
+    }
+
+    /// Whether the next tick does something.
+    pub fn awaits_tick(&self) -> bool {
+        self.receiving.awaits_tick() || self.violation.is_some()
+    }
+
+    /// Says that a lane works, if it has nothing else to say.
+    pub fn beat(&mut self, lane: u32, beat: u64) {
+        self.out.beat(lane, beat);
+    }
+
+    /// A lane has written so many payloads.
+    pub fn written(&mut self, lane: u32, payloads: usize) {
+        let written = (0..payloads).filter(|_| self.out.written(lane)).count();
+        if written > 0 {
+            self.sending.written(&mut self.out);
+        }
+    }
+
+    /// A lane that got something to write since it was named last.
+    pub fn changed_lane(&mut self) -> Option<u32> {
+        self.out.changed()
+    }
+
+    /// Whether something within the limit waits for a lane; `None` if nothing waits at all.
+    pub fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
+        self.out.waiting(lane, limit)
+    }
+
+    /// The next frame that a lane writes. Acknowledgements that are owed leave with the first.
+    pub fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
+        if self.out.first() == Some(lane) && self.out.waiting(lane, limit).is_some() {
+            self.receiving.pay_all(&mut self.out);
+        }
+        self.out.next(lane, limit)
+    }
+
+    /// What the user is to do, without the link's lock.
+    pub fn output(&mut self) -> Option<LinkOutput> {
+        self.out.output()
+    }
+
+    /// A violation that showed behind its frame; the link is to be reset.
+    pub fn violation(&mut self) -> Option<ProtocolViolation> {
+        self.violation.take()
+    }
+
+    /// Messages that were sent again, and messages that arrived again.
+    pub fn repeated(&self) -> (u64, u64) {
+        (self.sending.resent, self.receiving.duplicates)
+    }
+
+    /// What it holds of what arrives.
+    pub fn held(&self) -> LinkHeld {
+        let (flows, large, grants) = self.receiving.held();
+        LinkHeld {
+            flows,
+            large,
+            grants,
+        }
+    }
+
+    fn note(&mut self, result: Result<(), ProtocolViolation>) {
+        if let Err(violation) = result {
+            self.violation.get_or_insert(violation);
+        }
+    }
+}

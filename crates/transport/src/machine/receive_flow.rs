@@ -1,0 +1,576 @@
+//! One flow at its receiver: order, window, and what its sender is to be told.
+//!
+//! `position <= taken`: below `position` all is delivered (or missed), and acknowledged sooner or later; `taken` is the next
+//! number whose turn it is. They differ while something is Delivering or BackPressured.
+
+use super::ack_debt::AckDebt;
+use super::buffer::UnfinishedBuffer;
+use super::frame::Frame;
+use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
+use super::receive_message::{Content, Delivery, DeliveryKind, ReceiveState, Request, TurnState};
+use super::user::{violation, ProtocolViolation, Turn};
+use crate::credits::ReceiveWindow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Messages and gaps of a flow that wait for their turn.
+const REORDER_MAX: usize = 4096;
+/// What becomes of a small message.
+pub(super) enum SmallOutcome {
+    /// It is its turn.
+    Deliver,
+    /// It waits in the reorder buffer.
+    Waits,
+    Duplicate,
+}
+
+pub(super) struct ReceiveFlow {
+    config: ReceiveConfig,
+    /// [`Turn::Opened`], as long as it was not handed out.
+    opening: Option<Turn>,
+    /// The user has taken it: it knows the flow, and may be asked for buffers.
+    is_accepted: bool,
+    pub(super) taken: u64,
+    pub(super) position: u64,
+    messages: BTreeMap<u64, ReceiveState>,
+    /// Those that are Requested.
+    requested: BTreeSet<u64>,
+    /// Small ones that wait for their turn: bytes.
+    reorder_bytes: u64,
+    /// Those that are Granted.
+    granted: usize,
+    /// Large ones that are not delivered, and their bytes.
+    large: usize,
+    large_bytes: u64,
+    /// Grants that outlive their messages.
+    pub(super) orphans: usize,
+    gaps: BTreeMap<u64, (u64, u64)>,
+    close_at: Option<u64>,
+    /// The lane that brought CLOSE last: the answer takes it, too, so that both are lost or none.
+    pub(super) close_lane: Option<u32>,
+    pub(super) turn: TurnState,
+    window: ReceiveWindow,
+    debt: AckDebt,
+}
+
+impl ReceiveFlow {
+    pub(super) fn new(config: ReceiveConfig, first: u64, opening: Option<Turn>) -> Self {
+        let mut window = ReceiveWindow::new(config.first_window.into());
+        let is_due = opening.is_none();
+        if is_due {
+            window.widen(config.more_window());
+        }
+        Self {
+            config,
+            opening,
+            is_accepted: is_due,
+            taken: first,
+            position: first,
+            messages: BTreeMap::new(),
+            requested: BTreeSet::new(),
+            reorder_bytes: 0,
+            granted: 0,
+            large: 0,
+            large_bytes: 0,
+            orphans: 0,
+            gaps: BTreeMap::new(),
+            close_at: None,
+            close_lane: None,
+            turn: TurnState::Idle,
+            window,
+            debt: AckDebt::new(is_due),
+        }
+    }
+
+    fn is_past(&self, sequence: u64) -> bool {
+        sequence < self.taken || self.gap_over(sequence).is_some()
+    }
+
+    fn gap_over(&self, sequence: u64) -> Option<(u64, u64)> {
+        let gaps = self.gaps.range(..=sequence).rev();
+        let mut over = gaps.map(|(_, gap)| *gap);
+        over.find(|(end, _)| *end > sequence)
+    }
+
+    fn check_end(&self, sequence: u64, frame: &'static str) -> Result<(), ProtocolViolation> {
+        match self.close_at {
+            Some(end) if sequence >= end => Err(violation(frame, "its flow ends before it")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A small message arrived.
+    pub(super) fn small(
+        &mut self,
+        sequence: u64,
+        charge_end: u64,
+        description_bytes: u16,
+        payload: &[u8],
+    ) -> Result<SmallOutcome, ProtocolViolation> {
+        self.check_end(sequence, "Small")?;
+        if self.is_past(sequence) {
+            self.debt.is_due = true;
+            return Ok(SmallOutcome::Duplicate);
+        }
+        match self.messages.get(&sequence) {
+            Some(ReceiveState::Landed {
+                content: Content::Small { .. },
+                ..
+            }) => return Ok(SmallOutcome::Duplicate),
+            Some(_) => {
+                return Err(violation(
+                    "Small",
+                    "the message was requested as a large one",
+                ))
+            }
+            None => {}
+        }
+        let bytes = payload.len() as u64;
+        if sequence == self.taken && self.opening.is_none() && self.is_idle() {
+            self.window.arrive(bytes, charge_end)?;
+            self.takes(sequence + 1, bytes, None, DeliveryKind::Message);
+            return Ok(SmallOutcome::Deliver);
+        }
+        self.window.admits(bytes, charge_end)?;
+        if self.reorder_bytes + bytes > self.window.open() || self.messages.len() >= REORDER_MAX {
+            return Err(violation("Small", "too many arrived before their turn"));
+        }
+        self.reorder_bytes += bytes;
+        let content = Content::Small {
+            bytes: payload.into(),
+            description_bytes: description_bytes.into(),
+        };
+        let landed = ReceiveState::Landed {
+            charge_end,
+            content,
+        };
+        self.messages.insert(sequence, landed);
+        Ok(SmallOutcome::Waits)
+    }
+
+    /// A large message is requested. Its grant, if it has one that the sender is about to leave.
+    pub(super) fn request(
+        &mut self,
+        sequence: u64,
+        request: &Request,
+    ) -> Result<Option<u64>, ProtocolViolation> {
+        self.check_end(sequence, "Request")?;
+        if self.is_past(sequence) {
+            self.debt.is_due = true;
+            return Ok(None);
+        }
+        let kept = match self.messages.get_mut(&sequence) {
+            None => {
+                self.add_large(request.bytes)?;
+                None
+            }
+            Some(ReceiveState::Granted { grant }) => return Ok(Some(*grant)),
+            Some(ReceiveState::Landed {
+                content: Content::Small { .. },
+                ..
+            }) => return Err(violation("Request", "the message was sent as a small one")),
+            Some(ReceiveState::Landed { .. }) => return Ok(None),
+            Some(ReceiveState::Kept { .. }) => self.take_kept(sequence),
+            Some(ReceiveState::Requested { kept, .. }) => kept.take(),
+        };
+        if kept
+            .as_ref()
+            .is_some_and(|kept| kept.bytes() != request.bytes)
+        {
+            return Err(violation("Request", "the message had another size"));
+        }
+        let request = request.clone();
+        self.requested.insert(sequence);
+        let requested = ReceiveState::Requested { request, kept };
+        self.messages.insert(sequence, requested);
+        Ok(None)
+    }
+
+    fn add_large(&mut self, bytes: u64) -> Result<(), ProtocolViolation> {
+        if !may_request(self.large, self.large_bytes, bytes) {
+            return Err(violation("Request", "the flow has too many"));
+        }
+        self.large += 1;
+        self.large_bytes += bytes;
+        Ok(())
+    }
+
+    fn remove_large(&mut self, bytes: u64) {
+        self.large -= 1;
+        self.large_bytes -= bytes;
+    }
+
+    /// The buffer of a message whose grant ended.
+    pub(super) fn take_kept(&mut self, sequence: u64) -> Option<UnfinishedBuffer> {
+        match self.messages.remove(&sequence) {
+            Some(ReceiveState::Kept { buffer }) => Some(buffer),
+            Some(other) => {
+                self.messages.insert(sequence, other);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Takes all such buffers: the flow goes on by another route.
+    pub(super) fn take_all_kept(&mut self) -> Vec<(u64, UnfinishedBuffer)> {
+        let is_kept = |state: &ReceiveState| match state {
+            ReceiveState::Kept { .. } => true,
+            ReceiveState::Requested { kept, .. } => kept.is_some(),
+            _ => false,
+        };
+        let all = self.messages.iter().filter(|(_, state)| is_kept(state));
+        let sequences: Vec<u64> = all.map(|(sequence, _)| *sequence).collect();
+        let mut taken = Vec::new();
+        for sequence in sequences {
+            self.requested.remove(&sequence);
+            let state = self.messages.remove(&sequence);
+            if let Some(
+                ReceiveState::Kept { buffer }
+                | ReceiveState::Requested {
+                    kept: Some(buffer), ..
+                },
+            ) = state
+            {
+                self.remove_large(buffer.bytes());
+                taken.push((sequence, buffer));
+            }
+        }
+        taken
+    }
+
+    /// The oldest message that waits for a buffer, if the flow may have one.
+    pub(super) fn next_requested(&mut self) -> Option<(u64, &mut Request, bool)> {
+        let sequence = *self.requested.first().filter(|_| self.is_accepted)?;
+        match self.messages.get_mut(&sequence) {
+            Some(ReceiveState::Requested { request, kept }) => {
+                let may_have = kept.is_some() || self.orphans < GRANTS_MAX;
+                may_have.then_some((sequence, request, kept.is_some()))
+            }
+            _ => unreachable!("it is in both or in none"),
+        }
+    }
+
+    /// Takes what waited for a buffer, to change its state.
+    pub(super) fn take_requested(&mut self, sequence: u64) -> (Request, Option<UnfinishedBuffer>) {
+        self.requested.remove(&sequence);
+        match self.messages.remove(&sequence) {
+            Some(ReceiveState::Requested { request, kept }) => (request, kept),
+            _ => unreachable!("it is in both or in none"),
+        }
+    }
+
+    pub(super) fn set_granted(&mut self, sequence: u64, grant: u64) {
+        self.granted += 1;
+        let granted = ReceiveState::Granted { grant };
+        self.messages.insert(sequence, granted);
+    }
+
+    pub(super) fn set_landed(&mut self, sequence: u64, charge_end: u64, content: Content) {
+        let landed = ReceiveState::Landed {
+            charge_end,
+            content,
+        };
+        self.messages.insert(sequence, landed);
+    }
+
+    /// A grant of it ended. False if its message needs it no more.
+    pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> bool {
+        let state = self.messages.get(&sequence);
+        let is_its = matches!(state, Some(ReceiveState::Granted { grant: of }) if *of == grant);
+        match is_its {
+            true => {
+                self.messages.remove(&sequence);
+                self.granted -= 1;
+            }
+            false => self.orphans -= 1,
+        }
+        is_its
+    }
+
+    pub(super) fn set_kept(&mut self, sequence: u64, buffer: UnfinishedBuffer) {
+        self.messages
+            .insert(sequence, ReceiveState::Kept { buffer });
+    }
+
+    /// Its buffer is still lent and cannot be kept: the message begins without one.
+    pub(super) fn forget(&mut self, bytes: u64) {
+        self.remove_large(bytes);
+    }
+
+    /// Of these messages, those that have not landed never will. Calls `bytes_of` for those with a grant.
+    pub(super) fn gap(
+        &mut self,
+        first: u64,
+        next: u64,
+        charge_end: u64,
+        bytes_of: impl Fn(u64) -> u64,
+    ) -> Result<(), ProtocolViolation> {
+        self.check_end(next - 1, "Gap")?;
+        self.debt.is_due = true;
+        if next <= self.taken {
+            return Ok(());
+        }
+        if self.gaps.len() >= REORDER_MAX {
+            return Err(violation("Gap", "too many arrived before their turn"));
+        }
+        let gap = self.gaps.entry(first).or_insert((next, charge_end));
+        if gap.0 < next {
+            *gap = (next, charge_end);
+        }
+        self.remove_unlanded(first..next, bytes_of);
+        Ok(())
+    }
+
+    fn remove_unlanded(&mut self, range: std::ops::Range<u64>, bytes_of: impl Fn(u64) -> u64) {
+        let unlanded = self.messages.range(range);
+        let unlanded = unlanded.filter(|(_, state)| !state.is_landed());
+        let unlanded: Vec<u64> = unlanded.map(|(sequence, _)| *sequence).collect();
+        for sequence in unlanded {
+            self.requested.remove(&sequence);
+            match self.messages.remove(&sequence) {
+                Some(ReceiveState::Granted { grant }) => {
+                    self.granted -= 1;
+                    self.orphans += 1;
+                    self.remove_large(bytes_of(grant));
+                }
+                Some(ReceiveState::Kept { buffer }) => self.remove_large(buffer.bytes()),
+                Some(ReceiveState::Requested { request, .. }) => self.remove_large(request.bytes),
+                _ => {}
+            }
+        }
+    }
+
+    /// The flow ends before this message.
+    pub(super) fn close(&mut self, next: u64) -> Result<(), ProtocolViolation> {
+        let last = self
+            .messages
+            .last_key_value()
+            .map_or(0, |(last, _)| last + 1);
+        let gap = self.gaps.values().map(|(end, _)| *end).max().unwrap_or(0);
+        let is_known = self.close_at.is_some_and(|end| end != next);
+        if is_known || next < self.taken.max(last).max(gap) {
+            return Err(violation("Close", "the flow has later messages"));
+        }
+        self.close_at = Some(next);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.turn, TurnState::Idle)
+    }
+
+    fn takes(&mut self, next: u64, window_bytes: u64, granted: Option<u64>, kind: DeliveryKind) {
+        self.taken = next;
+        self.turn = TurnState::Delivering(Delivery {
+            next,
+            window_bytes,
+            granted_bytes: granted,
+            kind,
+        });
+    }
+
+    /// What is to be delivered next, if nothing is.
+    pub(super) fn next_turn(&mut self) -> Result<Option<Turn>, ProtocolViolation> {
+        if !self.is_idle() {
+            return Ok(None);
+        }
+        if let Some(opened) = self.opening.take() {
+            self.takes(self.taken, 0, None, DeliveryKind::Opened);
+            return Ok(Some(opened));
+        }
+        loop {
+            let sequence = self.taken;
+            let landed = self.messages.first_entry();
+            let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
+            if let Some(ReceiveState::Landed {
+                charge_end,
+                content,
+            }) = landed.map(|first| first.remove())
+            {
+                match self.take_landed(sequence, charge_end, content)? {
+                    Some(turn) => return Ok(Some(turn)),
+                    None => continue,
+                }
+            }
+            if let Some((end, charge_end)) = self.gap_over(sequence) {
+                return self.take_gap(sequence, end, charge_end).map(Some);
+            }
+            if self.close_at != Some(sequence) {
+                return Ok(None);
+            }
+            self.takes(sequence, 0, None, DeliveryKind::Closed);
+            return Ok(Some(Turn::Closed { next: sequence }));
+        }
+    }
+
+    fn take_landed(
+        &mut self,
+        sequence: u64,
+        charge_end: u64,
+        content: Content,
+    ) -> Result<Option<Turn>, ProtocolViolation> {
+        let next = sequence + 1;
+        Ok(Some(match content {
+            Content::Small {
+                bytes,
+                description_bytes,
+            } => {
+                let length = bytes.len() as u64;
+                self.reorder_bytes -= length;
+                self.window.arrive(length, charge_end)?;
+                self.takes(next, length, None, DeliveryKind::Message);
+                Turn::Small {
+                    sequence,
+                    bytes,
+                    description_bytes,
+                }
+            }
+            Content::Large {
+                buffer,
+                bytes,
+                description,
+            } => {
+                self.window.give_up(charge_end)?;
+                self.takes(next, 0, Some(bytes), DeliveryKind::Message);
+                Turn::Large {
+                    sequence,
+                    description,
+                    buffer,
+                }
+            }
+            Content::Refused { bytes } => {
+                self.window.give_up(charge_end)?;
+                self.takes(next, 0, Some(bytes), DeliveryKind::Missed);
+                Turn::Missed {
+                    first: sequence,
+                    next,
+                }
+            }
+            Content::Known { bytes } => {
+                self.window.give_up(charge_end)?;
+                self.remove_large(bytes);
+                (self.taken, self.position) = (next, next);
+                self.debt.is_due = true;
+                return Ok(None);
+            }
+        }))
+    }
+
+    /// Up to the next that has landed after all.
+    fn take_gap(
+        &mut self,
+        first: u64,
+        end: u64,
+        charge_end: u64,
+    ) -> Result<Turn, ProtocolViolation> {
+        let landed = self.messages.range(first..end).next();
+        let landed = landed.map(|(sequence, _)| *sequence);
+        if landed.is_none() {
+            self.window.give_up(charge_end)?;
+        }
+        let next = landed.unwrap_or(end);
+        self.gaps.retain(|_, (end, _)| *end > next);
+        self.takes(next, 0, None, DeliveryKind::Missed);
+        Ok(Turn::Missed { first, next })
+    }
+
+    /// What was out is delivered. Whether the flow has ended.
+    ///
+    /// # Panics
+    /// If nothing was out: our own books are wrong.
+    pub(super) fn delivered(&mut self) -> bool {
+        let TurnState::Delivering(of) = std::mem::replace(&mut self.turn, TurnState::Idle) else {
+            panic!("nothing of the flow was handed out");
+        };
+        self.position = of.next;
+        self.window.release(of.window_bytes);
+        if let Some(bytes) = of.granted_bytes {
+            self.remove_large(bytes);
+        }
+        if of.kind == DeliveryKind::Opened {
+            self.is_accepted = true;
+            self.window.widen(self.config.more_window());
+        }
+        self.debt.add(&of, self.granted, self.config.window_bytes);
+        of.kind == DeliveryKind::Closed
+    }
+
+    /// The user could not take what was out.
+    ///
+    /// # Panics
+    /// If nothing was out: our own books are wrong.
+    pub(super) fn back_pressured(&mut self, turn: Turn) {
+        let TurnState::Delivering(of) = std::mem::replace(&mut self.turn, TurnState::Idle) else {
+            panic!("nothing of the flow was handed out");
+        };
+        self.turn = TurnState::BackPressured(turn, of);
+    }
+
+    /// What the user could not take is offered again.
+    pub(super) fn retry(&mut self) -> Option<Turn> {
+        match std::mem::replace(&mut self.turn, TurnState::Idle) {
+            TurnState::BackPressured(turn, of) => {
+                self.turn = TurnState::Delivering(of);
+                Some(turn)
+            }
+            other => {
+                self.turn = other;
+                None
+            }
+        }
+    }
+
+    pub(super) fn is_ack_due(&self) -> bool {
+        self.debt.is_due
+    }
+
+    pub(super) fn owes_ack(&self) -> bool {
+        self.debt.is_owed()
+    }
+
+    /// The sender is to be told soon.
+    pub(super) fn tell(&mut self) {
+        self.debt.is_due = true;
+    }
+
+    /// What a lost lane may have lost.
+    pub(super) fn lane_ended(&mut self, lane: u32) {
+        self.debt.lane_ended(lane);
+    }
+
+    /// The acknowledgement, if the sender does not know that already.
+    pub(super) fn acknowledge(
+        &mut self,
+        number: u64,
+        lane: u32,
+        with_others: bool,
+    ) -> Option<Frame> {
+        let state = (self.position, self.window.limit());
+        self.debt.pay(number, state, lane, with_others)
+    }
+
+    /// Whether the tick lets an acknowledgement wait, once, for other frames to leave with.
+    pub(super) fn lets_wait(&mut self) -> bool {
+        self.debt.lets_wait()
+    }
+
+    /// Its user refuses it: nothing of it is needed. What is out stays out.
+    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
+        self.remove_unlanded(0..u64::MAX, bytes_of);
+        self.messages.clear();
+        self.gaps.clear();
+        self.opening = None;
+        if matches!(self.turn, TurnState::BackPressured(..)) {
+            self.turn = TurnState::Idle;
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.close_at.is_some()
+    }
+
+    /// Large messages here that are not delivered, and grants that outlived theirs.
+    pub(super) fn held(&self) -> (usize, usize) {
+        (self.large, self.orphans)
+    }
+}

@@ -1,0 +1,549 @@
+//! All flows that a link receives.
+
+use super::buffer::{UnfinishedBuffer, WriteRange};
+use super::flow_numbers::FlowNumbers;
+use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED};
+use super::granting::{settle, Granting};
+use super::grants::Grant;
+use super::lanes::Outgoing;
+use super::limits::ReceiveConfig;
+use super::limits::FLOWS_MAX;
+use super::receive_flow::{ReceiveFlow, SmallOutcome};
+use super::receive_message::Request;
+use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a lane does after a frame.
+#[derive(Debug)]
+pub enum FrameStep {
+    /// Nothing. Bytes that followed the frame are not needed.
+    Done,
+    /// Write the chunk's bytes into this range, and report [`WriteRange::landed`].
+    Chunk(WriteRange),
+    /// Deliver the small message whose bytes followed the frame, and report [`super::LinkMachine::delivered`]. If it cannot be delivered
+    /// now, give it back as [`Turn::Small`].
+    Deliver {
+        /// The flow.
+        flow: u64,
+        /// The message.
+        sequence: u64,
+        /// Bytes of the description, which precede the message's.
+        description_bytes: u16,
+    },
+}
+
+/// A flow that the user refused. It stays until its sender has closed it.
+struct RefusedFlow {
+    why: Description,
+    reported_on: Option<u32>,
+}
+
+/// Where a flow that a frame names stands.
+enum Standing<'a> {
+    Open(&'a mut ReceiveFlow),
+    Refused,
+    Ended,
+}
+
+/// The receiving end.
+pub(super) struct ReceiveSide {
+    config: ReceiveConfig,
+    flows: BTreeMap<u64, ReceiveFlow>,
+    refused: BTreeMap<u64, RefusedFlow>,
+    opened: FlowNumbers,
+    granting: Granting,
+    /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
+    active: Vec<u64>,
+    /// Flows for which the user had no buffer; it is not asked again for each frame.
+    starved: Vec<u64>,
+    /// Flows of which something could not be delivered.
+    back_pressured: Vec<u64>,
+    /// Flows whose sender is owed an acknowledgement that is not due.
+    owed: Vec<u64>,
+    /// Messages that arrived again.
+    pub(super) duplicates: u64,
+}
+
+impl ReceiveSide {
+    pub(super) fn new(config: ReceiveConfig, user: Arc<dyn LinkUser>) -> Self {
+        let control = ReceiveFlow::new(config, 0, None);
+        Self {
+            config,
+            flows: BTreeMap::from([(CONTROL_FLOW, control)]),
+            refused: BTreeMap::new(),
+            opened: FlowNumbers::default(),
+            granting: Granting::new(user),
+            active: vec![CONTROL_FLOW],
+            starved: Vec::new(),
+            back_pressured: Vec::new(),
+            owed: Vec::new(),
+            duplicates: 0,
+        }
+    }
+
+    /// A frame for this end.
+    pub(super) fn frame(
+        &mut self,
+        lane: u32,
+        frame: &Frame,
+        payload: &[u8],
+        out: &mut Outgoing,
+    ) -> Result<FrameStep, ProtocolViolation> {
+        let mut step = FrameStep::Done;
+        match *frame {
+            Frame::Chunk {
+                grant,
+                chunk,
+                bytes,
+            } => {
+                let range = self.granting.lend(lane, grant, chunk, bytes)?;
+                return Ok(FrameStep::Chunk(range));
+            }
+            Frame::Abandon { grant } => {
+                let ended = self.granting.abandoned(grant, lane)?;
+                ended.into_iter().for_each(|ended| self.grant_ended(ended));
+            }
+            Frame::Open { .. } => self.opened(lane, frame, out)?,
+            Frame::Small { flow, .. } => step = self.small(flow, lane, (frame, payload), out)?,
+            Frame::Request { flow, .. } => self.requested(flow, lane, frame, out)?,
+            Frame::Gap { flow, .. } => self.gap(flow, lane, frame, out)?,
+            Frame::Close { flow, next } => self.closed(flow, next, lane, out)?,
+            _ => return Err(violation(frame.name(), "it is not for the receiving end")),
+        }
+        self.flush(out)?;
+        Ok(step)
+    }
+
+    fn small(
+        &mut self,
+        flow: u64,
+        lane: u32,
+        (frame, payload): (&Frame, &[u8]),
+        out: &mut Outgoing,
+    ) -> Result<FrameStep, ProtocolViolation> {
+        let Frame::Small {
+            sequence,
+            charge_end,
+            description_bytes,
+            ..
+        } = *frame
+        else {
+            unreachable!("its caller looked");
+        };
+        let Standing::Open(of) = self.standing(flow, "Small", lane, out)? else {
+            return Ok(FrameStep::Done);
+        };
+        match of.small(sequence, charge_end, description_bytes, payload)? {
+            SmallOutcome::Deliver => {
+                return Ok(FrameStep::Deliver {
+                    flow,
+                    sequence,
+                    description_bytes,
+                })
+            }
+            SmallOutcome::Waits => self.advance(flow, out)?,
+            SmallOutcome::Duplicate => {
+                self.duplicates += 1;
+                self.activate(flow);
+            }
+        }
+        Ok(FrameStep::Done)
+    }
+
+    /// Where a flow stands. A sender that does not know of its end is told on the lane that its frame took.
+    fn standing(
+        &mut self,
+        flow: u64,
+        frame: &'static str,
+        lane: u32,
+        out: &mut Outgoing,
+    ) -> Result<Standing<'_>, ProtocolViolation> {
+        let standing = standing(&mut self.flows, &self.refused, &self.opened, flow, frame)?;
+        if matches!(standing, Standing::Ended) {
+            out.answer(lane, ended(flow));
+        }
+        Ok(standing)
+    }
+
+    fn opened(
+        &mut self,
+        lane: u32,
+        frame: &Frame,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Frame::Open {
+            flow,
+            first,
+            base,
+            ref description,
+            ref tree,
+        } = *frame
+        else {
+            unreachable!("its caller looked");
+        };
+        if self.opened.contains(flow) {
+            if let Standing::Open(of) = self.standing(flow, "Open", lane, out)? {
+                of.tell();
+                self.activate(flow);
+            }
+            return Ok(());
+        }
+        // The control flow is one more.
+        if self.flows.len() + self.refused.len() > FLOWS_MAX || !self.opened.insert(flow) {
+            return Err(violation("Open", "there are too many flows"));
+        }
+        let opening = Turn::Opened {
+            first,
+            base,
+            description: description.clone(),
+            tree: tree.clone(),
+        };
+        let new = ReceiveFlow::new(self.config, first, Some(opening));
+        self.flows.insert(flow, new);
+        self.advance(flow, out)
+    }
+
+    fn requested(
+        &mut self,
+        flow: u64,
+        lane: u32,
+        frame: &Frame,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Frame::Request {
+            sequence,
+            charge_end,
+            bytes,
+            chunk_bytes,
+            ref description,
+            ..
+        } = *frame
+        else {
+            unreachable!("its caller looked");
+        };
+        let Standing::Open(of) = self.standing(flow, "Request", lane, out)? else {
+            return Ok(());
+        };
+        let request = Request {
+            bytes,
+            chunk_bytes,
+            charge_end,
+            description: description.clone(),
+        };
+        let granted = of.request(sequence, &request)?;
+        if let Some(grant) = granted {
+            if !self.granting.requested_again(grant, request) {
+                return Err(violation("Request", "the message had another size"));
+            }
+        }
+        self.activate(flow);
+        Ok(())
+    }
+
+    fn gap(
+        &mut self,
+        flow: u64,
+        lane: u32,
+        frame: &Frame,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Frame::Gap {
+            first,
+            next,
+            charge_end,
+            ..
+        } = *frame
+        else {
+            unreachable!("its caller looked");
+        };
+        match standing(&mut self.flows, &self.refused, &self.opened, flow, "Gap")? {
+            Standing::Open(of) => {
+                of.gap(first, next, charge_end, |grant| self.granting.bytes(grant))?
+            }
+            Standing::Refused => {}
+            Standing::Ended => out.answer(lane, ended(flow)),
+        }
+        self.advance(flow, out)
+    }
+
+    fn closed(
+        &mut self,
+        flow: u64,
+        next: u64,
+        lane: u32,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        match self.standing(flow, "Close", lane, out)? {
+            Standing::Open(of) => {
+                of.close(next)?;
+                of.close_lane = Some(lane);
+                self.advance(flow, out)?;
+            }
+            Standing::Refused => {
+                self.refused.remove(&flow);
+                out.answer(lane, ended(flow));
+            }
+            Standing::Ended => {}
+        }
+        Ok(())
+    }
+
+    /// All chunks of a grant have landed.
+    pub(super) fn landed(
+        &mut self,
+        number: u64,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Some(grant) = self.granting.take_whole(number) else {
+            return Ok(());
+        };
+        let flow = grant.flow;
+        self.grant_ended((number, grant));
+        self.advance(flow, out)?;
+        self.flush(out)
+    }
+
+    fn grant_ended(&mut self, (number, grant): (u64, Grant)) {
+        let flow = grant.flow;
+        if let Some(of) = self.flows.get_mut(&flow) {
+            settle(of, number, grant);
+            self.activate(flow);
+        }
+    }
+
+    /// What was out is delivered, or the user could not take it.
+    pub(super) fn delivered(
+        &mut self,
+        flow: u64,
+        outcome: Result<(), Turn>,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        // A flow that was refused meanwhile is not there.
+        let Some(of) = self.flows.get_mut(&flow) else {
+            return Ok(());
+        };
+        if let Err(turn) = outcome {
+            of.back_pressured(turn);
+            self.back_pressured.push(flow);
+            return Ok(());
+        }
+        if of.delivered() {
+            let lane = of.close_lane;
+            self.flows.remove(&flow);
+            lane.into_iter()
+                .for_each(|lane| out.answer(lane, ended(flow)));
+            return Ok(());
+        }
+        if !of.is_ack_due() && !self.owed.contains(&flow) {
+            self.owed.push(flow);
+        }
+        self.activate(flow);
+        self.advance(flow, out)?;
+        self.flush(out)
+    }
+
+    /// The user takes nothing of a flow. False if there is no such flow, or it is the control flow.
+    pub(super) fn refuse(&mut self, flow: u64, why: Description, out: &mut Outgoing) -> bool {
+        let of = self.flows.get_mut(&flow).filter(|_| flow != CONTROL_FLOW);
+        let Some(of) = of else {
+            return false;
+        };
+        of.refuse(|grant| self.granting.bytes(grant));
+        let (is_closed, lane) = (of.is_closed(), of.close_lane);
+        self.flows.remove(&flow);
+        if is_closed {
+            lane.into_iter()
+                .for_each(|lane| out.answer(lane, ended(flow)));
+            return true;
+        }
+        let reported_on = None;
+        self.refused.insert(flow, RefusedFlow { why, reported_on });
+        self.report_refused(out);
+        true
+    }
+
+    fn report_refused(&mut self, out: &mut Outgoing) {
+        let Some(lane) = out.first() else {
+            return;
+        };
+        for (flow, refused) in &mut self.refused {
+            if refused.reported_on.is_none() {
+                refused.reported_on = Some(lane);
+                let why = refused.why.clone();
+                out.answer(lane, Frame::Refuse { flow: *flow, why });
+            }
+        }
+    }
+
+    /// Buffers of a flow's messages that no lane fills, with their prefixes, so that another link goes on with them.
+    pub(super) fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
+        let of = self.flows.get_mut(&flow);
+        of.map(ReceiveFlow::take_all_kept).unwrap_or_default()
+    }
+
+    /// A lane is there, or both ends are known to have it.
+    pub(super) fn lane_up(&mut self, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
+        self.report_refused(out);
+        self.retry_requested();
+        self.flush(out)
+    }
+
+    fn retry_requested(&mut self) {
+        for flow in std::mem::take(&mut self.starved) {
+            self.activate(flow);
+        }
+    }
+
+    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is told again.
+    pub(super) fn lane_ended(
+        &mut self,
+        lane: u32,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        for ended in self.granting.lane_ended(lane) {
+            let flow = ended.1.flow;
+            self.grant_ended(ended);
+            self.advance(flow, out)?;
+        }
+        for (flow, of) in &mut self.flows {
+            of.lane_ended(lane);
+            if of.is_ack_due() && !self.active.contains(flow) {
+                self.active.push(*flow);
+            }
+        }
+        for refused in self.refused.values_mut() {
+            refused.reported_on = refused.reported_on.filter(|on| *on != lane);
+        }
+        self.report_refused(out);
+        self.granting.report_lost(out);
+        self.flush(out)
+    }
+
+    /// The user may have buffers again, and may take what it could not.
+    pub(super) fn retry(&mut self, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
+        self.retry_requested();
+        for flow in std::mem::take(&mut self.back_pressured) {
+            let turn = self.flows.get_mut(&flow).and_then(ReceiveFlow::retry);
+            if let Some(turn) = turn {
+                out.report(LinkOutput::Deliver { flow, turn });
+            }
+        }
+        self.flush(out)
+    }
+
+    /// Acknowledges what waits for other frames, as such frames leave now.
+    pub(super) fn pay_all(&mut self, out: &mut Outgoing) {
+        while let Some(flow) = self.owed.pop() {
+            self.acknowledge(flow, true, out);
+        }
+    }
+
+    /// The same for what has waited long enough.
+    pub(super) fn pay_late(&mut self, out: &mut Outgoing) {
+        let mut at = 0;
+        while let Some(&flow) = self.owed.get(at) {
+            if self
+                .flows
+                .get_mut(&flow)
+                .is_some_and(ReceiveFlow::lets_wait)
+            {
+                at += 1;
+                continue;
+            }
+            self.owed.swap_remove(at);
+            self.acknowledge(flow, false, out);
+        }
+    }
+
+    /// Whether the next tick does something.
+    pub(super) fn awaits_tick(&self) -> bool {
+        let lists = [&self.owed, &self.starved, &self.back_pressured];
+        lists.iter().any(|list| !list.is_empty())
+    }
+
+    fn acknowledge(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
+        let of = self.flows.get_mut(&flow).filter(|of| of.owes_ack());
+        if let (Some(of), Some(lane)) = (of, out.first()) {
+            let frame = of.acknowledge(flow, lane, with_others);
+            frame.into_iter().for_each(|frame| out.answer(lane, frame));
+        }
+    }
+
+    /// Hands out what has its turn.
+    fn advance(&mut self, flow: u64, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
+        let Some(of) = self.flows.get_mut(&flow) else {
+            return Ok(());
+        };
+        if let Some(turn) = of.next_turn()? {
+            out.report(LinkOutput::Deliver { flow, turn });
+        }
+        if of.is_ack_due() {
+            self.activate(flow);
+        }
+        Ok(())
+    }
+
+    fn activate(&mut self, flow: u64) {
+        if !self.active.contains(&flow) {
+            self.active.push(flow);
+        }
+    }
+
+    /// Tells senders what is due, and gives buffers to those that wait for them.
+    fn flush(&mut self, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        while let Some(flow) = self.active.pop() {
+            if self.flows.get(&flow).is_some_and(ReceiveFlow::is_ack_due) {
+                self.acknowledge(flow, false, out);
+            }
+            let of = self.flows.get_mut(&flow);
+            let Some(of) = of.filter(|_| !self.starved.contains(&flow)) else {
+                continue;
+            };
+            let given = self.granting.give(flow, of, out);
+            if given.is_starved {
+                self.starved.push(flow);
+            }
+            if given.has_landed {
+                self.advance(flow, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flows, large messages that are not delivered, grants that have not ended.
+    pub(super) fn held(&self) -> (usize, usize, usize) {
+        let large = self.flows.values().map(|of| of.held().0).sum();
+        (
+            self.flows.len() - 1 + self.refused.len(),
+            large,
+            self.granting.len(),
+        )
+    }
+}
+
+fn ended(flow: u64) -> Frame {
+    Frame::Ack {
+        flow,
+        next: FLOW_ENDED,
+        limit: 0,
+    }
+}
+
+fn standing<'a>(
+    flows: &'a mut BTreeMap<u64, ReceiveFlow>,
+    refused: &BTreeMap<u64, RefusedFlow>,
+    opened: &FlowNumbers,
+    flow: u64,
+    frame: &'static str,
+) -> Result<Standing<'a>, ProtocolViolation> {
+    match flows.get_mut(&flow) {
+        Some(of) => Ok(Standing::Open(of)),
+        None if refused.contains_key(&flow) => Ok(Standing::Refused),
+        None if opened.contains(flow) => Ok(Standing::Ended),
+        None => Err(violation(frame, "its flow is not open")),
+    }
+}

@@ -1,0 +1,485 @@
+//! One flow at its sender: what it retains, what it may charge, and which frame is next.
+
+use super::frame::{Description, Frame, Tree, FLOW_ENDED, LANES_MAX};
+use super::lanes::{Outgoing, QueuedFrame};
+use super::limits::SendConfig;
+use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
+use super::send_queue::SendQueue;
+use super::user::{violation, ProtocolViolation};
+use crate::credits::SendWindow;
+use crate::payload::Payload;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a flow is, as its sender opens it.
+#[derive(Clone, Debug, Default)]
+pub struct FlowOptions {
+    /// Its first message.
+    pub first: u64,
+    /// Below this number the origin retains nothing. At most `first`.
+    pub base: u64,
+    /// The publisher, its topic, type and quality of service.
+    pub description: Description,
+    /// The hosts below the receiver that want the messages.
+    pub tree: Tree,
+    /// Bytes that the flow retains until they are acknowledged.
+    pub retained_bytes_max: u64,
+}
+
+/// The result of sending a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// It is retained until it is acknowledged or cancelled.
+    Taken,
+    /// Not before [`super::LinkOutput::Room`].
+    Full,
+    /// Never: the flow is closed or refused, or the message is larger than what a flow may retain, or empty, or its sequence
+    /// has passed.
+    Never,
+}
+
+/// The result of looking for something to send.
+pub(super) enum Step {
+    /// A frame is queued.
+    Sent,
+    /// Nothing can be sent before a lane, the window or a grant has room.
+    Blocked,
+    /// This message has to wait, and the next may be looked at.
+    Next,
+}
+
+pub(super) struct SendFlow {
+    number: u64,
+    options: FlowOptions,
+    /// The number of the next message.
+    pub(super) next: u64,
+    /// Behind the last message of which a frame has left.
+    sent_next: u64,
+    queue: SendQueue,
+    retained: u64,
+    wants_room: bool,
+    window: SendWindow,
+    /// Lanes on which OPEN has left, as long as the receiver has not answered.
+    opened_on: Vec<u32>,
+    is_confirmed: bool,
+    was_opened: bool,
+    close_was_sent: bool,
+    pub(super) is_closing: bool,
+    is_refused: bool,
+    /// The lane for all but chunks.
+    lane: Option<u32>,
+    /// It is among those that have a turn.
+    pub(super) is_runnable: bool,
+}
+
+impl SendFlow {
+    pub(super) fn new(number: u64, options: FlowOptions, first_window: u64) -> Self {
+        let mut window = SendWindow::default();
+        window.raise(first_window);
+        let is_control = number == super::frame::CONTROL_FLOW;
+        Self {
+            number,
+            next: options.first,
+            sent_next: options.first,
+            options,
+            queue: SendQueue::default(),
+            retained: 0,
+            wants_room: false,
+            window,
+            opened_on: Vec::with_capacity(LANES_MAX),
+            is_confirmed: is_control,
+            was_opened: is_control,
+            close_was_sent: false,
+            is_closing: false,
+            is_refused: false,
+            lane: None,
+            is_runnable: false,
+        }
+    }
+
+    pub(super) fn raise_window(&mut self, limit: u64) {
+        self.window.raise(limit);
+    }
+
+    /// Retains a message, if it can.
+    pub(super) fn push(
+        &mut self,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        description: Description,
+    ) -> SendOutcome {
+        let bytes = payload.bytes() as u64;
+        let max = self.options.retained_bytes_max;
+        let fits = bytes > 0 && bytes <= max.min(super::frame::MESSAGE_BYTES_MAX);
+        let is_next = sequence >= self.next && sequence < FLOW_ENDED - 1;
+        if !fits || !is_next || self.is_closing {
+            return SendOutcome::Never;
+        }
+        if self.retained + bytes > max {
+            self.wants_room = true;
+            return SendOutcome::Full;
+        }
+        if sequence > self.next {
+            self.queue.push_gap(self.next, sequence);
+        }
+        let ready = payload.ready() as u64;
+        let item = QueuedItem::Message {
+            payload,
+            description,
+        };
+        self.queue.push(SendMessage {
+            ready,
+            ..SendMessage::new(sequence, sequence + 1, item)
+        });
+        self.retained += bytes;
+        self.next = sequence + 1;
+        SendOutcome::Taken
+    }
+
+    /// More bytes of a message are there.
+    pub(super) fn ready(&mut self, sequence: u64, ready: u64) -> bool {
+        let at = self.queue.position(sequence);
+        let message = at.map(|at| self.queue.at_mut(at));
+        let growing = message.filter(|message| message.ready < ready);
+        growing.map(|message| message.ready = ready).is_some()
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+        let end = SendMessage::new(self.next, self.next, QueuedItem::Close);
+        self.queue.push(end);
+    }
+
+    /// Makes a message a gap. Its payload, and the grant that it leaves.
+    pub(super) fn cancel(
+        &mut self,
+        sequence: u64,
+    ) -> Option<(Arc<dyn Payload>, Option<SendGrant>)> {
+        let at = self.queue.position(sequence)?;
+        let bytes = self.queue.at(at).bytes();
+        // A gap, or the flow's end, stays one.
+        self.queue.at(at).is_message().then_some(())?;
+        let left = match self.queue.at(at).state {
+            SendState::Granted(grant) => Some(grant),
+            _ => None,
+        };
+        self.queue.at_mut(at).leave_grant();
+        let payload = self.queue.make_gap(at)?;
+        self.retained -= bytes;
+        Some((payload, left))
+    }
+
+    /// Whether it wanted room and may have some.
+    pub(super) fn take_room(&mut self) -> bool {
+        let has_room = self.retained < self.options.retained_bytes_max;
+        has_room && std::mem::take(&mut self.wants_room)
+    }
+
+    /// The receiver has answered: it knows the flow.
+    pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
+        if !self.was_opened {
+            return Err(violation(frame, "its flow is not open"));
+        }
+        self.is_confirmed = true;
+        Ok(())
+    }
+
+    /// Checks an acknowledgement, and takes what it covers out of the queue.
+    pub(super) fn acknowledge(
+        &mut self,
+        next: u64,
+        limit: u64,
+        done: &mut VecDeque<SendMessage>,
+    ) -> Result<(), ProtocolViolation> {
+        let is_end = next == FLOW_ENDED;
+        if is_end && !self.close_was_sent {
+            return Err(violation("Ack", "its flow is not closed"));
+        }
+        if !is_end && next > self.sent_next {
+            return Err(violation("Ack", "it acknowledges more than was sent"));
+        }
+        self.window.raise(limit);
+        while let Some(message) = self.queue.pop_below(next) {
+            self.retained -= message.bytes();
+            done.push_back(message);
+        }
+        Ok(())
+    }
+
+    /// The receiver wants nothing more: only the flow's end is left to be sent. `None` if that was known.
+    pub(super) fn refuse(&mut self) -> Option<VecDeque<SendMessage>> {
+        if std::mem::replace(&mut self.is_refused, true) {
+            return None;
+        }
+        let all = self.queue.take_all();
+        self.retained = 0;
+        self.wants_room = false;
+        self.close();
+        Some(all)
+    }
+
+    /// A message may be sent by this grant. False if it does not wait for one.
+    pub(super) fn grant(
+        &mut self,
+        sequence: u64,
+        grant: SendGrant,
+        is_open: bool,
+    ) -> Result<bool, ProtocolViolation> {
+        if sequence >= self.sent_next {
+            return Err(violation("Grant", "the message was not requested"));
+        }
+        let Some(at) = self.queue.position(sequence) else {
+            return Ok(false);
+        };
+        let message = self.queue.at_mut(at);
+        let number = grant.grant;
+        match &message.state {
+            SendState::Granted(current) if current.grant == number => return Ok(true),
+            SendState::Requested { .. } if number > message.abandoned => {
+                if u64::from(grant.next_chunk) >= message.chunks() {
+                    return Err(violation("Grant", "the message has no such chunk"));
+                }
+                if is_open {
+                    self.queue.set(at, SendState::Granted(grant));
+                    return Ok(true);
+                }
+                // Its lanes have ended: request again.
+                message.abandoned = number;
+                self.queue.set(at, SendState::Queued);
+            }
+            _ => message.abandoned = message.abandoned.max(number),
+        }
+        Ok(false)
+    }
+
+    /// A lane ended. How many messages are sent again; the grants that they leave are added.
+    pub(super) fn lane_ended(
+        &mut self,
+        lane: u32,
+        is_open: impl Fn(u32) -> bool,
+        left: &mut Vec<(u64, super::frame::Lanes)>,
+    ) -> u64 {
+        self.lane = self.lane.filter(|own| *own != lane);
+        self.opened_on.retain(|on| *on != lane);
+        let mut resent = 0;
+        self.queue.change(|message| {
+            if message.is_lost_with(lane, &is_open) {
+                resent += u64::from(message.has_left());
+                left.extend(message.leave_grant());
+                message.state = SendState::Queued;
+            }
+        });
+        resent
+    }
+
+    pub(super) fn has_work(&mut self) -> bool {
+        self.queue.has_work()
+    }
+
+    /// Queues one frame, if one can be sent.
+    pub(super) fn step(&mut self, config: &SendConfig, small_max: u64, out: &mut Outgoing) -> bool {
+        let Some(lane) = self.lane.or_else(|| out.least_busy()) else {
+            return false;
+        };
+        self.lane = Some(lane);
+        if !self.is_confirmed && !self.opened_on.contains(&lane) {
+            self.opened_on.push(lane);
+            self.was_opened = true;
+            out.push(lane, self.open_frame().into());
+            return true;
+        }
+        if self.queue.is_empty() {
+            return false;
+        }
+        let all_busy = out.all_busy();
+        let mut from = 0;
+        while let Some(at) = self.queue.work_from(from, all_busy) {
+            match self.send_at(at, lane, config, small_max, out) {
+                Step::Sent => return true,
+                Step::Blocked => return false,
+                Step::Next => from = at + 1,
+            }
+        }
+        false
+    }
+
+    fn open_frame(&self) -> Frame {
+        Frame::Open {
+            flow: self.number,
+            first: self.options.first,
+            base: self.options.base,
+            description: self.options.description.clone(),
+            tree: self.options.tree.clone(),
+        }
+    }
+
+    /// The next frame of one of the queue.
+    fn send_at(
+        &mut self,
+        at: usize,
+        lane: u32,
+        config: &SendConfig,
+        small_max: u64,
+        out: &mut Outgoing,
+    ) -> Step {
+        if !self.charge(at, small_max) {
+            return Step::Blocked;
+        }
+        let message = self.queue.at(at);
+        match (&message.item, &message.state) {
+            (QueuedItem::Message { .. }, SendState::Granted(_)) => self.send_chunk(at, out),
+            (QueuedItem::Message { .. }, _) if message.is_large => {
+                self.send_request(at, lane, config, out)
+            }
+            (QueuedItem::Message { .. }, _) => self.send_small(at, lane, out),
+            (QueuedItem::Gap, _) => self.send_gap(at, lane, out),
+            (QueuedItem::Close, _) => self.send_close(at, lane, out),
+        }
+    }
+
+    /// Charges it in its order. False if the window has no room.
+    fn charge(&mut self, at: usize, small_max: u64) -> bool {
+        let message = self.queue.at_mut(at);
+        if message.charge_end.is_some() {
+            return true;
+        }
+        let bytes = message.bytes_described();
+        let is_large = message.is_message() && bytes > small_max;
+        message.is_large = is_large;
+        message.charge_end = self.window.charge(if is_large { 0 } else { bytes });
+        message.charge_end.is_some()
+    }
+
+    fn charged(&self, at: usize) -> u64 {
+        self.queue.at(at).charge_end.expect("it was charged first")
+    }
+
+    fn send_gap(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
+        let SendMessage { first, next, .. } = *self.queue.at(at);
+        let frame = Frame::Gap {
+            flow: self.number,
+            first,
+            next,
+            charge_end: self.charged(at),
+        };
+        self.leaves(at, SendState::Sent { lane });
+        out.push(lane, frame.into());
+        Step::Sent
+    }
+
+    fn send_close(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
+        let (flow, next) = (self.number, self.next);
+        self.close_was_sent = true;
+        self.queue.set(at, SendState::Sent { lane });
+        out.push(lane, Frame::Close { flow, next }.into());
+        Step::Sent
+    }
+
+    fn send_small(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
+        let charge_end = self.charged(at);
+        let message = self.queue.at(at);
+        if message.is_growing() {
+            // It keeps its turn.
+            return Step::Blocked;
+        }
+        let bytes = message.bytes_described();
+        if !out.takes(lane, bytes) {
+            return Step::Next;
+        }
+        let QueuedItem::Message {
+            payload,
+            description,
+        } = &message.item
+        else {
+            unreachable!("its caller looked");
+        };
+        let length = description.as_slice().len();
+        let queued = QueuedFrame {
+            frame: Frame::Small {
+                flow: self.number,
+                sequence: message.first,
+                charge_end,
+                bytes: u32::try_from(bytes).expect("small messages have 32 bits"),
+                description_bytes: u16::try_from(length).expect("descriptions are short"),
+            },
+            description: Some(description.clone()),
+            payload: Some((Arc::clone(payload), 0, payload.bytes())),
+            remote: None,
+        };
+        self.leaves(at, SendState::Sent { lane });
+        out.push(lane, queued);
+        Step::Sent
+    }
+
+    fn send_request(
+        &mut self,
+        at: usize,
+        lane: u32,
+        config: &SendConfig,
+        out: &mut Outgoing,
+    ) -> Step {
+        let charge_end = self.charged(at);
+        let bytes = self.queue.at(at).bytes();
+        if !self.queue.may_request(bytes) {
+            // Later ones must not request first.
+            return Step::Blocked;
+        }
+        let message = self.queue.at_mut(at);
+        message.set_chunks(config.chunk_bytes);
+        let QueuedItem::Message { description, .. } = &message.item else {
+            unreachable!("its caller looked");
+        };
+        let frame = Frame::Request {
+            flow: self.number,
+            sequence: message.first,
+            charge_end,
+            bytes,
+            chunk_bytes: message.chunk_bytes,
+            description: description.clone(),
+        };
+        self.leaves(at, SendState::Requested { lane });
+        out.push(lane, frame.into());
+        Step::Sent
+    }
+
+    fn send_chunk(&mut self, at: usize, out: &mut Outgoing) -> Step {
+        let message = self.queue.at_mut(at);
+        let SendState::Granted(SendGrant {
+            next_chunk, lanes, ..
+        }) = message.state
+        else {
+            unreachable!("its caller looked");
+        };
+        let Some((offset, bytes)) = message.ready_chunk(next_chunk) else {
+            return Step::Next;
+        };
+        let Some(lane) = out.free_among(lanes.as_slice(), bytes.into()) else {
+            return Step::Next;
+        };
+        let (QueuedItem::Message { payload, .. }, SendState::Granted(grant)) =
+            (&message.item, &mut message.state)
+        else {
+            unreachable!("its caller looked");
+        };
+        grant.sent_on(lane);
+        let from = usize::try_from(offset).expect("it is in memory");
+        let queued = QueuedFrame {
+            frame: Frame::Chunk {
+                grant: grant.grant,
+                chunk: next_chunk,
+                bytes,
+            },
+            description: None,
+            payload: Some((Arc::clone(payload), from, from + bytes as usize)),
+            remote: grant.remote,
+        };
+        out.push(lane, queued);
+        Step::Sent
+    }
+
+    /// A frame of it leaves: from now on the receiver may acknowledge it.
+    fn leaves(&mut self, at: usize, state: SendState) {
+        self.sent_next = self.sent_next.max(self.queue.at(at).next);
+        self.queue.set(at, state);
+    }
+}

@@ -1,0 +1,203 @@
+//! A message that is sent: its states.
+//!
+//! | state | event | next state | output |
+//! |---|---|---|---|
+//! | - | `send` | Queued | |
+//! | Queued, small | its turn, and the window has room | Sent{lane} | SMALL |
+//! | Queued, large | its turn, and the flow may have one more grant | Requested{lane} | REQUEST |
+//! | Requested | GRANT, one of its lanes is open | Granted | |
+//! | Requested | GRANT, all its lanes have ended | Queued | ABANDON on each lane that is open |
+//! | any other | GRANT | the same | ABANDON on each lane that is open |
+//! | Granted | a lane of the grant is free, and the chunk's bytes are there | Granted | CHUNK |
+//! | Sent, Requested | its lane ended | Queued | |
+//! | Granted | a lane that took chunks ended, or the last of the grant | Queued | ABANDON on each lane that is open |
+//! | any | `cancel` | Queued, as a gap | ABANDON if granted; then GAP in its turn |
+//! | any | ACK | - | `Acknowledged` |
+//! | any | REFUSE | - | `Refused`; ABANDON if granted |
+//!
+//! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
+//! Gaps and the flow's end go from Queued to Sent, and back, in the same way.
+
+use super::frame::{chunk_length, Description, Lanes, Remote, CHUNKS_MAX, LANES_MAX};
+use crate::payload::Payload;
+use std::sync::Arc;
+
+/// What stands in a flow's queue.
+pub(super) enum QueuedItem {
+    Message {
+        payload: Arc<dyn Payload>,
+        description: Description,
+    },
+    /// Messages that never arrive.
+    Gap,
+    /// The flow's end.
+    Close,
+}
+
+/// The right to send chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendGrant {
+    pub(super) grant: u64,
+    pub(super) lanes: Lanes,
+    pub(super) remote: Option<Remote>,
+    /// Which of the lanes took a chunk.
+    used: [bool; LANES_MAX],
+    pub(super) next_chunk: u32,
+}
+
+impl SendGrant {
+    pub(super) fn new(grant: u64, lanes: Lanes, remote: Option<Remote>, from_chunk: u32) -> Self {
+        Self {
+            grant,
+            lanes,
+            remote,
+            used: [false; LANES_MAX],
+            next_chunk: from_chunk,
+        }
+    }
+
+    /// The next chunk is on this lane.
+    pub(super) fn sent_on(&mut self, lane: u32) {
+        let at = self.lanes.as_slice().iter().position(|of| *of == lane);
+        self.used[at.expect("one of the grant's lanes")] = true;
+        self.next_chunk += 1;
+    }
+
+    fn has_used(&self, lane: u32) -> bool {
+        let mut lanes = self.lanes.as_slice().iter().zip(self.used);
+        lanes.any(|(of, used)| *of == lane && used)
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum SendState {
+    Queued,
+    Sent { lane: u32 },
+    Requested { lane: u32 },
+    Granted(SendGrant),
+}
+
+impl SendState {
+    /// It takes one of the flow's grants.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(self, Self::Requested { .. } | Self::Granted(_))
+    }
+}
+
+/// A message, or messages that never arrive, or the flow's end.
+pub(super) struct SendMessage {
+    pub(super) first: u64,
+    pub(super) next: u64,
+    pub(super) item: QueuedItem,
+    /// The sum of charges after it, once it had its turn.
+    pub(super) charge_end: Option<u64>,
+    /// It was not charged, so it needs a grant.
+    pub(super) is_large: bool,
+    pub(super) chunk_bytes: u32,
+    /// Changed by the flow's queue alone, which counts.
+    pub(super) state: SendState,
+    /// Grants up to this number were abandoned.
+    pub(super) abandoned: u64,
+    /// Bytes of it that are there, from the start on.
+    pub(super) ready: u64,
+}
+
+impl SendMessage {
+    pub(super) fn new(first: u64, next: u64, item: QueuedItem) -> Self {
+        Self {
+            first,
+            next,
+            item,
+            charge_end: None,
+            is_large: false,
+            chunk_bytes: 0,
+            state: SendState::Queued,
+            abandoned: 0,
+            ready: u64::MAX,
+        }
+    }
+
+    /// Bytes of its payload.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.item {
+            QueuedItem::Message { payload, .. } => payload.bytes() as u64,
+            QueuedItem::Gap | QueuedItem::Close => 0,
+        }
+    }
+
+    /// Bytes that it charges if it is small.
+    pub(super) fn bytes_described(&self) -> u64 {
+        match &self.item {
+            QueuedItem::Message { description, .. } => {
+                self.bytes() + description.as_slice().len() as u64
+            }
+            QueuedItem::Gap | QueuedItem::Close => 0,
+        }
+    }
+
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self.item, QueuedItem::Message { .. })
+    }
+
+    /// Cuts it into chunks of this size, or larger ones if they were too many.
+    pub(super) fn set_chunks(&mut self, chunk_bytes: u32) {
+        let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
+        let least = u32::try_from(least).expect("a message has a limit");
+        self.chunk_bytes = chunk_bytes.max(least).max(1);
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.bytes().div_ceil(u64::from(self.chunk_bytes.max(1)))
+    }
+
+    /// Bytes are to follow that are not there yet.
+    pub(super) fn is_growing(&self) -> bool {
+        self.is_message() && self.ready < self.bytes()
+    }
+
+    /// Offset and bytes of the chunk, if all of it is there.
+    pub(super) fn ready_chunk(&self, chunk: u32) -> Option<(u64, u32)> {
+        let bytes = chunk_length(self.bytes(), self.chunk_bytes, chunk)?;
+        let offset = u64::from(chunk) * u64::from(self.chunk_bytes);
+        (offset + u64::from(bytes) <= self.ready).then_some((offset, bytes))
+    }
+
+    /// Something of it is to be sent or requested.
+    pub(super) fn has_work(&self) -> bool {
+        match &self.state {
+            SendState::Queued => true,
+            SendState::Granted(of) => u64::from(of.next_chunk) < self.chunks(),
+            SendState::Sent { .. } | SendState::Requested { .. } => false,
+        }
+    }
+
+    /// Some of its bytes have left.
+    pub(super) fn has_left(&self) -> bool {
+        let has_left = match &self.state {
+            SendState::Sent { .. } => true,
+            SendState::Granted(of) => of.used.contains(&true),
+            SendState::Queued | SendState::Requested { .. } => false,
+        };
+        has_left && self.is_message()
+    }
+
+    /// The grant it leaves, if it has one.
+    pub(super) fn leave_grant(&mut self) -> Option<(u64, Lanes)> {
+        let SendState::Granted(SendGrant { grant, lanes, .. }) = self.state else {
+            return None;
+        };
+        self.abandoned = self.abandoned.max(grant);
+        Some((grant, lanes))
+    }
+
+    /// A lane ended. Whether that leads back to Queued.
+    pub(super) fn is_lost_with(&self, lane: u32, is_open: impl Fn(u32) -> bool) -> bool {
+        match &self.state {
+            SendState::Queued => false,
+            SendState::Sent { lane: on } | SendState::Requested { lane: on } => *on == lane,
+            SendState::Granted(of) => {
+                of.has_used(lane) || !of.lanes.as_slice().iter().any(|of| is_open(*of))
+            }
+        }
+    }
+}

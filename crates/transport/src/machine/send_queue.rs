@@ -1,0 +1,180 @@
+//! A flow's messages that are not acknowledged, in their order.
+//!
+//! Many messages of a flow are on their way at a time, and something is to be done for few of them: so the queue counts what it
+//! needs (grants, and how many of the oldest have no work) where a state changes, and does not search each time.
+
+use super::limits::may_request;
+use super::send_message::{QueuedItem, SendMessage, SendState};
+use crate::payload::Payload;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Messages of a flow that are looked at for something to send.
+const LOOK_AHEAD: usize = 64;
+
+/// The oldest is first; their first sequences ascend.
+#[derive(Default)]
+pub(super) struct SendQueue {
+    all: VecDeque<SendMessage>,
+    /// Those that request or have grants, and their bytes.
+    grants: usize,
+    granted_bytes: u64,
+    /// So many of the oldest have no work.
+    settled: usize,
+}
+
+impl SendQueue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn at(&self, at: usize) -> &SendMessage {
+        &self.all[at]
+    }
+
+    /// To change anything but its state.
+    pub(super) fn at_mut(&mut self, at: usize) -> &mut SendMessage {
+        &mut self.all[at]
+    }
+
+    pub(super) fn position(&self, sequence: u64) -> Option<usize> {
+        let found = self
+            .all
+            .binary_search_by_key(&sequence, |message| message.first);
+        found.ok()
+    }
+
+    pub(super) fn push(&mut self, message: SendMessage) {
+        debug_assert!(matches!(message.state, SendState::Queued));
+        self.all.push_back(message);
+    }
+
+    /// Numbers that were never sent become a gap, or part of the gap before them.
+    pub(super) fn push_gap(&mut self, first: u64, next: u64) {
+        match self.all.back_mut() {
+            Some(SendMessage {
+                item: QueuedItem::Gap,
+                state: SendState::Queued,
+                next: end,
+                charge_end,
+                ..
+            }) => (*end, *charge_end) = (next, None),
+            _ => self.push(SendMessage::new(first, next, QueuedItem::Gap)),
+        }
+    }
+
+    /// Takes the oldest, if all of it is below this sequence. The flow's end stays.
+    pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
+        let oldest = self.all.front()?;
+        if oldest.next > next || matches!(oldest.item, QueuedItem::Close) {
+            return None;
+        }
+        let message = self.all.pop_front()?;
+        self.settled = self.settled.saturating_sub(1);
+        if message.state.is_asking() {
+            self.grants -= 1;
+            self.granted_bytes -= message.bytes();
+        }
+        Some(message)
+    }
+
+    pub(super) fn set(&mut self, at: usize, state: SendState) {
+        let message = &mut self.all[at];
+        let (before, bytes) = (message.state.is_asking(), message.bytes());
+        message.state = state;
+        match (before, message.state.is_asking()) {
+            (false, true) => {
+                self.grants += 1;
+                self.granted_bytes += bytes;
+            }
+            (true, false) => {
+                self.grants -= 1;
+                self.granted_bytes -= bytes;
+            }
+            _ => {}
+        }
+        if self.all[at].has_work() {
+            self.settled = self.settled.min(at);
+        }
+    }
+
+    /// Changes any of them.
+    pub(super) fn change(&mut self, each: impl FnMut(&mut SendMessage)) {
+        self.all.iter_mut().for_each(each);
+        self.count();
+    }
+
+    /// The message becomes a gap, and a gap before it that was not sent becomes part of that. Its payload.
+    pub(super) fn make_gap(&mut self, at: usize) -> Option<Arc<dyn Payload>> {
+        let message = &mut self.all[at];
+        if !message.is_message() {
+            return None;
+        }
+        let gap = SendMessage {
+            charge_end: message.charge_end,
+            abandoned: message.abandoned,
+            ..SendMessage::new(message.first, message.next, QueuedItem::Gap)
+        };
+        let QueuedItem::Message { payload, .. } = std::mem::replace(message, gap).item else {
+            return None;
+        };
+        let before = at.checked_sub(1).map(|before| &self.all[before]);
+        if let Some(SendMessage {
+            item: QueuedItem::Gap,
+            state: SendState::Queued,
+            first,
+            ..
+        }) = before
+        {
+            self.all[at].first = *first;
+            self.all.remove(at - 1);
+        }
+        self.count();
+        Some(payload)
+    }
+
+    fn count(&mut self) {
+        let asking = self.all.iter().filter(|message| message.state.is_asking());
+        (self.grants, self.granted_bytes) = asking.fold((0, 0), |(grants, bytes), message| {
+            (grants + 1, bytes + message.bytes())
+        });
+        self.settled = 0;
+    }
+
+    fn looked_at(&self) -> usize {
+        self.all.len().min(LOOK_AHEAD)
+    }
+
+    /// Whether one of those that are looked at has something to send or to request.
+    pub(super) fn has_work(&mut self) -> bool {
+        let end = self.looked_at();
+        while self.settled < end && !self.all[self.settled].has_work() {
+            self.settled += 1;
+        }
+        self.settled < end
+    }
+
+    /// The first such from here on; where all lanes are busy, only of those that need no chunk sent.
+    pub(super) fn work_from(&mut self, from: usize, all_busy: bool) -> Option<usize> {
+        if !self.has_work() {
+            return None;
+        }
+        let begin = from.max(self.settled).min(self.looked_at());
+        let mut rest = self.all.range(begin..self.looked_at());
+        let found = rest.position(|message| match message.state {
+            SendState::Granted(_) => !all_busy && message.has_work(),
+            _ => message.has_work(),
+        });
+        found.map(|at| begin + at)
+    }
+
+    /// Whether one more, of so many bytes, may request a grant.
+    pub(super) fn may_request(&self, bytes: u64) -> bool {
+        may_request(self.grants, self.granted_bytes, bytes)
+    }
+
+    /// Takes all of them.
+    pub(super) fn take_all(&mut self) -> VecDeque<SendMessage> {
+        std::mem::take(self).all
+    }
+}

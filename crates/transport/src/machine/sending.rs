@@ -1,0 +1,347 @@
+//! All flows that a link sends.
+
+use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW};
+use super::lanes::Outgoing;
+use super::limits::SendConfig;
+use super::limits::FLOWS_MAX;
+use super::send_flow::{FlowOptions, SendFlow, SendOutcome};
+use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
+use super::user::{violation, LinkOutput, ProtocolViolation};
+use crate::payload::Payload;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Bytes that the control flow retains.
+const CONTROL_RETAINED_MAX: u64 = 64 << 20;
+
+/// The sending end.
+pub(super) struct SendSide {
+    config: SendConfig,
+    flows: BTreeMap<u64, SendFlow>,
+    /// The number of the flow that was opened last.
+    last: u64,
+    /// The first window of each flow, from the peer's HELLO.
+    first_window: Option<u32>,
+    /// Flows that may have something to send, in turn.
+    runnable: VecDeque<u64>,
+    /// Flows that have something, for which lanes or windows had no room.
+    starved: BTreeSet<u64>,
+    /// Memory for messages that are acknowledged at once.
+    done: VecDeque<SendMessage>,
+    /// Messages that may have left on a lane that is lost, and are sent again.
+    pub(super) resent: u64,
+}
+
+impl SendSide {
+    pub(super) fn new(config: SendConfig) -> Self {
+        let control = FlowOptions {
+            retained_bytes_max: CONTROL_RETAINED_MAX,
+            ..FlowOptions::default()
+        };
+        let control = SendFlow::new(CONTROL_FLOW, control, 0);
+        Self {
+            config,
+            flows: BTreeMap::from([(CONTROL_FLOW, control)]),
+            last: CONTROL_FLOW,
+            first_window: None,
+            runnable: VecDeque::new(),
+            starved: BTreeSet::new(),
+            done: VecDeque::new(),
+            resent: 0,
+        }
+    }
+
+    /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already.
+    pub(super) fn open(&mut self, options: FlowOptions, out: &mut Outgoing) -> Option<u64> {
+        if self.flows.len() > FLOWS_MAX || options.base > options.first {
+            return None;
+        }
+        self.last += 1;
+        let window = self.first_window.unwrap_or(0);
+        let flow = SendFlow::new(self.last, options, window.into());
+        self.flows.insert(self.last, flow);
+        self.wake(self.last);
+        self.pump(out);
+        Some(self.last)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        description: Description,
+        out: &mut Outgoing,
+    ) -> SendOutcome {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return SendOutcome::Never;
+        };
+        let outcome = flow.push(sequence, payload, description);
+        if outcome == SendOutcome::Taken {
+            self.wake(number);
+            self.pump(out);
+        }
+        outcome
+    }
+
+    pub(super) fn ready(&mut self, number: u64, sequence: u64, ready: u64, out: &mut Outgoing) {
+        let flow = self.flows.get_mut(&number);
+        if flow.is_some_and(|flow| flow.ready(sequence, ready)) {
+            self.wake(number);
+            self.pump(out);
+        }
+    }
+
+    /// Its payload, if it was not acknowledged yet.
+    pub(super) fn cancel(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        out: &mut Outgoing,
+    ) -> Option<Arc<dyn Payload>> {
+        let flow = self.flows.get_mut(&number)?;
+        let (payload, left) = flow.cancel(sequence)?;
+        if let Some(left) = left {
+            abandon(left.grant, left.lanes, out);
+        }
+        self.report_room(number, out);
+        self.wake(number);
+        self.pump(out);
+        Some(payload)
+    }
+
+    pub(super) fn close(&mut self, number: u64, out: &mut Outgoing) {
+        let flow = self.flows.get_mut(&number);
+        let open = flow.filter(|flow| !flow.is_closing && number != CONTROL_FLOW);
+        if let Some(flow) = open {
+            flow.close();
+            self.wake(number);
+            self.pump(out);
+        }
+    }
+
+    pub(super) fn has_flow(&self, number: u64) -> bool {
+        self.flows.contains_key(&number)
+    }
+
+    /// A lane is there; the peer's HELLO named this first window. False if another lane's named another.
+    pub(super) fn lane_up(&mut self, first_window: u32, out: &mut Outgoing) -> bool {
+        if *self.first_window.get_or_insert(first_window) != first_window {
+            return false;
+        }
+        for flow in self.flows.values_mut() {
+            flow.raise_window(first_window.into());
+        }
+        self.wake_all();
+        self.pump(out);
+        true
+    }
+
+    pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) {
+        let mut left = Vec::new();
+        for flow in self.flows.values_mut() {
+            self.resent += flow.lane_ended(lane, |lane| out.has(lane), &mut left);
+        }
+        for (grant, lanes) in left {
+            abandon(grant, lanes, out);
+        }
+        self.wake_all();
+        self.pump(out);
+    }
+
+    /// A lane has written payloads, so lanes have room.
+    pub(super) fn written(&mut self, out: &mut Outgoing) {
+        self.wake_starved();
+        self.pump(out);
+    }
+
+    /// A frame for this end.
+    pub(super) fn frame(
+        &mut self,
+        frame: &Frame,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        match *frame {
+            Frame::Ack { flow, next, limit } => self.acknowledged(flow, next, limit, out)?,
+            Frame::Grant {
+                flow,
+                sequence,
+                grant,
+                from_chunk,
+                lanes,
+                remote,
+            } => self.granted(flow, sequence, grant, (from_chunk, lanes, remote), out)?,
+            Frame::Refuse { flow, ref why } => self.refused(flow, why, out)?,
+            _ => return Err(violation(frame.name(), "it is not for the sending end")),
+        }
+        self.pump(out);
+        Ok(())
+    }
+
+    /// A flow that a frame names; `None` if it has ended.
+    fn flow(
+        &mut self,
+        number: u64,
+        frame: &'static str,
+    ) -> Result<Option<&mut SendFlow>, ProtocolViolation> {
+        if number > self.last {
+            return Err(violation(frame, "there was no such flow"));
+        }
+        match self.flows.get_mut(&number) {
+            Some(flow) => flow.confirm(frame).map(|()| Some(flow)),
+            None => Ok(None),
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        number: u64,
+        next: u64,
+        limit: u64,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let mut done = std::mem::take(&mut self.done);
+        let Some(flow) = self.flow(number, "Ack")? else {
+            return Ok(());
+        };
+        flow.acknowledge(next, limit, &mut done)?;
+        for message in done.drain(..) {
+            abandon_unfinished(&message, out);
+            if let QueuedItem::Message { payload, .. } = message.item {
+                out.report(LinkOutput::Acknowledged {
+                    flow: number,
+                    sequence: message.first,
+                    payload,
+                });
+            }
+        }
+        self.done = done;
+        if next == super::frame::FLOW_ENDED {
+            self.flows.remove(&number);
+            self.starved.remove(&number);
+            out.report(LinkOutput::Ended { flow: number });
+            return Ok(());
+        }
+        self.report_room(number, out);
+        self.wake(number);
+        Ok(())
+    }
+
+    fn granted(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        grant: u64,
+        (from_chunk, lanes, remote): (u32, Lanes, Option<Remote>),
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let is_open = lanes.as_slice().iter().any(|lane| out.has(*lane));
+        let is_used = match self.flow(number, "Grant")? {
+            Some(flow) => {
+                let new = SendGrant::new(grant, lanes, remote, from_chunk);
+                flow.grant(sequence, new, is_open)?
+            }
+            None => false,
+        };
+        if !is_used {
+            abandon(grant, lanes, out);
+        }
+        self.wake(number);
+        Ok(())
+    }
+
+    fn refused(
+        &mut self,
+        number: u64,
+        why: &Description,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Some(flow) = self.flow(number, "Refuse")? else {
+            return Ok(());
+        };
+        let Some(refused) = flow.refuse() else {
+            return Ok(());
+        };
+        let mut dropped = Vec::new();
+        for message in refused {
+            abandon_unfinished(&message, out);
+            if let QueuedItem::Message { payload, .. } = message.item {
+                dropped.push((message.first, payload));
+            }
+        }
+        out.report(LinkOutput::Refused {
+            flow: number,
+            why: why.clone(),
+            dropped,
+        });
+        self.wake(number);
+        Ok(())
+    }
+
+    fn report_room(&mut self, number: u64, out: &mut Outgoing) {
+        let flow = self.flows.get_mut(&number);
+        if flow.is_some_and(SendFlow::take_room) {
+            out.report(LinkOutput::Room { flow: number });
+        }
+    }
+
+    /// Sends what can be sent, one frame of each flow after the other.
+    fn pump(&mut self, out: &mut Outgoing) {
+        // Without lanes there is no window either.
+        let Some(window) = self.first_window.filter(|_| !out.is_empty()) else {
+            return;
+        };
+        let small_max = u64::from(window.min(self.config.small_bytes_max));
+        while let Some(number) = self.runnable.pop_front() {
+            let Some(flow) = self.flows.get_mut(&number) else {
+                continue;
+            };
+            flow.is_runnable = false;
+            let has_sent = flow.step(&self.config, small_max, out);
+            match (has_sent, flow.has_work()) {
+                (true, true) => self.wake(number),
+                (false, true) => {
+                    self.starved.insert(number);
+                }
+                (_, false) => {}
+            }
+        }
+    }
+
+    fn wake(&mut self, number: u64) {
+        if let Some(flow) = self.flows.get_mut(&number) {
+            if !std::mem::replace(&mut flow.is_runnable, true) {
+                self.runnable.push_back(number);
+            }
+        }
+    }
+
+    fn wake_starved(&mut self) {
+        while let Some(number) = self.starved.pop_first() {
+            self.wake(number);
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.starved.clear();
+        for (number, flow) in &mut self.flows {
+            if !std::mem::replace(&mut flow.is_runnable, true) {
+                self.runnable.push_back(*number);
+            }
+        }
+    }
+}
+
+/// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
+fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
+    for lane in lanes.as_slice() {
+        out.push(*lane, Frame::Abandon { grant }.into());
+    }
+}
+
+/// The same for one that leaves with chunks unsent.
+fn abandon_unfinished(message: &SendMessage, out: &mut Outgoing) {
+    if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
+        abandon(grant.grant, grant.lanes, out);
+    }
+}

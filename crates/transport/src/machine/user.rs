@@ -1,0 +1,143 @@
+//! What a link's machine asks of its user, and what it reports.
+
+use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
+use super::frame::{Description, Remote, Tree};
+use crate::credits::WindowLie as WindowViolation;
+use crate::payload::Payload;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// The user's answer to a request for a receive buffer.
+pub enum BufferReply {
+    /// Memory for all its bytes.
+    Buffer(Box<dyn ReceiveBuffer>),
+    /// A buffer that another link or flow has filled in part.
+    Resume(UnfinishedBuffer),
+    /// None now; [`super::LinkMachine::buffer_free`] or the next tick asks again.
+    Full,
+    /// This message is here already, by another route: its bytes do not cross, and nothing is delivered.
+    Known,
+    /// Never. Its bytes do not cross, and in its turn it is [`Turn::Missed`].
+    Refused,
+}
+
+/// The user of a link.
+pub trait LinkUser: Send + Sync + 'static {
+    /// Memory for a large message. Called with the link locked: it is quick and does not call the link.
+    fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
+
+    /// The address of this memory for a peer that writes there itself (RDMA); none if it cannot. Called with the link locked.
+    fn remote(&self, address: u64, bytes: u64) -> Option<Remote> {
+        let _ = (address, bytes);
+        None
+    }
+}
+
+/// What a flow's receiver gets in its turn. One at a time for each flow.
+pub enum Turn {
+    /// The flow begins.
+    Opened {
+        /// Its first message.
+        first: u64,
+        /// Below this number the origin retains nothing.
+        base: u64,
+        /// The publisher, its topic, type and quality of service.
+        description: Description,
+        /// The hosts below this one that want the messages.
+        tree: Tree,
+    },
+    /// A small message that had to wait for its turn.
+    Small {
+        /// The message.
+        sequence: u64,
+        /// The description, and then its bytes.
+        bytes: Box<[u8]>,
+        /// Bytes of the description.
+        description_bytes: usize,
+    },
+    /// A large message.
+    Large {
+        /// The message.
+        sequence: u64,
+        /// Its description.
+        description: Description,
+        /// Its bytes.
+        buffer: Box<dyn ReceiveBuffer>,
+    },
+    /// These messages never arrive.
+    Missed {
+        /// The first.
+        first: u64,
+        /// The number after the last.
+        next: u64,
+    },
+    /// Nothing follows.
+    Closed {
+        /// The number after the last message.
+        next: u64,
+    },
+}
+
+/// What the machine reports. Its user carries it out after it has released the link's lock.
+pub enum LinkOutput {
+    /// Receiving: it is this one's turn. [`super::LinkMachine::delivered`] follows.
+    Deliver {
+        /// The flow.
+        flow: u64,
+        /// What to deliver.
+        turn: Turn,
+    },
+    /// Sending: the receiver has delivered (or skipped) a message.
+    Acknowledged {
+        /// The flow.
+        flow: u64,
+        /// The message.
+        sequence: u64,
+        /// Its bytes, to be dropped; lanes may still read them, and hold them as long.
+        payload: Arc<dyn Payload>,
+    },
+    /// Sending: a flow that was full may take a message again.
+    Room {
+        /// The flow.
+        flow: u64,
+    },
+    /// Sending: the receiver takes nothing of a flow. It is closed, and ends.
+    Refused {
+        /// The flow.
+        flow: u64,
+        /// Why, in words.
+        why: Description,
+        /// The messages that were not acknowledged, with their bytes.
+        dropped: Vec<(u64, Arc<dyn Payload>)>,
+    },
+    /// Sending: a closed flow has ended: the receiver has all of it.
+    Ended {
+        /// The flow.
+        flow: u64,
+    },
+    /// A peer asks for more than it reads: this lane is to be closed.
+    Stuck {
+        /// The lane.
+        lane: u32,
+    },
+}
+
+/// A frame that no correct peer sends. The link is reset, the peer disconnected and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ProtocolViolation {
+    /// It charges more than its window.
+    #[error(transparent)]
+    Window(#[from] WindowViolation),
+    /// It names something that does not exist, or not in this state.
+    #[error("the peer's {frame} is not valid here: {what}")]
+    State {
+        /// The kind of frame.
+        frame: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+pub(super) fn violation(frame: &'static str, what: &'static str) -> ProtocolViolation {
+    ProtocolViolation::State { frame, what }
+}

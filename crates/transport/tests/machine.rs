@@ -1,0 +1,113 @@
+//! The link machine, both ends, with seeded delay, order between lanes, lost lanes, crashes, cancellations and slow consumers.
+//!
+//! Time is virtual, so a run cannot wait; one that does not come to its end within its steps has stalled and fails. `SEEDS=n` runs
+//! more, `SEED=n` one. A lost RDMA lane goes on writing into granted buffers until the receiver has closed it, as a card may.
+#![forbid(unsafe_code)]
+#[path = "machine/host.rs"]
+mod host;
+#[path = "sim/random.rs"]
+mod random;
+#[path = "machine/scenarios.rs"]
+mod scenarios;
+#[path = "machine/wire.rs"]
+mod wire;
+#[path = "machine/world.rs"]
+mod world;
+
+use world::{Counts, Faults, World};
+
+/// For each test; more with `SEEDS=`.
+const SEEDS: u64 = 60;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn seeds(faults: Faults) {
+    let one = number("SEED");
+    let seeds = one.map_or(0..number("SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let mut total = Counts::default();
+    for seed in seeds {
+        let run = std::panic::catch_unwind(|| World::new(seed, faults).run());
+        match run {
+            Ok(counts) => total.add(&counts),
+            Err(panic) => {
+                eprintln!("failed with {faults:?}; again: SEED={seed} cargo test -p rgaps-transport --test machine");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{faults:?}: {total:?}");
+    if one.is_none() {
+        // What is to be tested has happened.
+        assert!(total.small > 0 && total.large > 0 && total.grown > 0);
+        assert!(total.back_pressured > 0);
+        assert_eq!(total.lanes_lost > 0, faults.lanes);
+        assert_eq!(total.from_chunk > 0, faults.lanes || faults.crashes);
+        assert_eq!(total.crashes > 0, faults.crashes);
+        assert_eq!(total.resumed > 0, faults.crashes);
+        assert_eq!(total.cancelled > 0 && total.missed > 0, faults.cancels);
+        assert_eq!(total.direct > 0, faults.cards);
+        assert_eq!(total.late > 0, faults.cards && faults.lanes);
+    }
+}
+
+const NONE: Faults = Faults {
+    lanes: false,
+    crashes: false,
+    cancels: false,
+    cards: false,
+};
+
+#[test]
+fn without_faults_everything_arrives_once_and_in_order() {
+    seeds(NONE);
+}
+
+#[test]
+fn lost_lanes_lose_and_duplicate_nothing() {
+    seeds(Faults {
+        lanes: true,
+        ..NONE
+    });
+}
+
+#[test]
+fn late_writes_of_lost_rdma_lanes_damage_nothing() {
+    seeds(Faults {
+        lanes: true,
+        cards: true,
+        ..NONE
+    });
+}
+
+#[test]
+fn crashes_of_either_end_lose_nothing() {
+    seeds(Faults {
+        lanes: true,
+        crashes: true,
+        cards: true,
+        ..NONE
+    });
+}
+
+#[test]
+fn cancelled_messages_become_gaps_and_no_others() {
+    seeds(Faults {
+        lanes: true,
+        cancels: true,
+        ..NONE
+    });
+}
+
+#[test]
+fn all_faults_together() {
+    seeds(Faults {
+        lanes: true,
+        crashes: true,
+        cancels: true,
+        cards: true,
+    });
+}

@@ -1,0 +1,430 @@
+//! One thing after the other: what crosses in which trip, and what a lost lane, a refusal or an end leaves.
+use crate::host::SimPayload;
+use crate::wire::{end, limits, names, options, Pair, Sent, CHUNK};
+use rgaps_transport::machine::frame::{Description, Frame, FLOW_ENDED};
+use rgaps_transport::machine::{LinkMachine, SendOutcome, FLOWS_MAX};
+
+#[test]
+fn open_and_the_first_small_messages_leave_in_one_write_and_take_half_a_round_trip() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    for sequence in 0..3 {
+        pair.ends[0].send(flow, 7, sequence, 64);
+    }
+    assert_eq!(pair.trips_until("small 2"), 1);
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "small 0", "small 1", "small 2"]
+    );
+}
+
+#[test]
+fn what_the_first_window_covers_needs_no_answer_and_what_it_does_not_waits_for_one() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    // More payloads than a lane has in hand at a time: written here one by one.
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    for sequence in 0..600 {
+        pair.ends[0].send(flow, 7, sequence, 192);
+    }
+    let frames = pair.ends[0].write(1);
+    let small: u64 = frames.iter().map(|sent| sent.payload.len() as u64).sum();
+    // At most 64 unacknowledged messages of a flow are looked at.
+    assert_eq!((names(&frames)[0], small), ("Open", 64 * 200));
+    frames
+        .iter()
+        .for_each(|sent| pair.ends[1].read(sent).unwrap());
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered().len(), 601);
+    assert_eq!(pair.ends[0].take_reported().len(), 600);
+}
+
+#[test]
+fn a_flow_that_its_user_does_not_accept_gets_no_more_than_the_first_window() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[1].is_slow = true;
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    for sequence in 0..64 {
+        let payload = SimPayload::new(7, sequence, 192, 192);
+        let description = Description::new(&[0; 8]).unwrap();
+        let sent = pair.ends[0]
+            .machine
+            .send(flow, sequence, payload, description);
+        assert_eq!(sent, SendOutcome::Taken);
+    }
+    pair.ends[0].send(flow, 7, 64, 5000);
+    pair.run();
+    let held = pair.ends[1].machine.held();
+    assert_eq!(
+        (held.flows, held.grants),
+        (1, 0),
+        "no buffer before it is accepted"
+    );
+    pair.ends[1].is_slow = false;
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered().len(), 66);
+}
+
+#[test]
+fn a_large_first_message_takes_one_and_a_half_round_trips() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 3 * CHUNK);
+    assert_eq!(pair.trips_until("large 0"), 3);
+}
+
+#[test]
+fn large_messages_request_while_others_are_on_their_way() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    for sequence in 0..8 {
+        pair.ends[0].send(flow, 7, sequence, 2 * CHUNK);
+    }
+    // Eight of 2,000 bytes have grants together.
+    assert_eq!(pair.trips_until("large 7"), 3);
+}
+
+/// A message of ten chunks of which the first lane loses some: what the receiver has, and what crosses again.
+#[test]
+fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 10 * CHUNK);
+    pair.trip();
+    pair.trip();
+    let [first, second] = &mut pair.ends;
+    let chunks: Vec<Sent> = [1, 2].iter().flat_map(|lane| first.write(*lane)).collect();
+    assert_eq!(chunks.len(), 10);
+    // Chunks 0 to 3 and 6 arrive; lane 1 is lost with the others that it had.
+    let index = |sent: &Sent| match sent.frame {
+        Frame::Chunk { chunk, .. } => chunk,
+        ref other => panic!("{other:?}"),
+    };
+    for sent in chunks
+        .iter()
+        .filter(|sent| [0, 1, 2, 3, 6].contains(&index(sent)))
+    {
+        second.read(sent).unwrap();
+    }
+    pair.lane_ends(1);
+    pair.trip();
+    let grant = pair.ends[1].write(2);
+    let from: Vec<u32> = grant
+        .iter()
+        .filter_map(|sent| match sent.frame {
+            Frame::Grant { from_chunk, .. } => Some(from_chunk),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(from, [4], "GRANT says where to go on");
+    grant
+        .iter()
+        .for_each(|sent| pair.ends[0].read(sent).unwrap());
+    let mut again = pair.ends[0].write(2);
+    again.retain(|sent| matches!(sent.frame, Frame::Chunk { .. }));
+    assert_eq!(
+        again.iter().map(index).collect::<Vec<_>>(),
+        [4, 5, 6, 7, 8, 9]
+    );
+    again
+        .iter()
+        .for_each(|sent| pair.ends[1].read(sent).unwrap());
+    assert_eq!(pair.ends[1].take_delivered(), ["opened at 0", "large 0"]);
+    assert_eq!(pair.ends[0].machine.repeated().0, 1);
+}
+
+#[test]
+fn another_link_goes_on_with_a_message_that_has_landed_in_part() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 10 * CHUNK);
+    pair.trip();
+    pair.trip();
+    let chunks = pair.ends[0].write(1);
+    chunks[..6]
+        .iter()
+        .for_each(|sent| pair.ends[1].read(sent).unwrap());
+    assert!(
+        pair.ends[1].machine.take_kept(flow).is_empty(),
+        "its lane may still write"
+    );
+    pair.lane_ends(1);
+    let kept = pair.ends[1].machine.take_kept(flow);
+    assert_eq!(
+        (kept.len(), kept[0].0, kept[0].1.prefix()),
+        (1, 0, 6 * CHUNK)
+    );
+    let user = pair.ends[1].user.clone();
+    let all = kept
+        .into_iter()
+        .map(|(sequence, buffer)| ((7, sequence), buffer));
+    user.decisions.lock().unwrap().kept.extend(all);
+
+    // Another neighbour, whose chunks are larger: whole chunks of what has landed count.
+    let mut other = Pair::new(&[]);
+    let mut limits = limits();
+    limits.send.chunk_bytes = 2500;
+    other.ends[0] = end(limits);
+    other.ends[1].machine = LinkMachine::new(limits, user.clone());
+    other.ends[1].user = user;
+    other.lane_up(1);
+    other.run();
+    let flow = other.ends[0].machine.open(options(7, 0)).unwrap();
+    other.ends[0].send(flow, 7, 0, 10 * CHUNK);
+    other.trip();
+    other.trip();
+    let chunks = other.ends[0].write(1);
+    assert_eq!(names(&chunks), ["Chunk", "Chunk"]);
+    chunks
+        .iter()
+        .for_each(|sent| other.ends[1].read(sent).unwrap());
+    assert_eq!(other.ends[1].take_delivered(), ["opened at 0", "large 0"]);
+    let bytes = other.ends[1].user.delivered.lock().unwrap().take();
+    assert_eq!(bytes.unwrap(), crate::random::content(7, 0, 0, 10 * CHUNK));
+}
+
+#[test]
+fn a_message_that_the_user_has_by_another_route_does_not_cross() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let user = pair.ends[1].user.clone();
+    user.decisions.lock().unwrap().positions.insert(7, 2);
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    for sequence in 0..3 {
+        pair.ends[0].send(flow, 7, sequence, 5000);
+    }
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["opened at 0", "large 2"]);
+    assert_eq!(
+        pair.ends[0].take_reported().len(),
+        3,
+        "all are acknowledged"
+    );
+    assert_eq!(user.decisions.lock().unwrap().known, 2);
+}
+
+#[test]
+fn a_message_without_a_buffer_is_missed_and_its_bytes_do_not_cross() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[1].user.decisions.lock().unwrap().refuses_large = true;
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 5000);
+    pair.ends[0].send(flow, 7, 1, 10);
+    pair.trip();
+    pair.trip();
+    assert!(!names(&pair.ends[0].write(1)).contains(&"Chunk"));
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "missed 0..1", "small 1"]
+    );
+}
+
+#[test]
+fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].send(flow, 7, 1, 5 * CHUNK);
+    pair.trip();
+    let why = Description::new(b"its type does not match").unwrap();
+    assert!(pair.ends[1].machine.refuse(flow, why.clone()));
+    assert!(!pair.ends[1].machine.refuse(flow, why.clone()), "once");
+    assert!(!pair.ends[1].machine.refuse(0, why), "not the control flow");
+    pair.run();
+    let reports = pair.ends[0].take_reported();
+    let refused = format!("{flow} refused, its type does not match, dropped");
+    assert!(
+        reports.iter().any(|of| of.starts_with(&refused)),
+        "{reports:?}"
+    );
+    assert!(reports.contains(&format!("{flow} ended")));
+    assert_eq!(pair.ends[0].send(flow, 7, 2, 50), SendOutcome::Never);
+    let held = pair.ends[1].machine.held();
+    assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
+}
+
+#[test]
+fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.trip();
+    assert!(pair.ends[1].machine.refuse(flow, Description::default()));
+    assert!(names(&pair.ends[1].write(1)).contains(&"Refuse"));
+    pair.lane_ends(1);
+    pair.run();
+    assert!(pair.ends[0]
+        .take_reported()
+        .contains(&format!("{flow} ended")));
+}
+
+/// The answer to CLOSE takes CLOSE's lane, so the sender asks again if it is lost; no tombstone is needed.
+#[test]
+fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].machine.close(flow);
+    pair.trip();
+    assert_eq!(pair.ends[1].take_delivered().last().unwrap(), "closed at 1");
+    assert_eq!(
+        pair.ends[1].machine.held().flows,
+        0,
+        "the receiver keeps nothing"
+    );
+    let lost: Vec<Sent> = [1, 2]
+        .iter()
+        .flat_map(|lane| pair.ends[1].write(*lane))
+        .collect();
+    let is_end = |sent: &&Sent| {
+        matches!(
+            sent.frame,
+            Frame::Ack {
+                next: FLOW_ENDED,
+                ..
+            }
+        )
+    };
+    let end = lost.iter().find(is_end).expect("the flow's end").lane;
+    pair.lane_ends(end);
+    pair.run();
+    assert!(pair.ends[0]
+        .take_reported()
+        .contains(&format!("{flow} ended")));
+    assert!(!pair.ends[0].machine.has_flow(flow));
+    assert!(
+        pair.ends[1].take_delivered().is_empty(),
+        "nothing is delivered twice"
+    );
+}
+
+#[test]
+fn numbers_of_flows_are_not_used_again_and_thousands_leave_nothing() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let mut last = 0;
+    for _ in 0..5 {
+        let flows: Vec<u64> = (0..FLOWS_MAX)
+            .map(|_| pair.ends[0].machine.open(options(7, 0)).unwrap())
+            .collect();
+        assert!(flows[0] > last);
+        last = *flows.last().unwrap();
+        assert_eq!(
+            pair.ends[0].machine.open(options(7, 0)),
+            None,
+            "one too many"
+        );
+        flows
+            .iter()
+            .for_each(|flow| pair.ends[0].machine.close(*flow));
+        pair.run();
+        assert_eq!(pair.ends[1].machine.held().flows, 0);
+        assert!(!flows
+            .iter()
+            .any(|flow| pair.ends[0].machine.has_flow(*flow)));
+    }
+}
+
+#[test]
+fn the_control_flow_needs_no_opening() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[0]
+        .user
+        .decisions
+        .lock()
+        .unwrap()
+        .publishers
+        .insert(0, 9);
+    pair.ends[1]
+        .user
+        .decisions
+        .lock()
+        .unwrap()
+        .publishers
+        .insert(0, 9);
+    pair.ends[0].send(0, 9, 0, 100);
+    pair.ends[0].send(0, 9, 1, 5000);
+    assert_eq!(pair.trips_until("small 0"), 1);
+    assert_eq!(pair.trips_until("large 1"), 2);
+    pair.ends[0].machine.close(0);
+    assert!(pair.ends[0].machine.has_flow(0));
+}
+
+#[test]
+fn a_cancelled_message_that_grows_becomes_a_gap_and_its_buffer_returns() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let payload = SimPayload::new(7, 0, 5 * CHUNK, 2 * CHUNK);
+    let description = Description::new(&crate::host::describe(0)).unwrap();
+    let machine = &mut pair.ends[0].machine;
+    machine.send(flow, 0, payload.clone(), description);
+    pair.ends[0].send(flow, 7, 1, 50);
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0"],
+        "the small one waits for its turn"
+    );
+    let held = pair.ends[1].machine.held();
+    assert_eq!((held.large, held.grants), (1, 1));
+    assert!(pair.ends[0].machine.cancel(flow, 0).is_some());
+    assert!(pair.ends[0].machine.cancel(flow, 0).is_none(), "once");
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["missed 0..1", "small 1"]);
+    let held = pair.ends[1].machine.held();
+    assert_eq!((held.large, held.grants), (0, 0));
+    assert_eq!(std::sync::Arc::strong_count(&payload), 1);
+    assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
+}
+
+#[test]
+fn a_flow_that_is_full_says_when_it_has_room() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let mut options = options(7, 0);
+    options.retained_bytes_max = 100;
+    let flow = pair.ends[0].machine.open(options).unwrap();
+    assert_eq!(pair.ends[0].send(flow, 7, 0, 101), SendOutcome::Never);
+    assert_eq!(pair.ends[0].send(flow, 7, 0, 60), SendOutcome::Taken);
+    assert_eq!(pair.ends[0].send(flow, 7, 1, 60), SendOutcome::Full);
+    pair.run();
+    let expected = [format!("{flow} acknowledged 0"), format!("{flow} room")];
+    assert_eq!(pair.ends[0].take_reported(), expected);
+    assert_eq!(pair.ends[0].send(flow, 7, 1, 60), SendOutcome::Taken);
+}
+
+#[test]
+fn a_message_has_at_most_65536_chunks() {
+    let mut limits = limits();
+    limits.send.chunk_bytes = 1;
+    let mut sender = end(limits);
+    assert!(sender.machine.lane_up(1, 64 << 10));
+    let flow = sender.machine.open(options(7, 0)).unwrap();
+    sender.send(flow, 7, 0, 65_537);
+    let frames = sender.write(1);
+    let Frame::Request { chunk_bytes, .. } = frames.last().unwrap().frame else {
+        panic!("{:?}", names(&frames));
+    };
+    assert_eq!(chunk_bytes, 2);
+}
+
+#[test]
+fn lanes_that_name_different_windows_do_not_join_one_link() {
+    let mut one = end(limits());
+    assert!(one.machine.lane_up(1, 64 << 10));
+    assert!(!one.machine.lane_up(1, 64 << 10), "it is here");
+    assert!(!one.machine.lane_up(2, 32 << 10));
+    assert!(one.machine.lane_up(2, 64 << 10));
+}
