@@ -286,16 +286,48 @@ fn cells(peer: &Peer<'_>) -> Vec<String> {
     vec![
         peer.host.to_owned(),
         state.to_owned(),
-        format!("{} {}", peer.lanes, peer.over)
-            .trim_end()
-            .to_owned(),
+        peer.lanes.to_string(),
         peer.topics_out.to_string(),
         peer.topics_in.to_string(),
         sum(peer.messages_out, peer.bytes_out),
         sum(peer.messages_in, peer.bytes_in),
-        match peer.detail.is_empty() {
-            true => peer.why_not.to_owned(),
-            false => peer.detail.to_owned(),
-        },
+        how(peer),
     ]
+}
+
+/// Over what messages cross, and why over nothing faster; or why there is no link.
+fn how(peer: &Peer<'_>) -> String {
+    if !peer.detail.is_empty() {
+        return peer.detail.to_owned();
+    }
+    match (peer.over, peer.why_not) {
+        (over, "") => over.to_owned(),
+        ("", why_not) => why_not.to_owned(),
+        (over, why_not) => format!("{over} (no RDMA: {why_not})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_healthy_link_says_over_what_and_why_nothing_faster() {
+        let link = |over: &str, why_not: &str, detail: &str| {
+            let row = PeerRow {
+                over: over.to_owned(),
+                why_not: why_not.to_owned(),
+                detail: detail.to_owned(),
+                ..PeerRow::default()
+            };
+            how(&Peer::from(&row))
+        };
+        assert_eq!(link("rdma on mlx5_0/1", "", ""), "rdma on mlx5_0/1");
+        assert_eq!(
+            link("tcp", "links.rdma is off", ""),
+            "tcp (no RDMA: links.rdma is off)"
+        );
+        assert_eq!(link("", "it has no lanes now", ""), "it has no lanes now");
+        assert_eq!(link("tcp", "", "refused: x"), "refused: x");
+    }
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use rgaps::{DType, PartSpec};
 use serde_json::{json, Value};
 use support::{finish, Realm};
 
@@ -213,6 +214,55 @@ fn several_messages_are_saved_under_their_numbers() {
         let file = std::fs::read(realm.path(name)).unwrap();
         assert!(file.starts_with(b"\x89PNG"), "{name}");
     }
+}
+
+#[test]
+fn the_parts_of_a_message_are_saved_beside_each_other() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("robot");
+    let publisher = node.publisher("t").transient_local().create().unwrap();
+    let parts = [
+        ("rgb", DType::U8, &[2, 2, 3][..]),
+        ("pose", DType::F32, &[3]),
+    ];
+    let specs = parts.map(|(name, dtype, shape)| PartSpec { name, dtype, shape });
+    let loan = publisher.loan_parts(&specs).unwrap();
+    loan.publish()
+        .map_err(|unpublished| unpublished.error)
+        .unwrap();
+    let save = |name: &str| {
+        realm.run(&[
+            "topic",
+            "echo",
+            "t",
+            "--late",
+            "latest",
+            "--timeout",
+            "60",
+            "--save",
+            name,
+        ])
+    };
+    save("robot.npy").ok();
+    for name in ["robot-rgb.npy", "robot-pose.npy"] {
+        assert!(
+            std::fs::read(realm.path(name))
+                .unwrap()
+                .starts_with(b"\x93NUMPY"),
+            "{name}"
+        );
+    }
+    save("{part}_kept.raw").ok();
+    assert_eq!(
+        std::fs::read(realm.path("pose_kept.raw")).unwrap().len(),
+        12
+    );
+    let said = save("robot.png").stderr;
+    assert!(
+        said.contains("part 'pose' cannot be saved as 'robot-pose.png'"),
+        "{said}"
+    );
 }
 
 #[test]

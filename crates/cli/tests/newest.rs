@@ -8,7 +8,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use std::process::Child;
 use std::time::Duration;
-use support::{finish, wait_for, Realm};
+use support::{finish, wait_for, Realm, Run};
 
 const SENT: u64 = 20;
 
@@ -30,6 +30,11 @@ fn stop(child: &Child) {
 
 /// What commands print that could read nothing while messages 0 to 19 were published.
 fn after_a_burst(realm: &Realm, commands: &[&[&str]]) -> Vec<String> {
+    let runs = runs_after_a_burst(realm, commands).into_iter();
+    runs.map(|run| run.ok()).collect()
+}
+
+fn runs_after_a_burst(realm: &Realm, commands: &[&[&str]]) -> Vec<Run> {
     realm.run(&["up"]).ok();
     let node = realm.node("camera");
     let readers: Vec<Child> = commands
@@ -45,10 +50,7 @@ fn after_a_burst(realm: &Realm, commands: &[&[&str]]) -> Vec<String> {
     for reader in &readers {
         kill_process(Pid::from_child(reader), Signal::CONT).unwrap();
     }
-    readers
-        .into_iter()
-        .map(|reader| finish(reader).ok())
-        .collect()
+    readers.into_iter().map(finish).collect()
 }
 
 fn documents(out: &str) -> Vec<Value> {
@@ -91,6 +93,24 @@ fn echo_prints_the_newest_message_unless_every_message_is_asked_for() {
     assert_eq!(messages(&out[4]), [(19, 19)]);
     assert_eq!(messages(&out[5]), [(17, 17), (18, 0), (19, 0)]);
     assert_eq!(out[6], "abcdefghijklmnopqrst");
+}
+
+/// Issue 17: a line about missed messages stood before nearly every message, though the newest was asked for.
+#[test]
+fn echo_of_the_newest_says_at_its_end_how_many_it_skipped() {
+    let realm = Realm::new();
+    let newest = ["echo", "t", "--count", "1"];
+    let newest_3 = ["echo", "t", "--count", "3", "--depth", "3"];
+    let runs = runs_after_a_burst(&realm, &[&newest, &newest_3]);
+    let [newest, newest_3] = runs.as_slice() else {
+        panic!("two commands")
+    };
+    assert!(newest.stdout.ends_with("t\n"), "{}", newest.stdout);
+    assert!(!newest.stdout.contains("missed"), "{}", newest.stdout);
+    let said = "rgaps: skipped 19 messages for newer ones; --all prints every message";
+    assert!(newest.stderr.contains(said), "{}", newest.stderr);
+    assert!(newest_3.stdout.starts_with("--- 17 messages missed ---\n"));
+    assert!(!newest_3.stderr.contains("skipped"));
 }
 
 /// `delay` measured how long messages waited in the history.

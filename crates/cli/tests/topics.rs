@@ -451,3 +451,94 @@ fn a_closed_pipe_is_no_failure() {
     publisher.kill().unwrap();
     publisher.wait().unwrap();
 }
+
+#[test]
+fn an_empty_standard_input_is_said_and_publishes_nothing() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    for (arguments, words) in [
+        (
+            &["topic", "pub", "t"][..],
+            "standard input is empty, so nothing was published",
+        ),
+        (
+            &["topic", "pub", "t", "--lines"][..],
+            "no line, so nothing was published",
+        ),
+    ] {
+        let run = realm.run(arguments);
+        assert_eq!(run.code, 1);
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
+    // One that is asked for is published.
+    let empty = realm.json(&["topic", "pub", "t", "--text", ""]);
+    assert_eq!(
+        (&empty["messages"], &empty["bytes"]),
+        (&1.into(), &0.into())
+    );
+}
+
+#[test]
+fn publishing_to_nobody_is_said_with_what_to_do() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let alone = realm.run(&["topic", "pub", "t", "--text", "x"]).ok();
+    assert!(
+        alone.contains("no subscriber received them: the topic had none"),
+        "{alone}"
+    );
+    assert!(alone.contains("--wait-subscribers 1"), "{alone}");
+    let kept = realm
+        .run(&["topic", "pub", "k", "--text", "x", "--transient-local"])
+        .ok();
+    assert!(kept.contains("the history keeps them"), "{kept}");
+    let echo = realm.spawn(&["topic", "echo", "t", "--count", "1", "--timeout", "60"]);
+    realm.wait_for_subscribers("t", 1);
+    let heard = realm.run(&["topic", "pub", "t", "--text", "x"]).ok();
+    assert!(!heard.contains("no subscriber"), "{heard}");
+    support::finish(echo).ok();
+}
+
+#[test]
+fn echo_of_a_pattern_names_the_topics_and_the_commands_that_take_patterns() {
+    let realm = Realm::new();
+    realm
+        .run(&[
+            "topic",
+            "pub",
+            "camera/left",
+            "--text",
+            "x",
+            "--transient-local",
+        ])
+        .ok();
+    let run = realm.run(&["topic", "echo", "camera/*"]);
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stderr.contains("it matches 'camera/left'") && run.stderr.contains("'rgaps topic hz'"),
+        "{}",
+        run.stderr
+    );
+    assert!(realm
+        .run(&["topic", "echo", "lidar/**"])
+        .stderr
+        .contains("no topic matches it now"));
+}
+
+#[test]
+fn the_list_says_untyped_and_what_the_bytes_are() {
+    let realm = Realm::new();
+    realm
+        .run(&["topic", "pub", "t", "--text", "x", "--transient-local"])
+        .ok();
+    let list = realm.run(&["topic", "list"]).ok();
+    assert!(
+        list.contains("untyped") && list.contains("BYTES PUBLISHED"),
+        "{list}"
+    );
+    let info = realm.run(&["topic", "info", "t"]).ok();
+    assert!(
+        info.contains("type      untyped\n") && info.contains("published 1 message, 1 B"),
+        "{info}"
+    );
+}

@@ -89,7 +89,8 @@ Examples:
   # Print the names only.
   rgaps topic list --json | jq -r '.[].name'
 
-JSON fields of each topic: name, type_name, domain, publishers, subscribers, orphans, messages, bytes";
+JSON fields of each topic: name, type_name (empty if untyped), domain, publishers, subscribers, orphans, messages, bytes,
+received, missed, kept, held, remote";
 
 pub const INFO: &str = "\
 Examples:
@@ -97,7 +98,7 @@ Examples:
   # Print how messages reach each subscriber, and why that way.
   rgaps topic info camera/left --json | jq '.subscriber_list[].path'
 
-JSON fields: those of topic list, zone, publisher_list, subscriber_list, hosts";
+JSON fields: those of topic list, zone, publisher_list, subscriber_list, hosts, mismatches";
 
 pub const HZ: &str = "\
 Examples:
@@ -138,6 +139,8 @@ Examples:
   # Save one image, or every image.
   rgaps topic echo camera/left --save frame.png
   rgaps topic echo camera/left --save frame-%06d.png --count 100 --all
+  # Save the parts of a message: robot-rgb.npy, robot-depth.npy, ...
+  rgaps topic echo robot --save robot.npy
   # Write the bytes of ten messages to a file.
   rgaps topic echo log --reliable --count 10 --format raw > log.bin
 
@@ -162,7 +165,9 @@ Examples:
   # Do not wait longer than half a second for a reliable subscriber.
   rgaps topic pub load --size 1MiB --rate 100 --slow-reader 0.5
 
-JSON fields: topic, messages, bytes, seconds, drops";
+Exit code 1: standard input was empty, so nothing was published.
+
+JSON fields: topic, messages, bytes, seconds, drops, subscribers";
 
 pub const FORGET: &str = "\
 Examples:

@@ -14,6 +14,9 @@ use std::time::Duration;
 #[derive(Subcommand)]
 pub enum Topic {
     /// List all topics.
+    ///
+    /// TYPE is the type that publishers declare; a topic without one is `untyped`, and its messages are plain bytes or arrays
+    /// of any type. MESSAGES and BYTES PUBLISHED count what its publishers have published since the topic exists.
     #[command(after_help = examples::LIST)]
     List,
     /// Show one topic: its publishers and subscribers, their quality of service, and the path that messages take.
@@ -37,8 +40,8 @@ pub enum Topic {
     Delay(Delay),
     /// Print the messages of a topic.
     ///
-    /// Prints the newest message, and counts those that it skips as missed. With --all, --late, --reliable or
-    /// --format raw it prints every message.
+    /// Prints the newest message; at its end it says how many it skipped. With --all, --late, --reliable or --format raw
+    /// it prints every message. With these and with --depth it says before each message how many were missed.
     #[command(after_help = examples::ECHO)]
     Echo(Echo),
     /// Publish messages.
@@ -151,7 +154,8 @@ pub struct Echo {
     pub format: Format,
     /// Save messages as files, by the end of the name: .png (images of uint8 or uint16), .npy (arrays) or .raw (the
     /// bytes). {sequence} in the name becomes the message's number, %d or %06d counts the files, {part} becomes the name
-    /// of a part. Without {sequence} and %d, one message is saved.
+    /// of a part. Without {part}, the parts of a message are saved as NAME-part.END. Without {sequence} and %d, one message
+    /// is saved.
     #[arg(long, value_name = "FILE", conflicts_with = "format")]
     pub save: Option<PathBuf>,
     /// Draw a small image of arrays with the shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).

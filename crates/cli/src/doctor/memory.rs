@@ -79,9 +79,13 @@ fn huge_pages() -> Check {
             NAME,
             "some are free; pool.host.hugepages = \"try\" uses them",
         ),
+        // What failed; the error's own advice would stand there twice.
         Err(error) => Check::lack(
             NAME,
-            error.to_string(),
+            format!(
+                "none are free ({})",
+                error.to_string().split(';').next().unwrap_or_default()
+            ),
             "only useful if messages are large and TLB misses matter: set sysctl vm.nr_hugepages=N (2 MiB \
              each), then pool.host.hugepages = \"try\"",
         ),
@@ -119,5 +123,17 @@ fn numa(config: &Config) -> Check {
             ),
         },
         Err(error) => Check::lack(NAME, error.to_string(), "free memory on that node"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_about_huge_pages_stands_once() {
+        let check = huge_pages();
+        let said = format!("{} {:?}", check.found, check.advice);
+        assert!(said.matches("nr_hugepages").count() <= 1, "{said}");
     }
 }

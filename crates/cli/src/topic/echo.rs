@@ -14,7 +14,8 @@ use crate::output::Output;
 use crate::stop::Stop;
 use crate::{session, units};
 use ratatui::crossterm::terminal;
-use rgaps::{Sample, SubscriberQos, Tensor};
+use rgaps::{Node, Sample, SubscriberQos, Tensor};
+use rgaps_session::pattern_matches;
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 use serde_json::json;
@@ -22,6 +23,8 @@ use std::io::{self, IsTerminal, Write};
 
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Topics of a pattern that an error names at most.
+const NAMES_MAX: usize = 10;
 
 #[derive(Serialize)]
 struct Message<'a> {
@@ -140,6 +143,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         left = left.min(1);
     }
     let node = session::join(common)?;
+    refuse_pattern(&node, &echo.topic)?;
     let every_message = echo.reliable || echo.late.is_some() || echo.format == Format::Raw;
     let qos = SubscriberQos {
         reliable: echo.reliable,
@@ -152,6 +156,9 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         .qos(qos)
         .create()?;
     absent::warn(&node, subscriber.topic())?;
+    // Whoever reads the newest skips most of a fast topic, as it should.
+    let tells_missed = echo.queue.depth.is_some() || qos.depth.is_none();
+    let mut skipped = Skipped::default();
     let mut messages = Messages::new(&subscriber, &stop, echo.timeout);
     while left > 0 {
         let Next::Message(sample) = messages.next(None)? else {
@@ -163,6 +170,9 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
             continue;
         }
         let mut message = describe(subscriber.topic(), &sample);
+        if !tells_missed {
+            skipped.0 += message.missed;
+        }
         match &mut save {
             Some(save) => {
                 let files = save.save(&sample, &Content::read(&sample)?)?;
@@ -178,9 +188,47 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
             }
             None => show(&sample, echo, &mut message)?,
         }
-        output.put(&message, |to| write_text(&message, to))?;
+        output.put(&message, |to| write_text(&message, tells_missed, to))?;
     }
     Ok(())
+}
+
+/// How many messages were skipped for newer ones, told at the end: also after an error, or when the reader of the output
+/// has gone.
+#[derive(Default)]
+struct Skipped(u64);
+
+impl Drop for Skipped {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            rgaps_session::tell_user(format_args!(
+                "rgaps: skipped {} for newer ones; --all prints every message",
+                units::counted(self.0, "message")
+            ));
+        }
+    }
+}
+
+/// An error about a pattern, with the topics that it stands for.
+fn refuse_pattern(node: &Node, topic: &str) -> anyhow::Result<()> {
+    if !topic.contains(['*', '?']) {
+        return Ok(());
+    }
+    let rows = node.topics()?;
+    let names = rows.iter().map(|row| row.name.as_str());
+    let matching: Vec<&str> = names
+        .filter(|name| pattern_matches(topic, name))
+        .take(NAMES_MAX)
+        .collect();
+    let found = match matching.as_slice() {
+        [] => "no topic matches it now".to_owned(),
+        names => format!("it matches '{}'", names.join("', '")),
+    };
+    Err(Usage(format!(
+        "echo prints one topic, and '{topic}' is a pattern: {found}; start one echo per topic, or use 'rgaps topic hz' or 'bw', \
+         which take patterns"
+    ))
+    .into())
 }
 
 /// Hands out all bytes of a message, piece by piece, wherever they live.
@@ -363,8 +411,8 @@ fn is_text(bytes: &[u8], truncated: bool) -> bool {
         .any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))
 }
 
-fn write_text(message: &Message<'_>, to: &mut dyn Write) -> io::Result<()> {
-    if message.missed > 0 {
+fn write_text(message: &Message<'_>, tells_missed: bool, to: &mut dyn Write) -> io::Result<()> {
+    if tells_missed && message.missed > 0 {
         writeln!(
             to,
             "--- {} missed ---",

@@ -19,7 +19,7 @@ pub fn list(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             "PUBLISHERS",
             "SUBSCRIBERS",
             "MESSAGES",
-            "BYTES",
+            "BYTES PUBLISHED",
         ];
         table(to, &heads, &cells)
     })
@@ -32,7 +32,7 @@ fn cells(topic: &Topic) -> Vec<String> {
     };
     vec![
         topic.name.clone(),
-        or_dash(&topic.type_name),
+        type_or_untyped(topic),
         topic.domain.clone().unwrap_or_else(|| "-".to_owned()),
         publishers,
         topic.subscribers.to_string(),
@@ -41,8 +41,11 @@ fn cells(topic: &Topic) -> Vec<String> {
     ]
 }
 
-fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-" } else { text }.to_owned()
+fn type_or_untyped(topic: &Topic) -> String {
+    match topic.type_name.as_str() {
+        "" => "untyped".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 fn blocks_cell(sum: &BlockSum) -> String {
@@ -67,12 +70,12 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
 fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     let topic = &info.topic;
     writeln!(to, "topic     {}", topic.name)?;
-    writeln!(to, "type      {}", or_dash(&topic.type_name))?;
+    writeln!(to, "type      {}", type_or_untyped(topic))?;
     writeln!(to, "domain    {}", topic.domain.as_deref().unwrap_or("-"))?;
     writeln!(
         to,
-        "messages  {}, {}\n",
-        topic.messages,
+        "published {}, {}\n",
+        units::counted(topic.messages, "message"),
         units::bytes(topic.bytes)
     )?;
     let publishers: Vec<_> = info.publisher_list.iter().map(publisher_cells).collect();

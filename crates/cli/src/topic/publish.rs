@@ -7,7 +7,7 @@ use crate::files;
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{domain, session, units};
-use anyhow::Context;
+use anyhow::{bail, Context};
 use rgaps::{History, Loan, Publisher, PublisherQos, SlowReaderPolicy};
 use serde::Serialize;
 use std::fs::File;
@@ -27,6 +27,8 @@ struct Report<'a> {
     seconds: f64,
     /// How often it went on without a slow subscriber.
     drops: u64,
+    /// How many subscribers matched at most, at a message.
+    subscribers: u32,
 }
 
 /// Where messages come from.
@@ -63,6 +65,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         bytes: 0,
         seconds: 0.0,
         drops: 0,
+        subscribers: 0,
     };
     while left > 0 && !stop.is_set() {
         let Some(bytes) = send(&publisher, &mut messages, &description, report.messages)? else {
@@ -70,6 +73,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         };
         report.messages += 1;
         report.bytes += bytes;
+        report.subscribers = report.subscribers.max(publisher.subscribers());
         left -= 1;
         if let (Some(hz), true) = (publish.rate, left > 0) {
             // Against the first one, so that the rate does not drift.
@@ -91,8 +95,21 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
                 "continued {times} without a slow subscriber, which missed messages"
             )?;
         }
-        Ok(())
+        match (report.messages, report.subscribers) {
+            (0, _) | (_, 1..) => Ok(()),
+            _ if publish.transient_local => {
+                writeln!(to, "no subscriber received them yet; the history keeps them for those that subscribe with --late")
+            }
+            _ => writeln!(
+                to,
+                "no subscriber received them: the topic had none. Start it first, wait for it (--wait-subscribers 1), or \
+                 keep the messages for it (--transient-local)"
+            ),
+        }
     })?;
+    if report.messages == 0 && publish.lines && !stop.is_set() {
+        bail!("the input has no line, so nothing was published");
+    }
     match unmatched {
         Some(unmatched) => Err(unmatched.into()),
         None => Ok(()),
@@ -158,6 +175,9 @@ fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Mess
     input
         .read_to_end(&mut bytes)
         .with_context(|| format!("reading {name} failed"))?;
+    if bytes.is_empty() && source.file.is_none() {
+        bail!("standard input is empty, so nothing was published; for a message without bytes, give --text ''");
+    }
     Ok(Messages::Same(bytes))
 }
 

@@ -1,9 +1,9 @@
 //! `topic echo --save`: messages, or their parts, as files.
 
-use super::content::{Content, Part};
+use super::content::Content;
 use crate::exit::Usage;
 use crate::files::{self, Kind};
-use anyhow::{bail, Context};
+use anyhow::Context;
 use rgaps::Sample;
 use std::path::{Path, PathBuf};
 
@@ -41,27 +41,18 @@ impl Save {
 
     /// Writes a message; the files' names.
     pub fn save(&mut self, sample: &Sample, content: &Content<'_>) -> anyhow::Result<Vec<PathBuf>> {
-        let by_part = self.pattern.contains(PART);
-        let parts: Vec<&Part<'_>> = content
-            .parts
-            .iter()
-            .filter(|part| part.name.is_some())
-            .collect();
-        if parts.len() > 1 && !by_part {
-            let names: Vec<_> = parts
-                .iter()
-                .filter_map(|part| part.name.as_deref())
-                .collect();
-            bail!(
-                "message {} has the parts {}; write {PART} in the file name of --save",
-                sample.sequence(),
-                names.join(", ")
-            );
-        }
         let mut files = Vec::new();
         for part in &content.parts {
             let path = self.path(sample.sequence(), part.name.as_deref());
-            let bytes = files::encode(&part.as_array()?, self.kind)?;
+            let bytes = files::encode(&part.as_array()?, self.kind).with_context(|| {
+                let part = part.name.as_deref();
+                let what =
+                    part.map_or_else(|| "the message".to_owned(), |name| format!("part '{name}'"));
+                format!(
+                    "{what} cannot be saved as '{}' (.npy and .raw hold every array)",
+                    path.display()
+                )
+            })?;
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write '{}'", path.display()))?;
             files.push(path);
@@ -72,13 +63,18 @@ impl Save {
 
     fn path(&self, sequence: u64, part: Option<&str>) -> PathBuf {
         // A publisher's name for a part stays in the folder that was asked for.
-        let part = part.unwrap_or("message").replace(['/', '\\'], "_");
+        let plain = part.map(|part| part.replace(['/', '\\'], "_"));
         let mut name = self.pattern.clone();
+        // A part needs a file of its own.
+        if let (true, false, Some(end)) = (plain.is_some(), name.contains(PART), name.rfind('.')) {
+            name.insert_str(end, &format!("-{PART}"));
+        }
+        let part = plain.as_deref().unwrap_or("message");
         if let Some((at, width, length)) = counter(&name) {
             name.replace_range(at..at + length, &format!("{:0width$}", self.saved));
         }
         name.replace(SEQUENCE, &sequence.to_string())
-            .replace(PART, &part)
+            .replace(PART, part)
             .into()
     }
 }
@@ -110,6 +106,9 @@ mod tests {
         let save = Save::new(Path::new("{part}.npy")).unwrap();
         assert!(!save.is_numbered());
         assert_eq!(save.path(1, Some("../rgb")), Path::new(".._rgb.npy"));
+        let save = Save::new(Path::new("a.b/robot.npy")).unwrap();
+        assert_eq!(save.path(1, Some("rgb")), Path::new("a.b/robot-rgb.npy"));
+        assert_eq!(save.path(1, None), Path::new("a.b/robot.npy"));
         assert!(!Save::new(Path::new("100%.raw")).unwrap().is_numbered());
         for wrong in ["frame", "frame.jpg", "frame.tiff"] {
             assert!(Save::new(Path::new(wrong)).is_err(), "{wrong}");
