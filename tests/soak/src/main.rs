@@ -11,6 +11,7 @@ mod disk;
 mod flood;
 mod host;
 mod journal;
+mod memory;
 mod network;
 #[path = "../../chaos/src/pattern.rs"]
 mod pattern;
@@ -43,6 +44,9 @@ struct Arguments {
     /// How many hosts, 1 to 3.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3))]
     hosts: u64,
+    /// Disturbs in this way only.
+    #[arg(long, value_enum)]
+    only: Option<trouble::Kind>,
     /// Keeps the folder with journals and logs.
     #[arg(long)]
     keep: bool,

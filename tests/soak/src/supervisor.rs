@@ -7,10 +7,12 @@ use crate::board::{self, Spec};
 use crate::checker::{Checker, Publisher, Subscriber};
 use crate::host::{self, Host};
 use crate::journal::Reader;
+use crate::memory::Memory;
 use crate::network::Network;
 use crate::programs::{Observer, Python};
 use crate::random::Random;
 use crate::topics::KINDS;
+use crate::trouble;
 use crate::Arguments;
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
@@ -54,6 +56,10 @@ struct Soak {
     members: Vec<Member>,
     observers: Vec<Observer>,
     python: Option<Python>,
+    memory: Option<Memory>,
+    /// Kills for want of memory so far.
+    oom_kills: u64,
+    only: Option<trouble::Kind>,
     floods: Vec<Child>,
     checker: Checker,
     lasting: Vec<(Instant, Lasting)>,
@@ -66,6 +72,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let Arguments { minutes, seed, .. } = *arguments;
     let begun = Instant::now();
     let mut soak = Soak::start(seed, arguments.hosts as usize)?;
+    soak.only = arguments.only;
     let whole = soak.disturb(begun, Duration::from_secs_f64(minutes * 60.0));
     let whole = whole.and_then(|()| soak.end());
     if let Err(error) = whole {
@@ -122,6 +129,11 @@ impl Soak {
         let python = Python::find(folder.path())
             .inspect_err(|why| eprintln!("soak: no members in Python: {why:#}"))
             .ok();
+        let memory = Memory::find()
+            .inspect_err(|why| {
+                eprintln!("soak: the kernel kills nobody for want of memory: {why:#}")
+            })
+            .ok();
         let mut soak = Soak {
             folder,
             log,
@@ -130,6 +142,9 @@ impl Soak {
             members: Vec::new(),
             observers: Vec::new(),
             python,
+            memory,
+            oom_kills: 0,
+            only: None,
             floods: Vec::new(),
             checker: Checker::default(),
             lasting: Vec::new(),

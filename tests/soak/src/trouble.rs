@@ -7,7 +7,7 @@ use std::time::Duration;
 const PAUSE_MAX_MS: u64 = 1_200;
 
 /// A kind of disturbance, and how often it comes beside the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     KillPublisher,
     KillSubscriber,
@@ -20,9 +20,11 @@ pub enum Kind {
     Flood,
     FillDisk,
     KillObserver,
+    /// The kernel kills a publisher, a subscriber, a daemon or links for want of memory.
+    OutOfMemory,
 }
 
-const KINDS: [(Kind, u64); 11] = [
+const KINDS: [(Kind, u64); 12] = [
     (Kind::KillPublisher, 20),
     (Kind::KillSubscriber, 20),
     (Kind::KillDaemon, 6),
@@ -34,6 +36,7 @@ const KINDS: [(Kind, u64); 11] = [
     (Kind::Flood, 8),
     (Kind::FillDisk, 6),
     (Kind::KillObserver, 5),
+    (Kind::OutOfMemory, 6),
 ];
 
 /// One disturbance.
@@ -48,8 +51,8 @@ pub struct Trouble {
     pub lasts: Duration,
 }
 
-/// The next one.
-pub fn next(random: &mut Random) -> Trouble {
+/// The next one: of all kinds, or of one only.
+pub fn next(random: &mut Random, only: Option<Kind>) -> Trouble {
     let all: u64 = KINDS.iter().map(|(_, weight)| weight).sum();
     let mut at = random.below(all);
     let chosen = KINDS.iter().find(|(_, weight)| {
@@ -57,7 +60,7 @@ pub fn next(random: &mut Random) -> Trouble {
         at = at.saturating_sub(*weight);
         is_it
     });
-    let kind = chosen.map_or(Kind::KillPublisher, |(kind, _)| *kind);
+    let kind = only.unwrap_or(chosen.map_or(Kind::KillPublisher, |(kind, _)| *kind));
     let lasts_max_ms = match kind {
         Kind::Cut => 5_000,
         _ => 2_500,
@@ -78,7 +81,9 @@ mod tests {
     fn a_seed_gives_the_same_troubles_again_and_every_kind_comes() {
         let draw = |seed| {
             let mut random = Random::new(seed);
-            (0..1000).map(|_| next(&mut random)).collect::<Vec<_>>()
+            (0..1000)
+                .map(|_| next(&mut random, None))
+                .collect::<Vec<_>>()
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));

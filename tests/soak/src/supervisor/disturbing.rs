@@ -12,7 +12,7 @@ impl Soak {
     pub(super) fn disturb(&mut self, begun: Instant, length: Duration) -> anyhow::Result<()> {
         let end = begun + length;
         while Instant::now() < end {
-            let trouble = trouble::next(&mut self.random);
+            let trouble = trouble::next(&mut self.random, self.only);
             let at = end.min(Instant::now() + trouble.pause);
             while Instant::now() < at {
                 self.look_after_all()?;
@@ -29,8 +29,9 @@ impl Soak {
         } = trouble;
         let host = (whom % self.hosts.len() as u64) as usize;
         match kind {
-            Kind::KillPublisher => self.kill_member(whom, true),
-            Kind::KillSubscriber => self.kill_member(whom, false),
+            Kind::KillPublisher => self.kill_member(whom, true, false),
+            Kind::KillSubscriber => self.kill_member(whom, false, false),
+            Kind::OutOfMemory => self.run_out_of_memory(whom, host),
             Kind::StopMember => {
                 let at = (whom % self.members.len() as u64) as usize;
                 let member = &self.members[at];
@@ -81,18 +82,55 @@ impl Soak {
         }
     }
 
-    fn kill_member(&mut self, whom: u64, publishes: bool) -> anyhow::Result<()> {
+    /// The kernel kills a publisher, a subscriber, a daemon and links in turn, for want of memory.
+    fn run_out_of_memory(&mut self, whom: u64, host: usize) -> anyhow::Result<()> {
+        let Some(memory) = &mut self.memory else {
+            return Ok(());
+        };
+        self.oom_kills += 1;
+        match self.oom_kills % 4 {
+            0 => return self.kill_member(whom, true, true),
+            1 => return self.kill_member(whom, false, true),
+            2 => {
+                if let Some(pid) = self.hosts[host].daemon_pid() {
+                    memory.kill(pid)?;
+                }
+                self.say(&format!("lets the daemon of host-{host} run out of memory"));
+                self.hosts[host].kill_daemon();
+                self.hosts[host].start_daemon()?;
+            }
+            _ => {
+                let Some(pid) = self.hosts[host].links_pid() else {
+                    return Ok(());
+                };
+                memory.kill(pid)?;
+                self.say(&format!("lets the links of host-{host} run out of memory"));
+            }
+        }
+        self.checker.report.tally.kills += 1;
+        Ok(())
+    }
+
+    fn kill_member(&mut self, whom: u64, publishes: bool, by_kernel: bool) -> anyhow::Result<()> {
         let all = self.members.iter().enumerate();
         let such: Vec<usize> = all
             .filter(|(_, member)| member.spec.publishes == publishes)
             .map(|(at, _)| at)
             .collect();
         let at = such[(whom % such.len() as u64) as usize];
-        self.members[at].child.kill()?;
+        match &mut self.memory {
+            Some(memory) if by_kernel => memory.kill(self.members[at].child.id())?,
+            _ => self.members[at].child.kill()?,
+        }
         self.members[at].child.wait()?;
         let spec = self.members[at].spec.clone();
+        let how = if by_kernel {
+            "kills for want of memory"
+        } else {
+            "kills"
+        };
         self.say(&format!(
-            "kills {} on {}",
+            "{how}: {} on {}",
             spec.name(),
             KINDS[spec.topic].name
         ));
