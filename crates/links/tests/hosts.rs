@@ -280,17 +280,17 @@ fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     nothing_more(&publisher, &[&subscriber]);
 }
 
-/// An address of this machine that no other test run uses.
-fn own_address(last: u32) -> Ipv4Addr {
-    let process = std::process::id();
-    Ipv4Addr::from((127 << 24) | ((process & 0x3fff) << 8) | (64 + last))
+/// An address of this machine that no other test uses, as none has this port: all of them listen at the fixed port.
+fn own_address(port: u16) -> Ipv4Addr {
+    let [high, low] = port.to_be_bytes();
+    Ipv4Addr::new(127, high, low, 64)
 }
 
 fn with_fixed_port(at: usize, ports: &[u16]) -> Host {
     let links = format!(
         "host = \"host-{at}\"\nlisten = \"{}\"\ncontrol = [\"tcp/127.0.0.1:{}\"]\n\
          connect = [\"tcp/127.0.0.1:{}\"]\n",
-        own_address(at as u32),
+        own_address(ports[at]),
         ports[at],
         ports[1 - at]
     );
@@ -302,8 +302,8 @@ fn lanes_use_one_port_that_a_firewall_can_be_told() {
     let ports = ports(2);
     let hosts = [0, 1].map(|at| with_fixed_port(at, &ports));
     hosts[0].wait_for_peers(1);
-    for at in 0..2 {
-        let lanes = SocketAddr::from((own_address(at), LANE_PORT));
+    for port in ports {
+        let lanes = SocketAddr::from((own_address(port), LANE_PORT));
         assert!(
             TcpStream::connect(lanes).is_ok(),
             "nobody listens at {lanes}"
@@ -324,5 +324,5 @@ fn links_that_were_killed_get_their_fixed_port_again() {
     });
     hosts[0].start_links();
     hosts[1].wait_for_peers(1);
-    assert!(TcpStream::connect((own_address(0), LANE_PORT)).is_ok());
+    assert!(TcpStream::connect((own_address(ports[0]), LANE_PORT)).is_ok());
 }
