@@ -6,8 +6,8 @@ use rustix::process::{kill_process, Pid, Signal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use support::{
-    hosts, last_message, nothing_more, receive, until, wait_for_subscribers, Host, LIMIT,
-    LOOK_AGAIN,
+    hosts, last_message, nothing_more, ports, receive, start_among, until, wait_for_subscribers,
+    Host, LIMIT, LOOK_AGAIN,
 };
 
 /// A message of a topic that crosses slowly takes some seconds.
@@ -195,6 +195,38 @@ fn a_host_that_had_only_live_subscribers_gets_the_history_when_one_wants_it_also
         gets(subscriber, 5..6);
     }
     nothing_more(&map.publisher, &[&live, &late, &elsewhere]);
+}
+
+#[test]
+fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_too() {
+    let ports = ports(3);
+    let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
+    let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], ""));
+    let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
+    // Nobody between wants it.
+    let mut map = Tagged::new(&nodes[0], "map", 1000);
+    map.put(5);
+    let far = joins(&nodes[2], "map", Late::Latest);
+    gets(&far, 4..5);
+    wait_for_subscribers(&map.publisher, 1);
+    map.put(1);
+    gets(&far, 5..6);
+    // The host between had it first, and its live messages are history to the one behind it.
+    let mut state = Tagged::new(&nodes[0], "state", 1000);
+    state.put(5);
+    let near = joins(&nodes[1], "state", Late::Last(3));
+    gets(&near, 2..5);
+    wait_for_subscribers(&state.publisher, 1);
+    state.put(1);
+    gets(&near, 5..6);
+    let far = joins(&nodes[2], "state", Late::Last(2));
+    gets(&far, 4..6);
+    wait_for_subscribers(&state.publisher, 2);
+    state.put(1);
+    for subscriber in [&near, &far] {
+        gets(subscriber, 6..7);
+    }
+    nothing_more(&state.publisher, &[&near, &far]);
 }
 
 /// How much has landed of the only publisher of a topic.
