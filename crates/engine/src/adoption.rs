@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::engine::SessionId;
 use crate::granules::FREE;
 use crate::history::order_orphans;
-use crate::leave::{has_reached, note_departed};
+use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
@@ -86,6 +86,9 @@ impl Zone {
         if saved.pids_are_ours {
             zone.former_pids = saved.pids.iter().copied().collect();
         }
+        for (incarnation, published) in &saved.departed {
+            zone.departed.add(*incarnation, *published);
+        }
         zone.load_clients().map_err(read)?;
         zone.load_pools(sources)?;
         zone.load_topics().map_err(read)?;
@@ -126,7 +129,7 @@ impl Zone {
                     .control
                     .region(publisher.ring.region_offset, publisher.geometry());
                 let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
-                note_departed(&mut self.departed, publisher, left.head);
+                self.departed.note(publisher, left.head);
                 publisher.owner = Owner::Orphan(Orphan {
                     order: 0,
                     tail: left.tail,

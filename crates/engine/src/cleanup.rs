@@ -59,6 +59,7 @@ impl Engine {
             died |= zone.has_holdings(*client);
             freed += zone.reap_client(*client, self.now);
         }
+        self.save_departed();
         if died {
             self.counters.clients_reaped += 1;
             self.counters.blocks_reclaimed += freed;

@@ -246,6 +246,7 @@ impl Engine {
                 reaped += 1;
             }
         }
+        self.save_departed();
         for zone in self.zones.values_mut() {
             zone.give_up_unclaimed();
         }

@@ -18,16 +18,37 @@ use rgaps_topic::{
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Links that are started again are told how much publishers of their former life had published.
-pub(crate) fn note_departed(departed: &mut VecDeque<(u64, u64)>, publisher: &Publisher, head: u64) {
-    if !publisher.of_links {
-        return;
+/// Publishers of links that left or died, and how many messages each published: links that are started again are told.
+/// The state file has them, too, so a successor tells them when their orphans are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Departed {
+    all: VecDeque<(u64, u64)>,
+    /// Whether the state file lacks some.
+    pub(crate) is_unsaved: bool,
+}
+
+impl Departed {
+    /// Notes a publisher whose ring goes up to `head`, if it is one of links.
+    pub(crate) fn note(&mut self, publisher: &Publisher, head: u64) {
+        if publisher.of_links {
+            let published = head.saturating_sub(publisher.ring.start);
+            self.add(publisher.incarnation, published);
+            self.is_unsaved = true;
+        }
     }
-    if departed.len() >= MAX_DEPARTED {
-        departed.pop_front();
+
+    /// Adds one that a predecessor saved, or noted now. What was known of it before is forgotten.
+    pub(crate) fn add(&mut self, incarnation: u64, published: u64) {
+        self.all.retain(|(known, _)| *known != incarnation);
+        if self.all.len() >= MAX_DEPARTED {
+            self.all.pop_front();
+        }
+        self.all.push_back((incarnation, published));
     }
-    let published = head.saturating_sub(publisher.ring.start);
-    departed.push_back((publisher.incarnation, published));
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u64, u64)> {
+        self.all.iter()
+    }
 }
 
 /// Clears the bits of a subscriber that is gone in the holder words of all publishers. Returns how many blocks that
@@ -164,7 +185,7 @@ impl Zone {
         step!("orphan.begin");
         let left = abandon(&words, &region, publisher.incarnation, publisher.ring.start);
         step!("orphan.abandoned");
-        note_departed(&mut self.departed, publisher, left.head);
+        self.departed.note(publisher, left.head);
         publisher.owner = Owner::Orphan(Orphan {
             order,
             tail: left.tail,

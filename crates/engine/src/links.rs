@@ -113,7 +113,7 @@ impl Engine {
         }
         let departed = match (known, from) {
             (0, 0) => {
-                let all = self.zones.values().flat_map(|zone| &zone.departed);
+                let all = self.zones.values().flat_map(|zone| zone.departed.iter());
                 all.take(MAX_DEPARTED).copied().collect()
             }
             _ => Vec::new(),

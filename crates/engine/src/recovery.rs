@@ -114,11 +114,16 @@ impl Engine {
             registry_inode: zone.registry_inode,
             pids: zone.clients.values().map(pid_to_save).collect(),
             pids_are_ours: true,
+            departed: zone.departed.iter().copied().collect(),
         });
         let all: Vec<SavedZone> = zones
             .chain(self.recovery.expected.iter().map(SavedZone::as_seen_here))
             .collect();
         let written = state_file::write(path, &all);
+        // What could not be written is tried again as a whole.
+        for zone in self.zones.values_mut() {
+            zone.departed.is_unsaved = false;
+        }
         match (&written, &self.unwritten) {
             (Ok(()), Some(_)) => {
                 tracing::info!(path = %path.display(), "the state file is written again")
@@ -136,6 +141,13 @@ impl Engine {
             ),
             again: self.now + WRITE_AGAIN,
         });
+    }
+
+    /// Writes down publishers of links that are gone, before their orphans, from which a successor would know it, go.
+    pub(crate) fn save_departed(&mut self) {
+        if self.zones.values().any(|zone| zone.departed.is_unsaved) {
+            self.write_state();
+        }
     }
 
     /// Writes the state file again, if that failed and it is time.

@@ -27,6 +27,8 @@ pub(crate) struct SavedZone {
     pub(crate) pids: Vec<u32>,
     /// Whether these numbers mean the same processes to this daemon.
     pub(crate) pids_are_ours: bool,
+    /// Publishers of links that left or died, and how many messages each published.
+    pub(crate) departed: Vec<(u64, u64)>,
 }
 
 impl SavedZone {
@@ -55,6 +57,9 @@ struct Entry {
     class: String,
     registry_inode: u64,
     pids: Vec<u32>,
+    /// In hexadecimal: TOML has no numbers of 64 bits without a sign.
+    #[serde(default)]
+    departed: Vec<(String, u64)>,
 }
 
 /// Where the daemon of a socket keeps its state file.
@@ -71,6 +76,11 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
         class: zone.class.clone(),
         registry_inode: zone.registry_inode,
         pids: zone.pids.clone(),
+        departed: zone
+            .departed
+            .iter()
+            .map(|(incarnation, published)| (format!("{incarnation:x}"), *published))
+            .collect(),
     });
     let document = Document {
         version: VERSION,
@@ -124,7 +134,12 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
     let left = |entry: &Entry| !same || entry.pids.iter().any(|pid| may_live(*pid));
     let zones = document.zone.into_iter().filter(left).map(|entry| {
         let id = u128::from_str_radix(&entry.id, 16).map_err(io::Error::other)?;
+        let departed = entry.departed.into_iter().map(|(incarnation, published)| {
+            let incarnation = u64::from_str_radix(&incarnation, 16);
+            Ok((incarnation.map_err(io::Error::other)?, published))
+        });
         Ok(SavedZone {
+            departed: departed.collect::<io::Result<_>>()?,
             id,
             class: entry.class,
             registry_inode: entry.registry_inode,
@@ -172,6 +187,7 @@ mod tests {
             registry_inode: 17,
             pids: pids.to_vec(),
             pids_are_ours: true,
+            departed: vec![(u64::MAX, 3), (7, 0)],
         };
         let ours = std::process::id();
         let zones = [
@@ -203,6 +219,7 @@ mod tests {
             registry_inode: 1,
             pids: pids.to_vec(),
             pids_are_ours: true,
+            departed: Vec::new(),
         };
         let living = zone(2, &[gone, std::process::id()]);
         write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();

@@ -3,6 +3,7 @@
 use crate::adoption::{Claims, SetAside};
 use crate::control::Control;
 use crate::engine::SessionId;
+use crate::leave::Departed;
 use crate::pools::Pool;
 use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
@@ -14,7 +15,7 @@ use rgaps_layout::{
 };
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -67,7 +68,7 @@ pub(crate) struct Zone {
     pub(crate) next_orphan: u64,
     pub(crate) set_aside: Option<SetAside>,
     /// Publishers of links that left or died, and how many messages each published.
-    pub(crate) departed: VecDeque<(u64, u64)>,
+    pub(crate) departed: Departed,
     /// Processes of a predecessor's clients, by numbers that mean the same to us.
     pub(crate) former_pids: BTreeSet<u32>,
     pub(crate) limits: Limits,
@@ -109,7 +110,7 @@ impl Zone {
             held_up: BTreeSet::new(),
             next_orphan: 0,
             set_aside: None,
-            departed: VecDeque::new(),
+            departed: Departed::default(),
             former_pids: BTreeSet::new(),
             limits: limits.clone(),
         }

@@ -723,6 +723,37 @@ fn publishers_of_links_that_are_gone_are_still_those_of_other_hosts() {
     }
 }
 
+/// Otherwise the next links would publish the last message here again: they have written down the one before.
+#[test]
+fn what_links_published_is_known_when_links_their_orphan_and_the_daemon_are_gone() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let reader = world.join(&mut a, "t", reliable());
+    let zone = reader.member.zone;
+    let mut links = world.client(LINKS_CLIENT);
+    let seat = world.join(&mut links, "t", volatile());
+    let range = world.lease(&links, &seat, 1);
+    world.fetch_segments(&mut links, &seat, true);
+    world.fetch_segments(&mut a, &reader, false);
+    let mut writer = world.writer(&links, &seat);
+    publish(&mut writer, range.offset, 1);
+    world.kill(links);
+    // Who had not read it leaves, and nobody keeps the orphan.
+    world.leave(&a, &reader);
+    let again = world.join(&mut a, "t", reliable());
+    world.pass(LATER);
+    assert_eq!(world.info(&a, "t").publishers.len(), 0);
+    for _ in 0..2 {
+        world.restart();
+        world.hand_back_all(&mut a, zone, &[(again.member, vec![])]);
+        let next = world.client(LINKS_CLIENT);
+        let (rows, departed) = interest(&mut world, &next).unwrap();
+        assert_eq!(departed, [(seat.member.incarnation, 1)]);
+        assert!(rows[0].landed.is_empty());
+        world.kill(next);
+    }
+}
+
 /// Otherwise links would tell other hosts that nobody subscribes here, and forget what had arrived.
 #[test]
 fn links_hear_of_no_topics_before_all_that_was_there_is_back() {
