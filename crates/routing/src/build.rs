@@ -136,6 +136,10 @@ impl Growing<'_> {
 
     /// Attaches the nearest wanted host that is missing, below a host with room or below any. Whether there was one.
     fn attach(&mut self, below_room: bool) -> bool {
+        let mut wanted = self.wanted.iter();
+        if wanted.all(|life| self.children.contains_key(life)) {
+            return false;
+        }
         let sources = self.order.iter().copied();
         let sources = sources.filter(|life| !below_room || self.has_room(*life));
         let mut queue: VecDeque<Life> = sources.collect();

@@ -5,9 +5,10 @@ mod sim;
 
 use rgaps_routing::{FlowId, HostId, MAX_HOPS};
 use sim::node::Node;
+use sim::origin::Origin;
 use sim::random::Random;
 use sim::shape::distances;
-use sim::traffic::{Origin, Record};
+use sim::traffic::Record;
 use sim::world::{Role, World};
 use std::collections::BTreeSet;
 use std::time::Duration;

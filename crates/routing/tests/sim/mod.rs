@@ -1,6 +1,7 @@
 //! Hosts and cables in virtual time, with seeded faults.
 pub mod network;
 pub mod node;
+pub mod origin;
 pub mod random;
 pub mod shape;
 pub mod traffic;

@@ -1,5 +1,5 @@
 //! One host: what its user would do with the crate.
-use super::traffic::{Disk, FlowFrame, FlowKey, Traffic};
+use super::traffic::{Disk, FlowFrame, FlowKey, Traffic, TOPIC};
 use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
     PathTable, Time,
@@ -50,7 +50,8 @@ impl Node {
                 .expect("hosts keep the rules"),
             Frame::Datagram(datagram) => self.datagram(datagram, now, out),
             Frame::Flow(key, frame) => {
-                self.traffic.frame(from, key, frame, &self.paths, out);
+                let is_neighbour = |life| self.paths.is_neighbour(life);
+                self.traffic.frame(from, key, frame, &is_neighbour, out);
                 self.traffic.pump(now, out);
             }
         }
@@ -119,7 +120,16 @@ impl Node {
             self.interest.ask(path.end().host, &mut self.channels);
         }
         self.give_up(now);
-        self.traffic.plan(&self.paths, &self.interest, now);
+        for (host, known) in self.interest.hosts() {
+            let end = self.paths.path(host).map(|path| path.end());
+            let wants = known.wants.contains_key(TOPIC) && known.life == end;
+            if let Some(life) = end.filter(|_| wants) {
+                self.traffic.serve(life);
+            }
+        }
+        let version = self.paths.version();
+        self.traffic
+            .plan(|| self.paths.graph().into(), version, now);
         self.traffic.pump(now, out);
         for (publisher, next) in self.traffic.positions.confirmations() {
             let confirm = ControlMessage::Confirm { publisher, next };

@@ -1,19 +1,21 @@
 //! The messages of one host: what it publishes, what it forwards, and what it delivers.
 //!
 //! A link takes a few messages of each flow; more wait until it acknowledges some. The bytes of a message are a hash of its number.
-use super::node::{Frame, Out, OUTAGE};
+use super::node::{Frame, Out};
+use super::origin::Origin;
 use super::random::mix;
 use rgaps_routing::{
-    Delivery, FlowCommand, FlowDescription, FlowId, GivenUp, HostId, InterestTable, Life, Load,
-    Offer, PathTable, Positions, Publisher, Time, Transit,
+    FlowDescription, FlowId, GivenUp, Graph, HostId, Life, Load, Offer, Positions, Publisher, Time,
+    Transit,
 };
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Messages of a flow that a link takes.
-const WINDOW: u64 = 4;
+pub const WINDOW: u64 = 4;
 /// Messages that an origin keeps; more are not published.
-const RETAINED_MAX: u64 = 48;
+pub const RETAINED_MAX: u64 = 48;
 /// Whoever wants this topic wants the messages of all publishers.
 pub const TOPIC: &str = "all";
 
@@ -51,15 +53,6 @@ struct Incoming {
     held: BTreeMap<u64, u64>,
 }
 
-/// An origin's delivery, and what it gave up.
-pub struct Origin {
-    pub delivery: Delivery,
-    pub publisher: Publisher,
-    /// Hosts that were given up: from which number, and up to which when they came back.
-    pub given_up: Vec<(HostId, u64, Option<u64>)>,
-    planned: u64,
-}
-
 pub struct Traffic {
     life: Life,
     pub origin: Option<Origin>,
@@ -67,6 +60,8 @@ pub struct Traffic {
     pub positions: Positions,
     pub disk: Disk,
     pub is_subscriber: bool,
+    pub window: u64,
+    pub retained_max: u64,
     incoming: BTreeMap<FlowKey, Incoming>,
     blocked_until: Time,
 }
@@ -89,6 +84,8 @@ impl Traffic {
             positions: Positions::default(),
             disk,
             is_subscriber: false,
+            window: WINDOW,
+            retained_max: RETAINED_MAX,
             incoming: BTreeMap::new(),
             blocked_until: Duration::ZERO,
         }
@@ -96,22 +93,13 @@ impl Traffic {
 
     /// It publishes.
     pub fn make_origin(&mut self) {
-        let publisher = Publisher {
-            origin: self.life,
-            number: 0,
-        };
-        self.origin = Some(Origin {
-            delivery: Delivery::new(publisher, OUTAGE),
-            publisher,
-            given_up: Vec::new(),
-            planned: 0,
-        });
+        self.origin = Some(Origin::new(self.life));
     }
 
     pub fn publish(&mut self, now: Time, out: &mut Out) {
         if let Some(origin) = &mut self.origin {
             let retained = origin.delivery.retained();
-            if retained.end - retained.start < RETAINED_MAX {
+            if retained.end - retained.start < self.retained_max {
                 origin.delivery.publish();
             }
             self.pump(now, out);
@@ -193,11 +181,11 @@ impl Traffic {
         from: Life,
         key: FlowKey,
         frame: FlowFrame,
-        paths: &PathTable,
+        is_neighbour: &dyn Fn(Life) -> bool,
         out: &mut Out,
     ) {
         match frame {
-            FlowFrame::Open(description) => self.open(from, key, description, paths, out),
+            FlowFrame::Open(description) => self.open(from, key, description, is_neighbour, out),
             FlowFrame::Message(..) | FlowFrame::Close | FlowFrame::Cancel => {
                 self.forwards(from, key, frame, out);
             }
@@ -234,7 +222,7 @@ impl Traffic {
         from: Life,
         key: FlowKey,
         mut description: FlowDescription,
-        paths: &PathTable,
+        is_neighbour: &dyn Fn(Life) -> bool,
         out: &mut Out,
     ) {
         if !self.is_subscriber {
@@ -255,7 +243,6 @@ impl Traffic {
                 record.next += missed;
             }
         }
-        let is_neighbour = |life| paths.is_neighbour(life);
         let (transit, broken) =
             Transit::open(self.life, description, is_neighbour).expect("trees are valid");
         for host in broken {
@@ -290,7 +277,10 @@ impl Traffic {
                 incoming.transit.receive(number).expect("in order");
                 incoming.held.insert(number, content);
                 let held = incoming.transit.held();
-                assert!(held.end - held.start <= 2 * WINDOW, "too much in transit");
+                assert!(
+                    held.end - held.start <= 2 * self.window,
+                    "too much in transit"
+                );
             }
             FlowFrame::Close => incoming.transit.close(),
             _ => {
@@ -300,19 +290,21 @@ impl Traffic {
         }
     }
 
-    /// Serves the hosts that want messages, by flows as they should be.
-    pub fn plan(&mut self, paths: &PathTable, interest: &InterestTable, now: Time) {
+    /// Serves these lives, if not yet.
+    pub fn serve(&mut self, life: Life) {
+        if let Some(origin) = &mut self.origin {
+            origin.serve(life);
+        }
+    }
+
+    /// Makes flows what they should be for a version of the graph.
+    pub fn plan(&mut self, graph: impl FnOnce() -> Rc<Graph>, version: u64, now: Time) {
         let Some(origin) = &mut self.origin else {
             return;
         };
-        for (_, known) in interest.hosts() {
-            if known.wants.contains_key(TOPIC) {
-                origin.serve(known.life.expect("it spoke"), paths);
-            }
-        }
-        if origin.delivery.needs_plan() || origin.planned != paths.version() {
-            origin.planned = paths.version();
-            let given_up = origin.delivery.plan(&paths.graph(), self.load, now);
+        if origin.delivery.needs_plan(now) || origin.planned != version {
+            origin.planned = version;
+            let given_up = origin.delivery.plan(&graph(), self.load, now);
             for GivenUp { life, confirmed } in given_up {
                 origin.given_up.push((life.host, confirmed, None));
             }
@@ -322,7 +314,7 @@ impl Traffic {
     /// Moves all messages as far as they go.
     pub fn pump(&mut self, now: Time, out: &mut Out) {
         if let Some(origin) = &mut self.origin {
-            origin.pump(out);
+            origin.pump(self.window, out);
         }
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
         let mut again = true;
@@ -365,7 +357,7 @@ impl Traffic {
         let transit = &mut incoming.transit;
         let children: Vec<Life> = transit.children().map(|tree| tree.life).collect();
         for child in children {
-            while let Some((number, _)) = transit.due(child).filter(|due| due.1 < WINDOW) {
+            while let Some((number, _)) = transit.due(child).filter(|due| due.1 < self.window) {
                 let message = FlowFrame::Message(number, incoming.held[&number]);
                 send(out, child, key, message);
                 transit.taken(child);
@@ -386,49 +378,7 @@ impl Traffic {
     }
 }
 
-impl Origin {
-    fn serve(&mut self, life: Life, paths: &PathTable) {
-        let is_reached = paths.path(life.host).is_some_and(|path| path.end() == life);
-        if is_reached && self.delivery.hosts().all(|known| known != life) {
-            let from = self.delivery.retained().end;
-            let is_new = self.delivery.hosts().all(|known| known.host != life.host);
-            self.delivery.add(life, from);
-            let given_up = self.given_up.iter_mut().rev();
-            let mut given_up = given_up.filter(|(host, ..)| is_new && *host == life.host);
-            if let Some((.., back)) = given_up.next() {
-                back.get_or_insert(from);
-            }
-        }
-    }
-
-    fn pump(&mut self, out: &mut Out) {
-        loop {
-            for command in self.delivery.take_commands() {
-                let (to, flow, frame) = match command {
-                    FlowCommand::Open(description) => {
-                        let (to, flow) = (description.tree.life, description.flow);
-                        (to, flow, FlowFrame::Open(description))
-                    }
-                    FlowCommand::Close(to, flow) => (to, flow, FlowFrame::Close),
-                    FlowCommand::Cancel(to, flow) => (to, flow, FlowFrame::Cancel),
-                };
-                send(out, to, (self.publisher, flow), frame);
-            }
-            let mut due = self.delivery.due();
-            due.retain(|(_, _, _, unacknowledged)| *unacknowledged < WINDOW);
-            if due.is_empty() {
-                break;
-            }
-            for (flow, to, number, _) in due {
-                let message = FlowFrame::Message(number, bytes(self.publisher, number));
-                send(out, to, (self.publisher, flow), message);
-                self.delivery.sent(flow);
-            }
-        }
-    }
-}
-
-fn send(out: &mut Out, to: Life, key: FlowKey, frame: FlowFrame) {
+pub fn send(out: &mut Out, to: Life, key: FlowKey, frame: FlowFrame) {
     out.push((to.host, Frame::Flow(key, frame)));
 }
 
