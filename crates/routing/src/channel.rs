@@ -306,7 +306,8 @@ impl Channel {
         if messages.is_empty() && !announces && !self.owes_answer {
             return None;
         }
-        if is_late || !messages.is_empty() {
+        // New messages do not put off the old ones.
+        if is_late || first == self.first {
             self.resend_at = now + RESEND_AFTER;
         }
         self.owes_answer = false;

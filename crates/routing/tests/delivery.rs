@@ -133,3 +133,25 @@ fn trees_of_two_origins_reach_every_host_once_and_in_order() {
     let test = "trees_of_two_origins_reach_every_host_once_and_in_order";
     sim::seeds(test, "delivery", SEEDS, |seed| run(seed, two_origins, 40));
 }
+
+#[test]
+fn without_faults_a_message_crosses_each_cable_once() {
+    let test = "without_faults_a_message_crosses_each_cable_once";
+    sim::seeds(test, "delivery", SEEDS / 6, |seed| {
+        let mut world = World::with_roles(seed, two_origins);
+        world.run(Duration::from_millis(1500));
+        world.copies = Some(Default::default());
+        world.messages(100, Duration::from_secs(1));
+        world.run(Duration::from_secs(3));
+        check(&world);
+        let copies = world.copies.take().expect("they are counted");
+        for (crossing, count) in &copies {
+            assert_eq!(*count, 1, "{crossing:?}");
+        }
+        for node in world.hosts.iter().flatten() {
+            for record in node.traffic.disk.finals.values() {
+                assert!(record.missed.is_empty());
+            }
+        }
+    });
+}

@@ -3,8 +3,9 @@ use super::network::{host, Happening, Network};
 use super::node::{Frame, Node, Out};
 use super::random::Random;
 use super::shape;
-use super::traffic::{Disk, TOPIC};
-use rgaps_routing::{Life, Time};
+use super::traffic::{Disk, FlowFrame, TOPIC};
+use rgaps_routing::{HostId, Life, Publisher, Time};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
@@ -26,6 +27,8 @@ pub struct World {
     pub network: Network,
     pub hosts: Vec<Option<Node>>,
     pub roles: Vec<Role>,
+    /// How often each message crossed each cable, in each direction, if that is counted.
+    pub copies: Option<BTreeMap<(usize, HostId, Publisher, u64), u64>>,
     /// Of hosts that do not run.
     disks: Vec<Disk>,
     incarnations: u64,
@@ -48,6 +51,7 @@ impl World {
         let roles = (0..count).map(|at| role(at, &mut random)).collect();
         let mut world = World {
             roles,
+            copies: None,
             disks: (0..count).map(|_| Disk::default()).collect(),
             network: Network::new(cables),
             random,
@@ -312,6 +316,11 @@ impl World {
             // A host between has no room.
             if matches!(frame, Frame::Datagram(_)) && self.random.one_in(20) {
                 continue;
+            }
+            if let (Some(copies), Frame::Flow(key, FlowFrame::Message(number, _))) =
+                (&mut self.copies, &frame)
+            {
+                *copies.entry((at, to, key.0, *number)).or_default() += 1;
             }
             self.network
                 .send(at, to.0 as usize, frame, &mut self.random);
