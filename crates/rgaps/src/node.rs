@@ -63,7 +63,14 @@ impl NodeBuilder {
         }
         let config = match self.config {
             Some(config) => config,
-            None => Config::load(None).map_err(|error| OpenError::Argument(error.to_string()))?,
+            None => {
+                let config =
+                    Config::load(None).map_err(|error| OpenError::Argument(error.to_string()))?;
+                for warning in config.warnings() {
+                    tracing::warn!("{warning}");
+                }
+                config
+            }
         };
         let address = tracing::enabled!(tracing::Level::WARN).then(|| config.clone());
         let conductor = Conductor::start(config, &self.name, &self.bin_dirs, self.host_memory)?;

@@ -1,6 +1,6 @@
 //! GPUs: the driver, and for each GPU a segment that is made, mapped, written and read.
 
-use super::Check;
+use super::{cause, Check};
 use crate::units;
 use rgaps::{Config, GpuUuid};
 use rgaps_cuda::{
@@ -57,10 +57,7 @@ pub fn checks(config: &Config) -> (Vec<Check>, Vec<Gpu>) {
             let advice =
                 "for messages in GPU memory, install the NVIDIA driver, or give the container \
                           its libraries (--gpus all)";
-            return (
-                vec![Check::lack(NAME, error.to_string(), advice)],
-                Vec::new(),
-            );
+            return (vec![Check::lack(NAME, cause(&error), advice)], Vec::new());
         }
     };
     let (major, minor) = driver.version();

@@ -1,6 +1,6 @@
 //! Host memory: segments as the configuration wants them, huge pages, NUMA, the address space.
 
-use super::Check;
+use super::{cause, Check};
 use crate::units;
 use rgaps::Config;
 use rgaps_layout::{CONTROL_BYTES, SEGMENT_UNIT_BYTES};
@@ -79,13 +79,9 @@ fn huge_pages() -> Check {
             NAME,
             "some are free; pool.host.hugepages = \"try\" uses them",
         ),
-        // What failed; the error's own advice would stand there twice.
         Err(error) => Check::lack(
             NAME,
-            format!(
-                "none are free ({})",
-                error.to_string().split(';').next().unwrap_or_default()
-            ),
+            format!("none are free ({})", cause(&error)),
             "only useful if messages are large and TLB misses matter: set sysctl vm.nr_hugepages=N (2 MiB \
              each), then pool.host.hugepages = \"try\"",
         ),

@@ -46,6 +46,12 @@ pub struct Check {
     advice: Option<String>,
 }
 
+/// What failed, without the error's own advice: a check gives one of its own.
+fn cause(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    text.split(';').next().unwrap_or_default().to_owned()
+}
+
 impl Check {
     pub fn ok(name: &str, found: impl Into<String>) -> Check {
         Check {
