@@ -30,6 +30,8 @@ pub const CHUNKS_MAX: u32 = 1 << 16;
 pub const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 * CHUNKS_MAX as u64;
 /// [`Frame::Ack::next`] of a flow that has ended. No message has this sequence.
 pub const FLOW_ENDED: u64 = u64::MAX;
+/// The last number that a message may have: the one after it is a position, too.
+pub const SEQUENCE_MAX: u64 = FLOW_ENDED - 2;
 /// The flow of a link's control messages. It is open from the start and never ends.
 pub const CONTROL_FLOW: u64 = 0;
 
@@ -353,7 +355,7 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
             flow, first, base, ..
         } => &[
             (flow != CONTROL_FLOW, "flow"),
-            (first < FLOW_ENDED, "first"),
+            (first <= SEQUENCE_MAX, "first"),
             (base <= first, "base"),
         ],
         Frame::Small {
@@ -363,7 +365,7 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
             description_bytes,
             ..
         } => &[
-            (sequence < FLOW_ENDED, "sequence"),
+            (sequence <= SEQUENCE_MAX, "sequence"),
             (u64::from(bytes) <= charge_end, "bytes"),
             (
                 u32::from(description_bytes) < bytes
@@ -377,7 +379,7 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
             chunk_bytes,
             ..
         } => &[
-            (sequence < FLOW_ENDED, "sequence"),
+            (sequence <= SEQUENCE_MAX, "sequence"),
             (
                 chunk_bytes > 0 && chunk_bytes <= CHUNK_BYTES_MAX,
                 "chunk_bytes",
@@ -392,7 +394,7 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
             from_chunk,
             ..
         } => &[
-            (sequence < FLOW_ENDED, "sequence"),
+            (sequence <= SEQUENCE_MAX, "sequence"),
             (from_chunk < CHUNKS_MAX, "from_chunk"),
         ],
         Frame::Chunk { chunk, bytes, .. } => &[

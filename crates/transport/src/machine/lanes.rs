@@ -11,7 +11,9 @@ use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Frames that wait for a lane; a peer that requests more than it reads loses it.
+/// Messages' frames that wait for a lane, beyond which flows wait in turn.
+const QUEUE_MAX: usize = 1024;
+/// Frames that wait for a lane because the peer asked for them; a peer that asks for more than it reads loses it.
 const FRAMES_MAX: usize = 16 << 10;
 /// Payloads above this are left to the lane's own thread.
 const BULK_BYTES: usize = 64 << 10;
@@ -76,6 +78,10 @@ pub(super) struct LaneQueue {
     in_hand_bytes: u64,
     /// A frame arrived: so the peer has this lane, too.
     is_confirmed: bool,
+    /// So many messages waited that flows had to wait, too.
+    was_full: bool,
+    /// It has lost frames, as too many waited.
+    is_stuck: bool,
 }
 
 impl LaneQueue {
@@ -180,19 +186,28 @@ impl Outgoing {
             .any(|queue| queue.takes(1, &self.limits))
     }
 
+    /// Whether flows have to wait before they queue more.
+    pub(super) fn is_full(&self, lane: u32) -> bool {
+        let queue = self.lanes.get(&lane);
+        queue.is_some_and(|queue| queue.was_full)
+    }
+
     /// Queues a frame behind the lane's messages.
     pub(super) fn push(&mut self, lane: u32, queued: QueuedFrame) {
         let Some(queue) = self.lanes.get_mut(&lane) else {
             return;
         };
+        if queue.messages.len() >= FRAMES_MAX {
+            return self.report_stuck(lane);
+        }
         if queued.payload.is_some() {
             let bytes = queued.frame.payload_bytes();
             queue.in_hand.push_back(bytes);
             queue.in_hand_bytes += bytes;
         }
         queue.messages.push_back(queued);
-        let is_stuck = queue.messages.len() == FRAMES_MAX;
-        self.has_changed(lane, is_stuck);
+        queue.was_full |= queue.messages.len() >= QUEUE_MAX;
+        self.has_changed(lane);
     }
 
     /// Queues an answer, which overtakes messages. Of a flow's acknowledgements the last is enough.
@@ -207,9 +222,11 @@ impl Outgoing {
         if replaces {
             queue.answers.pop_back();
         }
+        if queue.answers.len() >= FRAMES_MAX {
+            return self.report_stuck(lane);
+        }
         queue.answers.push_back(frame);
-        let is_stuck = queue.answers.len() == FRAMES_MAX;
-        self.has_changed(lane, is_stuck);
+        self.has_changed(lane);
     }
 
     /// Says that the lane works, if it has nothing else to say.
@@ -220,11 +237,16 @@ impl Outgoing {
         }
     }
 
-    fn has_changed(&mut self, lane: u32, is_stuck: bool) {
+    fn has_changed(&mut self, lane: u32) {
         if !self.changed.contains(&lane) {
             self.changed.push(lane);
         }
-        if is_stuck {
+    }
+
+    /// The lane is lost, and its frames with it: reported once.
+    fn report_stuck(&mut self, lane: u32) {
+        let queue = self.lanes.get_mut(&lane);
+        if queue.is_some_and(|queue| !std::mem::replace(&mut queue.is_stuck, true)) {
             self.report(LinkOutput::Stuck { lane });
         }
     }
@@ -244,14 +266,20 @@ impl Outgoing {
         }
     }
 
-    /// The next frame within the limit.
-    pub(super) fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
+    /// The next frame within the limit, and whether the lane has room again for flows that waited.
+    pub(super) fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<(QueuedFrame, bool)> {
         let queue = self.lanes.get_mut(&lane)?;
         if let Some(frame) = queue.answers.pop_front() {
-            return Some(frame.into());
+            return Some((frame.into(), false));
         }
-        let is_next = queue.messages.front()?.is_within(limit);
-        is_next.then(|| queue.messages.pop_front()).flatten()
+        if !queue.messages.front()?.is_within(limit) {
+            return None;
+        }
+        let queued = queue.messages.pop_front()?;
+        // Flows that waited are looked at once for many frames, and not for each.
+        let has_room = queue.was_full && queue.messages.len() <= QUEUE_MAX / 2;
+        queue.was_full &= !has_room;
+        Some((queued, has_room))
     }
 
     /// The lane has written its oldest payload. False if it had none.

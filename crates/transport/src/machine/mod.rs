@@ -31,7 +31,8 @@
 //! [`WriteRange`] of one grant, then a bit. `send_message.rs` and `receive_message.rs` list all states of a message.
 //!
 //! **Limits.** A flow's small messages: its window (HELLO gives the first one, ACK the rest). Its large ones: 4 grants, or up to
-//! 64 of 4 MiB together; both ends hold to that. Flows: [`FLOWS_MAX`]. Chunks of a message: 65,536. Frames that wait for a lane: 16,384.
+//! 64 of 4 MiB together; both ends hold to that. Flows: [`FLOWS_MAX`]. Chunks of a message: 65,536. Frames that wait for a lane: 1,024 of flows,
+//! and 16,384 that the peer asked for.
 
 mod ack_debt;
 mod buffer;
@@ -262,7 +263,11 @@ impl LinkMachine {
         if self.out.first() == Some(lane) && self.out.waiting(lane, limit).is_some() {
             self.receiving.pay_all(&mut self.out);
         }
-        self.out.next(lane, limit)
+        let (queued, has_room) = self.out.next(lane, limit)?;
+        if has_room {
+            self.sending.written(&mut self.out);
+        }
+        Some(queued)
     }
 
     /// What the user is to do, without the link's lock.

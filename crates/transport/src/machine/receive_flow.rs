@@ -23,7 +23,16 @@ pub(super) enum SmallOutcome {
     Duplicate,
 }
 
+/// In which of the link's lists a flow stands.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Listed {
+    pub(super) active: bool,
+    pub(super) starved: bool,
+    pub(super) owed: bool,
+}
+
 pub(super) struct ReceiveFlow {
+    pub(super) listed: Listed,
     config: ReceiveConfig,
     /// [`Turn::Opened`], as long as it was not handed out.
     opening: Option<Turn>,
@@ -60,6 +69,7 @@ impl ReceiveFlow {
             window.widen(config.more_window());
         }
         Self {
+            listed: Listed::default(),
             config,
             opening,
             is_accepted: is_due,

@@ -67,7 +67,8 @@ pub(super) struct ReceiveSide {
 
 impl ReceiveSide {
     pub(super) fn new(config: ReceiveConfig, user: Arc<dyn LinkUser>) -> Self {
-        let control = ReceiveFlow::new(config, 0, None);
+        let mut control = ReceiveFlow::new(config, 0, None);
+        control.listed.active = true;
         Self {
             config,
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
@@ -335,7 +336,7 @@ impl ReceiveSide {
                 .for_each(|lane| out.answer(lane, ended(flow)));
             return Ok(());
         }
-        if !of.is_ack_due() && !self.owed.contains(&flow) {
+        if !of.is_ack_due() && !std::mem::replace(&mut of.listed.owed, true) {
             self.owed.push(flow);
         }
         self.activate(flow);
@@ -391,6 +392,9 @@ impl ReceiveSide {
 
     fn retry_requested(&mut self) {
         for flow in std::mem::take(&mut self.starved) {
+            if let Some(of) = self.flows.get_mut(&flow) {
+                of.listed.starved = false;
+            }
             self.activate(flow);
         }
     }
@@ -408,7 +412,7 @@ impl ReceiveSide {
         }
         for (flow, of) in &mut self.flows {
             of.lane_ended(lane);
-            if of.is_ack_due() && !self.active.contains(flow) {
+            if of.is_ack_due() && !std::mem::replace(&mut of.listed.active, true) {
                 self.active.push(*flow);
             }
         }
@@ -435,7 +439,7 @@ impl ReceiveSide {
     /// Acknowledges what waits for other frames, as such frames leave now.
     pub(super) fn pay_all(&mut self, out: &mut Outgoing) {
         while let Some(flow) = self.owed.pop() {
-            self.acknowledge(flow, true, out);
+            self.pay(flow, true, out);
         }
     }
 
@@ -452,7 +456,7 @@ impl ReceiveSide {
                 continue;
             }
             self.owed.swap_remove(at);
-            self.acknowledge(flow, false, out);
+            self.pay(flow, false, out);
         }
     }
 
@@ -470,6 +474,14 @@ impl ReceiveSide {
         }
     }
 
+    /// Acknowledges what was owed.
+    fn pay(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
+        if let Some(of) = self.flows.get_mut(&flow) {
+            of.listed.owed = false;
+        }
+        self.acknowledge(flow, with_others, out);
+    }
+
     /// Hands out what has its turn.
     fn advance(&mut self, flow: u64, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
         let Some(of) = self.flows.get_mut(&flow) else {
@@ -485,8 +497,10 @@ impl ReceiveSide {
     }
 
     fn activate(&mut self, flow: u64) {
-        if !self.active.contains(&flow) {
-            self.active.push(flow);
+        if let Some(of) = self.flows.get_mut(&flow) {
+            if !std::mem::replace(&mut of.listed.active, true) {
+                self.active.push(flow);
+            }
         }
     }
 
@@ -496,14 +510,19 @@ impl ReceiveSide {
             return Ok(());
         }
         while let Some(flow) = self.active.pop() {
-            if self.flows.get(&flow).is_some_and(ReceiveFlow::is_ack_due) {
+            let Some(of) = self.flows.get_mut(&flow) else {
+                continue;
+            };
+            of.listed.active = false;
+            if of.is_ack_due() {
                 self.acknowledge(flow, false, out);
             }
             let of = self.flows.get_mut(&flow);
-            let Some(of) = of.filter(|_| !self.starved.contains(&flow)) else {
+            let Some(of) = of.filter(|of| !of.listed.starved) else {
                 continue;
             };
             let given = self.granting.give(flow, of, out);
+            of.listed.starved = given.is_starved;
             if given.is_starved {
                 self.starved.push(flow);
             }

@@ -1,6 +1,6 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
-use super::frame::{Description, Frame, Tree, FLOW_ENDED, LANES_MAX};
+use super::frame::{Description, Frame, Tree, FLOW_ENDED, LANES_MAX, SEQUENCE_MAX};
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::SendConfig;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
@@ -111,7 +111,7 @@ impl SendFlow {
         let bytes = payload.bytes() as u64;
         let max = self.options.retained_bytes_max;
         let fits = bytes > 0 && bytes <= max.min(super::frame::MESSAGE_BYTES_MAX);
-        let is_next = sequence >= self.next && sequence < FLOW_ENDED - 1;
+        let is_next = sequence >= self.next && sequence <= SEQUENCE_MAX;
         if !fits || !is_next || self.is_closing {
             return SendOutcome::Never;
         }
@@ -276,12 +276,20 @@ impl SendFlow {
         self.queue.has_work()
     }
 
+    /// OPEN has not left on any lane.
+    pub(super) fn is_unopened(&self) -> bool {
+        !self.is_confirmed && self.opened_on.is_empty()
+    }
+
     /// Queues one frame, if one can be sent.
     pub(super) fn step(&mut self, config: &SendConfig, small_max: u64, out: &mut Outgoing) -> bool {
         let Some(lane) = self.lane.or_else(|| out.least_busy()) else {
             return false;
         };
         self.lane = Some(lane);
+        if out.is_full(lane) {
+            return false;
+        }
         if !self.is_confirmed && !self.opened_on.contains(&lane) {
             self.opened_on.push(lane);
             self.was_opened = true;

@@ -1,6 +1,6 @@
 //! All flows that a link sends.
 
-use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW};
+use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
 use super::limits::SendConfig;
 use super::limits::FLOWS_MAX;
@@ -53,7 +53,8 @@ impl SendSide {
 
     /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already.
     pub(super) fn open(&mut self, options: FlowOptions, out: &mut Outgoing) -> Option<u64> {
-        if self.flows.len() > FLOWS_MAX || options.base > options.first {
+        let is_valid = options.base <= options.first && options.first <= SEQUENCE_MAX;
+        if self.flows.len() > FLOWS_MAX || !is_valid {
             return None;
         }
         self.last += 1;
@@ -149,7 +150,7 @@ impl SendSide {
         self.pump(out);
     }
 
-    /// A lane has written payloads, so lanes have room.
+    /// A lane has written something, so lanes have room.
     pub(super) fn written(&mut self, out: &mut Outgoing) {
         self.wake_starved();
         self.pump(out);
@@ -216,7 +217,7 @@ impl SendSide {
             }
         }
         self.done = done;
-        if next == super::frame::FLOW_ENDED {
+        if next == FLOW_ENDED {
             self.flows.remove(&number);
             self.starved.remove(&number);
             out.report(LinkOutput::Ended { flow: number });
@@ -298,7 +299,7 @@ impl SendSide {
             };
             flow.is_runnable = false;
             let has_sent = flow.step(&self.config, small_max, out);
-            match (has_sent, flow.has_work()) {
+            match (has_sent, flow.has_work() || flow.is_unopened()) {
                 (true, true) => self.wake(number),
                 (false, true) => {
                     self.starved.insert(number);

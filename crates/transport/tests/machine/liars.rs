@@ -1,0 +1,635 @@
+//! Peers that break the protocol: each violation has its name, and nothing a peer sends panics or writes outside a grant.
+use crate::random::Random;
+use crate::wire::{limits, options, Pair, CHUNK};
+use rgaps_transport::machine::frame::{
+    Decoded, Description, Frame, Lanes, ResetReason, Tree, FLOW_ENDED,
+};
+use rgaps_transport::machine::{
+    BufferReply, FrameStep, LinkMachine, LinkOutput, LinkUser, ReceiveBuffer, Turn, WriteLimit,
+    WriteRange,
+};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Arc;
+
+const CANARY: usize = 64;
+
+/// A user that gives buffers, and counts their bytes.
+#[derive(Default)]
+struct Victim {
+    held: Arc<AtomicI64>,
+    asked: AtomicI64,
+}
+
+struct Guarded {
+    memory: Vec<u8>,
+    held: Arc<AtomicI64>,
+}
+
+impl ReceiveBuffer for Guarded {
+    fn memory(&mut self) -> &mut [u8] {
+        let end = self.memory.len() - CANARY;
+        &mut self.memory[CANARY..end]
+    }
+
+    fn deliver(
+        self: Box<Self>,
+        _sequence: u64,
+        _description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
+        Ok(())
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let end = self.memory.len() - CANARY;
+        let mut around = self.memory[..CANARY].iter().chain(&self.memory[end..]);
+        assert!(around.all(|byte| *byte == 0xdd), "written outside a grant");
+        self.held
+            .fetch_sub((end - CANARY) as i64, Ordering::Relaxed);
+    }
+}
+
+impl LinkUser for Victim {
+    fn buffer(&self, _flow: u64, _sequence: u64, _description: &[u8], bytes: u64) -> BufferReply {
+        match self.asked.fetch_add(1, Ordering::Relaxed) % 7 {
+            3 => return BufferReply::Full,
+            5 => return BufferReply::Known,
+            6 => return BufferReply::Refused,
+            _ => {}
+        }
+        if bytes > 1 << 20 {
+            return BufferReply::Refused;
+        }
+        self.held.fetch_add(bytes as i64, Ordering::Relaxed);
+        let memory = vec![0xdd; bytes as usize + 2 * CANARY];
+        let held = self.held.clone();
+        BufferReply::Buffer(Box::new(Guarded { memory, held }))
+    }
+}
+
+/// A machine that reads whatever a peer sends.
+struct Target {
+    machine: LinkMachine,
+    user: Arc<Victim>,
+    ranges: Vec<WriteRange>,
+    turns: Vec<(u64, Option<Turn>)>,
+    is_over: bool,
+}
+
+impl Target {
+    fn new() -> Self {
+        let user = Arc::new(Victim::default());
+        let mut machine = LinkMachine::new(limits(), user.clone());
+        for lane in [1, 2] {
+            assert!(machine.lane_up(lane, 64 << 10));
+        }
+        Self {
+            machine,
+            user,
+            ranges: Vec::new(),
+            turns: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Reads a frame and does what follows, in an order that chance decides.
+    fn read(&mut self, random: &mut Random, lane: u32, frame: &Frame) {
+        let bytes = usize::try_from(frame.payload_bytes()).unwrap();
+        if self.is_over || bytes > 1 << 16 {
+            return;
+        }
+        let payload = match frame {
+            Frame::Small { .. } => vec![7; bytes],
+            _ => Vec::new(),
+        };
+        match self.machine.frame(lane, frame, &payload) {
+            Ok(FrameStep::Done) => {}
+            Ok(FrameStep::Chunk(mut range)) => {
+                assert_eq!(range.as_mut_slice().len(), bytes);
+                range.as_mut_slice().fill(9);
+                self.ranges.push(range);
+            }
+            Ok(FrameStep::Deliver { flow, .. }) => self.turns.push((flow, None)),
+            Err(violation) => {
+                assert!(!violation.to_string().is_empty());
+                self.is_over = true;
+            }
+        }
+        self.carry_out(random);
+        let held = self.machine.held();
+        assert!(held.large <= 64 * (held.flows + 1), "{held:?}");
+        self.is_over |= self.machine.violation().is_some();
+    }
+
+    fn carry_out(&mut self, random: &mut Random) {
+        if !self.ranges.is_empty() && !random.one_in(3) {
+            let at = random.below(self.ranges.len() as u64) as usize;
+            let landed = self.ranges.swap_remove(at).landed(random.one_in(2));
+            if landed.is_last {
+                self.machine.landed(landed.grant);
+            }
+        }
+        while let Some(output) = self.machine.output() {
+            if let LinkOutput::Deliver { flow, turn } = output {
+                self.turns.push((flow, Some(turn)));
+            }
+        }
+        if !self.turns.is_empty() && !random.one_in(3) {
+            let at = random.below(self.turns.len() as u64) as usize;
+            match self.turns.swap_remove(at) {
+                (flow, Some(turn)) if random.one_in(4) => self.machine.delivered(flow, Err(turn)),
+                (flow, _) => self.machine.delivered(flow, Ok(())),
+            }
+        }
+        match random.below(40) {
+            0 => self.machine.tick(),
+            1 => self.machine.buffer_free(),
+            2 => {
+                self.machine
+                    .refuse(1 + random.below(4), Description::default());
+            }
+            3 => {
+                let lane = 1 + random.below(2) as u32;
+                self.machine.lane_ended(lane);
+                assert!(self.machine.lane_up(lane, 64 << 10));
+            }
+            _ => {}
+        }
+    }
+
+    /// All that it writes; frames that need bytes of a message are written at once.
+    fn write(&mut self, lane: u32) -> Vec<Frame> {
+        let mut all = Vec::new();
+        while let Some(queued) = self.machine.next(lane, WriteLimit::All) {
+            if queued.payload.is_some() {
+                self.machine.written(lane, 1);
+            }
+            all.push(queued.frame);
+        }
+        all
+    }
+
+    fn end(self) {
+        let Self {
+            machine,
+            user,
+            ranges,
+            turns,
+            ..
+        } = self;
+        drop((machine, turns));
+        drop(ranges);
+        assert_eq!(user.held.load(Ordering::Relaxed), 0, "a buffer is held");
+    }
+}
+
+fn description(random: &mut Random) -> Description {
+    Description::new(&vec![1; random.below(20) as usize]).unwrap()
+}
+
+/// Any frame, with numbers that are likely to mean something.
+fn any_frame(random: &mut Random) -> Frame {
+    let flow = random.below(5);
+    let sequence = random.below(8);
+    let charge_end = random.below(3000);
+    let grant = random.below(8);
+    match random.below(16) {
+        0 | 1 => Frame::Open {
+            flow: 1 + random.below(4),
+            first: random.below(3),
+            base: 0,
+            description: description(random),
+            tree: Tree::default(),
+        },
+        2..=4 => Frame::Small {
+            flow,
+            sequence,
+            charge_end,
+            bytes: 1 + random.below(300) as u32,
+            description_bytes: random.below(2) as u16,
+        },
+        5 | 6 => Frame::Request {
+            flow,
+            sequence,
+            charge_end,
+            bytes: 1 + random.below(5000),
+            chunk_bytes: 1 + random.below(2000) as u32,
+            description: description(random),
+        },
+        7..=9 => Frame::Chunk {
+            grant,
+            chunk: random.below(6) as u32,
+            bytes: 1 + random.below(2000) as u32,
+        },
+        10 => Frame::Abandon { grant },
+        11 => Frame::Gap {
+            flow,
+            first: sequence,
+            next: sequence + 1 + random.below(3),
+            charge_end,
+        },
+        12 => Frame::Close {
+            flow: 1 + random.below(4),
+            next: random.below(9),
+        },
+        13 => Frame::Ack {
+            flow,
+            next: if random.one_in(5) {
+                FLOW_ENDED
+            } else {
+                sequence
+            },
+            limit: random.below(1 << 20),
+        },
+        14 => Frame::Grant {
+            flow,
+            sequence,
+            grant,
+            from_chunk: random.below(3) as u32,
+            lanes: Lanes::new(&[1, 2]).unwrap(),
+            remote: None,
+        },
+        _ => Frame::Refuse {
+            flow: 1 + random.below(4),
+            why: Description::default(),
+        },
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    0..crate::number("SEEDS").unwrap_or(400)
+}
+
+/// What a target has in flight while it is lied to.
+fn with_flows(target: &mut Target, random: &mut Random) {
+    for publisher in 0..2 {
+        let flow = target.machine.open(options(publisher, 0)).unwrap();
+        for sequence in 0..6 {
+            let bytes = 1 + random.below(3 * CHUNK) as usize;
+            let payload = Arc::new(vec![3u8; bytes]);
+            target
+                .machine
+                .send(flow, sequence, payload, Description::default());
+        }
+        if publisher == 1 {
+            target.machine.close(flow);
+        }
+    }
+}
+
+#[test]
+fn whatever_frames_arrive_nothing_panics_and_nothing_outside_a_grant_is_written() {
+    let mut violations = 0;
+    for seed in seeds() {
+        let mut random = Random(seed ^ 0x5eed);
+        let mut target = Target::new();
+        with_flows(&mut target, &mut random);
+        for _ in 0..200 {
+            let frame = any_frame(&mut random);
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            // What the decoder refuses never reaches the machine.
+            if let Ok(Decoded::Frame(frame, _)) = Frame::decode(&bytes) {
+                let lane = 1 + random.below(2) as u32;
+                target.read(&mut random, lane, &frame);
+                target.write(lane);
+            }
+        }
+        violations += u64::from(target.is_over);
+        target.end();
+    }
+    assert!(violations > 0);
+}
+
+/// An honest exchange, of which some frames are changed, dropped, repeated or exchanged.
+#[test]
+fn whatever_is_changed_in_an_honest_exchange_nothing_panics() {
+    let (mut violations, mut delivered) = (0, 0);
+    for seed in seeds() {
+        let mut random = Random(seed ^ 0xbad);
+        let mut targets = [Target::new(), Target::new()];
+        for target in &mut targets {
+            with_flows(target, &mut random);
+        }
+        for _ in 0..30 {
+            for from in 0..2 {
+                let lane = 1 + random.below(2) as u32;
+                let mut frames = targets[from].write(lane);
+                if frames.len() > 1 && random.one_in(12) {
+                    let at = random.below(frames.len() as u64 - 1) as usize;
+                    frames.swap(at, at + 1);
+                }
+                for frame in frames {
+                    let changed = changed(&mut random, frame);
+                    for frame in changed.iter() {
+                        targets[1 - from].read(&mut random, lane, frame);
+                    }
+                    delivered += changed.len();
+                }
+            }
+        }
+        for target in targets {
+            violations += u64::from(target.is_over);
+            target.end();
+        }
+    }
+    assert!(violations > 0 && delivered > 0);
+}
+
+/// What arrives instead of a frame.
+fn changed(random: &mut Random, frame: Frame) -> Vec<Frame> {
+    if !random.one_in(40) {
+        return vec![frame];
+    }
+    match random.below(4) {
+        0 => Vec::new(),
+        1 => vec![frame.clone(), frame],
+        2 => vec![frame, any_frame(random)],
+        _ => {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            let at = 8 + random.below((bytes.len() - 8).max(1) as u64) as usize;
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+            match Frame::decode(&bytes) {
+                Ok(Decoded::Frame(frame, _)) => vec![frame],
+                _ => Vec::new(),
+            }
+        }
+    }
+}
+
+/// What the second end says of these frames, after an honest exchange of the first.
+fn blamed(pair: &mut Pair, frames: &[Frame]) -> String {
+    for frame in frames {
+        let bytes = match frame {
+            Frame::Small { bytes, .. } => vec![0; *bytes as usize],
+            _ => Vec::new(),
+        };
+        if let Err(violation) = pair.ends[1].machine.frame(1, frame, &bytes) {
+            return violation.to_string();
+        }
+    }
+    "nothing".into()
+}
+
+fn open(flow: u64) -> Frame {
+    Frame::Open {
+        flow,
+        first: 0,
+        base: 0,
+        description: Description::new(&7u64.to_le_bytes()).unwrap(),
+        tree: Tree::default(),
+    }
+}
+
+fn small(flow: u64, sequence: u64, bytes: u32, charge_end: u64) -> Frame {
+    Frame::Small {
+        flow,
+        sequence,
+        charge_end,
+        bytes,
+        description_bytes: 0,
+    }
+}
+
+fn request(flow: u64, sequence: u64, bytes: u64) -> Frame {
+    Frame::Request {
+        flow,
+        sequence,
+        charge_end: 0,
+        bytes,
+        chunk_bytes: 1000,
+        description: Description::new(&crate::host::describe(sequence)).unwrap(),
+    }
+}
+
+fn gap(flow: u64, first: u64, next: u64) -> Frame {
+    Frame::Gap {
+        flow,
+        first,
+        next,
+        charge_end: 0,
+    }
+}
+
+fn chunk(chunk: u32, bytes: u32) -> Frame {
+    Frame::Chunk {
+        grant: 1,
+        chunk,
+        bytes,
+    }
+}
+
+#[test]
+fn a_receiver_names_what_a_sender_does_wrong() {
+    let cases: Vec<(&str, Vec<Frame>)> = vec![
+        (
+            "Small is not valid here: its flow is not open",
+            vec![small(1, 0, 5, 5)],
+        ),
+        (
+            "Request is not valid here: its flow is not open",
+            vec![request(3, 0, 500)],
+        ),
+        (
+            "charges 10 bytes up to 2000000",
+            vec![open(1), small(1, 0, 10, 2_000_000)],
+        ),
+        (
+            "it arrived before",
+            vec![open(1), request(1, 0, 2500), chunk(0, 1000), chunk(0, 1000)],
+        ),
+        (
+            "it has another length",
+            vec![open(1), request(1, 0, 2500), chunk(2, 1000)],
+        ),
+        (
+            "it lies outside its message",
+            vec![open(1), request(1, 0, 2500), chunk(3, 1000)],
+        ),
+        ("there is no such grant", vec![open(1), chunk(0, 1000)]),
+        ("there was no such grant", vec![Frame::Abandon { grant: 1 }]),
+        (
+            "had another size",
+            vec![open(1), request(1, 0, 2500), request(1, 0, 2600)],
+        ),
+        (
+            "was requested as a large one",
+            vec![open(1), request(1, 1, 2500), small(1, 1, 5, 5)],
+        ),
+        (
+            "was sent as a small one",
+            vec![open(1), small(1, 1, 5, 5), request(1, 1, 2500)],
+        ),
+        (
+            "the flow has too many",
+            [open(1)]
+                .into_iter()
+                .chain((0..5).map(|at| request(1, at, 3 << 20)))
+                .collect(),
+        ),
+        (
+            "the flow has too many",
+            [open(1)]
+                .into_iter()
+                .chain((0..65).map(|at| request(1, at, 500)))
+                .collect(),
+        ),
+        (
+            "its flow ends before it",
+            vec![
+                open(1),
+                Frame::Close { flow: 1, next: 1 },
+                small(1, 1, 5, 5),
+            ],
+        ),
+        (
+            "its flow ends before it",
+            vec![open(1), Frame::Close { flow: 1, next: 1 }, gap(1, 1, 2)],
+        ),
+        (
+            "has later messages",
+            vec![
+                open(1),
+                small(1, 4, 5, 5),
+                Frame::Close { flow: 1, next: 4 },
+            ],
+        ),
+        (
+            "has later messages",
+            vec![
+                open(1),
+                Frame::Close { flow: 1, next: 4 },
+                Frame::Close { flow: 1, next: 5 },
+            ],
+        ),
+        ("it is not for the receiving end", vec![Frame::Goodbye {}]),
+        (
+            "it is not for the receiving end",
+            vec![Frame::Reset {
+                reason: ResetReason::Key,
+                expected: 0,
+            }],
+        ),
+        (
+            "too many arrived before their turn",
+            [open(1)]
+                .into_iter()
+                .chain((1..5000).map(|at| gap(1, at * 2, at * 2 + 1)))
+                .collect(),
+        ),
+        // Each lies within the window, but not all of them together.
+        (
+            "too many arrived before their turn",
+            [open(1)]
+                .into_iter()
+                .chain((1..500).map(|at| small(1, at, 200, 64 << 10)))
+                .collect(),
+        ),
+        ("there are too many flows", (1..5000).map(open).collect()),
+        (
+            "there are too many flows",
+            (1..5000).map(|at| open(2 * at)).collect(),
+        ),
+    ];
+    for (expected, frames) in cases {
+        let mut pair = Pair::new(&[1]);
+        let is_slow = expected.starts_with("too many arrived");
+        pair.ends[1].is_slow = is_slow;
+        let mut text = String::new();
+        for frame in frames {
+            text = blamed(&mut pair, &[frame]);
+            if text != "nothing" {
+                break;
+            }
+            pair.ends[1].carry_out();
+        }
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn a_chunk_is_taken_only_from_a_lane_of_its_grant() {
+    let mut pair = Pair::new(&[1]);
+    assert_eq!(blamed(&mut pair, &[open(1)]), "nothing");
+    pair.ends[1].carry_out();
+    assert_eq!(blamed(&mut pair, &[request(1, 0, 2500)]), "nothing");
+    pair.lane_up(2);
+    let late = pair.ends[1].machine.frame(2, &chunk(0, 1000), &[]);
+    let text = late.unwrap_err().to_string();
+    assert!(text.contains("its lane is none of the grant's"), "{text}");
+    // Nor after that lane has said that nothing follows.
+    assert_eq!(blamed(&mut pair, &[request(1, 1, 2500)]), "nothing");
+    assert_eq!(blamed(&mut pair, &[Frame::Abandon { grant: 1 }]), "nothing");
+    assert!(blamed(&mut pair, &[chunk(0, 1000)]).contains("there is no such grant"));
+    let closed = pair.ends[1]
+        .machine
+        .frame(9, &Frame::Alive { beat: 1 }, &[]);
+    assert!(closed
+        .unwrap_err()
+        .to_string()
+        .contains("its lane is not open"));
+}
+
+#[test]
+fn a_sender_names_what_a_receiver_does_wrong() {
+    let ack = |flow, next| Frame::Ack {
+        flow,
+        next,
+        limit: 0,
+    };
+    let grant = |sequence, from_chunk| Frame::Grant {
+        flow: 1,
+        sequence,
+        grant: 1,
+        from_chunk,
+        lanes: Lanes::new(&[1]).unwrap(),
+        remote: None,
+    };
+    let refuse = Frame::Refuse {
+        flow: 2,
+        why: Description::default(),
+    };
+    let cases = [
+        ("there was no such flow", ack(2, 0)),
+        ("there was no such flow", refuse),
+        ("it acknowledges more than was sent", ack(1, 3)),
+        ("its flow is not closed", ack(1, FLOW_ENDED)),
+        ("the message was not requested", grant(2, 0)),
+        ("the message has no such chunk", grant(1, 3)),
+    ];
+    for (expected, frame) in cases {
+        let mut pair = Pair::new(&[1]);
+        let flow = pair.ends[1].machine.open(options(7, 0)).unwrap();
+        pair.ends[1].send(flow, 7, 0, 50);
+        pair.ends[1].send(flow, 7, 1, 2500);
+        let text = blamed(&mut pair, &[frame]);
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// A peer that asks again and again, and reads nothing, loses its lane and fills no memory.
+#[test]
+fn a_peer_that_does_not_read_the_answers_is_reported() {
+    let mut pair = Pair::new(&[1]);
+    for flow in [1, 2] {
+        let frames = [open(flow), Frame::Close { flow, next: 0 }];
+        for frame in frames {
+            assert_eq!(blamed(&mut pair, &[frame]), "nothing");
+            pair.ends[1].carry_out();
+        }
+    }
+    for at in 0..40_000 {
+        let flow = 1 + at % 2;
+        assert_eq!(
+            blamed(&mut pair, &[Frame::Close { flow, next: 0 }]),
+            "nothing"
+        );
+    }
+    pair.ends[1].carry_out();
+    assert_eq!(pair.ends[1].take_reported(), ["lane 1 stuck"]);
+    assert_eq!(pair.ends[1].write(1).len(), 16 << 10);
+}
