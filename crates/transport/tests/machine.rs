@@ -53,6 +53,7 @@ fn seeds(faults: Faults) {
         assert_eq!(total.crashes > 0, faults.crashes);
         assert_eq!(total.resumed > 0, faults.crashes);
         assert_eq!(total.cancelled > 0 && total.missed > 0, faults.cancels);
+        assert_eq!(total.refused > 0, faults.refusals);
         assert_eq!(total.direct > 0, faults.cards);
         assert_eq!(total.late > 0, faults.cards && faults.lanes);
     }
@@ -63,6 +64,7 @@ const NONE: Faults = Faults {
     crashes: false,
     cancels: false,
     cards: false,
+    refusals: false,
 };
 
 #[test]
@@ -107,11 +109,21 @@ fn cancelled_messages_become_gaps_and_no_others() {
 }
 
 #[test]
+fn refused_flows_end_and_leave_nothing() {
+    seeds(Faults {
+        lanes: true,
+        refusals: true,
+        ..NONE
+    });
+}
+
+#[test]
 fn all_faults_together() {
     seeds(Faults {
         lanes: true,
         crashes: true,
         cancels: true,
         cards: true,
+        refusals: true,
     });
 }

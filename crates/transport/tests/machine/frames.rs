@@ -158,6 +158,9 @@ fn decodes_to_its_own_bytes(bytes: &[u8]) {
 }
 
 proptest! {
+    // A failure prints its frame; there is no file of them.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_frame_is_read_as_it_was_written(frame in prop_oneof![flows(), lane_frames()]) {
         let bytes = encoded(&frame);

@@ -16,6 +16,7 @@ pub struct Faults {
     pub crashes: bool,
     pub cancels: bool,
     pub cards: bool,
+    pub refusals: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +32,7 @@ pub struct Counts {
     pub back_pressured: u64,
     pub from_chunk: u64,
     pub kept: u64,
+    pub refused: u64,
     pub resumed: u64,
     pub direct: u64,
     pub late: u64,
@@ -51,6 +53,7 @@ impl Counts {
             (&mut self.back_pressured, other.back_pressured),
             (&mut self.from_chunk, other.from_chunk),
             (&mut self.kept, other.kept),
+            (&mut self.refused, other.refused),
             (&mut self.resumed, other.resumed),
             (&mut self.direct, other.direct),
             (&mut self.late, other.late),
@@ -108,6 +111,8 @@ struct Publisher {
     flow: Option<u64>,
     is_closed: bool,
     is_done: bool,
+    /// Its receiver wants none of it.
+    is_refused: bool,
 }
 
 /// What a host's sending end was told, and has used.
@@ -185,6 +190,7 @@ impl World {
             flow: None,
             is_closed: false,
             is_done: false,
+            is_refused: false,
         };
         let count = 2 + random.below(4);
         let publishers: Vec<_> = (0..count)
@@ -255,6 +261,9 @@ impl World {
                 self.lanes.iter_mut().for_each(|lane| lane.is_broken = true);
             }
             10..=12 => self.carry_out(host),
+            14 if self.faults.refusals && self.is_faulty && self.random.one_in(30) => {
+                self.refuse(host, at);
+            }
             13 => {
                 let refuses = self.random.below(3) as usize;
                 self.hosts[host]
@@ -324,7 +333,7 @@ impl World {
                 }
             }
             SendOutcome::Full => {}
-            SendOutcome::Never => panic!("{sequence} of {bytes} bytes is refused"),
+            SendOutcome::Never => assert!(publisher.is_refused, "{sequence} of {bytes} bytes"),
         }
     }
 
@@ -360,6 +369,26 @@ impl World {
             self.counts.cancelled += 1;
             publisher.cancelled.insert(sequence);
             publisher.growing.remove(&sequence);
+        }
+    }
+
+    /// A host refuses a publisher's flow, for good.
+    fn refuse(&mut self, host: usize, id: usize) {
+        let publisher = &mut self.publishers[id];
+        if publisher.host == host || publisher.is_done {
+            return;
+        }
+        let decisions = self.hosts[host].user.decisions.lock().unwrap();
+        let mut flows = decisions.publishers.iter();
+        let flow = flows.find(|(_, of)| **of == id as u64);
+        let flow = flow.map(|(flow, _)| *flow);
+        drop(decisions);
+        let why = Description::new(b"not wanted").unwrap();
+        if let Some(flow) = flow {
+            if self.hosts[host].machine.refuse(flow, why) {
+                publisher.is_refused = true;
+                self.counts.refused += 1;
+            }
         }
     }
 
@@ -410,7 +439,10 @@ impl World {
         lane.in_hand[host].clear();
         lane.reading[host] = None;
         lane.wire[1 - host].clear();
-        self.hosts[host].machine.lane_ended(lane.number);
+        // Whoever reads and whoever writes may both report it.
+        for _ in 0..=self.random.below(2) {
+            self.hosts[host].machine.lane_ended(lane.number);
+        }
     }
 
     /// A lane takes its next frame.
@@ -559,7 +591,12 @@ impl World {
                 assert!(!self.hosts[host].machine.has_flow(flow));
             }
             Some(LinkOutput::Room { .. }) | None => {}
-            Some(LinkOutput::Refused { .. }) => panic!("nobody refused"),
+            Some(LinkOutput::Refused { flow, why, .. }) => {
+                let (_, publisher) = self.publisher_of(host, flow);
+                assert!(publisher.is_refused && why.as_slice() == b"not wanted");
+                publisher.growing.clear();
+                publisher.is_closed = true;
+            }
             Some(LinkOutput::Stuck { lane }) => panic!("lane {lane} is stuck"),
         }
     }
@@ -595,6 +632,11 @@ impl World {
             assert!(first <= self.position(host, id));
             let mut decisions = self.hosts[host].user.decisions.lock().unwrap();
             assert!(decisions.publishers.insert(flow, id).is_none(), "twice");
+            drop(decisions);
+            if self.publishers[id as usize].is_refused {
+                let why = Description::new(b"not wanted").unwrap();
+                self.hosts[host].machine.refuse(flow, why);
+            }
             return Ok(());
         }
         let decisions = self.hosts[host].user.decisions.lock().unwrap();
@@ -719,7 +761,8 @@ impl World {
             let position = self.position(1 - publisher.host, id as u64);
             let rest = position..publisher.sizes.len() as u64;
             let mut rest = rest.filter(|sequence| !publisher.cancelled.contains(sequence));
-            assert_eq!(rest.next(), None, "publisher {id} is not complete");
+            let is_complete = rest.next().is_none() || publisher.is_refused;
+            assert!(is_complete, "publisher {id} is not complete");
             let mut payloads = publisher.payloads.iter();
             assert!(payloads.all(|of| of.strong_count() == 0), "bytes are held");
         }
