@@ -1,4 +1,4 @@
-//! What a flow's sender has not been told, and how long that may wait.
+//! What a flow's receiver has to acknowledge, and how long that may wait.
 //!
 //! Small messages are acknowledged together: after 16, or an eighth of their window, or with other frames, or at the next tick. Large
 //! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated

@@ -9,7 +9,7 @@ use super::receive_message::{Content, Request};
 use super::user::{BufferReply, LinkUser, ProtocolViolation};
 use std::sync::Arc;
 
-/// What came of giving buffers to a flow.
+/// The result of giving buffers to a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given {
     /// A message needs no byte more: it may be its turn.
@@ -123,7 +123,7 @@ impl Granting {
         given
     }
 
-    /// Tells senders of grants whose GRANT may be lost with a lane.
+    /// Sends GRANT again where a lane may have lost it.
     pub(super) fn report_lost(&mut self, out: &mut Outgoing) {
         let Some(lane) = out.first() else {
             return;

@@ -5,7 +5,7 @@ pub const FLOWS_MAX: usize = 4096;
 
 /// Messages of a flow that request or have grants, however large they are,
 pub(super) const GRANTS_MAX: usize = 4;
-/// and as long as they have no more bytes than this together: or small ones would wait for the way to the peer and back.
+/// and as long as they have no more bytes than this together: or small ones would wait for a round trip each.
 const GRANTS_SMALL_MAX: usize = 64;
 const GRANTED_BYTES_MAX: u64 = 4 << 20;
 

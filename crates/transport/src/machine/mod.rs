@@ -83,7 +83,7 @@ pub struct LinkMachine {
     sending: SendSide,
     receiving: ReceiveSide,
     out: Outgoing,
-    /// A frame broke the protocol in a way that shows only in its turn.
+    /// A frame broke the protocol, which shows only in its turn.
     violation: Option<ProtocolViolation>,
 }
 

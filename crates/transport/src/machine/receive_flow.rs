@@ -1,4 +1,4 @@
-//! One flow at its receiver: order, window, and what its sender is to be told.
+//! One flow at its receiver: order, window, acknowledgements.
 //!
 //! `position <= taken`: below `position` all is delivered (or missed), and acknowledged sooner or later; `taken` is the next
 //! number whose turn it is. They differ while something is Delivering or BackPressured.
@@ -538,8 +538,8 @@ impl ReceiveFlow {
         self.debt.is_owed()
     }
 
-    /// The sender is to be told soon.
-    pub(super) fn tell(&mut self) {
+    /// An acknowledgement is due: the sender seems not to have the last one.
+    pub(super) fn make_ack_due(&mut self) {
         self.debt.is_due = true;
     }
 
@@ -579,7 +579,7 @@ impl ReceiveFlow {
         self.close_at.is_some()
     }
 
-    /// Large messages here that are not delivered, and grants that outlived theirs.
+    /// Large messages here that are not delivered, and grants that outlived their messages.
     pub(super) fn held(&self) -> (usize, usize) {
         (self.large, self.orphans)
     }

@@ -24,7 +24,7 @@ use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
 use super::frame::Description;
 use super::user::Turn;
 
-/// What REQUEST says of a message.
+/// The fields of a REQUEST.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) bytes: u64,

@@ -102,8 +102,11 @@ impl ReceiveSide {
                 return Ok(FrameStep::Chunk(range));
             }
             Frame::Abandon { grant } => {
-                let ended = self.granting.abandoned(grant, lane)?;
-                ended.into_iter().for_each(|ended| self.grant_ended(ended));
+                if let Some(ended) = self.granting.abandoned(grant, lane)? {
+                    let flow = ended.1.flow;
+                    self.grant_ended(ended);
+                    self.advance(flow, out)?;
+                }
             }
             Frame::Open { .. } => self.opened(lane, frame, out)?,
             Frame::Small { flow, .. } => step = self.small(flow, lane, (frame, payload), out)?,
@@ -152,7 +155,7 @@ impl ReceiveSide {
         Ok(FrameStep::Done)
     }
 
-    /// Where a flow stands. A sender that does not know of its end is told on the lane that its frame took.
+    /// Where a flow stands. If it has ended, and its sender does not know, the answer takes the lane that brought the frame.
     fn standing(
         &mut self,
         flow: u64,
@@ -185,7 +188,7 @@ impl ReceiveSide {
         };
         if self.opened.contains(flow) {
             if let Standing::Open(of) = self.standing(flow, "Open", lane, out)? {
-                of.tell();
+                of.make_ack_due();
                 self.activate(flow);
             }
             return Ok(());
@@ -399,7 +402,7 @@ impl ReceiveSide {
         }
     }
 
-    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is told again.
+    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
     pub(super) fn lane_ended(
         &mut self,
         lane: u32,
@@ -504,7 +507,7 @@ impl ReceiveSide {
         }
     }
 
-    /// Tells senders what is due, and gives buffers to those that wait for them.
+    /// Sends what is due, and gives buffers to messages that wait for them.
     fn flush(&mut self, out: &mut Outgoing) -> Result<(), ProtocolViolation> {
         if out.is_empty() {
             return Ok(());

@@ -16,7 +16,7 @@
 //! | any | REFUSE | - | `Refused`; ABANDON if granted |
 //!
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
-//! Gaps and the flow's end go from Queued to Sent, and back, in the same way.
+//! Gaps and the flow's end change between Queued and Sent in the same way.
 
 use super::frame::{chunk_length, Description, Lanes, Remote, CHUNKS_MAX, LANES_MAX};
 use crate::payload::Payload;

@@ -1,6 +1,6 @@
 //! A flow's messages that are not acknowledged, in their order.
 //!
-//! Many messages of a flow are on their way at a time, and something is to be done for few of them: so the queue counts what it
+//! Many messages of a flow are in flight at a time, and few of them need a frame: so the queue counts what it
 //! needs (grants, and how many of the oldest have no work) where a state changes, and does not search each time.
 
 use super::limits::may_request;
