@@ -265,7 +265,10 @@ impl SendSide {
         };
         let mut dropped = Vec::new();
         for message in refused {
-            abandon_unfinished(&message, out);
+            // Also if all its chunks are queued: a lane may lose them.
+            if let SendState::Granted(grant) = &message.state {
+                abandon(grant.grant, grant.lanes, out);
+            }
             if let QueuedItem::Message { payload, .. } = message.item {
                 dropped.push((message.first, payload));
             }

@@ -252,6 +252,28 @@ fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
     assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
 }
 
+/// Seed 874 of the simulation: all chunks had left when the flow was refused, and a lane lost some of them.
+#[test]
+fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 6 * CHUNK);
+    pair.trip();
+    pair.trip();
+    let chunks = pair.ends[0].write(2).len();
+    assert!(chunks > 0, "lost with lane 2");
+    assert!(pair.ends[1].machine.refuse(flow, Description::default()));
+    let refusal = pair.ends[1].write(1);
+    refusal
+        .iter()
+        .for_each(|sent| pair.ends[0].read(sent).unwrap());
+    pair.lane_ends(2);
+    pair.run();
+    assert_eq!(pair.ends[1].machine.held().grants, 0);
+    assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
+}
+
 #[test]
 fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
     let mut pair = Pair::new(&[1, 2]);
