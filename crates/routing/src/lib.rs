@@ -4,6 +4,20 @@
 //! forward to the children that are named there. So whatever hosts believe of the network, no message circles. The origin keeps
 //! a message until every final host has confirmed it; a host between keeps nothing that must survive it.
 //!
+//! | piece | where | for what |
+//! |---|---|---|
+//! | [`PathTable`] | every host | path vectors: which hosts are reached, and through which others; the graph |
+//! | [`Channels`], [`InterestTable`] | every host | control messages between any two hosts; what each host wants |
+//! | [`Delivery`] | the origin, per publisher | numbers and keeps messages; decides about flows and trees |
+//! | [`build()`] | the origin | builds a tree over the graph |
+//! | [`Transit`] | hosts below the origin, per flow | forwards to children, acknowledges, reports what breaks |
+//! | [`Positions`] | final hosts | delivers each number once and in order; confirms it |
+//!
+//! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. The
+//! simulation in `tests/sim/node.rs` shows how they are put together.
+//!
+//! Not here yet: trees for best-effort hosts, on which each host may skip messages.
+//!
 //! The crate does no I/O. It knows hosts, publishers and numbers, and no sockets, pools or types; its user passes time in. See
 //! decision 0038.
 #![forbid(unsafe_code)]
