@@ -12,7 +12,7 @@ use support::{
 
 /// A message of a topic that crosses slowly takes some seconds.
 const SLOW: &str = "outage_ms = 300000\n[[links.quotas]]\nname = \"slow\"\n\
-                    topics = [\"slow/**\"]\nrate_max = 1500";
+                    topics = [\"slow/**\"]\nrate_max = 3000";
 const SLOW_BYTES: usize = 3000;
 
 /// Whose messages have consecutive tags.

@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::Fixture;
 use proptest::prelude::*;
-use rgaps_layout::{PublisherRegion, PUBLISHER_ORPHAN};
+use rgaps_layout::{PublisherRegion, HISTORY_LANDING, PUBLISHER_ORPHAN};
 use rgaps_topic::{Message, Reader, Shared, Start, Writer};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -265,6 +265,29 @@ fn history_that_comes_to_a_standstill_is_waited_for_no_longer() {
     writer.end_history();
     publish(&mut writer, 6);
     assert_eq!(read(&mut reader), [4, 5, 6]);
+}
+
+#[test]
+fn a_publisher_that_lies_about_its_history_keeps_that_of_others_from_nobody() {
+    for end in [1, 1 << 40, u64::MAX - 1, HISTORY_LANDING] {
+        let fixture = fixture();
+        let mut local = fixture.writer(1, DEPTH);
+        publish_all(&mut local, [1, 2]);
+        let mut liar = fixture.landing_writer(2, DEPTH);
+        let mut late = fixture.reader(0, true, Start::Kept(2));
+        let mut live = fixture.reader(1, true, Start::Live);
+        publish_all(&mut liar, [3, 4]);
+        let word = fixture.topic.publisher(2);
+        word.history_end().store(end, SeqCst);
+        late.set_history_stall(0);
+        live.set_history_stall(0);
+        let honest = |tags: Vec<u64>| tags.into_iter().filter(|tag| ![3, 4].contains(tag));
+        assert!(honest(read(&mut late)).all(|tag| [1, 2].contains(&tag)));
+        publish(&mut local, 5);
+        for reader in [&mut late, &mut live] {
+            assert_eq!(honest(read(reader)).last(), Some(5), "{end}");
+        }
+    }
 }
 
 #[test]
