@@ -122,6 +122,25 @@ fn a_new_life_is_owed_what_its_host_had_not_confirmed() {
 }
 
 #[test]
+fn a_flow_never_sends_what_is_released() {
+    let mut delivery = Delivery::new(publisher(), OUTAGE);
+    delivery.add(life(1), 0);
+    delivery.plan(&row(), LOAD, NOW);
+    let flow = opened(&mut delivery)[0].flow;
+    for _ in 0..3 {
+        delivery.publish();
+    }
+    assert_eq!(delivery.due(), [(flow, life(1), 0, 0)]);
+    // Another flow brought two of them.
+    delivery.confirmed(life(1), 2);
+    assert_eq!(delivery.due(), []);
+    assert!(delivery.needs_plan(NOW));
+    delivery.plan(&row(), LOAD, NOW);
+    assert_eq!(opened(&mut delivery)[0].first, 2);
+    assert!(!delivery.due().is_empty());
+}
+
+#[test]
 fn a_host_that_is_away_costs_no_plan_until_it_is_given_up() {
     let mut delivery = Delivery::new(publisher(), OUTAGE);
     delivery.add(life(5), 0);

@@ -224,7 +224,10 @@ impl Delivery {
     /// The flows that have something to send: the flow, its first host, the message, and how many it has not acknowledged.
     pub fn due(&self) -> Vec<(FlowId, Life, u64, u64)> {
         let flows = self.flows.iter();
-        let due = flows.filter(|(_, flow)| flow.sent < flow.end.unwrap_or(self.next));
+        let due = flows.filter(|(_, flow)| {
+            let next = flow.end.unwrap_or(self.next);
+            flow.sent < next && !self.is_late(flow)
+        });
         due.map(|(id, flow)| {
             (
                 *id,
@@ -277,6 +280,12 @@ impl Delivery {
     fn release(&mut self) {
         let confirmed = self.hosts.values().map(|host| host.confirmed);
         self.released = confirmed.min().unwrap_or(self.next);
+        self.is_dirty |= self.flows.values().any(|flow| self.is_late(flow));
+    }
+
+    /// Whether a flow's next message is released already. Then all its hosts have it from another flow.
+    fn is_late(&self, flow: &Flow) -> bool {
+        flow.sent < self.released && flow.end != Some(flow.sent)
     }
 
     fn stop_serving(&mut self, lives: &BTreeSet<Life>) {

@@ -57,14 +57,10 @@ impl Delivery {
         given_up
     }
 
-    /// Cancels flows that serve nobody, or whose next message is released already: all their hosts have it.
+    /// Cancels flows that serve nobody, and those that are late.
     fn drop_useless_flows(&mut self) {
-        let released = self.released;
         let flows = self.flows.iter();
-        let useless = flows.filter(|(_, flow)| {
-            let is_late = flow.sent < released && flow.end != Some(flow.sent);
-            flow.hosts.is_empty() || is_late
-        });
+        let useless = flows.filter(|(_, flow)| flow.hosts.is_empty() || self.is_late(flow));
         let useless: Vec<FlowId> = useless.map(|(id, _)| *id).collect();
         for flow in useless {
             self.cancel(flow);

@@ -58,6 +58,8 @@ impl Origin {
                 break;
             }
             for (flow, to, number, _) in due {
+                let retained = self.delivery.retained();
+                assert!(retained.contains(&number), "{number} is released");
                 let message = FlowFrame::Message(number, bytes(self.publisher, number));
                 send(out, to, (self.publisher, flow), message);
                 self.delivery.sent(flow);
