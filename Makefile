@@ -127,7 +127,9 @@ MINUTES ?= 30
 
 soak: ## Hosts and members of every kind, killed, stopped and cut off for MINUTES=30 SEED=1; last line is JSON
 	@tools/setup.sh base rust
-	cargo build --locked --quiet -p rgaps-soak -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-python
+	cargo build --locked --quiet -p rgaps-soak -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-python -p rgaps-capi
+	$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L -O2 -Wall -Wextra -Wpedantic -Werror -Icrates/capi/include tests/soak/c/member.c \
+	  -o target/debug/soak-member-c -Ltarget/debug -l:librgaps.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
 	@target/debug/rgaps-soak --minutes $(MINUTES) --seed $(SEED)
 
 races: ## Kernels that write and read late, every byte checked: RACES="--messages 200"; wants a GPU

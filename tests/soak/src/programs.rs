@@ -1,4 +1,4 @@
-//! Members that are not this program: subscribers in Python, and commands that look on.
+//! Members that are not this program: subscribers in Python, members in C, and commands that look on.
 
 use crate::board::Spec;
 use crate::host::{program, Host};
@@ -67,6 +67,52 @@ impl Python {
         command.arg(Path::new(SOURCES).join("python/member.py"));
         command.arg(spec.to_string());
         command.env("PYTHONPATH", &self.modules);
+        Ok(command)
+    }
+}
+
+/// The program of members in C, which `make soak` compiles.
+pub struct InC(PathBuf);
+
+impl InC {
+    pub fn find() -> anyhow::Result<InC> {
+        Ok(InC(program("soak-member-c")?))
+    }
+
+    /// A command that becomes the member, and ends with us.
+    pub fn member(&self, spec: &Spec) -> anyhow::Result<Command> {
+        let kind = &KINDS[spec.topic];
+        let wish = kind.wish(spec.seed);
+        let service: [u64; 5] = match spec.publishes {
+            true => [
+                kind.reliable.into(),
+                kind.drops.into(),
+                kind.transient_local.into(),
+                kind.depth.into(),
+                kind.bytes,
+            ],
+            false => [
+                wish.reliable.into(),
+                wish.depth.unwrap_or(0).into(),
+                wish.late.into(),
+                0,
+                0,
+            ],
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["become", "--"]).arg(&self.0);
+        command.arg(if spec.publishes {
+            "publish"
+        } else {
+            "subscribe"
+        });
+        command.args([spec.id.to_string(), spec.name(), spec.host.to_string()]);
+        command.args([spec.topic.to_string(), kind.name.to_owned()]);
+        command
+            .arg(&spec.config)
+            .arg(&spec.folder)
+            .arg(spec.seed.to_string());
+        command.args(service.map(|word| word.to_string()));
         Ok(command)
     }
 }

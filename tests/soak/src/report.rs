@@ -24,6 +24,9 @@ pub struct Tally {
     pub stuck: u64,
     pub leaked_bytes: u64,
     pub leaked_fds: u64,
+    /// Kinds of members that this machine cannot run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<&'static str>,
 }
 
 impl Tally {

@@ -9,7 +9,7 @@ use crate::host::{self, Host};
 use crate::journal::Reader;
 use crate::memory::Memory;
 use crate::network::Network;
-use crate::programs::{Observer, Python};
+use crate::programs::{InC, Observer, Python};
 use crate::random::Random;
 use crate::topics::KINDS;
 use crate::trouble;
@@ -25,6 +25,8 @@ const PUBLISHERS: usize = 1;
 const SUBSCRIBERS: usize = 2;
 /// Of subscribers, those that are in Python.
 const PYTHON_PERCENT: u64 = 20;
+/// Of members, those that are in C.
+const C_PERCENT: u64 = 20;
 /// How often the supervisor looks after what it started.
 const TURN: Duration = Duration::from_millis(20);
 /// Who has not come to the end so long after disturbances stopped is stuck.
@@ -56,6 +58,7 @@ struct Soak {
     members: Vec<Member>,
     observers: Vec<Observer>,
     python: Option<Python>,
+    in_c: Option<InC>,
     memory: Option<Memory>,
     /// Kills for want of memory so far.
     oom_kills: u64,
@@ -78,8 +81,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     if let Err(error) = whole {
         soak.checker.report.stuck("soak", format!("{error:#}"));
     }
+    let left_out = soak.left_out();
     let report = &mut soak.checker.report;
     report.tally.minutes = (begun.elapsed().as_secs_f64() / 6.0).round() / 10.0;
+    report.tally.left_out = left_out;
     let tally = report.tally;
     for failure in &report.failures {
         eprintln!("soak: {failure}");
@@ -129,6 +134,9 @@ impl Soak {
         let python = Python::find(folder.path())
             .inspect_err(|why| eprintln!("soak: no members in Python: {why:#}"))
             .ok();
+        let in_c = InC::find()
+            .inspect_err(|why| eprintln!("soak: no members in C: {why:#}"))
+            .ok();
         let memory = Memory::find()
             .inspect_err(|why| {
                 eprintln!("soak: the kernel kills nobody for want of memory: {why:#}")
@@ -142,6 +150,7 @@ impl Soak {
             members: Vec::new(),
             observers: Vec::new(),
             python,
+            in_c,
             memory,
             oom_kills: 0,
             only: None,
@@ -233,16 +242,28 @@ impl Soak {
         Ok(())
     }
 
-    /// The program of a member: this one, or Python.
+    /// The program of a member: this one, or one in Python or C.
     fn member_command(&self, spec: &Spec) -> anyhow::Result<Command> {
         let in_python = !spec.publishes && Random::new(spec.seed ^ 2).percent(PYTHON_PERCENT);
-        match &self.python {
-            Some(python) if in_python => python.subscriber(spec),
+        let in_c = Random::new(spec.seed ^ 3).percent(C_PERCENT);
+        match (&self.python, &self.in_c) {
+            (Some(python), _) if in_python => python.subscriber(spec),
+            (_, Some(program)) if in_c => program.member(spec),
             _ => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["member", &serde_json::to_string(spec)?]);
                 Ok(command)
             }
+        }
+    }
+
+    /// Kinds of members that this machine cannot run.
+    fn left_out(&self) -> Option<&'static str> {
+        match (&self.python, &self.in_c) {
+            (Some(_), Some(_)) => None,
+            (None, Some(_)) => Some("python"),
+            (Some(_), None) => Some("c"),
+            (None, None) => Some("python, c"),
         }
     }
 
