@@ -81,14 +81,12 @@ impl<'a> Messages<'a> {
                 Err(error) => return Err(error.into()),
             }
             if patience.is_some_and(|patience| Instant::now() >= patience) {
-                let mut text = format!(
-                    "no message on topic '{}' for {} s",
+                let text = format!(
+                    "no message on topic '{}' for {} s; {}",
                     self.subscriber.topic(),
-                    self.timeout.unwrap_or_default().as_secs_f64()
+                    self.timeout.unwrap_or_default().as_secs_f64(),
+                    self.subscriber.silence()
                 );
-                for reason in self.subscriber.mismatches().unwrap_or_default() {
-                    text += &format!("; a publisher does not match: {reason}");
-                }
                 return Err(NotInTime(text).into());
             }
         }

@@ -68,12 +68,13 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         subscribers: 0,
     };
     while left > 0 && !stop.is_set() {
+        // Before the message: a subscriber may leave as soon as it has it.
+        report.subscribers = report.subscribers.max(publisher.subscribers());
         let Some(bytes) = send(&publisher, &mut messages, &description, report.messages)? else {
             break;
         };
         report.messages += 1;
         report.bytes += bytes;
-        report.subscribers = report.subscribers.max(publisher.subscribers());
         left -= 1;
         if let (Some(hz), true) = (publish.rate, left > 0) {
             // Against the first one, so that the rate does not drift.
