@@ -380,7 +380,7 @@ fn figures_for_a_plot() {
     };
     let mut rows = Vec::new();
     for hosts in [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000] {
-        for message_bytes in [1 << 20, 16 << 20, 256 << 20] {
+        for message_bytes in [1 << 20, 16 << 20, 64 << 20] {
             rows.push(measure(hosts, message_bytes, 2, false).json("none"));
             if hosts > 2 {
                 rows.push(measure(hosts, message_bytes, 2, true).json("inner host"));
