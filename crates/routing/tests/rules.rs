@@ -122,6 +122,30 @@ fn a_new_life_is_owed_what_its_host_had_not_confirmed() {
 }
 
 #[test]
+fn flows_that_a_given_up_host_could_stall_are_cancelled() {
+    let mut delivery = Delivery::new(publisher(), OUTAGE);
+    delivery.add(life(1), 0);
+    delivery.add(life(2), 0);
+    delivery.plan(&row(), LOAD, NOW);
+    let shared = opened(&mut delivery)[0].flow;
+    delivery.publish();
+    delivery.sent(shared);
+    let mut without = Graph::new(life(0));
+    without.join(life(0), life(1));
+    delivery.plan(&without, LOAD, NOW);
+    delivery.take_commands();
+    let given_up = delivery.plan(&without, LOAD, NOW + OUTAGE);
+    assert_eq!(given_up.len(), 1);
+    let commands = delivery.take_commands();
+    assert!(commands.contains(&FlowCommand::Cancel(life(1), shared)));
+    // The other host gets the message again.
+    let is_repeated =
+        |command: &FlowCommand| matches!(command, FlowCommand::Open(open) if open.first == 0);
+    assert!(commands.iter().any(is_repeated), "{commands:?}");
+    assert_eq!(delivery.retained(), 0..1);
+}
+
+#[test]
 fn a_flow_never_sends_what_is_released() {
     let mut delivery = Delivery::new(publisher(), OUTAGE);
     delivery.add(life(1), 0);
