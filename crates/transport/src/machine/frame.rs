@@ -244,7 +244,7 @@ frames! {
     10 Close {
         /// The flow.
         flow: u64,
-        /// The number after its last message.
+        /// The number after its last message; [`FLOW_ENDED`] as the answer to REFUSE.
         next: u64,
     }
     /// The receiver takes nothing more of a flow. The sender answers with [`Frame::Close`].
@@ -402,10 +402,7 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
             (bytes > 0 && bytes <= CHUNK_BYTES_MAX, "bytes"),
         ],
         Frame::Gap { first, next, .. } => &[(first < next && next < FLOW_ENDED, "next")],
-        Frame::Close { flow, next } => {
-            &[(flow != CONTROL_FLOW, "flow"), (next < FLOW_ENDED, "next")]
-        }
-        Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
+        Frame::Close { flow, .. } | Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
         _ => &[],
     };
     rules

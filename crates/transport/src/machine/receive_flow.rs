@@ -5,7 +5,7 @@
 
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
-use super::frame::Frame;
+use super::frame::{Frame, FLOW_ENDED};
 use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
 use super::receive_message::{Content, Delivery, DeliveryKind, ReceiveState, Request, TurnState};
 use super::user::{violation, ProtocolViolation, Turn};
@@ -352,6 +352,9 @@ impl ReceiveFlow {
 
     /// The flow ends before this message.
     pub(super) fn close(&mut self, next: u64) -> Result<(), ProtocolViolation> {
+        if next == FLOW_ENDED {
+            return Err(violation("Close", "the flow was not refused"));
+        }
         let last = self
             .messages
             .last_key_value()
@@ -573,10 +576,6 @@ impl ReceiveFlow {
         if matches!(self.turn, TurnState::BackPressured(..)) {
             self.turn = TurnState::Idle;
         }
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.close_at.is_some()
     }
 
     /// Large messages here that are not delivered, and grants that outlived their messages.

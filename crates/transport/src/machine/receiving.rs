@@ -284,11 +284,12 @@ impl ReceiveSide {
                 of.close_lane = Some(lane);
                 self.advance(flow, out)?;
             }
-            Standing::Refused => {
+            // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
+            Standing::Refused if next == FLOW_ENDED => {
                 self.refused.remove(&flow);
                 out.answer(lane, ended(flow));
             }
-            Standing::Ended => {}
+            Standing::Refused | Standing::Ended => {}
         }
         Ok(())
     }
@@ -354,13 +355,7 @@ impl ReceiveSide {
             return false;
         };
         of.refuse(|grant| self.granting.bytes(grant));
-        let (is_closed, lane) = (of.is_closed(), of.close_lane);
         self.flows.remove(&flow);
-        if is_closed {
-            lane.into_iter()
-                .for_each(|lane| out.answer(lane, ended(flow)));
-            return true;
-        }
         let reported_on = None;
         self.refused.insert(flow, RefusedFlow { why, reported_on });
         self.report_refused(out);

@@ -376,7 +376,12 @@ impl SendFlow {
     }
 
     fn send_close(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let (flow, next) = (self.number, self.next);
+        let flow = self.number;
+        let next = if self.is_refused {
+            FLOW_ENDED
+        } else {
+            self.next
+        };
         self.close_was_sent = true;
         self.queue.set(at, SendState::Sent { lane });
         out.push(lane, Frame::Close { flow, next }.into());

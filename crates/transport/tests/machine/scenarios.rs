@@ -274,6 +274,58 @@ fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {
     assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
 }
 
+/// Seed 1267 of the simulation: the flow's end arrived before it was refused, and was taken for a delivery.
+#[test]
+fn a_flow_that_is_refused_behind_its_end_acknowledges_nothing() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[1].is_slow = true;
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].machine.close(flow);
+    pair.trip();
+    assert!(pair.ends[1].machine.refuse(flow, Description::default()));
+    pair.ends[1].is_slow = false;
+    pair.run();
+    let expected = [
+        format!("{flow} refused, , dropped [0]"),
+        format!("{flow} ended"),
+    ];
+    assert_eq!(pair.ends[0].take_reported(), expected);
+    assert_eq!(pair.ends[1].machine.held().flows, 0);
+}
+
+#[test]
+fn an_acknowledgement_that_is_lost_with_its_lane_is_sent_again() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let first = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(first, 7, 0, 50);
+    let second = pair.ends[0].machine.open(options(8, 0)).unwrap();
+    pair.ends[0].send(second, 8, 0, 50);
+    let frames = pair.ends[0].write(2);
+    assert_eq!(
+        names(&frames),
+        ["Open", "Small"],
+        "the second flow takes lane 2"
+    );
+    frames
+        .iter()
+        .for_each(|sent| pair.ends[1].read(sent).unwrap());
+    pair.ends[1].machine.tick();
+    assert!(
+        names(&pair.ends[1].write(1)).contains(&"Ack"),
+        "lost with lane 1"
+    );
+    pair.lane_ends(1);
+    pair.run();
+    let reported = pair.ends[0].take_reported();
+    assert!(
+        reported.contains(&format!("{second} acknowledged 0")),
+        "{reported:?}"
+    );
+}
+
 #[test]
 fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
     let mut pair = Pair::new(&[1, 2]);
