@@ -405,8 +405,6 @@ fn check(frame: &Frame) -> Result<(), &'static str> {
         Frame::Close { flow, .. } | Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
         _ => &[],
     };
-    rules
-        .iter()
-        .find(|(holds, _)| !holds)
-        .map_or(Ok(()), |(_, field)| Err(field))
+    let broken = rules.iter().find(|(holds, _)| !holds);
+    broken.map_or(Ok(()), |(_, field)| Err(field))
 }
