@@ -209,12 +209,12 @@ static size_t publishers(struct published *all) {
 }
 
 static void record(int journal, uint64_t kind, uint64_t publisher, uint64_t sequence, uint64_t missed, uint64_t from,
-                   uint64_t bytes) {
-    uint64_t words[6] = {kind, publisher, sequence, missed, from, bytes};
+                   uint64_t bytes, uint64_t missed_in_all) {
+    uint64_t words[7] = {kind, publisher, sequence, missed, from, bytes, missed_in_all};
     check(write(journal, words, sizeof words) == sizeof words, "a journal");
 }
 
-static void record_sample(int journal, rgaps_sample_t *sample) {
+static void record_sample(int journal, const rgaps_subscriber_t *subscriber, rgaps_sample_t *sample) {
     uint64_t tag = rgaps_sample_tag(sample), kind = WRONG;
     size_t bytes = rgaps_sample_bytes(sample);
     rgaps_status_t status = rgaps_sample_synchronize(sample, SYNCHRONIZE_NS);
@@ -224,7 +224,7 @@ static void record_sample(int journal, rgaps_sample_t *sample) {
         kind = WHOLE;
     }
     record(journal, kind, tag >> 32, tag & UINT32_MAX, rgaps_sample_missed(sample), rgaps_sample_publisher_id(sample),
-           bytes);
+           bytes, rgaps_subscriber_missed(subscriber));
 }
 
 static void run_subscriber(void) {
@@ -253,15 +253,15 @@ static void run_subscriber(void) {
         for (size_t was = 0; was < earlier; was++) {
             if (before[was].id == now[at].id) done = before[was].done;
         }
-        record(journal, JOINED, now[at].id, done, now[at].begun, 0, 0);
+        record(journal, JOINED, now[at].id, done, now[at].begun, 0, 0, 0);
     }
-    record(journal, READY, 0, 0, 0, 0, 0);
+    record(journal, READY, 0, 0, 0, 0, 0, 0);
     while (!file_exists("leave")) {
         rgaps_sample_t *sample = NULL;
         rgaps_status_t status = rgaps_subscriber_recv(subscriber, 20 * MS, &sample);
         if (status == RGAPS_ERROR_TIMED_OUT || is_passing(status)) continue;
         if (status != RGAPS_OK) fail("rgaps_subscriber_recv");
-        record_sample(journal, sample);
+        record_sample(journal, subscriber, sample);
         if (rgaps_sample_release(sample) != RGAPS_OK) fail("rgaps_sample_release");
     }
     rgaps_subscriber_destroy(subscriber);

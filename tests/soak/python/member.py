@@ -68,7 +68,7 @@ def main() -> None:
     with (folder / f"subscriber-{spec['id']}").open("ab", buffering=0) as journal:
 
         def write(*words: int) -> None:
-            journal.write(struct.pack("<6Q", *words))
+            journal.write(struct.pack("<7Q", *words))
 
         node = until_joined(lambda: rgaps.Node(spec["name"], config=spec["config"]))
         before = publishers(folder, spec["topic"], spec["host"])
@@ -82,8 +82,8 @@ def main() -> None:
             )
         )
         for publisher, (begun, _) in publishers(folder, spec["topic"], spec["host"]).items():
-            write(JOINED, publisher, before.get(publisher, (0, 0))[1], begun, 0, 0)
-        write(READY, 0, 0, 0, 0, 0)
+            write(JOINED, publisher, before.get(publisher, (0, 0))[1], begun, 0, 0, 0)
+        write(READY, 0, 0, 0, 0, 0, 0)
         while not (folder / "leave").exists():
             try:
                 sample = subscriber.recv(timeout=WAIT_SECONDS)
@@ -91,7 +91,8 @@ def main() -> None:
                 continue
             with sample:
                 actor, sequence = sample.tag >> 32, sample.tag & 0xFFFFFFFF
-                write(kind_of(sample), actor, sequence, sample.missed, sample.publisher_id, sample.nbytes)
+                about = (sample.missed, sample.publisher_id, sample.nbytes, subscriber.missed)
+                write(kind_of(sample), actor, sequence, *about)
         subscriber.close()
 
 

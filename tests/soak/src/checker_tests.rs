@@ -42,6 +42,7 @@ fn message(publisher: u32, sequence: u64) -> Message {
         publisher,
         sequence,
         missed: 0,
+        missed_in_all: 0,
         from: publisher.into(),
         bytes: 10,
     }

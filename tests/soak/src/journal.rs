@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-const WORDS: usize = 6;
+const WORDS: usize = 7;
 const BYTES: usize = WORDS * 8;
 
 /// What happened to a subscriber.
@@ -33,6 +33,8 @@ pub struct Message {
     pub sequence: u64,
     /// How many the sample says were missed before it.
     pub missed: u64,
+    /// How many its subscriber had missed in all by then.
+    pub missed_in_all: u64,
     /// The publisher on this host that it came from: the publisher itself, or one of the links.
     pub from: u64,
     pub bytes: u64,
@@ -54,8 +56,8 @@ impl Record {
                 publisher,
                 done,
                 begun,
-            } => [1, publisher.into(), done, begun, 0, 0],
-            Record::Ready => [2, 0, 0, 0, 0, 0],
+            } => [1, publisher.into(), done, begun, 0, 0, 0],
+            Record::Ready => [2, 0, 0, 0, 0, 0, 0],
             Record::Message(message) => [
                 3 + message.content as u64,
                 message.publisher.into(),
@@ -63,12 +65,13 @@ impl Record {
                 message.missed,
                 message.from,
                 message.bytes,
+                message.missed_in_all,
             ],
         }
     }
 
     fn from_words(words: [u64; WORDS]) -> Option<Record> {
-        let [kind, publisher, sequence, missed, from, bytes] = words;
+        let [kind, publisher, sequence, missed, from, bytes, missed_in_all] = words;
         let publisher = u32::try_from(publisher).ok()?;
         let content = match kind {
             1 => {
@@ -89,6 +92,7 @@ impl Record {
             publisher,
             sequence,
             missed,
+            missed_in_all,
             from,
             bytes,
         }))
@@ -175,6 +179,7 @@ mod tests {
                 publisher: 3,
                 sequence: 9,
                 missed: 2,
+                missed_in_all: 9,
                 from: 77,
                 bytes: 1000,
             })

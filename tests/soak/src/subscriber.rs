@@ -104,7 +104,7 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
             Err(RecvError::Client(error)) if is_passing(&error) => continue,
             Err(error) => return Err(error.into()),
         };
-        let message = describe(&sample);
+        let message = describe(&sample, subscriber.missed());
         journal.write(Record::Message(message))?;
         if random.percent(20) && kept.len() < MAX_HELD as usize {
             let until = Instant::now() + Duration::from_millis(random.below(HOLD_MAX_MS));
@@ -124,13 +124,14 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe(sample: &Sample) -> Message {
+fn describe(sample: &Sample, missed_in_all: u64) -> Message {
     let identity = Identity::from_tag(sample.tag());
     Message {
         content: content(sample, identity),
         publisher: identity.actor,
         sequence: identity.sequence.into(),
         missed: sample.missed(),
+        missed_in_all,
         from: sample.publisher_id(),
         bytes: sample.len(),
     }
