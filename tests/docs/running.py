@@ -82,6 +82,7 @@ class Runner:
         self.page, self.ran, self.not_run = page, ran, not_run
         self.folder = Path(tempfile.mkdtemp(prefix="rgaps-docs-"))
         self.started: list[tuple[Block, subprocess.Popen, Path]] = []
+        self.called: list[int] = []  # process groups
         self.printed = ""
         self.cable: list[str] = []
         gpu = "gpu" in page.words
@@ -247,6 +248,7 @@ except rgaps.DaemonUnavailable:
                 [*host.enter, *command], cwd=host.folder, env=host.environment | (more or {}), stdin=subprocess.DEVNULL,
                 stdout=to, stderr=errors_to, start_new_session=True, preexec_fn=_default_signals,
             )  # fmt: skip
+            self.called.append(process.pid)
             try:
                 process.wait(LIMIT)
             except subprocess.TimeoutExpired:
@@ -280,6 +282,10 @@ except rgaps.DaemonUnavailable:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        # What a block left in the background.
+        for group in self.called:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGTERM)
         for host in self.hosts.values():
             if Path(host.environment["RGAPS_SOCKET"]).exists():
                 with suppress(subprocess.TimeoutExpired):

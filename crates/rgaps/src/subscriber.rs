@@ -419,7 +419,8 @@ impl Subscriber {
         self.core.lock().reader.histories()
     }
 
-    /// How many messages this subscriber has missed so far, over all publishers.
+    /// How many messages this subscriber has missed so far, over all publishers. It may be ahead of what samples said: if the
+    /// last messages of a publisher are missed, no later sample of that publisher tells of them.
     pub fn missed(&self) -> u64 {
         self.core.lock().reader.missed()
     }
