@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows that no test depends on how fast the machine is: runs the unit tests ROUNDS times alone, then beside a load that
 # takes all processors, then while their processes are stopped and continued at random. The first failure ends it.
-# PACKAGES="-p rgaps-links" narrows it down.
+# PACKAGES="-p rgaps-links" narrows it down; WAYS="alone load stop_and_continue" are the three ways.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${ROUNDS:-10}
@@ -40,7 +40,7 @@ end_beside() {
 trap end_beside EXIT
 
 passed=0
-for how in alone load stop_and_continue; do
+for how in ${WAYS:-alone load stop_and_continue}; do
   if [ "$how" != alone ]; then
     set -m
     "$how" &
