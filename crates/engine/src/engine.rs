@@ -1,10 +1,11 @@
 //! The engine: sessions, and what each may ask.
 
-use crate::quarantine::{Marks, Quarantine};
+use crate::quarantine::Holdings;
 use crate::recovery::{Recovery, Unwritten};
 use crate::refuse::refuse;
 use crate::sources::Sources;
 use crate::zone::Zone;
+use rgaps_mps::{MpsIdentity, Quarantine};
 use rgaps_session::{
     Access, AccessError, Answer, Config, Credentials, LinkFigures, LinksFailure, Notice, PeersInfo,
     Refusal, RefusalCode, RemoteRow, Request, ZoneId,
@@ -87,7 +88,7 @@ pub(crate) struct Session {
     pub(crate) zones: BTreeMap<ZoneId, u32>,
     /// Pools that it fetched segments of.
     pub(crate) pools: BTreeSet<(ZoneId, u32)>,
-    pub(crate) mps: Marks,
+    pub(crate) mps: MpsIdentity,
     /// Its socket is closed, but its process lives and may still read what it holds.
     pub(crate) detached: bool,
     /// The answer to its hello, if there were too many sessions when it came.
@@ -116,7 +117,7 @@ pub struct Engine {
     pub(crate) zones: BTreeMap<ZoneId, Zone>,
     pub(crate) classes: HashMap<String, ZoneId>,
     pub(crate) recovery: Recovery,
-    pub(crate) quarantine: Quarantine,
+    pub(crate) quarantine: Quarantine<Holdings>,
     /// The state file could not be written.
     pub(crate) unwritten: Option<Unwritten>,
     pub(crate) counters: Counters,
@@ -520,7 +521,7 @@ impl Session {
             welcomed: false,
             zones: BTreeMap::new(),
             pools: BTreeSet::new(),
-            mps: Marks::default(),
+            mps: MpsIdentity::default(),
             detached: false,
             turned_away,
             deadline,

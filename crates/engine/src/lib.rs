@@ -28,7 +28,6 @@ mod links;
 mod listing;
 mod matching;
 mod membership;
-mod mps;
 mod near;
 mod pools;
 mod qos;
@@ -51,7 +50,6 @@ mod topic;
 mod zone;
 
 pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
-pub use mps::{leave_environment, DeadClient, Keeper, Mps, Place};
 pub use reactor::{Reactor, ReactorError};
 pub use snapshot::{snapshots, Snapshot, SnapshotAsker, SnapshotSource, TopicFigures};
 pub use sources::{Opened, Sources, SystemSources};

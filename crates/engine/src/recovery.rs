@@ -164,7 +164,7 @@ impl Engine {
     /// The daemon leaves in order. What clients are still in is handed back to the next one, as
     /// after a death; with nobody there, there is nothing to hand back.
     pub fn leave_state(&mut self) {
-        self.stop_mps();
+        self.quarantine.stop_mps();
         let in_use =
             self.recovery.expects_any() || self.zones.values().any(|zone| !zone.clients.is_empty());
         match &self.setup.state_file {

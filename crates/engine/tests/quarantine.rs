@@ -2,7 +2,7 @@
 
 mod support;
 
-use rgaps_engine::{DeadClient, Mps};
+use rgaps_mps::{DeadClient, Mps};
 use rgaps_session::{MpsInfo, MpsState, Request, ZoneId};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{timeline, Shared};

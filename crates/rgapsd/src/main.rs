@@ -9,9 +9,8 @@ use anyhow::{bail, Context};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rgaps_engine::{
-    leave_environment, snapshots, state_path, Engine, Keeper, Place, Reactor, Setup, SystemSources,
-};
+use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SystemSources};
+use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
     on_own_stack, split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment,
     Listener, Ready,
@@ -91,7 +90,7 @@ fn run(
     let socket = config.socket_path();
     config.prepare_socket_folder()?;
     let _lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
-    let mps = Keeper::new(Place::of(&socket), config.cuda.mps, inherited_mps);
+    let mps = Keeper::new(MpsDirectory::of(&socket), config.cuda.mps, inherited_mps);
     let mut engine = Engine::new(
         Setup {
             sources: Box::new(SystemSources::new(&config)),

@@ -1,7 +1,10 @@
-//! Proving that dead clients are gone from the GPUs.
+//! Proof that the GPU work of dead clients has ended: their MPS no longer lists them, or has ended itself.
+//!
+//! An answer counts only if the daemon can judge it: if both number processes alike, and if no server runs without its
+//! control daemon. Where they number processes differently, only an MPS without any client is proof.
 
-use super::process::{is_control_here, servers_of, start_time};
-use super::DeadClient;
+use crate::process::{is_control_here, servers_of, start_time};
+use crate::DeadClient;
 use rgaps_session::{MpsControl, MpsError, MpsServer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,40 +12,40 @@ use std::time::{Duration, Instant};
 
 /// How long MPS's control may take over one question.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// How soon one asks again, at first; doubled each time.
+/// The first pause before asking again; doubled each time.
 const AGAIN_FIRST: Duration = Duration::from_millis(5);
-/// And at last.
+/// The longest pause.
 const AGAIN_LAST: Duration = Duration::from_secs(1);
 
 struct Case {
     client: DeadClient,
-    /// Those that it is not proven to be gone from yet.
+    /// The control daemons that have not confirmed its end yet.
     controls: Vec<MpsControl>,
     next: Instant,
     pause: Duration,
 }
 
-/// Dead clients that MPS is asked about.
+/// The dead clients that the prover asks about.
 #[derive(Default)]
-pub(super) struct Prover {
+pub(crate) struct Prover {
     cases: BTreeMap<u64, Case>,
-    /// Those whose processes we have seen, so that we see it when there are none any more.
+    /// The control daemons whose processes were visible once: if they are not now, they have ended.
     seen: BTreeSet<MpsControl>,
 }
 
-/// What a pipe directory's MPS says.
+/// What the prover saw of a pipe directory's MPS.
 enum View {
-    /// Its servers. `comparable`: it numbers processes as we do.
+    /// Its servers. `comparable`: it numbers processes as this daemon does.
     Servers {
         servers: Vec<MpsServer>,
         comparable: bool,
     },
-    /// There is neither a control daemon nor a server.
-    Nobody,
+    /// Neither a control daemon nor a server runs.
+    Empty,
 }
 
 impl Prover {
-    pub(super) fn add(&mut self, number: u64, client: DeadClient, now: Instant) {
+    pub(crate) fn add(&mut self, number: u64, client: DeadClient, now: Instant) {
         let controls = client.pipes.iter().map(MpsControl::at).collect();
         let case = Case {
             client,
@@ -53,14 +56,14 @@ impl Prover {
         self.cases.insert(number, case);
     }
 
-    /// When there is something to ask.
-    pub(super) fn next(&self) -> Option<Instant> {
+    /// When to ask next.
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.cases.values().map(|case| case.next).min()
     }
 
-    /// Asks what is due: who is proven to be gone, and why others are not. `own`: the realm's own pipe
-    /// directory, and its control daemon if one lives.
-    pub(super) fn step(
+    /// Asks what is due. Returns the proven numbers, and why the others are not. `own`: the realm's own pipe directory,
+    /// and its control daemon if one lives.
+    pub(crate) fn step(
         &mut self,
         now: Instant,
         own: (&Path, Option<u32>),
@@ -76,7 +79,7 @@ impl Prover {
                 let left = view
                     .as_ref()
                     .map_err(Clone::clone)
-                    .and_then(|view| is_gone(control, view, &case.client));
+                    .and_then(|view| has_left(control, view, &case.client));
                 match left {
                     Ok(()) => false,
                     Err(reason) => {
@@ -113,7 +116,7 @@ fn look(
 ) -> Result<View, String> {
     let is_own = own.0 == control.directory();
     let own_pid = own.1.filter(|_| is_own);
-    // What ours is, we know from starting it; of others, from what they wrote down.
+    // The supervisor knows the process of its own; others are known by the file that they wrote.
     let here = own_pid.or_else(|| control.recorded_pid().filter(|pid| is_control_here(*pid)));
     if is_own || here.is_some() {
         seen.insert(control.clone());
@@ -122,10 +125,10 @@ fn look(
     match asked {
         Ok(servers) => {
             let listed = |pid: &u32| servers.iter().any(|server| server.pid == *pid);
-            // Other users' servers are, as far as we see, of another directory.
+            // The environment of other users' servers cannot be read, so they are not in this list.
             let mut visible = servers_of(control.directory(), false).into_iter();
             match visible.find(|pid| !listed(pid)) {
-                // Its clients are in no list.
+                // No control daemon lists its clients.
                 Some(stray) if here.is_some() => Err(stray_server(stray)),
                 _ => Ok(View::Servers {
                     servers,
@@ -137,15 +140,15 @@ fn look(
             let lives = here.is_some_and(|pid| start_time(pid).is_some());
             let ended = match error {
                 _ if !control.has_socket() || is_own => !lives,
-                // It is not there; one that hangs would not be refused. That we see no servers
-                // counts only where we would see them.
+                // It has ended: one that hangs would not refuse. That no servers are visible counts only where
+                // they would be.
                 MpsError::Refused { .. } => !lives && seen.contains(control),
                 _ => false,
             };
-            // Ours run as this user, so that we see whose they are.
+            // The servers of the realm's own run as this user, so their environment can be read.
             match servers_of(control.directory(), !is_own).first() {
                 Some(stray) if ended => Err(stray_server(*stray)),
-                None if ended => Ok(View::Nobody),
+                None if ended => Ok(View::Empty),
                 _ => Err(error.to_string()),
             }
         }
@@ -159,8 +162,8 @@ fn stray_server(pid: u32) -> String {
     )
 }
 
-/// An error says why it is not proven.
-fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(), String> {
+/// Whether MPS no longer lists the client. The error says why that is not proven.
+fn has_left(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(), String> {
     let View::Servers {
         servers,
         comparable,
@@ -186,7 +189,7 @@ fn is_gone(control: &MpsControl, view: &View, client: &DeadClient) -> Result<(),
         return Ok(());
     };
     if server.clients.contains(&client.pid) {
-        // Ours has ended, so that is another one now, whose work is not to be ended.
+        // The client has ended, so this is another process now, whose work must not be terminated.
         if !client.lives && start_time(client.pid).is_some() {
             return Err(format!(
                 "MPS lists process {}, and a living process has that number",

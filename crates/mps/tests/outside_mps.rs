@@ -1,6 +1,6 @@
 //! The daemon takes itself out of MPS. In a program of its own: the environment is every test's.
 
-use rgaps_engine::leave_environment;
+use rgaps_mps::leave_environment;
 use rgaps_session::{MpsControl, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
 use std::path::Path;
 

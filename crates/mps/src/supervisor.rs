@@ -1,66 +1,51 @@
-//! Running a control daemon: starting it, taking over a predecessor's, starting it again when it
-//! dies, and stopping it. One that was there already is left alone.
+//! The life of a control daemon: the supervisor starts it, takes over a predecessor's, restarts it when it dies, and
+//! stops it. It leaves alone one that ran already.
 
-use super::place::{Place, Process};
-use super::process::{servers_of, start_time};
+use crate::directory::{MpsDirectory, Process};
+use crate::process::{servers_of, start_time};
+use crate::spawn::{start_control, StartError, ASK_LIMIT, LOOK_AGAIN, START_LIMIT};
 use rgaps_session::{
-    unblock_signals, MpsControl, MpsError, MpsInfo, MpsState, MPS_CONTROL_PROGRAM,
-    MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE,
+    MpsControl, MpsError, MpsInfo, MpsState, MPS_DEFAULT_PIPE_DIRECTORY, MPS_PIPE_VARIABLE,
 };
 use rustix::process::{kill_process, Pid, Signal};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long a control daemon may take until it answers.
-const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take over one question.
-const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// How often one looks whether it answers, or has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How often it is started again in a row.
+/// How many times in a row the supervisor restarts it.
 const MAX_RESTARTS: u32 = 5;
-/// How long before the first of these; doubled each time.
+/// How long it waits before the first restart; doubled each time.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// After running so long, what was before is forgotten.
+/// A control daemon that ran this long has all its restarts again.
 const RUNS_WELL: Duration = Duration::from_secs(60);
 /// How long `quit` may take: servers give back what they have on the GPUs.
 const QUIT_LIMIT: Duration = Duration::from_secs(8);
 /// How long it may take to end afterwards, and after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// What is quoted of what it printed.
-const TAIL_BYTES: usize = 600;
 
-enum State {
-    /// Not wanted, or nothing was done yet.
+enum SupervisorState {
+    /// Not wanted, or not begun.
     Off,
     /// To be started, at once or after a pause.
-    Waiting {
-        until: Instant,
-    },
-    Ours {
-        process: Process,
-        since: Instant,
-    },
-    Foreign {
-        directory: PathBuf,
-    },
-    /// A predecessor told it to quit; it does so when its clients have ended.
-    Draining {
-        process: Process,
-    },
+    Waiting { until: Instant },
+    /// This realm's own runs.
+    Own { process: Process, since: Instant },
+    /// Somebody else's runs, and the realm uses it.
+    Foreign { directory: PathBuf },
+    /// This realm's own was asked to quit, and does so when its clients have ended.
+    Draining { process: Process },
+    /// It cannot be started, or was restarted too often.
     Failed,
 }
 
-/// Keeps one control daemon running, or knows of one that others run.
-pub(super) struct Supervisor {
-    place: Place,
+/// Keeps one control daemon running, or uses one that others run.
+pub(crate) struct Supervisor {
+    directory: MpsDirectory,
     wanted: bool,
     inherited: Option<PathBuf>,
-    state: State,
-    /// To be waited for, so that they leave no zombies.
+    state: SupervisorState,
+    /// The supervisor waits for their end, so that they leave no zombies.
     children: Vec<Child>,
     failures: u32,
     restarts: u32,
@@ -71,15 +56,19 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(place: Place, wanted: bool, inherited: Option<PathBuf>) -> Supervisor {
+    pub(crate) fn new(
+        directory: MpsDirectory,
+        wanted: bool,
+        inherited: Option<PathBuf>,
+    ) -> Supervisor {
         // A shell with the environment of this realm's own MPS started us.
-        let inherited = inherited.filter(|directory| *directory != place.pipes());
-        let has_run = place.has_record();
+        let inherited = inherited.filter(|named| *named != directory.pipes());
+        let has_run = directory.has_record();
         Supervisor {
-            place,
+            directory,
             wanted,
             inherited,
-            state: State::Off,
+            state: SupervisorState::Off,
             children: Vec::new(),
             failures: 0,
             restarts: 0,
@@ -89,33 +78,35 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn info(&self) -> MpsInfo {
+    pub(crate) fn info(&self) -> MpsInfo {
         let text = |path: &Path| Some(path.display().to_string());
         let own = matches!(
             self.state,
-            State::Ours { .. } | State::Waiting { .. } | State::Draining { .. }
+            SupervisorState::Own { .. }
+                | SupervisorState::Waiting { .. }
+                | SupervisorState::Draining { .. }
         );
         let (state, control_pid) = match &self.state {
-            State::Off => (MpsState::Off, None),
-            State::Waiting { .. } => (MpsState::Starting, None),
-            State::Ours { process, .. } => (MpsState::Ours, Some(process.pid)),
-            State::Foreign { directory } => {
+            SupervisorState::Off => (MpsState::Off, None),
+            SupervisorState::Waiting { .. } => (MpsState::Starting, None),
+            SupervisorState::Own { process, .. } => (MpsState::Ours, Some(process.pid)),
+            SupervisorState::Foreign { directory } => {
                 (MpsState::Foreign, MpsControl::at(directory).recorded_pid())
             }
-            State::Draining { process } => (MpsState::Draining, Some(process.pid)),
-            State::Failed => (MpsState::Failed, None),
+            SupervisorState::Draining { process } => (MpsState::Draining, Some(process.pid)),
+            SupervisorState::Failed => (MpsState::Failed, None),
         };
         let pipe_directory = match &self.state {
-            State::Foreign { directory } => text(directory),
-            _ if own => text(self.place.pipes()),
+            SupervisorState::Foreign { directory } => text(directory),
+            _ if own => text(self.directory.pipes()),
             // Its servers may live on, with their clients.
-            State::Failed if self.has_run => text(self.place.pipes()),
+            SupervisorState::Failed if self.has_run => text(self.directory.pipes()),
             _ => None,
         };
         MpsInfo {
             state,
             pipe_directory,
-            log_directory: own.then(|| text(&self.place.logs())).flatten(),
+            log_directory: own.then(|| text(&self.directory.logs())).flatten(),
             control_pid,
             restarts: self.restarts,
             quarantined: 0,
@@ -123,52 +114,56 @@ impl Supervisor {
         }
     }
 
-    /// Whether it is known how it came out.
-    pub(super) fn is_settled(&self) -> bool {
-        self.begun && !matches!(self.state, State::Waiting { .. })
+    /// Whether MPS runs, or it is known why it does not.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.begun && !matches!(self.state, SupervisorState::Waiting { .. })
     }
 
-    /// Whether there is something to look after.
-    pub(super) fn is_busy(&self) -> bool {
+    /// Whether there is a process to look after, or to start.
+    pub(crate) fn is_busy(&self) -> bool {
         matches!(
             self.state,
-            State::Waiting { .. } | State::Ours { .. } | State::Draining { .. }
+            SupervisorState::Waiting { .. }
+                | SupervisorState::Own { .. }
+                | SupervisorState::Draining { .. }
         )
     }
 
-    /// The pipe directory that is nobody else's, and the control daemon there.
-    pub(super) fn own(&self) -> (&Path, Option<u32>) {
+    /// The realm's own pipe directory, and the control daemon that runs there.
+    pub(crate) fn own(&self) -> (&Path, Option<u32>) {
         let pid = match &self.state {
-            State::Ours { process, .. } | State::Draining { process } => Some(process.pid),
+            SupervisorState::Own { process, .. } | SupervisorState::Draining { process } => {
+                Some(process.pid)
+            }
             _ => None,
         };
-        (self.place.pipes(), pid)
+        (self.directory.pipes(), pid)
     }
 
     /// Does what is due.
-    pub(super) fn step(&mut self, now: Instant) {
+    pub(crate) fn step(&mut self, now: Instant) {
         self.reap();
         if !self.begun {
             self.begun = true;
             self.begin(now);
         }
         match &self.state {
-            State::Waiting { until } if now >= *until => self.start(),
-            State::Ours { process, since } if !process.lives() => {
+            SupervisorState::Waiting { until } if now >= *until => self.start(),
+            SupervisorState::Own { process, since } if !process.lives() => {
                 let (pid, ran) = (process.pid, now.saturating_duration_since(*since));
                 if ran >= RUNS_WELL {
                     self.failures = 0;
                 }
-                self.fell_over(format!(
+                self.ended_badly(format!(
                     "the MPS control daemon (process {pid}) ended by itself"
                 ));
             }
-            State::Draining { process } if !process.lives() => {
-                self.place.remove_record();
+            SupervisorState::Draining { process } if !process.lives() => {
+                self.directory.remove_record();
                 self.reason = None;
                 self.state = match self.wanted {
-                    true => State::Waiting { until: now },
-                    false => State::Off,
+                    true => SupervisorState::Waiting { until: now },
+                    false => SupervisorState::Off,
                 };
             }
             _ => {}
@@ -179,13 +174,13 @@ impl Supervisor {
         if self.wanted {
             if let Some(directory) = self.find_foreign() {
                 tracing::info!(directory = %directory.display(), "using the MPS that runs already");
-                self.state = State::Foreign { directory };
+                self.state = SupervisorState::Foreign { directory };
                 return;
             }
-            self.state = State::Waiting { until: now };
+            self.state = SupervisorState::Waiting { until: now };
             return;
         }
-        match self.place.living_control() {
+        match self.directory.living_control() {
             Some(process) => {
                 tracing::info!(
                     pid = process.pid,
@@ -193,11 +188,11 @@ impl Supervisor {
                 );
                 self.drain(process);
             }
-            None => self.place.remove_record(),
+            None => self.directory.remove_record(),
         }
     }
 
-    /// An MPS that was there already and can be used.
+    /// The pipe directory of an MPS that runs already and serves this user.
     fn find_foreign(&mut self) -> Option<PathBuf> {
         if let Some(named) = self.inherited.clone() {
             if MpsControl::at(&named).answers(ASK_LIMIT) {
@@ -230,35 +225,36 @@ impl Supervisor {
     }
 
     fn start(&mut self) {
-        if let Some(process) = self.place.living_control() {
+        if let Some(process) = self.directory.living_control() {
             match self.take_over(process) {
                 Ok(()) => return,
-                Err(reason) => return self.fell_over(reason),
+                Err(reason) => return self.ended_badly(reason),
             }
         }
-        match self.spawn() {
-            Ok(process) => {
-                tracing::info!(pid = process.pid, directory = %self.place.pipes().display(), "MPS is running");
+        match start_control(&self.directory) {
+            Ok((process, child)) => {
+                self.children.push(child);
+                tracing::info!(pid = process.pid, directory = %self.directory.pipes().display(), "MPS is running");
                 self.ran(process);
             }
-            Err(Start::Never(reason)) => self.give_up(reason),
-            Err(Start::Again(reason)) => self.fell_over(reason),
+            Err(StartError::Never(reason)) => self.give_up(reason),
+            Err(StartError::Again(reason)) => self.ended_badly(reason),
         }
     }
 
     fn ran(&mut self, process: Process) {
         self.has_run = true;
         self.reason = None;
-        self.state = State::Ours {
+        self.state = SupervisorState::Own {
             process,
             since: Instant::now(),
         };
     }
 
-    /// Goes on with a control daemon that a predecessor started.
+    /// Takes over a control daemon that a predecessor started.
     fn take_over(&mut self, process: Process) -> Result<(), String> {
-        let control = MpsControl::at(self.place.pipes());
-        if self.place.drains() {
+        let control = MpsControl::at(self.directory.pipes());
+        if self.directory.drains() {
             tracing::info!(
                 pid = process.pid,
                 "the previous daemon's MPS ends after its last client; waiting for it"
@@ -268,14 +264,14 @@ impl Supervisor {
                  the daemon starts a new one"
                     .to_owned(),
             );
-            self.state = State::Draining { process };
+            self.state = SupervisorState::Draining { process };
             return Ok(());
         }
         let deadline = Instant::now() + START_LIMIT;
         while process.lives() {
             match control.ask("get_server_list", ASK_LIMIT) {
                 Ok(_) => {
-                    if let Err(error) = self.place.write_record(process) {
+                    if let Err(error) = self.directory.write_record(process) {
                         tracing::error!(%error, "recording the process of MPS failed");
                     }
                     tracing::info!(pid = process.pid, "took over the previous daemon's MPS");
@@ -283,7 +279,7 @@ impl Supervisor {
                     return Ok(());
                 }
                 Err(error) if Instant::now() >= deadline => {
-                    // It is ours: a second one beside it would be worse than none.
+                    // It belongs to this realm: a second one beside it would be worse than none.
                     signal(process, Signal::KILL);
                     return Err(format!(
                         "the previous daemon's MPS did not answer and was killed: {error}"
@@ -295,92 +291,13 @@ impl Supervisor {
         Err("the previous daemon's MPS has just ended".to_owned())
     }
 
-    fn spawn(&mut self) -> Result<Process, Start> {
-        let place = &self.place;
-        let folder = |error: std::io::Error| {
-            Start::Never(format!(
-                "'{}' cannot be used: {error}",
-                place.pipes().display()
-            ))
-        };
-        place.prepare().map_err(folder)?;
-        place.remove_record();
-        let output = std::fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(place.output())
-            .map_err(folder)?;
-        let errors = output.try_clone().map_err(folder)?;
-        let mut program = Command::new(MPS_CONTROL_PROGRAM);
-        unblock_signals(&mut program);
-        let mut child = program
-            .arg("-f")
-            .env(MPS_PIPE_VARIABLE, place.pipes())
-            .env(MPS_LOG_VARIABLE, place.logs())
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            // Ctrl-C in the daemon's terminal is for the daemon.
-            .process_group(0)
-            .spawn()
-            .map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => Start::Never(MpsError::NoProgram.to_string()),
-                _ => Start::Again(MpsError::Spawn(error).to_string()),
-            })?;
-        let process = Process::of(child.id());
-        if let Some(process) = process {
-            if let Err(error) = place.write_record(process) {
-                // Not for a successor to find, so not to be kept.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(folder(error));
-            }
-        }
-        let control = MpsControl::at(place.pipes());
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            if let Ok(Some(status)) = child.try_wait() {
-                return Err(Start::Again(format!(
-                    "the MPS control daemon ended at once ({status}): {}",
-                    self.tail()
-                )));
-            }
-            let late = Instant::now() >= deadline;
-            match control.ask("get_server_list", ASK_LIMIT) {
-                Ok(_) => break,
-                Err(error) if late => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Err(Start::Again(error.to_string()));
-                }
-                Err(_) => std::thread::sleep(LOOK_AGAIN),
-            }
-        }
-        let process = process.filter(|process| process.lives());
-        self.children.push(child);
-        process.ok_or_else(|| Start::Again("MPS's control daemon ended at once".to_owned()))
-    }
-
-    /// The end of what the control daemon printed.
-    fn tail(&self) -> String {
-        let text = std::fs::read(self.place.output()).unwrap_or_default();
-        let tail = &text[text.len().saturating_sub(TAIL_BYTES)..];
-        let tail = String::from_utf8_lossy(tail).trim().to_owned();
-        match tail.is_empty() {
-            true => format!("see '{}'", self.place.logs().display()),
-            false => tail,
-        }
-    }
-
-    fn fell_over(&mut self, reason: String) {
-        self.place.remove_record();
+    fn ended_badly(&mut self, reason: String) {
+        self.directory.remove_record();
         if self.failures >= MAX_RESTARTS {
             return self.give_up(format!(
                 "{reason}; it was restarted {MAX_RESTARTS} times. See '{}', then run 'rgaps down' and \
                  'rgaps up --mps'",
-                self.place.logs().display()
+                self.directory.logs().display()
             ));
         }
         let pause = RESTART_PAUSE * (1 << self.failures);
@@ -392,7 +309,7 @@ impl Supervisor {
             "MPS ended; restarting it"
         );
         self.reason = Some(reason);
-        self.state = State::Waiting {
+        self.state = SupervisorState::Waiting {
             until: Instant::now() + pause,
         };
     }
@@ -400,25 +317,25 @@ impl Supervisor {
     fn give_up(&mut self, reason: String) {
         tracing::error!(reason, "MPS is not running");
         self.reason = Some(reason);
-        self.state = State::Failed;
+        self.state = SupervisorState::Failed;
     }
 
-    /// Tells a control daemon to take no more clients and to end when it has none.
+    /// Asks a control daemon to take no more clients and to end after its last one.
     fn drain(&mut self, process: Process) {
-        self.place.mark_draining();
-        match MpsControl::at(self.place.pipes()).quit_when_idle() {
+        self.directory.mark_draining();
+        match MpsControl::at(self.directory.pipes()).quit_when_idle() {
             Ok(child) => self.children.push(child),
             Err(error) => tracing::error!(%error, "telling MPS to quit failed"),
         }
-        self.state = State::Draining { process };
+        self.state = SupervisorState::Draining { process };
     }
 
-    /// Ends what was started.
-    pub(super) fn stop(&mut self) {
-        let State::Ours { process, .. } = self.state else {
+    /// Ends the control daemon that this supervisor runs.
+    pub(crate) fn stop(&mut self) {
+        let SupervisorState::Own { process, .. } = self.state else {
             return;
         };
-        let control = MpsControl::at(self.place.pipes());
+        let control = MpsControl::at(self.directory.pipes());
         match control.servers(ASK_LIMIT) {
             Ok(servers) if servers.iter().any(|server| !server.clients.is_empty()) => {
                 tracing::info!("MPS takes no new clients, and ends after its last one");
@@ -440,14 +357,14 @@ impl Supervisor {
             signal(process, Signal::KILL);
             self.wait_for_end(process);
         }
-        for server in servers_of(self.place.pipes(), false) {
+        for server in servers_of(self.directory.pipes(), false) {
             tracing::error!(
                 pid = server,
                 "an MPS server is still running after its control daemon has ended"
             );
         }
-        self.place.remove_record();
-        self.state = State::Off;
+        self.directory.remove_record();
+        self.state = SupervisorState::Off;
     }
 
     fn reap(&mut self) {
@@ -470,16 +387,8 @@ impl Supervisor {
     }
 }
 
-/// Why a start failed.
-enum Start {
-    /// It may work another time.
-    Again(String),
-    /// It will not.
-    Never(String),
-}
-
 fn signal(process: Process, signal: Signal) {
-    // Looked at just before: its number is hardly given again in between.
+    // The number names this process, unless the kernel gave it to another one in the last microseconds.
     if start_time(process.pid) != Some(process.start) {
         return;
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// NVIDIA's server; its control daemon starts one per user.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 
-/// When a process that lives was started, in ticks since the machine was. With the number it names a
-/// process for good: numbers are given again.
+/// When a living process was started, in ticks since the machine was. With its number it names the process for good:
+/// the kernel gives numbers again.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     if pid == 0 {
         return None;
@@ -24,7 +24,7 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     (!matches!(state, "Z" | "X" | "x")).then_some(start)
 }
 
-/// A process's numbers in our PID namespace and those below it that it is in.
+/// A process's numbers in this process's PID namespace and in those below it.
 pub(crate) fn numbers(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -32,9 +32,8 @@ pub(crate) fn numbers(pid: u32) -> Vec<u32> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Whether a process is a control daemon of MPS in our own PID namespace: then both see clients by
-/// the same numbers.
-pub(super) fn is_control_here(pid: u32) -> bool {
+/// Whether a process is a control daemon of MPS in this PID namespace: then it knows clients by the same numbers.
+pub(crate) fn is_control_here(pid: u32) -> bool {
     runs(pid, MPS_CONTROL_PROGRAM) && start_time(pid).is_some() && numbers(pid).len() == 1
 }
 
@@ -48,9 +47,9 @@ fn runs(pid: u32, program: &str) -> bool {
     })
 }
 
-/// The pipe directories of control daemons that run as root or as this user, as their environment says. Other users
-/// can give any directory; also where they start a program that is set-uid.
-pub(super) fn directories_of_controls() -> Vec<PathBuf> {
+/// The pipe directories of the control daemons that root or this user runs, as their environment says. Other users could
+/// name any directory, and so could they by starting a set-uid program.
+pub(crate) fn directories_of_controls() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -58,13 +57,13 @@ pub(super) fn directories_of_controls() -> Vec<PathBuf> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| runs(*pid, MPS_CONTROL_PROGRAM) && start_time(*pid).is_some())
-        .filter(|pid| is_ours_or_roots(*pid))
+        .filter(|pid| is_trusted(*pid))
         .filter_map(pipe_directory)
         .collect()
 }
 
-/// Whether all users of a process are root or this one, and it was started by them.
-fn is_ours_or_roots(pid: u32) -> bool {
+/// Whether all user ids of a process are root's or this user's, and it runs with no more rights than its parent.
+fn is_trusted(pid: u32) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -73,7 +72,7 @@ fn is_ours_or_roots(pid: u32) -> bool {
     line.is_some() && uids.all(trusted) && !is_set_uid(pid)
 }
 
-/// Whether the kernel started a process with more rights than its parent's, or that cannot be seen.
+/// Whether a process runs with more rights than its parent; also true if that cannot be seen.
 fn is_set_uid(pid: u32) -> bool {
     let vector = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
     let mut entries = vector.chunks_exact(2 * size_of::<libc::c_ulong>());
@@ -85,9 +84,9 @@ fn is_set_uid(pid: u32) -> bool {
     secure != Some(0)
 }
 
-/// Servers of MPS that can be seen and belong to a pipe directory, as their environment says.
-/// `perhaps`: also those whose environment cannot be read, for they are other users'.
-pub(super) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
+/// The visible servers of MPS that belong to a pipe directory, as their environment says. `perhaps`: also those of other
+/// users, whose environment cannot be read.
+pub(crate) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -99,7 +98,7 @@ pub(super) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
         .collect()
 }
 
-/// None: that cannot be seen.
+/// Whether a process uses a pipe directory. None: its environment cannot be read.
 fn belongs_to(pid: u32, directory: &Path) -> Option<bool> {
     pipe_directory(pid).map(|named| named == directory)
 }
