@@ -2,17 +2,15 @@
 
 use crate::doorbells::Doorbells;
 use crate::ranges::Ranges;
-use crate::registry::punch;
+use crate::registry::{punch, write_control_header};
 use crate::timelines::Timelines;
 use rgaps_layout::{
     ControlHeader, PublisherRegion, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET, LAYOUT_VERSION,
 };
 use rgaps_pool::{create_sealed_memfd, verify_memfd, Access, PoolError, SharedMap};
 use rgaps_session::ZoneId;
-use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{RegionView, Shared, Storage, TopicView};
+use rgaps_topic::{RegionView, Shared, TopicView};
 use rustix::fs::{seek, SeekFrom};
-use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes that one sweep gives back at most: more would keep the daemon's clients waiting.
@@ -35,19 +33,19 @@ impl Control {
     /// A new control segment.
     pub(crate) fn create(zone: ZoneId) -> Result<Control, PoolError> {
         let fd = create_sealed_memfd("rgaps-control", CONTROL_BYTES)?;
-        let control = Control::map(fd)?;
-        let words = &control.words;
-        let word = |at: usize| words.u64(at as u64);
-        word(offset_of!(ControlHeader, bytes)).store(CONTROL_BYTES, Ordering::Relaxed);
-        words
-            .u32(offset_of!(ControlHeader, version) as u64)
-            .store(LAYOUT_VERSION, Ordering::Relaxed);
-        for (half, at) in zone.to_le_bytes().chunks_exact(8).zip([0, 8]) {
-            let half = u64::from_ne_bytes(half.try_into().expect("chunks of 8"));
-            word(offset_of!(ControlHeader, zone_id) + at).store(half, Ordering::Relaxed);
-        }
-        word(offset_of!(ControlHeader, magic)).store(CONTROL_MAGIC, Ordering::Release);
-        Ok(control)
+        let header = ControlHeader {
+            magic: CONTROL_MAGIC,
+            version: LAYOUT_VERSION,
+            zone_id: zone.to_le_bytes(),
+            bytes: CONTROL_BYTES,
+            ..ControlHeader::default()
+        };
+        write_control_header(fd.as_fd(), &header).map_err(|source| PoolError::System {
+            call: "pwrite",
+            source,
+            hint: "is the daemon's control group at its limit of memory?".to_owned(),
+        })?;
+        Control::map(fd)
     }
 
     /// A predecessor's, handed back by a client. The header is not looked at: clients could have

@@ -6,8 +6,9 @@
 
 use crate::step::step;
 use rgaps_layout::{
-    ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
-    TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC, TYPE_NAME_BYTES,
+    ClientRecord, ControlHeader, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord,
+    SubscriberRecord, TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
+    TYPE_NAME_BYTES,
 };
 use rgaps_session::ZoneId;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
@@ -16,7 +17,7 @@ use std::io;
 use std::mem::{offset_of, size_of, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A structure of the registry.
+/// A structure that is written to a file as it lies in memory.
 ///
 /// # Safety
 /// `repr(C)`, made of integers only (any bytes are a value), and without padding within its
@@ -26,56 +27,16 @@ unsafe trait Record: Copy {
     const BYTES: usize;
 }
 
-// SAFETY: integers; the assertions below show that the fields leave no gap.
-unsafe impl Record for RegistryHeader {
-    const BYTES: usize = offset_of!(RegistryHeader, control_used) + 8;
+macro_rules! records {
+    ($($of:ident)*) => {$(
+        // SAFETY: layout's `record!` defines the structure. It makes it `repr(C)`, takes integers only, and asserts at
+        // compile time that its first `BYTES` bytes are its fields with no gap between them.
+        unsafe impl Record for $of {
+            const BYTES: usize = $of::BYTES;
+        }
+    )*};
 }
-// SAFETY: as above.
-unsafe impl Record for ClientRecord {
-    const BYTES: usize = size_of::<ClientRecord>();
-}
-// SAFETY: as above.
-unsafe impl Record for PoolRecord {
-    const BYTES: usize = size_of::<PoolRecord>();
-}
-// SAFETY: as above.
-unsafe impl Record for SegmentRecord {
-    const BYTES: usize = size_of::<SegmentRecord>();
-}
-// SAFETY: as above.
-unsafe impl Record for PublisherRecord {
-    const BYTES: usize = size_of::<PublisherRecord>();
-}
-// SAFETY: as above.
-unsafe impl Record for SubscriberRecord {
-    const BYTES: usize = size_of::<SubscriberRecord>();
-}
-// SAFETY: as above.
-unsafe impl Record for TopicRecord {
-    const BYTES: usize = offset_of!(TopicRecord, subscribers)
-        + rgaps_layout::MAX_SUBSCRIBERS * size_of::<SubscriberRecord>();
-}
-
-const _: () = {
-    assert!(RegistryHeader::BYTES == 8 + 4 + 4 + 16 + 8 + 8 + 8);
-    assert!(ClientRecord::BYTES == 4 * 4 + 8 + rgaps_layout::MAX_CLIENT_NAME + 1);
-    assert!(SegmentRecord::BYTES == 16);
-    assert!(
-        PoolRecord::BYTES
-            == 4 + 4 + 16 + 8 + 4 + 4 + rgaps_layout::MAX_SEGMENTS * SegmentRecord::BYTES
-    );
-    assert!(PublisherRecord::BYTES == 4 * 2 + 8 * 2 + 4 * 2 + 8 + 4 * 4 + 8 + 4 * 2);
-    assert!(SubscriberRecord::BYTES == 4 * 2 + 8 + 4 * 4);
-    assert!(
-        offset_of!(TopicRecord, publishers)
-            == 4 * 2 + 8 * 2 + 4 * 2 + rgaps_layout::MAX_TOPIC_NAME + 1
-    );
-    assert!(
-        offset_of!(TopicRecord, subscribers)
-            == offset_of!(TopicRecord, publishers)
-                + rgaps_layout::MAX_PUBLISHERS * PublisherRecord::BYTES
-    );
-};
+records!(ControlHeader RegistryHeader ClientRecord PoolRecord SegmentRecord PublisherRecord SubscriberRecord TopicRecord);
 
 /// A zone's registry, open for writing.
 #[derive(Debug)]
@@ -352,16 +313,7 @@ impl Registry {
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         step!("registry.write");
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pwrite(&self.fd, &bytes[done..], at + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+        write_at(self.fd.as_fd(), at, bytes)
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
@@ -376,6 +328,24 @@ impl Registry {
         }
         Ok(())
     }
+}
+
+fn write_at(fd: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(fd, &bytes[done..], at + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the header of a new control segment.
+pub(crate) fn write_control_header(fd: BorrowedFd<'_>, header: &ControlHeader) -> io::Result<()> {
+    write_at(fd, 0, bytes_of(header))
 }
 
 /// Gives the memory of a range of a memfd back; it reads as zeros afterwards.

@@ -748,12 +748,11 @@ fn where_blocks_are_said_to_be_keeps_nothing_of_others() {
         publish(&mut writer, 2, own.offset + BYTES, there, NOTHING);
         let region = region_of(&cast, &publisher);
         for block in 0..8 {
-            let entry = region.replica(block).unwrap();
+            let entry = region.block(block).unwrap();
             entry.pool().store(lie, Ordering::Release);
             entry.replica_of().store(u64::from(lie), Ordering::Release);
-            let (offset, bytes) = region.extent(block).unwrap();
-            offset.store(others.offset, Ordering::Release);
-            bytes.store(u64::MAX, Ordering::Release);
+            entry.offset().store(others.offset, Ordering::Release);
+            entry.bytes().store(u64::MAX, Ordering::Release);
         }
         drop(writer);
         let gone = std::mem::replace(&mut cast.a, cast.world.client("x"));

@@ -11,11 +11,12 @@
 //! All members of a zone map it read-write. Whoever reads a field that another process wrote
 //! copies it once and checks the copy.
 
+use crate::define::{define, record};
 use crate::{
-    Descriptor, CONTROL_PAGE, MAX_BLOCKS, MAX_DEPTH, MAX_DOORBELLS, MAX_LETTING_GO,
-    MAX_METADATA_BYTES, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, SPARE_BLOCKS,
+    BlockWord, ElementWord, MetadataLengths, ReplicaPair, CONTROL_PAGE, MAX_DIMS, MAX_DOORBELLS,
+    MAX_LETTING_GO, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, REPLICA_PAIRS,
 };
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
 /// First word of a control segment ("rgapsctl").
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"rgapsctl");
@@ -33,93 +34,304 @@ pub const TIMELINE_TABLE_BYTES: u64 = MAX_TIMELINES as u64 * size_of::<Timeline>
 /// Where the ranges that the daemon hands out start.
 pub const DYNAMIC_OFFSET: u64 = TIMELINE_TABLE_OFFSET + TIMELINE_TABLE_BYTES;
 
-/// Start of a control segment, written by the daemon.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)]
-pub struct ControlHeader {
-    pub magic: u64,
-    pub version: u32,
-    pub reserved: u32,
-    /// Little-endian.
-    pub zone_id: [u8; 16],
-    pub bytes: u64,
+record! {
+    /// Start of a control segment, written by the daemon.
+    #[derive(Default)]
+    #[allow(missing_docs)]
+    pub struct ControlHeader {
+        pub magic: u64,
+        pub version: u32,
+        pub reserved: u32,
+        /// Little-endian.
+        pub zone_id: [u8; 16],
+        pub bytes: u64,
+    }
 }
 
-/// What publishers of a zone count of a pool, by its index. Added to by all of them, seldom: a copy between
-/// domains takes much longer.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PoolCounts {
-    /// Messages of other domains that were copied into the pool, ever.
-    pub copied_messages: u64,
-    /// Their bytes.
-    pub copied_bytes: u64,
-    /// Padding.
-    pub reserved: [u64; 6],
+define! {
+    /// What publishers of a zone count of a pool, by its index. Added to by all of them, seldom: a copy between
+    /// domains takes much longer.
+    PoolCounts [64] {
+        /// Messages of other domains that were copied into the pool, ever.
+         0 copied_messages: u64,
+        /// Their bytes.
+         8 copied_bytes: u64,
+        /// Padding.
+        16 reserved: pad[48],
+    }
+
+    /// A futex word that wakes one sleeping subscriber, publisher or wait set.
+    Doorbell [64] {
+        /// Counts the rings; the sleeper waits for it to change.
+         0 rings: u32,
+        /// Padding.
+         4 reserved: pad[60],
+    }
 }
 
-/// A futex word that wakes one sleeping subscriber, publisher or wait set.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Doorbell {
-    /// Counts the rings; the sleeper waits for it to change.
-    pub rings: u32,
-    /// Padding.
-    pub reserved: [u32; 15],
+/// The structures that have accessors in `rgaps-topic`, as a table for another macro.
+#[macro_export]
+macro_rules! control_structures {
+    ($then:ident) => {
+        $then! {
+            /// A counter that a stream advances. A *point* on it is a value that it reaches when the work queued
+            /// before that point has finished.
+            ///
+            /// The high 32 bits of a value are the *tenure*, which the daemon raises when the timeline's owner is
+            /// proven gone; the low ones count the owner's points, from 1.
+            Timeline as TimelineView [64] {
+                /// The last point that was reached, or `tenure << 32`. Written by the owner's GPU work, and by
+                /// the daemon when there is no owner.
+                 0 value: u64,
+                /// `value` as the last tenure left it. Written by the daemon, before it raises the tenure.
+                 8 reached: u64,
+                /// Padding.
+                16 reserved: pad[48],
+            }
+
+            /// A hold that its subscriber has let go of behind work that still runs.
+            ///
+            /// The subscriber fills a free entry and makes it pending. Whoever finds the point passed claims it,
+            /// clears the holder's bit and frees the entry: the subscriber, the block's publisher, or the daemon
+            /// for either of them.
+            LettingGo as LettingGoView [64] {
+                /// How often the entry was used, times 4, and one of `LETTING_GO_FREE`, `_PENDING`,
+                /// `_BY_SUBSCRIBER` and `_BY_PUBLISHER`.
+                 0 state: u64,
+                /// Incarnation of the block's publisher.
+                 8 incarnation: u64,
+                /// Of the holder word.
+                16 generation: u64,
+                /// Of the subscriber's stream.
+                24 point: u64,
+                /// Of the subscriber's stream.
+                32 timeline: u32,
+                /// Index into the publisher's block table.
+                36 block: u32,
+                /// The publisher's slot.
+                40 publisher: u32,
+                /// Padding.
+                44 reserved: pad[20],
+            }
+
+            /// One publisher's slot in a topic.
+            ///
+            /// `head`, `tail` and sequence numbers never go back on a slot, also when its publisher
+            /// changes, so a subscriber's cursor on the slot stays meaningful.
+            PublisherSlot as PublisherView [128] {
+                /// Random, changes with every publisher of the slot; 0 when empty. Written last by the daemon.
+                  0 incarnation: u64,
+                /// Of the `PublisherRegion` in the control segment.
+                  8 region_offset: u64,
+                /// Descriptors in the ring: a power of two, above `depth`.
+                 16 ring_capacity: u32,
+                /// Entries of the block table: a multiple of 64.
+                 20 block_capacity: u32,
+                /// Sequence number of the publisher's first message.
+                 24 start: u64,
+                /// Messages that the ring keeps.
+                 32 depth: u32,
+                /// `PUBLISHER_EMPTY`, `_ACTIVE` or `_ORPHAN`.
+                 36 state: u32,
+                /// Doorbell of the publisher, rung when it is blocked and something was freed.
+                 40 doorbell: u32,
+                /// The daemon adds one when the publisher should look for blocks that a dead holder freed.
+                 44 sweep: u32,
+                /// Subscriber slots that match the publisher: it waits for, wakes, copies for and counts these, and
+                /// only these read it. Written by the daemon: whole before `incarnation`, a subscriber's bit before
+                /// the subscriber is in any mask of the topic.
+                 48 matched: u64,
+                /// How many subscribers do not match the publisher, observers left out. Written by the daemon.
+                 56 mismatched: u32,
+                /// 1 if the publisher keeps its history for late joiners. Written by the daemon, before `incarnation`.
+                 60 transient_local: u32,
+
+                /// Sequence number of the next message. Written by the publisher.
+                 64 head: u64,
+                /// Sequence number of the oldest message that the ring still holds. Written by the publisher.
+                 72 tail: u64,
+                /// Nonzero while the publisher waits for blocks to come back.
+                 80 wants_blocks: u32,
+                /// Blocks ever used: higher entries of the block table were never touched.
+                 84 blocks_used: u32,
+                /// Bytes of messages published, ever.
+                 88 published_bytes: u64,
+                /// Slots of slow reliable subscribers that the publisher does not wait for, as of its last message.
+                /// Written by the publisher, which decides it alone; others show it.
+                 96 dropped: u64,
+                /// How often it stopped waiting for one, ever.
+                104 drops: u64,
+                /// Of a publisher that stands for one on another host: sequence number below which its messages are
+                /// history, published before this host asked for the topic; `HISTORY_LANDING` until that is known.
+                /// Others: 0. Written by the daemon before `incarnation`, then once by the publisher.
+                112 history_end: u64,
+                /// Padding.
+                120 reserved: pad[8],
+            }
+
+            /// One subscriber's slot in a topic; its index is its bit in holder words.
+            SubscriberSlot as SubscriberView [384] {
+                /// Random, changes with every subscriber of the slot; 0 when empty. Written by the daemon.
+                  0 incarnation: u64,
+                /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber, seldom:
+                /// publishers have the line at hand when they wake it.
+                  8 doorbell: u32,
+                /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
+                /// Written by the daemon.
+                 12 pool: u32,
+                /// How many subscribers on other hosts it stands for, plus 1; 0: none, it is one itself. Written by
+                /// the daemon.
+                 16 stands_for: u32,
+                /// How many publishers do not match the subscriber. Written by the daemon.
+                 20 mismatched: u32,
+                /// Messages of all publishers that wait for it at most, the newest ones; 0: all that publishers keep.
+                /// Written by the daemon.
+                 24 depth: u32,
+                /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. What it holds
+                /// stays. Written by the subscriber, once; the daemon writes 0 before each subscriber of the slot.
+                 28 closed: u32,
+                /// 1: the subscriber took the seat of one that has ended, and begins with the oldest message that
+                /// rings still have; the cursors stay until it has passed them. Written by the daemon.
+                 32 resumes: u32,
+                /// Padding.
+                 36 reserved0: pad[28],
+
+                /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
+                /// that left are reused only when every subscriber is past their leaving.
+                 64 seen_epoch: u32,
+                /// Padding.
+                 68 reserved1: pad[4],
+                /// Samples taken, ever.
+                 72 received: u64,
+                /// Messages missed, ever.
+                 80 missed: u64,
+                /// Samples held now.
+                 88 held: u32,
+                /// Padding.
+                 92 reserved2: pad[36],
+
+                /// Sequence number that the subscriber reads next, per publisher slot. A reliable
+                /// subscriber's cursor holds the publisher back.
+                128 cursor: u64[MAX_PUBLISHERS],
+
+                /// Messages of former publishers of each slot that did not match the subscriber: it passes them
+                /// over, and has not missed them. Written by the daemon when such a publisher ends.
+                256 passed_over: u64[MAX_PUBLISHERS],
+            }
+
+            /// A topic. Created by the daemon at the first join from either side.
+            TopicRegion as TopicView [25344 + 64 * MAX_LETTING_GO * MAX_SUBSCRIBERS] {
+                /// `TOPIC_MAGIC`.
+                  0 magic: u64,
+                /// Random, never 0.
+                  8 topic_id: u64,
+                /// Changes whenever anyone joins or leaves; a futex word. Written by the daemon.
+                 16 membership_epoch: u32,
+                /// Padding.
+                 20 reserved0: pad[4],
+                /// Publisher slots that are active or orphaned.
+                 24 publishers: u64,
+                /// Subscriber slots in use.
+                 32 subscribers: u64,
+                /// Subscriber slots whose cursors hold publishers back.
+                 40 reliable: u64,
+                /// Subscriber slots that read in a pool of their own (`SubscriberSlot::pool`).
+                 48 elsewhere: u64,
+                /// Padding.
+                 56 reserved1: pad[8],
+
+                /// Subscriber slots that sleep: set by the subscriber, cleared by who rings its doorbell.
+                 64 sleepers: u64,
+                /// Padding.
+                 72 reserved2: pad[56],
+
+                /// Publisher slots that wait for a reliable subscriber.
+                128 blocked: u64,
+                /// Padding.
+                136 reserved3: pad[56],
+
+                /// Subscriber slots that may have entries in `letting_go` that are not free: set by the
+                /// subscriber before it makes one pending, cleared by the daemon when it leaves, and by itself.
+                192 letting: u64,
+                /// Padding.
+                200 reserved4: pad[56],
+
+                /// Publishers.
+                256 publisher: ([PublisherSlot; MAX_PUBLISHERS]),
+                /// Subscribers.
+                2304 subscriber: ([SubscriberSlot; MAX_SUBSCRIBERS]),
+                /// Of each subscriber, the holds that it lets go of.
+                25344 letting_go: ([[LettingGo; MAX_LETTING_GO]; MAX_SUBSCRIBERS]),
+            }
+
+            /// One message, as its publisher announces it. A reader needs only the first cache line of an
+            /// untyped message.
+            Descriptor as DescriptorView [256] {
+                /// Sequence number, plus 1; 0 while the publisher writes the slot.
+                  0 committed: u64,
+                /// Of the block's holder word.
+                  8 generation: u64,
+                /// Of the publisher that wrote the slot.
+                 16 incarnation: u64,
+                /// Where the bytes are, and what else is filled in.
+                 24 block: BlockWord,
+                /// Of the first byte, from the start of the pool.
+                 32 offset: u64,
+                /// Bytes of payload.
+                 40 bytes: u64,
+                /// `CLOCK_MONOTONIC` when publish was called, in two's complement: negative for a message of another
+                /// host from before this host started.
+                 48 publish_ns: u64,
+                /// The user's.
+                 56 tag: u64,
+
+                /// Element type and timeline, if any of the flags is set.
+                 64 element: ElementWord,
+                /// Point on the timeline, `POINT_NONE` or `POINT_ABORTED`, if any of the flags is set.
+                 72 point: u64,
+                /// How much metadata the ring slot has, if `DESCRIPTOR_METADATA`.
+                 80 metadata: MetadataLengths,
+                /// Running sum of the messages between those of this publisher, up to this one, that never reached
+                /// this host, if `DESCRIPTOR_MISSED`.
+                 88 missed_so_far: u64,
+                /// Elements per dimension, if `DESCRIPTOR_TYPED`.
+                 96 shape: u64[MAX_DIMS],
+                /// Elements from one index to the next, per dimension, in two's complement, if `DESCRIPTOR_TYPED`.
+                160 strides: u64[MAX_DIMS],
+                /// Blocks with copies in other pools, if `DESCRIPTOR_COPIED`.
+                224 replicas: ReplicaPair[REPLICA_PAIRS],
+            }
+
+            /// One block of a publisher: who holds it and where its bytes are.
+            BlockEntry as BlockView [64] {
+                /// The holder word, one 128-bit atomic: the mask in the low half, the generation in the high.
+                 0 holders: ([u64; 2]),
+                /// From the start of the pool.
+                16 offset: u64,
+                /// Bytes granted; 0 when the entry was never used.
+                24 bytes: u64,
+                /// Pool that the offset is in: its index, plus 1; 0: the publisher's own.
+                32 pool: u32,
+                /// Of a replica: the timeline of `point`.
+                36 timeline: u32,
+                /// Of a replica: what has to be reached before its bytes are there.
+                40 point: u64,
+                /// Of a replica: sequence number, plus 1, of the message that it is of; 0: it is none.
+                48 replica_of: u64,
+                /// Of a replica that is copied in parts: bytes of each but the last, which are there at consecutive
+                /// points, the last of which is `point`; 0: all at once.
+                56 part_bytes: u64,
+            }
+        }
+    };
 }
 
-/// A counter that a stream advances. A *point* on it is a value that it reaches when the work queued
-/// before that point has finished.
-///
-/// The high 32 bits of a value are the *tenure*, which the daemon raises when the timeline's owner is
-/// proven gone; the low ones count the owner's points, from 1.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Timeline {
-    /// The last point that was reached, or `tenure << 32`. Written by the owner's GPU work, and by
-    /// the daemon when there is no owner.
-    pub value: u64,
-    /// `value` as the last tenure left it. Written by the daemon, before it raises the tenure.
-    pub reached: u64,
-    /// Padding.
-    pub reserved: [u64; 6],
-}
+control_structures!(define);
 
-/// `Descriptor::timeline_value`: the bytes are there.
+/// `Descriptor::point`: the bytes are there.
 pub const POINT_NONE: u64 = 0;
-/// `Descriptor::timeline_value`: the work that was to write the bytes never finished.
+/// `Descriptor::point`: the work that was to write the bytes never finished.
 pub const POINT_ABORTED: u64 = u64::MAX;
-
-/// A hold that its subscriber has let go of behind work that still runs.
-///
-/// The subscriber fills a free entry and makes it pending. Whoever finds the point passed claims it,
-/// clears the holder's bit and frees the entry: the subscriber, the block's publisher, or the daemon
-/// for either of them.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LettingGo {
-    /// How often the entry was used, times 4, and one of [`LETTING_GO_FREE`], `_PENDING`,
-    /// `_BY_SUBSCRIBER` and `_BY_PUBLISHER`.
-    pub state: u64,
-    /// Incarnation of the block's publisher.
-    pub incarnation: u64,
-    /// Of the holder word.
-    pub generation: u64,
-    /// Of the subscriber's stream.
-    pub point: u64,
-    /// Of the subscriber's stream.
-    pub timeline: u32,
-    /// Index into the publisher's block table.
-    pub block: u32,
-    /// The publisher's slot.
-    pub publisher: u32,
-    /// Padding.
-    pub reserved0: u32,
-    /// Padding.
-    pub reserved1: [u64; 2],
-}
-
 /// `LettingGo::state`, low two bits: not in use.
 pub const LETTING_GO_FREE: u64 = 0;
 /// `LettingGo::state`, low two bits: to be cleared when the point has passed.
@@ -129,362 +341,19 @@ pub const LETTING_GO_BY_SUBSCRIBER: u64 = 2;
 /// `LettingGo::state`, low two bits: the block's publisher is clearing it. The daemon gives the
 /// subscriber's slot to nobody else before it has.
 pub const LETTING_GO_BY_PUBLISHER: u64 = 3;
-
 /// `PublisherSlot::state`: nobody publishes here.
 pub const PUBLISHER_EMPTY: u32 = 0;
 /// `PublisherSlot::state`: a client publishes here.
 pub const PUBLISHER_ACTIVE: u32 = 1;
 /// `PublisherSlot::state`: the publisher left or died; the daemon keeps its history.
 pub const PUBLISHER_ORPHAN: u32 = 2;
-
 /// `PublisherSlot::history_end`: the history is on its way to this host.
 pub const HISTORY_LANDING: u64 = u64::MAX;
 
-/// One publisher's place in a topic.
-///
-/// `head`, `tail` and sequence numbers never go back on a slot, also when its publisher
-/// changes, so a subscriber's cursor on the slot stays meaningful.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PublisherSlot {
-    /// Random, changes with every publisher of the slot; 0 when empty. Written last by the daemon.
-    pub incarnation: u64,
-    /// Of the `PublisherRegion` in the control segment.
-    pub region_offset: u64,
-    /// Descriptors in the ring: a power of two, above `depth`.
-    pub ring_capacity: u32,
-    /// Entries of the block table: a multiple of 64.
-    pub block_capacity: u32,
-    /// Sequence number of the publisher's first message.
-    pub start: u64,
-    /// Messages that the ring keeps.
-    pub depth: u32,
-    /// `PUBLISHER_EMPTY`, `_ACTIVE` or `_ORPHAN`.
-    pub state: u32,
-    /// Doorbell of the publisher, rung when it is blocked and something was freed.
-    pub doorbell: u32,
-    /// The daemon adds one when the publisher should look for blocks that a dead holder freed.
-    pub sweep: u32,
-    /// Subscriber slots that match the publisher: it waits for, wakes, copies for and counts these, and
-    /// only these read it. Written by the daemon: whole before `incarnation`, a subscriber's bit before
-    /// the subscriber is in any mask of the topic.
-    pub matched: u64,
-    /// How many subscribers do not match the publisher, observers left out. Written by the daemon.
-    pub mismatched: u32,
-    /// 1 if the publisher keeps its history for late joiners. Written by the daemon, before `incarnation`.
-    pub transient_local: u32,
-
-    /// Sequence number of the next message. Written by the publisher.
-    pub head: u64,
-    /// Sequence number of the oldest message that the ring still holds. Written by the publisher.
-    pub tail: u64,
-    /// Nonzero while the publisher waits for blocks to come back.
-    pub wants_blocks: u32,
-    /// Blocks ever used: higher entries of the block table were never touched.
-    pub blocks_used: u32,
-    /// Bytes of messages published, ever.
-    pub published_bytes: u64,
-    /// Slots of slow reliable subscribers that the publisher does not wait for, as of its last message. Written
-    /// by the publisher, which decides it alone; others show it.
-    pub dropped: u64,
-    /// How often it stopped waiting for one, ever.
-    pub drops: u64,
-    /// Of a publisher that stands for one on another host: sequence number below which its messages are history, published
-    /// before this host asked for the topic; [`HISTORY_LANDING`] until that is known. Others: 0. Written by the daemon
-    /// before `incarnation`, then once by the publisher.
-    pub history_end: u64,
-    /// Padding.
-    pub reserved1: u64,
-}
-
-/// One subscriber's place in a topic; its index is its bit in holder words.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SubscriberSlot {
-    /// Random, changes with every subscriber of the slot; 0 when empty. Written by the daemon.
-    pub incarnation: u64,
-    /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber, seldom:
-    /// publishers have the line at hand when they wake it.
-    pub doorbell: u32,
-    /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
-    /// Written by the daemon.
-    pub pool: u32,
-    /// How many subscribers on other hosts it stands for, plus 1; 0: none, it is one itself. Written by
-    /// the daemon.
-    pub stands_for: u32,
-    /// How many publishers do not match the subscriber. Written by the daemon.
-    pub mismatched: u32,
-    /// Messages of all publishers that wait for it at most, the newest ones; 0: all that publishers keep.
-    /// Written by the daemon.
-    pub depth: u32,
-    /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. What it holds stays. Written by
-    /// the subscriber, once; the daemon writes 0 before each subscriber of the slot.
-    pub closed: u32,
-    /// 1: the subscriber took the seat of one that has ended, and begins with the oldest message that rings still have;
-    /// the cursors stay until it has passed them. Written by the daemon.
-    pub resumes: u32,
-    /// Padding.
-    pub reserved5: u32,
-    /// Padding.
-    pub reserved0: [u64; 3],
-
-    /// `membership_epoch` of the topic that the subscriber has acted on. Regions of publishers
-    /// that left are reused only when every subscriber is past their leaving.
-    pub seen_epoch: u32,
-    /// Padding.
-    pub reserved1: u32,
-    /// Samples taken, ever.
-    pub received: u64,
-    /// Messages missed, ever.
-    pub missed: u64,
-    /// Samples held now.
-    pub held: u32,
-    /// Padding.
-    pub reserved2: u32,
-    /// Padding.
-    pub reserved3: [u64; 4],
-
-    /// Sequence number that the subscriber reads next, per publisher slot. A reliable
-    /// subscriber's cursor holds the publisher back.
-    pub cursors: [u64; MAX_PUBLISHERS],
-
-    /// Messages of former publishers of each slot that did not match the subscriber: it passes them
-    /// over, and has not missed them. Written by the daemon when such a publisher ends.
-    pub passed_over: [u64; MAX_PUBLISHERS],
-}
-
-/// A topic. Created by the daemon at the first join from either side.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug)]
-pub struct TopicRegion {
-    /// [`TOPIC_MAGIC`].
-    pub magic: u64,
-    /// Random, never 0.
-    pub topic_id: u64,
-    /// Changes whenever anyone joins or leaves; a futex word. Written by the daemon.
-    pub membership_epoch: u32,
-    /// Padding.
-    pub reserved0: u32,
-    /// Publisher slots that are active or orphaned.
-    pub publishers: u64,
-    /// Subscriber slots in use.
-    pub subscribers: u64,
-    /// Subscriber slots whose cursors hold publishers back.
-    pub reliable: u64,
-    /// Subscriber slots that read in a pool of their own (`SubscriberSlot::pool`).
-    pub elsewhere: u64,
-    /// Padding.
-    pub reserved1: u64,
-
-    /// Subscriber slots that sleep: set by the subscriber, cleared by who rings its doorbell.
-    pub sleepers: u64,
-    /// Padding.
-    pub reserved2: [u64; 7],
-
-    /// Publisher slots that wait for a reliable subscriber.
-    pub blocked: u64,
-    /// Padding.
-    pub reserved3: [u64; 7],
-
-    /// Subscriber slots that may have entries in `letting_go` that are not free: set by the
-    /// subscriber before it makes one pending, cleared by the daemon when it leaves, and by itself.
-    pub letting: u64,
-    /// Padding.
-    pub reserved4: [u64; 7],
-
-    /// Publishers.
-    pub publisher: [PublisherSlot; MAX_PUBLISHERS],
-    /// Subscribers.
-    pub subscriber: [SubscriberSlot; MAX_SUBSCRIBERS],
-    /// Of each subscriber, the holds that it lets go of.
-    pub letting_go: [[LettingGo; MAX_LETTING_GO]; MAX_SUBSCRIBERS],
-}
-
-/// One block of a publisher: who holds it and where its bytes are.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockEntry {
-    /// The holder word, one 128-bit atomic: the mask in the low half, the generation in the high.
-    pub holders: [u64; 2],
-    /// From the start of the pool.
-    pub offset: u64,
-    /// Bytes granted; 0 when the entry was never used.
-    pub bytes: u64,
-    /// Pool that the offset is in: its index, plus 1; 0: the publisher's own.
-    pub pool: u32,
-    /// Of a replica: what has to be reached before its bytes are there.
-    pub timeline: u32,
-    /// Of a replica.
-    pub point: u64,
-    /// Of a replica: sequence number, plus 1, of the message that it is of; 0: it is none.
-    pub replica_of: u64,
-    /// Of a replica that is copied in parts: bytes of each but the last, which are there at consecutive
-    /// points, the last of which is `point`; 0: all at once.
-    pub part_bytes: u64,
-}
-
-/// Metadata of a message up to this many bytes lies close to that of its neighbours in the ring, so that small
-/// headers touch few pages.
-pub const METADATA_NEAR_BYTES: usize = 256;
-/// What a ring slot has for the rest of a message's metadata: whole pages, which nothing touches that
-/// has no more than [`METADATA_NEAR_BYTES`].
-pub const METADATA_FAR_BYTES: usize =
-    (MAX_METADATA_BYTES - METADATA_NEAR_BYTES).next_multiple_of(CONTROL_PAGE as usize);
-
-/// Arithmetic of a publisher's region: the ring, the block table, the bitmap of returned blocks, the ring's metadata.
-///
-/// ```text
-/// 0                Descriptor[ring_capacity]
-/// blocks()         BlockEntry[block_capacity]
-/// returned()       u64[block_capacity / 64]   a bit per block that came back
-/// summary()        u64[ceil(block_capacity / 4096)]   a bit per word above that is not 0
-/// metadata_near()  u8[ring_capacity][METADATA_NEAR_BYTES]   the first bytes of each slot's metadata
-/// metadata_far()   u8[ring_capacity][METADATA_FAR_BYTES]    the rest
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PublisherRegion {
-    /// Descriptors in the ring.
-    pub ring_capacity: u32,
-    /// Entries of the block table.
-    pub block_capacity: u32,
-}
-
-impl PublisherRegion {
-    /// The region of a publisher that keeps `depth` messages and has `loans` open at most.
-    ///
-    /// The ring has room for one more than is kept: a message is announced before the one that
-    /// it pushes out goes.
-    pub const fn for_history(depth: u32, loans: u32) -> PublisherRegion {
-        let blocks = depth as u64 + loans as u64 + SPARE_BLOCKS as u64;
-        let blocks = if blocks > MAX_BLOCKS as u64 {
-            MAX_BLOCKS
-        } else {
-            blocks as u32
-        };
-        PublisherRegion {
-            ring_capacity: (depth + 1).next_power_of_two(),
-            block_capacity: blocks.next_multiple_of(64),
-        }
-    }
-    /// Whether the numbers are within the limits; to be asked of numbers that a peer wrote.
-    pub const fn is_sound(self) -> bool {
-        self.ring_capacity.is_power_of_two()
-            && self.ring_capacity <= MAX_DEPTH * 2
-            && self.block_capacity > 0
-            && self.block_capacity % 64 == 0
-            && self.block_capacity <= MAX_BLOCKS
-    }
-    /// Offset of the block table.
-    pub const fn blocks(self) -> u64 {
-        self.ring_capacity as u64 * size_of::<Descriptor>() as u64
-    }
-    /// Offset of the bitmap of returned blocks.
-    pub const fn returned(self) -> u64 {
-        self.blocks() + self.block_capacity as u64 * size_of::<BlockEntry>() as u64
-    }
-    /// Offset of the bitmap's summary.
-    pub const fn summary(self) -> u64 {
-        self.returned() + (self.block_capacity as u64 / 64 * 8).next_multiple_of(64)
-    }
-    /// Offset of the first bytes of the slots' metadata.
-    pub const fn metadata_near(self) -> u64 {
-        (self.summary() + self.summary_words() * 8).next_multiple_of(CONTROL_PAGE)
-    }
-    /// Offset of the rest of the slots' metadata.
-    pub const fn metadata_far(self) -> u64 {
-        let near = self.ring_capacity as u64 * METADATA_NEAR_BYTES as u64;
-        (self.metadata_near() + near).next_multiple_of(CONTROL_PAGE)
-    }
-    /// Bytes of the region, whole pages. Most of them are never touched.
-    pub const fn bytes(self) -> u64 {
-        self.metadata_far() + self.ring_capacity as u64 * METADATA_FAR_BYTES as u64
-    }
-    /// Words of the summary.
-    pub const fn summary_words(self) -> u64 {
-        (self.block_capacity as u64).div_ceil(4096)
-    }
-}
-
 const _: () = {
-    assert!(size_of::<PoolCounts>() == 64);
-    assert!(offset_of!(PoolCounts, copied_messages) == 0);
-    assert!(offset_of!(PoolCounts, copied_bytes) == 8);
     assert!(size_of::<ControlHeader>() as u64 <= POOL_COUNTS_OFFSET);
     assert!(
         POOL_COUNTS_OFFSET + (MAX_POOLS * size_of::<PoolCounts>()) as u64 <= DOORBELL_TABLE_OFFSET
     );
-    assert!(size_of::<Doorbell>() == 64);
-    assert!(size_of::<Timeline>() == 64);
-    assert!(offset_of!(Timeline, value) == 0);
-    assert!(offset_of!(Timeline, reached) == 8);
-    assert!(size_of::<LettingGo>() == 64);
-    assert!(offset_of!(LettingGo, state) == 0);
-    assert!(offset_of!(LettingGo, incarnation) == 8);
-    assert!(offset_of!(LettingGo, generation) == 16);
-    assert!(offset_of!(LettingGo, point) == 24);
-    assert!(offset_of!(LettingGo, timeline) == 32);
-    assert!(offset_of!(LettingGo, block) == 36);
-    assert!(offset_of!(LettingGo, publisher) == 40);
     assert!(TIMELINE_TABLE_OFFSET % CONTROL_PAGE == 0 && DYNAMIC_OFFSET % CONTROL_PAGE == 0);
-    assert!(size_of::<BlockEntry>() == 64);
-    assert!(offset_of!(BlockEntry, holders) == 0);
-    assert!(offset_of!(BlockEntry, offset) == 16);
-    assert!(offset_of!(BlockEntry, bytes) == 24);
-    assert!(offset_of!(BlockEntry, pool) == 32);
-    assert!(offset_of!(BlockEntry, timeline) == 36);
-    assert!(offset_of!(BlockEntry, point) == 40);
-    assert!(offset_of!(BlockEntry, replica_of) == 48);
-    assert!(offset_of!(BlockEntry, part_bytes) == 56);
-    assert!(size_of::<PublisherSlot>() == 128);
-    assert!(offset_of!(PublisherSlot, incarnation) == 0);
-    assert!(offset_of!(PublisherSlot, region_offset) == 8);
-    assert!(offset_of!(PublisherSlot, ring_capacity) == 16);
-    assert!(offset_of!(PublisherSlot, block_capacity) == 20);
-    assert!(offset_of!(PublisherSlot, start) == 24);
-    assert!(offset_of!(PublisherSlot, depth) == 32);
-    assert!(offset_of!(PublisherSlot, state) == 36);
-    assert!(offset_of!(PublisherSlot, doorbell) == 40);
-    assert!(offset_of!(PublisherSlot, sweep) == 44);
-    assert!(offset_of!(PublisherSlot, matched) == 48);
-    assert!(offset_of!(PublisherSlot, mismatched) == 56);
-    assert!(offset_of!(PublisherSlot, transient_local) == 60);
-    assert!(offset_of!(PublisherSlot, head) == 64);
-    assert!(offset_of!(PublisherSlot, tail) == 72);
-    assert!(offset_of!(PublisherSlot, wants_blocks) == 80);
-    assert!(offset_of!(PublisherSlot, blocks_used) == 84);
-    assert!(offset_of!(PublisherSlot, published_bytes) == 88);
-    assert!(offset_of!(PublisherSlot, dropped) == 96);
-    assert!(offset_of!(PublisherSlot, drops) == 104);
-    assert!(offset_of!(PublisherSlot, history_end) == 112);
-    assert!(size_of::<SubscriberSlot>() == 384);
-    assert!(offset_of!(SubscriberSlot, doorbell) == 8);
-    assert!(offset_of!(SubscriberSlot, seen_epoch) == 64);
-    assert!(offset_of!(SubscriberSlot, received) == 72);
-    assert!(offset_of!(SubscriberSlot, missed) == 80);
-    assert!(offset_of!(SubscriberSlot, held) == 88);
-    assert!(offset_of!(SubscriberSlot, pool) == 12);
-    assert!(offset_of!(SubscriberSlot, stands_for) == 16);
-    assert!(offset_of!(SubscriberSlot, mismatched) == 20);
-    assert!(offset_of!(SubscriberSlot, depth) == 24);
-    assert!(offset_of!(SubscriberSlot, closed) == 28);
-    assert!(offset_of!(SubscriberSlot, resumes) == 32);
-    assert!(offset_of!(SubscriberSlot, cursors) == 128);
-    assert!(offset_of!(SubscriberSlot, passed_over) == 256);
-    assert!(offset_of!(TopicRegion, membership_epoch) == 16);
-    assert!(offset_of!(TopicRegion, publishers) == 24);
-    assert!(offset_of!(TopicRegion, subscribers) == 32);
-    assert!(offset_of!(TopicRegion, reliable) == 40);
-    assert!(offset_of!(TopicRegion, elsewhere) == 48);
-    assert!(offset_of!(TopicRegion, sleepers) == 64);
-    assert!(offset_of!(TopicRegion, blocked) == 128);
-    assert!(offset_of!(TopicRegion, letting) == 192);
-    assert!(offset_of!(TopicRegion, publisher) == 256);
-    assert!(offset_of!(TopicRegion, subscriber) == 256 + 128 * MAX_PUBLISHERS);
-    assert!(
-        offset_of!(TopicRegion, letting_go) == 256 + 128 * MAX_PUBLISHERS + 384 * MAX_SUBSCRIBERS
-    );
-    assert!(
-        size_of::<TopicRegion>()
-            == offset_of!(TopicRegion, letting_go) + 64 * MAX_LETTING_GO * MAX_SUBSCRIBERS
-    );
 };

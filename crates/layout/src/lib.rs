@@ -5,39 +5,42 @@
 //! topic's ring, and the names of domains and element types. The structures are
 //! plain `repr(C)` data with fixed-width fields; no code outside this crate writes
 //! an offset by hand. They are never borrowed while another process may write them:
-//! `rgaps-topic` reads and writes the fields as atomics at `offset_of!` positions.
+//! `rgaps-topic` reads and writes the fields as atomics, through accessors that it
+//! generates from the table [`control_structures!`].
 //!
 //! A change of any structure here bumps [`LAYOUT_VERSION`] and has a decision record.
 #![forbid(unsafe_code)]
 
 mod control;
+mod define;
 mod descriptor;
 mod domain;
 mod dtype;
 mod limits;
 mod metadata;
+mod region;
 mod registry;
 mod tensor_type;
 
 pub use control::{
-    BlockEntry, ControlHeader, Doorbell, LettingGo, PoolCounts, PublisherRegion, PublisherSlot,
+    BlockEntry, ControlHeader, Descriptor, Doorbell, LettingGo, PoolCounts, PublisherSlot,
     SubscriberSlot, Timeline, TopicRegion, CONTROL_MAGIC, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET,
     HISTORY_LANDING, LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE,
-    LETTING_GO_PENDING, METADATA_FAR_BYTES, METADATA_NEAR_BYTES, POINT_ABORTED, POINT_NONE,
-    POOL_COUNTS_OFFSET, PUBLISHER_ACTIVE, PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TIMELINE_TABLE_BYTES,
-    TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
+    LETTING_GO_PENDING, POINT_ABORTED, POINT_NONE, POOL_COUNTS_OFFSET, PUBLISHER_ACTIVE,
+    PUBLISHER_EMPTY, PUBLISHER_ORPHAN, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET, TOPIC_MAGIC,
 };
 pub use descriptor::{
-    Descriptor, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED, MISSED_WORD,
+    BlockWord, ElementWord, ReplicaPair, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED,
+    DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, REPLICA_PAIRS,
 };
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};
 pub use limits::*;
 pub use metadata::{
     MetadataLengths, PartEntry, ATTACHMENT_HEADER, ATTACHMENT_RAW, MAX_METADATA_BYTES,
-    METADATA_WORD, PART_ENTRY_BYTES,
+    PART_ENTRY_BYTES,
 };
+pub use region::{PublisherRegion, METADATA_FAR_BYTES, METADATA_NEAR_BYTES};
 pub use registry::{
     ClientRecord, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord, SubscriberRecord,
     TopicRecord, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, REGISTRY_MAGIC, TYPE_NAME_BYTES,

@@ -13,6 +13,7 @@
 //! A member's type name is written before its record, which says how long it is.
 //! A granule's owner is 0, or `1 + topic index * MAX_PUBLISHERS + publisher slot`.
 
+use crate::define::record;
 use crate::{
     MAX_CLIENTS, MAX_CLIENT_NAME, MAX_GRANULES, MAX_POOLS, MAX_PUBLISHERS, MAX_SEGMENTS,
     MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TOPIC_NAME, MAX_TYPE_NAME,
@@ -35,120 +36,114 @@ pub const TYPE_NAME_BYTES: usize = MAX_TYPE_NAME + 1;
 const TOPIC_TYPES_BYTES: u64 =
     (((MAX_PUBLISHERS + MAX_SUBSCRIBERS) * TYPE_NAME_BYTES) as u64).next_multiple_of(4096);
 
-/// Start of a registry.
-#[repr(C, align(4096))]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)]
-pub struct RegistryHeader {
-    pub magic: u64,
-    pub version: u32,
-    pub reserved: u32,
-    /// Little-endian.
-    pub zone_id: [u8; 16],
-    /// Inode of the control segment's memfd, by which a successor recognises it.
-    pub control_inode: u64,
-    /// Daemons that have served the zone.
-    pub daemons: u64,
-    /// One past the last byte of the control segment that was ever handed out.
-    pub control_used: u64,
-}
+record! {
+    /// Start of a registry.
+    #[repr(align(4096))]
+    #[derive(Default)]
+    #[allow(missing_docs)]
+    pub struct RegistryHeader {
+        pub magic: u64,
+        pub version: u32,
+        pub reserved: u32,
+        /// Little-endian.
+        pub zone_id: [u8; 16],
+        /// Inode of the control segment's memfd, by which a successor recognises it.
+        pub control_inode: u64,
+        /// Daemons that have served the zone.
+        pub daemons: u64,
+        /// One past the last byte of the control segment that was ever handed out.
+        pub control_used: u64,
+    }
 
-/// A client process. Its index is the byte of the registry that it holds a read lock on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct ClientRecord {
-    pub state: u32,
-    pub pid: u32,
-    pub uid: u32,
-    pub gid: u32,
-    /// Random; a client that comes back after the daemon's death shows it.
-    pub client_id: u64,
-    pub name: [u8; MAX_CLIENT_NAME + 1],
-}
+    /// A client process. Its index is the byte of the registry that it holds a read lock on.
+    #[allow(missing_docs)]
+    pub struct ClientRecord {
+        pub state: u32,
+        pub pid: u32,
+        pub uid: u32,
+        pub gid: u32,
+        /// Random; a client that comes back after the daemon's death shows it.
+        pub client_id: u64,
+        pub name: [u8; MAX_CLIENT_NAME + 1],
+    }
 
-/// A segment of a pool.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)]
-pub struct SegmentRecord {
-    pub bytes: u64,
-    /// Inode of the memfd; 0 for a CUDA handle, which has none.
-    pub inode: u64,
-}
+    /// A segment of a pool.
+    #[derive(Default)]
+    #[allow(missing_docs)]
+    pub struct SegmentRecord {
+        pub bytes: u64,
+        /// Inode of the memfd; 0 for a CUDA handle, which has none.
+        pub inode: u64,
+    }
 
-/// A pool.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct PoolRecord {
-    pub state: u32,
-    /// 0 host, 1 CUDA.
-    pub domain_kind: u32,
-    pub gpu_uuid: [u8; 16],
-    pub cap_bytes: u64,
-    pub segment_count: u32,
-    /// 1 once a client has registered the pool's pages with a driver: free memory stays as it is.
-    pub pinned: u32,
-    pub segments: [SegmentRecord; MAX_SEGMENTS],
-}
+    /// A pool.
+    #[allow(missing_docs)]
+    pub struct PoolRecord {
+        pub state: u32,
+        /// 0 host, 1 CUDA.
+        pub domain_kind: u32,
+        pub gpu_uuid: [u8; 16],
+        pub cap_bytes: u64,
+        pub segment_count: u32,
+        /// 1 once a client has registered the pool's pages with a driver: free memory stays as it is.
+        pub pinned: u32,
+        pub segments: [SegmentRecord; MAX_SEGMENTS],
+    }
 
-/// A publisher of a topic.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)]
-pub struct PublisherRecord {
-    pub state: u32,
-    pub client: u32,
-    pub incarnation: u64,
-    pub region_offset: u64,
-    pub ring_capacity: u32,
-    pub block_capacity: u32,
-    pub start: u64,
-    pub depth: u32,
-    pub doorbell: u32,
-    pub pool: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bit 3 its history is forgotten, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
-    pub qos_flags: u32,
-    /// Of a keep-all log; 0 without.
-    pub max_bytes: u64,
-    /// Of its type name.
-    pub type_bytes: u32,
-    pub reserved: u32,
-}
+    /// A publisher of a topic.
+    #[derive(Default)]
+    #[allow(missing_docs)]
+    pub struct PublisherRecord {
+        pub state: u32,
+        pub client: u32,
+        pub incarnation: u64,
+        pub region_offset: u64,
+        pub ring_capacity: u32,
+        pub block_capacity: u32,
+        pub start: u64,
+        pub depth: u32,
+        pub doorbell: u32,
+        pub pool: u32,
+        /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bit 3 its history is forgotten, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
+        pub qos_flags: u32,
+        /// Of a keep-all log; 0 without.
+        pub max_bytes: u64,
+        /// Of its type name.
+        pub type_bytes: u32,
+        pub reserved: u32,
+    }
 
-/// A subscriber of a topic.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)]
-pub struct SubscriberRecord {
-    pub state: u32,
-    pub client: u32,
-    pub incarnation: u64,
-    pub doorbell: u32,
-    /// Bit 0 reliable, bit 1 transient-local, bit 3 an observer, bits 4 to 6 the path that is required; from bit 8 on the history that is demanded.
-    pub qos_flags: u32,
-    /// As `SubscriberSlot::pool`.
-    pub pool: u32,
-    /// Of its type name.
-    pub type_bytes: u32,
-}
+    /// A subscriber of a topic.
+    #[derive(Default)]
+    #[allow(missing_docs)]
+    pub struct SubscriberRecord {
+        pub state: u32,
+        pub client: u32,
+        pub incarnation: u64,
+        pub doorbell: u32,
+        /// Bit 0 reliable, bit 1 transient-local, bit 3 an observer, bits 4 to 6 the path that is required; from bit 8 on the history that is demanded.
+        pub qos_flags: u32,
+        /// As `SubscriberSlot::pool`.
+        pub pool: u32,
+        /// Of its type name.
+        pub type_bytes: u32,
+    }
 
-/// A topic.
-#[repr(C, align(4096))]
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct TopicRecord {
-    pub state: u32,
-    pub name_bytes: u32,
-    pub topic_id: u64,
-    pub region_offset: u64,
-    /// Pool of the topic's domain, or `u32::MAX` while no one has named a domain.
-    pub pool: u32,
-    pub reserved: u32,
-    pub name: [u8; MAX_TOPIC_NAME + 1],
-    pub publishers: [PublisherRecord; MAX_PUBLISHERS],
-    pub subscribers: [SubscriberRecord; MAX_SUBSCRIBERS],
+    /// A topic.
+    #[repr(align(4096))]
+    #[allow(missing_docs)]
+    pub struct TopicRecord {
+        pub state: u32,
+        pub name_bytes: u32,
+        pub topic_id: u64,
+        pub region_offset: u64,
+        /// Pool of the topic's domain, or `u32::MAX` while no one has named a domain.
+        pub pool: u32,
+        pub reserved: u32,
+        pub name: [u8; MAX_TOPIC_NAME + 1],
+        pub publishers: [PublisherRecord; MAX_PUBLISHERS],
+        pub subscribers: [SubscriberRecord; MAX_SUBSCRIBERS],
+    }
 }
 
 const _: () = assert!(size_of::<TopicRecord>() == 4096);

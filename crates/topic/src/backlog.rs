@@ -8,11 +8,6 @@ use crate::{ring_range, PublisherView, RegionView, Storage};
 use rgaps_sync::atomic::{fence, Ordering};
 use std::ops::Range;
 
-/// Words of a descriptor: `committed`, `incarnation` and `publish_ns`.
-const COMMITTED: usize = 0;
-const INCARNATION: usize = 2;
-const PUBLISH_NS: usize = 6;
-
 /// When the message `sequence` of a publisher was published, in nanoseconds of `CLOCK_MONOTONIC`; negative
 /// for a message of another host from before this host started. None: the ring does not hold it.
 pub fn published_ns<S: Storage>(
@@ -20,14 +15,13 @@ pub fn published_ns<S: Storage>(
     incarnation: u64,
     sequence: u64,
 ) -> Option<i64> {
-    let committed = region
-        .descriptor(sequence, COMMITTED)
-        .load(Ordering::Acquire);
-    let get = |word| region.descriptor(sequence, word).load(Ordering::Relaxed);
-    let (by, ns) = (get(INCARNATION), get(PUBLISH_NS));
+    let descriptor = region.descriptor(sequence);
+    let committed = descriptor.committed().load(Ordering::Acquire);
+    let by = descriptor.incarnation().load(Ordering::Relaxed);
+    let ns = descriptor.publish_ns().load(Ordering::Relaxed);
     // SYNC: descriptor.
     fence(Ordering::Acquire);
-    let stayed = get(COMMITTED) == committed;
+    let stayed = descriptor.committed().load(Ordering::Relaxed) == committed;
     (committed == sequence + 1 && by == incarnation && stayed).then_some(ns as i64)
 }
 

@@ -25,7 +25,6 @@ mod replica;
 mod shared;
 mod step;
 mod storage;
-mod timeline;
 mod verdict;
 mod view;
 mod wake;
@@ -50,10 +49,10 @@ pub use shared::Shared;
 #[cfg(feature = "crash-steps")]
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
-pub use timeline::{timeline, TimelineView};
 pub use verdict::{queued_points, settle_points, Place};
 pub use view::{
-    pool_copies, LettingGoView, PublisherView, RegionView, ReplicaView, SubscriberView, TopicView,
+    pool_copies, timeline, BlockView, DescriptorView, LettingGoView, PublisherView, RegionView,
+    SubscriberView, TimelineView, TopicView,
 };
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, With, Writer};

@@ -8,7 +8,7 @@
 //! any more, the reader is told of no gap before its first message.
 
 use crate::{RegionView, Storage};
-use rgaps_layout::{DESCRIPTOR_MISSED, MISSED_WORD};
+use rgaps_layout::{BlockWord, DESCRIPTOR_MISSED};
 use rgaps_sync::atomic::{fence, Ordering};
 
 /// What a reader knows of a publisher's running sum.
@@ -48,15 +48,16 @@ pub(crate) fn sum_of<S: Storage>(
     incarnation: u64,
     sequence: u64,
 ) -> Option<u64> {
-    let committed = region.descriptor(sequence, 0).load(Ordering::Acquire);
-    let get = |word| region.descriptor(sequence, word).load(Ordering::Relaxed);
-    let (by, flags) = (get(2), (get(3) >> 56) as u8);
+    let descriptor = region.descriptor(sequence);
+    let committed = descriptor.committed().load(Ordering::Acquire);
+    let by = descriptor.incarnation().load(Ordering::Relaxed);
+    let BlockWord { flags, .. } = BlockWord::of_word(descriptor.block().load(Ordering::Relaxed));
     let sum = match flags & DESCRIPTOR_MISSED != 0 {
-        true => get(MISSED_WORD),
+        true => descriptor.missed_so_far().load(Ordering::Relaxed),
         false => 0,
     };
     // SYNC: descriptor.
     fence(Ordering::Acquire);
-    let stayed = get(0) == committed;
+    let stayed = descriptor.committed().load(Ordering::Relaxed) == committed;
     (committed == sequence + 1 && by == incarnation && stayed).then_some(sum)
 }

@@ -8,8 +8,10 @@ use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
 use crate::letting_go::{claim_passed, KIND};
 use crate::step::step;
 use crate::{replicas, PublisherView, RegionView, Storage, TopicView};
-use rgaps_layout::{LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, SEQUENCE_END};
-use rgaps_sync::atomic::Ordering;
+use rgaps_layout::{
+    BlockWord, LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, SEQUENCE_END,
+};
+use rgaps_sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -171,8 +173,14 @@ pub(crate) fn announced<S: Storage>(
     incarnation: u64,
     sequence: u64,
 ) -> Option<(u32, u64)> {
-    let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
-    (get(0) == sequence + 1 && get(2) == incarnation).then(|| (get(3) as u32, get(1)))
+    let descriptor = region.descriptor(sequence);
+    let get = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let there =
+        get(descriptor.committed()) == sequence + 1 && get(descriptor.incarnation()) == incarnation;
+    there.then(|| {
+        let BlockWord { block, .. } = BlockWord::of_word(get(descriptor.block()));
+        (block, get(descriptor.generation()))
+    })
 }
 
 /// The same with the copies of the message.
@@ -262,7 +270,7 @@ pub fn evict_lost<S: Storage>(
         let copies = announced(region, incarnation, sequence).map(|_| replicas(region, sequence));
         let copies = copies.into_iter().flatten();
         for (block, generation) in copies.filter(|(block, _)| is_lost(*block)) {
-            let (Some(word), Some(entry)) = (region.holders(block), region.replica(block)) else {
+            let (Some(word), Some(entry)) = (region.holders(block), region.block(block)) else {
                 continue;
             };
             // First: nobody finds it any more.
@@ -299,11 +307,10 @@ pub(crate) fn place<S: Storage>(
     region: &RegionView<S>,
     block: u32,
 ) -> Option<(Option<u32>, u64, u64)> {
-    let pool = region.replica(block)?.pool().load(Ordering::Acquire);
-    let (offset, bytes) = region.extent(block)?;
+    let entry = region.block(block)?;
     Some((
-        pool.checked_sub(1),
-        offset.load(Ordering::Acquire),
-        bytes.load(Ordering::Acquire),
+        entry.pool().load(Ordering::Acquire).checked_sub(1),
+        entry.offset().load(Ordering::Acquire),
+        entry.bytes().load(Ordering::Acquire),
     ))
 }

@@ -2,8 +2,7 @@
 //!
 //! See `docs/decisions/0009-streams.md`.
 
-use crate::timeline::timeline;
-use crate::Storage;
+use crate::{timeline, Storage};
 use rgaps_layout::{MAX_COPY_PIECES, POINT_ABORTED, POINT_NONE};
 use rgaps_sync::atomic::Ordering;
 

@@ -13,13 +13,13 @@ use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
 use crate::{
-    ring, ring_publishers, Message, Metadata, Point, PublisherView, RegionView, Storage,
-    SubscriberView, Tensor, TopicView,
+    ring, ring_publishers, DescriptorView, Message, Metadata, Point, PublisherView, RegionView,
+    Storage, SubscriberView, Tensor, TopicView,
 };
 use rgaps_layout::{
-    DType, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
-    DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS,
-    MAX_SUBSCRIBERS, METADATA_WORD, MISSED_WORD, PUBLISHER_ACTIVE, SEQUENCE_END,
+    BlockWord, ElementWord, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED,
+    DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
+    MAX_PUBLISHERS, MAX_SUBSCRIBERS, PUBLISHER_ACTIVE, REPLICA_PAIRS, SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
@@ -226,8 +226,8 @@ struct Descriptor {
     generation: u64,
     incarnation: u64,
     block: u32,
-    /// Words 28 to 31: blocks with copies.
-    copies: [u64; MAX_REPLICAS / 2],
+    /// Words of `replicas`.
+    copies: [u64; REPLICA_PAIRS],
     message: Message,
     is_tensor: bool,
     has_metadata: bool,
@@ -431,7 +431,8 @@ impl<S: Storage> Reader<S> {
         open.any(|index| {
             let cursor = self.cursors[index];
             self.sources[index].as_ref().is_some_and(|source| {
-                let committed = source.region.descriptor(cursor, 0).load(Ordering::Acquire);
+                let descriptor = source.region.descriptor(cursor);
+                let committed = descriptor.committed().load(Ordering::Acquire);
                 committed > cursor || self.is_behind(index, cursor)
             })
         })
@@ -643,7 +644,7 @@ impl<S: Storage> Reader<S> {
         let Some(pool) = self.pool.filter(|pool| *pool != descriptor.message.pool) else {
             return 0;
         };
-        if descriptor.copies == [0; MAX_REPLICAS / 2] {
+        if descriptor.copies == [0; REPLICA_PAIRS] {
             return 0;
         }
         let blocks = replica::named(descriptor.copies);
@@ -808,8 +809,9 @@ fn read_slot<S: Storage>(
     tensor: &mut Tensor,
     metadata: &mut Metadata,
 ) -> Slot {
-    let get = |word| region.descriptor(cursor, word).load(Ordering::Relaxed);
-    let committed = region.descriptor(cursor, 0).load(Ordering::Acquire);
+    let descriptor = region.descriptor(cursor);
+    let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let committed = descriptor.committed().load(Ordering::Acquire);
     if committed != cursor + 1 {
         // The usual answer to a poll. It comes without a look at `head` and `tail`, so that the
         // publisher, who writes them with every message, has their cache line to itself.
@@ -821,41 +823,45 @@ fn read_slot<S: Storage>(
             Slot::Unsure
         };
     }
-    let place = get(3);
-    let flags = (place >> 56) as u8;
+    let BlockWord {
+        block,
+        pool,
+        ndim,
+        flags,
+    } = BlockWord::of_word(get(descriptor.block()));
     let point = match flags & DESCRIPTOR_QUEUED != 0 {
         true => Point {
-            timeline: (get(8) >> 32) as u32,
-            value: get(9),
+            timeline: ElementWord::of_word(get(descriptor.element())).timeline,
+            value: get(descriptor.point()),
         },
         false => Point::NONE,
     };
     let is_tensor = flags & DESCRIPTOR_TYPED != 0;
     if is_tensor {
-        *tensor = read_tensor(&get, (place >> 48) as u8);
+        *tensor = read_tensor(&descriptor, ndim);
     }
     let has_metadata = flags & DESCRIPTOR_METADATA != 0;
-    if has_metadata && !read_metadata(region, cursor, get(METADATA_WORD), metadata) {
+    if has_metadata && !read_metadata(region, cursor, get(descriptor.metadata()), metadata) {
         // The publisher lies, or has begun to write the slot anew: the message is skipped.
         return Slot::Overrun;
     }
-    let descriptor = Descriptor {
-        generation: get(1),
-        incarnation: get(2),
-        block: place as u32,
+    let found = Descriptor {
+        generation: get(descriptor.generation()),
+        incarnation: get(descriptor.incarnation()),
+        block,
         copies: match flags & DESCRIPTOR_COPIED != 0 {
-            true => std::array::from_fn(|word| get(28 + word)),
-            false => [0; MAX_REPLICAS / 2],
+            true => std::array::from_fn(|pair| get(descriptor.replicas(pair))),
+            false => [0; REPLICA_PAIRS],
         },
         message: Message {
-            pool: (place >> 32) as u16,
-            offset: get(4),
-            bytes: get(5),
-            publish_ns: get(6),
-            tag: get(7),
+            pool,
+            offset: get(descriptor.offset()),
+            bytes: get(descriptor.bytes()),
+            publish_ns: get(descriptor.publish_ns()),
+            tag: get(descriptor.tag()),
             point,
             missed_so_far: match flags & DESCRIPTOR_MISSED != 0 {
-                true => get(MISSED_WORD),
+                true => get(descriptor.missed_so_far()),
                 false => 0,
             },
         },
@@ -864,8 +870,8 @@ fn read_slot<S: Storage>(
     };
     // SYNC: descriptor.
     fence(Ordering::Acquire);
-    if get(0) == committed {
-        Slot::Ready(descriptor)
+    if get(descriptor.committed()) == committed {
+        Slot::Ready(found)
     } else {
         Slot::Overrun
     }
@@ -884,21 +890,17 @@ fn read_metadata<S: Storage>(
     lengths.is_some()
 }
 
-fn read_tensor(get: &impl Fn(usize) -> u64, ndim: u8) -> Tensor {
-    let kind = get(8);
+fn read_tensor<S: Storage>(descriptor: &DescriptorView<S>, ndim: u8) -> Tensor {
+    let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let ndim = ndim.min(MAX_DIMS as u8);
     let mut tensor = Tensor {
-        dtype: DType {
-            code: kind as u8,
-            bits: (kind >> 8) as u8,
-            lanes: (kind >> 16) as u16,
-        },
+        dtype: ElementWord::of_word(get(descriptor.element())).dtype(),
         ndim,
         ..Tensor::default()
     };
     for dim in 0..usize::from(ndim) {
-        tensor.shape[dim] = get(12 + dim);
-        tensor.strides[dim] = get(20 + dim) as i64;
+        tensor.shape[dim] = get(descriptor.shape(dim));
+        tensor.strides[dim] = get(descriptor.strides(dim)) as i64;
     }
     tensor
 }

@@ -6,8 +6,8 @@
 
 use crate::holder::{Holders, RING};
 use crate::{Point, RegionView, Storage};
-use rgaps_layout::{DESCRIPTOR_COPIED, MAX_REPLICAS};
-use rgaps_sync::atomic::Ordering;
+use rgaps_layout::{BlockWord, ReplicaPair, DESCRIPTOR_COPIED, REPLICA_PAIRS};
+use rgaps_sync::atomic::{AtomicU64, Ordering};
 
 /// A copy that a publisher made.
 #[derive(Debug)]
@@ -30,12 +30,11 @@ pub(crate) struct Found {
     pub(crate) part_bytes: u64,
 }
 
-/// Blocks that a descriptor names as copies: the two halves of four words.
-pub(crate) fn named(words: [u64; MAX_REPLICAS / 2]) -> impl Iterator<Item = u32> {
-    let halves = words
-        .into_iter()
-        .flat_map(|word| [word as u32, (word >> 32) as u32]);
-    halves.filter_map(|block| block.checked_sub(1))
+/// Blocks that a descriptor names as copies.
+pub(crate) fn named(words: [u64; REPLICA_PAIRS]) -> impl Iterator<Item = u32> {
+    let pairs = words.into_iter().map(ReplicaPair::of_word);
+    let blocks = pairs.flat_map(|pair| [pair.first, pair.second]);
+    blocks.filter_map(|block| block.checked_sub(1))
 }
 
 /// The copy in `pool` of message `sequence` that one of `blocks` is. It is to be acquired at its
@@ -47,7 +46,7 @@ pub(crate) fn find<S: Storage>(
     pool: u16,
 ) -> Option<Found> {
     for block in blocks {
-        let (Some(word), Some(entry)) = (region.holders(block), region.replica(block)) else {
+        let (Some(word), Some(entry)) = (region.holders(block), region.block(block)) else {
             continue;
         };
         // The generation before what the entry says: whoever has begun the life that the word is in has
@@ -62,11 +61,10 @@ pub(crate) fn find<S: Storage>(
         {
             continue;
         }
-        let (offset, _) = region.extent(block)?;
         return Some(Found {
             block,
             generation,
-            offset: offset.load(Ordering::Relaxed),
+            offset: entry.offset().load(Ordering::Relaxed),
             point: Point {
                 timeline: entry.timeline().load(Ordering::Relaxed),
                 value: entry.point().load(Ordering::Relaxed),
@@ -83,15 +81,17 @@ pub fn replicas<S: Storage>(
     region: &RegionView<S>,
     sequence: u64,
 ) -> impl Iterator<Item = (u32, u64)> + '_ {
-    let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
-    let copied = get(0) == sequence + 1 && (get(3) >> 56) as u8 & DESCRIPTOR_COPIED != 0;
+    let descriptor = region.descriptor(sequence);
+    let get = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let copied = get(descriptor.committed()) == sequence + 1
+        && BlockWord::of_word(get(descriptor.block())).flags & DESCRIPTOR_COPIED != 0;
     let words = match copied {
-        true => std::array::from_fn(|word| get(28 + word)),
-        false => [0; MAX_REPLICAS / 2],
+        true => std::array::from_fn(|pair| get(descriptor.replicas(pair))),
+        false => [0; REPLICA_PAIRS],
     };
     named(words).filter_map(move |block| {
         let Holders { generation, mask } = Holders::load(region.holders(block)?);
-        let of = region.replica(block)?.replica_of().load(Ordering::Acquire);
+        let of = region.block(block)?.replica_of().load(Ordering::Acquire);
         (of == sequence + 1 && mask & RING != 0).then_some((block, generation))
     })
 }

@@ -5,7 +5,7 @@ use crate::orphan::announced;
 use crate::replica::replicas;
 use crate::step::step;
 use crate::{progress, Point, Progress, RegionView, Storage};
-use rgaps_layout::{DESCRIPTOR_QUEUED, POINT_ABORTED, POINT_NONE};
+use rgaps_layout::{BlockWord, ElementWord, DESCRIPTOR_QUEUED, POINT_ABORTED, POINT_NONE};
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
 
@@ -35,15 +35,17 @@ pub fn queued_points<'a, S: Storage>(
 }
 
 fn of_descriptor<S: Storage>(region: &RegionView<S>, sequence: u64) -> Option<(Place, Point)> {
-    let get = |word| region.descriptor(sequence, word).load(Ordering::Acquire);
-    let queued = (get(3) >> 56) as u8 & DESCRIPTOR_QUEUED != 0;
+    let descriptor = region.descriptor(sequence);
+    let get = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let queued = BlockWord::of_word(get(descriptor.block())).flags & DESCRIPTOR_QUEUED != 0;
     let point = Point {
-        timeline: (get(8) >> 32) as u32,
-        value: get(9),
+        timeline: ElementWord::of_word(get(descriptor.element())).timeline,
+        value: get(descriptor.point()),
     };
     // Its publisher may be writing there (SYNC: descriptor).
     fence(Ordering::Acquire);
-    (queued && get(0) == sequence + 1).then_some((Place::Descriptor(sequence), point))
+    (queued && get(descriptor.committed()) == sequence + 1)
+        .then_some((Place::Descriptor(sequence), point))
 }
 
 fn of_copy<S: Storage>(
@@ -51,7 +53,7 @@ fn of_copy<S: Storage>(
     block: u32,
     sequence: u64,
 ) -> Option<(Place, Point)> {
-    let entry = region.replica(block)?;
+    let entry = region.block(block)?;
     let point = Point {
         timeline: entry.timeline().load(Ordering::Acquire),
         value: entry.point().load(Ordering::Acquire),
@@ -90,9 +92,9 @@ pub fn settle_points<S: Storage>(
                 word.compare_exchange(point.value, verdict, Ordering::AcqRel, Ordering::Relaxed);
         };
         match place {
-            Place::Descriptor(sequence) => write(region.descriptor(sequence, 9)),
+            Place::Descriptor(sequence) => write(region.descriptor(sequence).point()),
             Place::Copy(block) => {
-                if let Some(entry) = region.replica(block) {
+                if let Some(entry) = region.block(block) {
                     write(entry.point());
                 }
             }

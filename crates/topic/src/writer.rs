@@ -10,11 +10,11 @@ use crate::{
     PublisherView, RegionView, Storage, TopicView,
 };
 use rgaps_layout::{
-    DType, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED,
-    DESCRIPTOR_TYPED, HISTORY_LANDING, MAX_DIMS, MAX_PUBLISHERS, MAX_REPLICAS, METADATA_WORD,
-    MISSED_WORD, SEQUENCE_END,
+    BlockWord, DType, ElementWord, ReplicaPair, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
+    DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, HISTORY_LANDING, MAX_DIMS,
+    MAX_PUBLISHERS, MAX_REPLICAS, SEQUENCE_END,
 };
-use rgaps_sync::atomic::{fence, Ordering};
+use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
 use std::collections::VecDeque;
 
@@ -267,12 +267,11 @@ impl<S: Storage> Writer<S> {
         let record = &mut self.records[block as usize];
         record.live = true;
         let generation = record.generation;
-        let (at, length) = self.region.extent(block).expect("our own block");
-        at.store(offset, Ordering::Relaxed);
-        length.store(bytes, Ordering::Relaxed);
+        let entry = self.region.block(block).expect("our own block");
+        entry.offset().store(offset, Ordering::Relaxed);
+        entry.bytes().store(bytes, Ordering::Relaxed);
         if record.pool != 0 || pool != 0 {
             record.pool = pool;
-            let entry = self.region.replica(block).expect("our own block");
             entry.pool().store(pool, Ordering::Relaxed);
             // Its last life may have been a copy's, which late readers look for.
             entry.replica_of().store(0, Ordering::Relaxed);
@@ -573,7 +572,7 @@ impl<S: Storage> Writer<S> {
             copies,
         } = with;
         // Whoever polls has the slot's line; it comes while we do the rest.
-        prefetch_for_write(self.region.descriptor(self.head, 0));
+        prefetch_for_write(self.region.descriptor(self.head).committed());
         let word = self.region.holders(block).expect("our own block");
         // The ring's bit is set before the descriptor is there: a death in between leaves a bit
         // that the daemon finds without a descriptor and clears.
@@ -644,7 +643,7 @@ impl<S: Storage> Writer<S> {
             } = copied;
             let Loan { block, generation } = loan;
             let word = self.region.holders(block).expect("our own block");
-            let entry = self.region.replica(block).expect("our own block");
+            let entry = self.region.block(block).expect("our own block");
             entry.timeline().store(point.timeline, Ordering::Relaxed);
             entry.point().store(point.value, Ordering::Relaxed);
             entry.part_bytes().store(part_bytes, Ordering::Relaxed);
@@ -679,13 +678,9 @@ impl<S: Storage> Writer<S> {
             copies,
             ..
         } = retained;
-        let put = |word, value| {
-            self.region
-                .descriptor(sequence, word)
-                .store(value, Ordering::Relaxed);
-        };
-        let committed = self.region.descriptor(sequence, 0);
-        committed.store(0, Ordering::Relaxed);
+        let descriptor = self.region.descriptor(sequence);
+        let put = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
+        put(descriptor.committed(), 0);
         // A reader that sees any of the new fields sees 0 in `committed` when it looks again
         // (SYNC: descriptor).
         fence(Ordering::Release);
@@ -701,47 +696,51 @@ impl<S: Storage> Writer<S> {
         }
         if message.missed_so_far > 0 {
             flags |= DESCRIPTOR_MISSED;
-            put(MISSED_WORD, message.missed_so_far);
+            put(descriptor.missed_so_far(), message.missed_so_far);
         }
         if copies.are_any {
             flags |= DESCRIPTOR_COPIED;
-            for (word, pair) in copies.blocks.chunks_exact(2).enumerate() {
-                put(28 + word, u64::from(pair[0]) | u64::from(pair[1]) << 32);
+            for (index, pair) in copies.blocks.chunks_exact(2).enumerate() {
+                let (first, second) = (pair[0], pair[1]);
+                let pair = ReplicaPair { first, second };
+                put(descriptor.replicas(index), pair.to_word());
             }
         }
         if let Some(metadata) = metadata {
             flags |= DESCRIPTOR_METADATA;
-            put(METADATA_WORD, metadata.lengths().to_word());
+            put(descriptor.metadata(), metadata.lengths().to_word());
             metadata.write(&self.region, sequence);
             step!("publish.metadata");
         }
-        put(1, *generation);
-        put(2, self.incarnation);
-        put(
-            3,
-            u64::from(*block)
-                | u64::from(message.pool) << 32
-                | u64::from(ndim) << 48
-                | u64::from(flags) << 56,
-        );
-        put(4, message.offset);
-        put(5, message.bytes);
-        put(6, message.publish_ns);
-        put(7, message.tag);
+        put(descriptor.generation(), *generation);
+        put(descriptor.incarnation(), self.incarnation);
+        let word = BlockWord {
+            block: *block,
+            pool: message.pool,
+            ndim,
+            flags,
+        };
+        put(descriptor.block(), word.to_word());
+        put(descriptor.offset(), message.offset);
+        put(descriptor.bytes(), message.bytes);
+        put(descriptor.publish_ns(), message.publish_ns);
+        put(descriptor.tag(), message.tag);
         if flags != 0 {
-            let DType { code, bits, lanes } = tensor.map_or(DType::default(), |t| t.dtype);
-            let dtype = u64::from(code) | u64::from(bits) << 8 | u64::from(lanes) << 16;
-            put(8, dtype | u64::from(timeline) << 32);
-            put(9, value);
+            let dtype = tensor.map_or(DType::default(), |tensor| tensor.dtype);
+            let element = ElementWord::new(dtype, timeline);
+            put(descriptor.element(), element.to_word());
+            put(descriptor.point(), value);
         }
         if let Some(tensor) = tensor {
             for dim in 0..usize::from(ndim).min(MAX_DIMS) {
-                put(12 + dim, tensor.shape[dim]);
-                put(20 + dim, tensor.strides[dim] as u64);
+                put(descriptor.shape(dim), tensor.shape[dim]);
+                put(descriptor.strides(dim), tensor.strides[dim] as u64);
             }
         }
         step!("publish.described");
-        committed.store(sequence + 1, Ordering::Release);
+        descriptor
+            .committed()
+            .store(sequence + 1, Ordering::Release);
     }
 
     /// Takes the oldest message out of the ring. False: there is none.
@@ -830,7 +829,7 @@ impl<S: Storage> Writer<S> {
     /// Frees the blocks whose last holder was someone else. Costs a load when there are none.
     #[inline]
     pub fn collect_returned(&mut self, freed: &mut impl Freed) {
-        for word in 0..self.region.geometry().summary_words() as u32 {
+        for word in 0..self.region.geometry().summary_words() {
             if self.region.summary(word).load(Ordering::Relaxed) != 0 {
                 self.collect_summary(word, freed);
             }

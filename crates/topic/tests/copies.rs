@@ -5,7 +5,7 @@
 mod fixture;
 
 use fixture::Fixture;
-use rgaps_layout::{MAX_REPLICAS, POINT_ABORTED, POINT_NONE};
+use rgaps_layout::{ReplicaPair, MAX_REPLICAS, POINT_ABORTED, POINT_NONE, REPLICA_PAIRS};
 use rgaps_topic::{
     abandon, evict_lost, evict_through, live_blocks, queued_points, replicas, settle_points,
     timeline, Copied, Holders, Message, Place, Point, Reader, Shared, Start, With, Writer,
@@ -161,7 +161,7 @@ fn a_dead_publishers_copies_leave_the_ring_with_their_messages() {
     let mut holders = Holders::load(word);
     holders.mask = 1 << rgaps_layout::RING_BIT;
     word.store(holders.pack(), SeqCst);
-    let entry = region.replica(almost).unwrap();
+    let entry = region.block(almost).unwrap();
     entry.replica_of().store(4, SeqCst);
 
     let slot = writer.topic().publisher(0);
@@ -245,7 +245,7 @@ fn a_copys_point_is_settled_where_it_stands() {
     assert_eq!(queued, expected);
     let view = timeline(&fixture.shared, 5).unwrap();
     view.value().store(at(1).value, SeqCst);
-    let value = |block| region.replica(block).unwrap().point().load(SeqCst);
+    let value = |block| region.block(block).unwrap().point().load(SeqCst);
     assert_eq!(settle_points(&region, incarnation, 0..9, |_| true), 2);
     assert_eq!((value(1), value(3)), (POINT_NONE, at(3).value));
     assert_eq!(settle_points(&region, incarnation, 0..9, |_| false), 0);
@@ -272,9 +272,13 @@ fn a_descriptor_that_names_what_is_no_copy_of_its_message_names_none() {
     let region = fixture.region(0);
     assert_eq!(replicas(&region, 1).collect::<Vec<_>>(), [(3, 0)]);
     for named in [1, 2, 4, 0, 65, u32::MAX] {
-        let halves = u64::from(named) | u64::from(named) << 32;
-        for word in 28..32 {
-            fixture.descriptor_word(0, 1, word).store(halves, SeqCst);
+        let pair = ReplicaPair {
+            first: named,
+            second: named,
+        };
+        for index in 0..REPLICA_PAIRS {
+            let descriptor = fixture.descriptor(0, 1);
+            descriptor.replicas(index).store(pair.to_word(), SeqCst);
         }
         let mut reader = fixture.reader(0, false, Start::Kept(1));
         reader.read_in(A);

@@ -135,7 +135,8 @@ fn a_ring_full_of_the_future_does_not_hold_a_reader() {
     let mut freed = Vec::new();
     publish(&mut writer, 0, &mut freed);
     for slot in 0..8 {
-        fixture.descriptor_word(0, slot, 0).store(u64::MAX, SeqCst);
+        let descriptor = fixture.descriptor(0, slot);
+        descriptor.committed().store(u64::MAX, SeqCst);
     }
     // Each poll ends, and the count of what was missed does not run over.
     for _ in 0..100 {
@@ -155,10 +156,10 @@ fn a_block_that_is_announced_twice_is_held_once() {
     publish(&mut writer, 0, &mut freed);
     publish(&mut writer, 1, &mut freed);
     // The second descriptor names the first one's block and life.
-    for word in [1, 3] {
-        let first = fixture.descriptor_word(0, 0, word).load(SeqCst);
-        fixture.descriptor_word(0, 1, word).store(first, SeqCst);
-    }
+    let (first, second) = (fixture.descriptor(0, 0), fixture.descriptor(0, 1));
+    let generation = first.generation().load(SeqCst);
+    second.generation().store(generation, SeqCst);
+    second.block().store(first.block().load(SeqCst), SeqCst);
     let taken = reader.poll().unwrap();
     assert!(
         reader.poll().is_none(),

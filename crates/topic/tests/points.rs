@@ -78,7 +78,7 @@ fn a_verdict_is_what_the_point_has_come_to() {
         set(&fixture, value, reached);
         let before = progress(&fixture.shared, point(2, 3));
         assert_eq!(settle(&fixture, owned), u64::from(verdict.is_none()));
-        let found = fixture.descriptor_word(0, 0, 9).load(SeqCst);
+        let found = fixture.descriptor(0, 0).point().load(SeqCst);
         assert_eq!(
             found,
             verdict.unwrap_or(word(2, 3)),
@@ -97,7 +97,7 @@ fn a_verdict_is_what_the_point_has_come_to() {
         // It stays so, whoever has the timeline next.
         set(&fixture, word(9, 1), word(8, 1));
         settle(&fixture, false);
-        let found = fixture.descriptor_word(0, 0, 9).load(SeqCst);
+        let found = fixture.descriptor(0, 0).point().load(SeqCst);
         assert_eq!(found, verdict.unwrap_or(POINT_ABORTED));
     }
 }
@@ -116,7 +116,7 @@ fn each_message_has_its_own_verdict() {
     let (fixture, mut writer) = published(&points);
     set(&fixture, 2, 0);
     assert_eq!(settle(&fixture, true), 1);
-    let find = |sequence| fixture.descriptor_word(0, sequence, 9).load(SeqCst);
+    let find = |sequence| fixture.descriptor(0, sequence).point().load(SeqCst);
     let none = POINT_NONE;
     let gone = POINT_ABORTED;
     assert_eq!([0, 2, 3, 4, 5].map(find), [none, none, 3, gone, gone]);

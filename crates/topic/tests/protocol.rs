@@ -5,14 +5,13 @@ mod fixture;
 
 use fixture::Fixture;
 use rgaps_layout::{
-    DType, PartEntry, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, METADATA_WORD,
-    PART_ENTRY_BYTES,
+    DType, PartEntry, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, PART_ENTRY_BYTES,
 };
 use rgaps_topic::{
-    abandon, clear_holder, clear_strangers, evict_through, live_blocks, Holders, Message, Metadata,
-    Point, Reader, Shared, Start, Tensor, With, Writer,
+    abandon, clear_holder, clear_strangers, evict_through, live_blocks, DescriptorView, Holders,
+    Message, Metadata, Point, Reader, Shared, Start, Tensor, With, Writer,
 };
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 fn message(tag: u64) -> Message {
     Message {
@@ -325,14 +324,20 @@ fn cursors_that_lie_do_not_hold_a_reader_or_the_daemon() {
 #[test]
 fn descriptors_that_lie_are_skipped() {
     use std::sync::atomic::Ordering::SeqCst;
-    // Words of the descriptor: generation, incarnation, block and flags.
-    for (word, value) in [(1, 99), (2, 99), (3, u64::MAX), (3, 4000)] {
+    type Word = fn(&DescriptorView<Shared>) -> &AtomicU64;
+    let lies: [(Word, u64); 4] = [
+        (DescriptorView::generation, 99),
+        (DescriptorView::incarnation, 99),
+        (DescriptorView::block, u64::MAX),
+        (DescriptorView::block, 4000),
+    ];
+    for (word, value) in lies {
         let fixture = Fixture::new(4, 4);
         let mut writer = fixture.writer(0, 4);
         let mut reader = fixture.reader(0, false, Start::Live);
         let loan = writer.loan(0, 256).unwrap();
         writer.publish(loan, &message(0), &mut |_| ()).unwrap();
-        fixture.descriptor_word(0, 0, word).store(value, SeqCst);
+        word(&fixture.descriptor(0, 0)).store(value, SeqCst);
         assert!(reader.poll().is_none());
         let loan = writer.loan(0, 256).unwrap();
         writer.publish(loan, &message(1), &mut |_| ()).unwrap();
@@ -472,8 +477,8 @@ fn metadata_longer_than_the_limits_is_skipped_and_counted() {
     for (sequence, beyond) in [u64::MAX, 4097, 2 << 32, 33 << 48].into_iter().enumerate() {
         let sequence = 2 * sequence as u64;
         publish_with(&mut writer, 1, Some(&metadata));
-        let word = fixture.descriptor_word(0, sequence, METADATA_WORD as u64);
-        word.store(beyond, SeqCst);
+        let descriptor = fixture.descriptor(0, sequence);
+        descriptor.metadata().store(beyond, SeqCst);
         publish_with(&mut writer, 2, Some(&metadata));
         let taken = reader.poll().unwrap();
         assert_eq!((taken.sequence, taken.missed), (sequence + 1, 1));

@@ -2,16 +2,16 @@
 
 use anyhow::Context;
 use rgaps_layout::{
-    ClientRecord, Descriptor, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
+    BlockWord, ClientRecord, PoolRecord, PublisherRecord, PublisherRegion, RegistryHeader,
     TopicRecord, CONTROL_BYTES, GRANULE_BYTES, MAX_CLIENTS, MAX_POOLS, MAX_PUBLISHERS,
     MAX_SUBSCRIBERS, PRODUCER_BIT, RECORD_LIVE, RECORD_ORPHAN, RING_BIT,
 };
 use rgaps_pool::{Access, SharedMap};
-use rgaps_topic::{replicas, Holders, RegionView, Shared, Storage, TopicView};
+use rgaps_topic::{replicas, Holders, RegionView, Shared, TopicView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{size_of, MaybeUninit};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Topics of the registry that are looked at.
 const TOPICS_LOOKED_AT: usize = 64;
@@ -197,7 +197,7 @@ impl Zone {
         );
         // Block and generation of each message that the ring holds, and of its copies.
         let mut in_ring: BTreeSet<(u32, u64)> = (tail..head.min(tail + 65536))
-            .filter_map(|sequence| self.announced(record, sequence))
+            .filter_map(|sequence| announced(&region, record.incarnation, sequence))
             .collect();
         let copies: BTreeSet<(u32, u64)> = (tail..head.min(tail + 65536))
             .flat_map(|sequence| replicas(&region, sequence))
@@ -224,14 +224,11 @@ impl Zone {
             if mask == 0 {
                 continue;
             }
-            let (offset, bytes) = region.extent(block).context("a block")?;
-            let (offset, bytes) = (
-                offset.load(Ordering::Acquire),
-                bytes.load(Ordering::Acquire),
-            );
-            found.bytes_live += bytes;
-            let entry = region.replica(block).context("a block")?;
+            let entry = region.block(block).context("a block")?;
+            let offset = entry.offset().load(Ordering::Acquire);
+            let bytes = entry.bytes().load(Ordering::Acquire);
             let pool = entry.pool().load(Ordering::Acquire);
+            found.bytes_live += bytes;
             let covered = offset / GRANULE_BYTES..=(offset + bytes - 1) / GRANULE_BYTES;
             granules.extend(covered.map(|granule| (pool, granule)));
             let what = format!("block {block} of generation {generation} with mask {mask:#x}");
@@ -253,12 +250,16 @@ impl Zone {
         found.granules_live = granules.len() as u64;
         Ok(found)
     }
+}
 
-    fn announced(&self, record: &PublisherRecord, sequence: u64) -> Option<(u32, u64)> {
-        let slot = sequence & u64::from(record.ring_capacity - 1);
-        let at = record.region_offset + slot * size_of::<Descriptor>() as u64;
-        let word = |index: u64| self.words.u64(at + index * 8).load(Ordering::Acquire);
-        (word(0) == sequence + 1 && word(2) == record.incarnation)
-            .then(|| (word(3) as u32, word(1)))
-    }
+/// Block and generation of a message that the ring holds.
+fn announced(region: &RegionView<Shared>, incarnation: u64, sequence: u64) -> Option<(u32, u64)> {
+    let descriptor = region.descriptor(sequence);
+    let get = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let there =
+        get(descriptor.committed()) == sequence + 1 && get(descriptor.incarnation()) == incarnation;
+    there.then(|| {
+        let BlockWord { block, .. } = BlockWord::of_word(get(descriptor.block()));
+        (block, get(descriptor.generation()))
+    })
 }

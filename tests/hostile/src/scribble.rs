@@ -3,9 +3,9 @@
 use crate::liar::{publisher, subscriber, Liar};
 use crate::random::Random;
 use rgaps_layout::{
-    LettingGo, PublisherRecord, PublisherRegion, RegistryHeader, TopicRecord, TopicRegion,
-    CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_DOORBELLS, MAX_LETTING_GO, MAX_TIMELINES,
-    RECORD_LIVE, TIMELINE_TABLE_OFFSET,
+    Doorbell, LettingGo, PublisherRecord, PublisherRegion, RegistryHeader, Timeline, TopicRecord,
+    TopicRegion, CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_LETTING_GO, RECORD_LIVE,
+    TIMELINE_TABLE_OFFSET,
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Member, Side, ZoneId};
@@ -154,20 +154,20 @@ impl Scribbler {
                 block_capacity,
             };
             if matches!(target, Target::Rings | Target::All) {
-                ranges.push(at..at + region.blocks());
+                ranges.push(at..at + region.block(0));
             }
             if matches!(target, Target::Blocks | Target::All) {
                 // The entries that are in use, mostly.
-                ranges.push(at + region.blocks()..at + region.blocks() + 64 * 64);
-                ranges.push(at + region.returned()..at + region.bytes());
+                ranges.push(at + region.block(0)..at + region.block(64));
+                ranges.push(at + region.returned(0)..at + region.bytes());
             }
         }
         if matches!(target, Target::Doorbells | Target::All) {
-            let end = DOORBELL_TABLE_OFFSET + u64::from(MAX_DOORBELLS.min(64)) * 64;
+            let end = DOORBELL_TABLE_OFFSET + 64 * size_of::<Doorbell>() as u64;
             ranges.push(DOORBELL_TABLE_OFFSET..end);
         }
         if matches!(target, Target::Timelines | Target::All) {
-            let end = TIMELINE_TABLE_OFFSET + u64::from(MAX_TIMELINES.min(64)) * 64;
+            let end = TIMELINE_TABLE_OFFSET + 64 * size_of::<Timeline>() as u64;
             ranges.push(TIMELINE_TABLE_OFFSET..end);
         }
         ranges

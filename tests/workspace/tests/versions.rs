@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0x1725_d426_094a_1b3f,
+        0xd3a5_95b3_ed89_6ab3,
     ),
 ];
 

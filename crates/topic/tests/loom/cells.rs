@@ -1,9 +1,9 @@
 //! Words that loom watches, at the offsets of a small topic.
 
 use rgaps_layout::{
-    BlockEntry, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot, Timeline,
-    TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_LETTING_GO,
-    MAX_PUBLISHERS, METADATA_NEAR_BYTES, TIMELINE_TABLE_OFFSET,
+    BlockEntry, Descriptor, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot,
+    Timeline, TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_LETTING_GO,
+    REPLICA_PAIRS, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use rgaps_topic::Storage;
@@ -45,6 +45,37 @@ enum Cell {
     Word32(AtomicU32),
     Word64(AtomicU64),
     Word128(AtomicU128),
+}
+
+impl Cell {
+    fn of(bytes: usize) -> Cell {
+        match bytes {
+            4 => Cell::Word32(AtomicU32::new(0)),
+            8 => Cell::Word64(AtomicU64::new(0)),
+            16 => Cell::Word128(AtomicU128::new(0)),
+            _ => panic!("no word has {bytes} bytes"),
+        }
+    }
+}
+
+/// Offset and bytes of the fields that the models use, and of that many words of arrays.
+macro_rules! fields {
+    ($of:ident { $($field:ident $([$count:expr])?),* $(,)? }) => {{
+        let mut all = Vec::new();
+        $(fields!(all, $of, $field $(, $count)?);)*
+        all
+    }};
+    ($all:ident, $of:ident, $field:ident) => {
+        $all.push((offset_of!($of, $field), bytes_of(|of: &$of| &of.$field)));
+    };
+    ($all:ident, $of:ident, $field:ident, $count:expr) => {
+        let bytes = bytes_of(|of: &$of| &of.$field[0]);
+        $all.extend((0..$count).map(|index| (offset_of!($of, $field) + index * bytes, bytes)));
+    };
+}
+
+fn bytes_of<S, T>(_: fn(&S) -> &T) -> usize {
+    size_of::<T>()
 }
 
 /// A value whose every use loom checks against all others.
@@ -92,33 +123,42 @@ impl std::fmt::Debug for Cells {
 impl Cells {
     pub fn new(shape: Shape) -> Cells {
         let mut cells = HashMap::new();
-        let mut add32 = |at| cells.insert(at, Cell::Word32(AtomicU32::new(0)));
-        topic_words32(shape)
-            .chain(letting_go_words(shape, LETTING_GO_32))
-            .for_each(|at| drop(add32(at)));
-        let mut add64 = |at| cells.insert(at, Cell::Word64(AtomicU64::new(0)));
-        topic_words64(shape)
-            .chain(letting_go_words(shape, LETTING_GO_64))
-            .chain(timeline_words(shape))
-            .for_each(|at| drop(add64(at)));
-        for index in 0..shape.publishers {
-            let base = region_offset(index);
-            region_words64(shape).for_each(|at| drop(add64(base + at)));
+        let mut add = |base: u64, fields: Vec<(usize, usize)>| {
+            let made = fields.into_iter();
+            cells.extend(made.map(|(at, bytes)| (base + at as u64, Cell::of(bytes))));
+        };
+        add(TOPIC, topic_fields());
+        for index in 0..u64::from(shape.doorbells) {
+            let at = DOORBELL_TABLE_OFFSET + index * size_of::<Doorbell>() as u64;
+            add(at, fields!(Doorbell { rings }));
         }
-        let mut add32 = |at| cells.insert(at, Cell::Word32(AtomicU32::new(0)));
-        for index in 0..shape.publishers {
-            let base = region_offset(index);
-            region_words32(shape).for_each(|at| drop(add32(base + at)));
+        for index in 1..=u64::from(shape.timelines) {
+            let at = TIMELINE_TABLE_OFFSET + index * size_of::<Timeline>() as u64;
+            add(at, fields!(Timeline { value, reached }));
         }
         for index in 0..shape.publishers {
+            add(publisher_at(index), publisher_fields());
+            let region = region_offset(index);
+            for slot in 0..u64::from(RING) {
+                add(region + GEOMETRY.descriptor(slot), descriptor_fields());
+                // An attachment of 8 bytes.
+                add(region + GEOMETRY.metadata(slot, 0), vec![(0, 8)]);
+            }
             for block in 0..shape.blocks {
-                let at = region_offset(index) + block_at(block);
-                cells.insert(at, Cell::Word128(AtomicU128::new(0)));
+                add(region + GEOMETRY.block(block), block_fields());
+            }
+            add(region + GEOMETRY.returned(0), vec![(0, 8)]);
+            add(region + GEOMETRY.summary(0), vec![(0, 8)]);
+        }
+        for index in 0..shape.subscribers {
+            add(subscriber_at(index), subscriber_fields(shape.publishers));
+            for entry in 0..shape.letting_go {
+                add(letting_go_at(index, entry), letting_go_fields());
             }
         }
         Cells(Arc::new(Inner {
             cells,
-            nothing: Cell::Word64(AtomicU64::new(0)),
+            nothing: Cell::of(8),
             regions: (0..shape.publishers).map(|_| Watched::new(0)).collect(),
         }))
     }
@@ -157,7 +197,7 @@ impl Cells {
             Some(from) => {
                 let field = from % size_of::<SubscriberSlot>() as u64;
                 let lists = [
-                    offset_of!(SubscriberSlot, cursors),
+                    offset_of!(SubscriberSlot, cursor),
                     offset_of!(SubscriberSlot, passed_over),
                 ];
                 let list = lists.into_iter().rfind(|list| *list as u64 <= field);
@@ -165,10 +205,6 @@ impl Cells {
             }
         }
     }
-}
-
-fn block_at(block: u32) -> u64 {
-    GEOMETRY.blocks() + u64::from(block) * size_of::<BlockEntry>() as u64
 }
 
 fn publisher_at(index: usize) -> u64 {
@@ -179,138 +215,102 @@ fn subscriber_at(index: usize) -> u64 {
     TOPIC + (offset_of!(TopicRegion, subscriber) + index * size_of::<SubscriberSlot>()) as u64
 }
 
-const LETTING_GO_32: [usize; 3] = [
-    offset_of!(LettingGo, timeline),
-    offset_of!(LettingGo, block),
-    offset_of!(LettingGo, publisher),
-];
-const LETTING_GO_64: [usize; 4] = [
-    offset_of!(LettingGo, state),
-    offset_of!(LettingGo, incarnation),
-    offset_of!(LettingGo, generation),
-    offset_of!(LettingGo, point),
-];
+fn letting_go_at(subscriber: usize, entry: usize) -> u64 {
+    let number = subscriber * MAX_LETTING_GO + entry;
+    TOPIC + (offset_of!(TopicRegion, letting_go) + number * size_of::<LettingGo>()) as u64
+}
 
-fn letting_go_words<const N: usize>(shape: Shape, fields: [usize; N]) -> impl Iterator<Item = u64> {
-    let entries = (0..shape.subscribers).flat_map(move |subscriber| {
-        (0..shape.letting_go).map(move |entry| subscriber * MAX_LETTING_GO + entry)
-    });
-    entries.flat_map(move |entry| {
-        let at = offset_of!(TopicRegion, letting_go) + entry * size_of::<LettingGo>();
-        fields.map(|field| TOPIC + (at + field) as u64)
+fn topic_fields() -> Vec<(usize, usize)> {
+    fields!(TopicRegion {
+        membership_epoch,
+        publishers,
+        subscribers,
+        reliable,
+        elsewhere,
+        sleepers,
+        blocked,
+        letting,
     })
 }
 
-fn timeline_words(shape: Shape) -> impl Iterator<Item = u64> {
-    (1..=u64::from(shape.timelines)).flat_map(|index| {
-        let at = TIMELINE_TABLE_OFFSET + index * size_of::<Timeline>() as u64;
-        [offset_of!(Timeline, value), offset_of!(Timeline, reached)].map(|field| at + field as u64)
+fn publisher_fields() -> Vec<(usize, usize)> {
+    fields!(PublisherSlot {
+        incarnation,
+        region_offset,
+        ring_capacity,
+        block_capacity,
+        start,
+        state,
+        doorbell,
+        sweep,
+        matched,
+        transient_local,
+        head,
+        tail,
+        wants_blocks,
+        blocks_used,
+        published_bytes,
+        history_end,
     })
 }
 
-fn topic_words32(shape: Shape) -> impl Iterator<Item = u64> {
-    let doorbells = (0..u64::from(shape.doorbells))
-        .map(|index| DOORBELL_TABLE_OFFSET + index * size_of::<Doorbell>() as u64);
-    let publisher = [
-        offset_of!(PublisherSlot, ring_capacity),
-        offset_of!(PublisherSlot, block_capacity),
-        offset_of!(PublisherSlot, doorbell),
-        offset_of!(PublisherSlot, sweep),
-        offset_of!(PublisherSlot, wants_blocks),
-        offset_of!(PublisherSlot, blocks_used),
-        offset_of!(PublisherSlot, transient_local),
-        offset_of!(PublisherSlot, state),
-    ];
-    let subscriber = [
-        offset_of!(SubscriberSlot, doorbell),
-        offset_of!(SubscriberSlot, depth),
-        offset_of!(SubscriberSlot, closed),
-        offset_of!(SubscriberSlot, resumes),
-        offset_of!(SubscriberSlot, seen_epoch),
-    ];
-    [TOPIC + offset_of!(TopicRegion, membership_epoch) as u64]
-        .into_iter()
-        .chain(doorbells)
-        .chain(members(shape.publishers, publisher_at, publisher))
-        .chain(members(shape.subscribers, subscriber_at, subscriber))
+fn subscriber_fields(publishers: usize) -> Vec<(usize, usize)> {
+    fields!(SubscriberSlot {
+        doorbell,
+        depth,
+        closed,
+        resumes,
+        seen_epoch,
+        received,
+        missed,
+        cursor[publishers],
+        passed_over[publishers],
+    })
 }
 
-fn topic_words64(shape: Shape) -> impl Iterator<Item = u64> {
-    let topic = [
-        offset_of!(TopicRegion, publishers),
-        offset_of!(TopicRegion, subscribers),
-        offset_of!(TopicRegion, reliable),
-        offset_of!(TopicRegion, elsewhere),
-        offset_of!(TopicRegion, sleepers),
-        offset_of!(TopicRegion, blocked),
-        offset_of!(TopicRegion, letting),
-    ];
-    let publisher = [
-        offset_of!(PublisherSlot, incarnation),
-        offset_of!(PublisherSlot, region_offset),
-        offset_of!(PublisherSlot, start),
-        offset_of!(PublisherSlot, matched),
-        offset_of!(PublisherSlot, head),
-        offset_of!(PublisherSlot, tail),
-        offset_of!(PublisherSlot, published_bytes),
-        offset_of!(PublisherSlot, history_end),
-    ];
-    let subscriber = [
-        offset_of!(SubscriberSlot, received),
-        offset_of!(SubscriberSlot, missed),
-    ];
-    let cursors = (0..shape.subscribers).flat_map(move |subscriber| {
-        let at = subscriber_at(subscriber) + offset_of!(SubscriberSlot, cursors) as u64;
-        let passed_over =
-            subscriber_at(subscriber) + offset_of!(SubscriberSlot, passed_over) as u64;
-        (0..shape.publishers.min(MAX_PUBLISHERS) as u64)
-            .flat_map(move |publisher| [at + publisher * 8, passed_over + publisher * 8])
-    });
-    topic
-        .map(|at| TOPIC + at as u64)
-        .into_iter()
-        .chain(members(shape.publishers, publisher_at, publisher))
-        .chain(members(shape.subscribers, subscriber_at, subscriber))
-        .chain(cursors)
+fn letting_go_fields() -> Vec<(usize, usize)> {
+    fields!(LettingGo {
+        state,
+        incarnation,
+        generation,
+        point,
+        timeline,
+        block,
+        publisher,
+    })
 }
 
-fn region_words32(shape: Shape) -> impl Iterator<Item = u64> {
-    let replica = [
-        offset_of!(BlockEntry, pool),
-        offset_of!(BlockEntry, timeline),
-    ];
-    (0..shape.blocks).flat_map(move |block| replica.map(|at| block_at(block) + at as u64))
+/// The untyped part, a point, how much metadata, a tensor of one dimension, and copies.
+fn descriptor_fields() -> Vec<(usize, usize)> {
+    fields!(Descriptor {
+        committed,
+        generation,
+        incarnation,
+        block,
+        offset,
+        bytes,
+        publish_ns,
+        tag,
+        element,
+        point,
+        metadata,
+        shape[1],
+        strides[1],
+        replicas[REPLICA_PAIRS],
+    })
 }
 
-/// The words of a region but its holder words and those of 32 bits.
-fn region_words64(shape: Shape) -> impl Iterator<Item = u64> {
-    // Of a descriptor: the untyped part, a point, how much metadata, a tensor of one dimension, and copies.
-    let descriptor = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 28, 29, 30, 31];
-    let ring =
-        (0..u64::from(RING)).flat_map(move |slot| descriptor.map(|word| slot * 256 + word * 8));
-    // Of a slot's metadata: an attachment of 8 bytes.
-    let metadata = (0..u64::from(RING))
-        .map(|slot| GEOMETRY.metadata_near() + slot * METADATA_NEAR_BYTES as u64);
-    let blocks = (0..shape.blocks).flat_map(|block| {
-        [
-            offset_of!(BlockEntry, offset),
-            offset_of!(BlockEntry, bytes),
-            offset_of!(BlockEntry, point),
-            offset_of!(BlockEntry, replica_of),
-        ]
-        .map(|at| block_at(block) + at as u64)
-    });
-    ring.chain(metadata)
-        .chain(blocks)
-        .chain([GEOMETRY.returned(), GEOMETRY.summary()])
-}
-
-fn members<const N: usize>(
-    count: usize,
-    at: fn(usize) -> u64,
-    fields: [usize; N],
-) -> impl Iterator<Item = u64> {
-    (0..count).flat_map(move |index| fields.map(|field| at(index) + field as u64))
+fn block_fields() -> Vec<(usize, usize)> {
+    fields!(BlockEntry {
+        holders,
+        offset,
+        bytes,
+        pool,
+        timeline,
+        point,
+        replica_of,
+        part_bytes,
+    })
 }
 
 impl Storage for Cells {
