@@ -2,7 +2,7 @@
 //! few files of two others.
 #![forbid(unsafe_code)]
 
-use rgaps_workspace_tests::{Package, Workspace};
+use rgaps_workspace_tests::{root, Package, Workspace};
 use std::path::{Path, PathBuf};
 
 /// Crates that may hold unsafe code anywhere, and what for.
@@ -98,6 +98,80 @@ fn unsafe_code_is_where_it_may_be() {
             );
         }
     }
+}
+
+#[test]
+fn what_may_hold_unsafe_code_does() {
+    let workspace = Workspace::load();
+    let crates = workspace.crates();
+    let files = |folder: &str| {
+        let found = crates.iter().find(|(name, _)| name == folder);
+        files_with_unsafe(
+            found
+                .unwrap_or_else(|| panic!("there is no crates/{folder}"))
+                .1,
+        )
+    };
+    for (folder, _) in UNSAFE_CRATES {
+        assert!(
+            !files(folder).is_empty(),
+            "crates/{folder} has no unsafe code: take it off the list"
+        );
+    }
+    for (folder, path, _) in UNSAFE_FILES {
+        assert!(
+            files(folder).iter().any(|file| file == Path::new(path)),
+            "crates/{folder}/src/{path} has no unsafe code: take it off the list"
+        );
+    }
+}
+
+/// Crates of ARCHITECTURE.md's table, and what its last column says of their unsafe code.
+fn crates_in_the_table(architecture: &str) -> Vec<(String, String)> {
+    let rows = architecture
+        .lines()
+        .skip_while(|line| !line.starts_with("| crate |"))
+        .skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let mut found = Vec::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let says = cells.last().expect("a row has cells");
+        let names = cells[0]
+            .split(',')
+            .map(|name| name.trim().trim_matches('`'));
+        found.extend(names.map(|name| (name.to_owned(), says.to_string())));
+    }
+    found
+}
+
+#[test]
+fn the_table_of_crates_says_where_unsafe_code_is() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it can be read");
+    let mut table = crates_in_the_table(&text);
+    for (folder, package) in Workspace::load().crates() {
+        let is_listed = UNSAFE_CRATES.iter().any(|(name, _)| *name == folder);
+        let expected = match files_with_unsafe(package).len() {
+            0 => "no".to_owned(),
+            _ if is_listed => "yes".to_owned(),
+            1 => "one file".to_owned(),
+            more => format!(
+                "{} files",
+                ["two", "three", "four", "five", "six"][more - 2]
+            ),
+        };
+        let row = table.iter().position(|(name, _)| *name == folder);
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md's table lacks crates/{folder}"));
+        let (_, says) = table.remove(row);
+        assert_eq!(
+            says, expected,
+            "what ARCHITECTURE.md says of unsafe code in crates/{folder}"
+        );
+    }
+    assert!(
+        table.is_empty(),
+        "ARCHITECTURE.md names crates that are not there: {table:?}"
+    );
 }
 
 #[test]
