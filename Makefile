@@ -187,6 +187,7 @@ fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each tar
 	@tools/fuzz.sh
 
 bench: build ## The figures, as one JSON file under bench/results
+	cargo build --release --locked -p rgaps-compare
 	@bench/run.sh
 
 bench-rdma: ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every figure of `rgaps bench` and writes one JSON file, bench/results/<machine>-<date>.json.
 #
-# RGAPS names the program (default: target/release/rgaps, with rgapsd beside it), DOMAIN where
+# RGAPS names the program (default: target/release/rgaps, with rgapsd and rgaps-compare beside it), DOMAIN where
 # payloads live (host, cuda, cuda:GPU-<uuid>), OUT the file, MESSAGES how many messages a latency
 # is taken from. Takes about three minutes; a machine that does nothing else gives better figures.
 set -euo pipefail
@@ -18,14 +18,17 @@ mkdir -p "$(dirname "$out")"
 part=$(mktemp "$out.XXXXXX")
 trap 'rm -f "$part"' EXIT
 
+# The first argument names the figure, the others are the program and its arguments, which prints one line of JSON.
+measure() {
+  local name=$1 report
+  shift
+  printf '%s\n' "$*" >&2
+  report=$("$@")
+  printf ',\n"%s": %s' "$name" "$report" >>"$part"
+}
 # The first argument names the figure, the others are the benchmark's.
 figure() {
-  local name=$1
-  shift
-  printf 'rgaps bench %s\n' "$*" >&2
-  local report
-  report=$("$rgaps" bench "$@" --json)
-  printf ',\n"%s": %s' "$name" "$report" >>"$part"
+  measure "$1" "$rgaps" bench "${@:2}" --json
 }
 
 printf '{"date": "%s", "revision": "%s"' "$(date -u +%FT%TZ)" \
@@ -48,7 +51,7 @@ if [ "$domain" != host ]; then
   fi
 fi
 if [ "$domain" = host ]; then
-  figure alloc alloc --processes 1,2,4,8
+  measure alloc "$(dirname "$rgaps")/rgaps-compare" alloc --processes 1,2,4,8
   figure throughput throughput --size 64
   figure memory memory
 fi

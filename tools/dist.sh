@@ -10,8 +10,9 @@ mkdir -p dist/{bin,lib,include,wheels,tests/bin,bench}
 
 cargo build --release --locked --quiet -p rgaps-chaos
 cargo build --release --locked --quiet -p rgaps-races
+cargo build --release --locked --quiet -p rgaps-compare
 cargo build --release --locked --quiet -p rgaps-links
-cp target/release/{rgaps,rgapsd,rgaps-links,rgaps-chaos,rgaps-races} dist/bin/
+cp target/release/{rgaps,rgapsd,rgaps-links,rgaps-chaos,rgaps-races,rgaps-compare} dist/bin/
 cp target/release/librgaps.so dist/lib/
 cp -r crates/capi/include/. dist/include/
 cp target/wheels/rgaps-*.whl dist/wheels/

@@ -183,10 +183,17 @@ def python(env, folder):
         yield f"latency-{wait}", document(name, run(name, [*measure, *messages], 200, env))
 
 
+#: Before the arguments of a figure that `rgaps-compare` makes, beside designs of papers.
+COMPARED = "rgaps-compare"
+
+
 def figure(name, env, *arguments, timeout=240, prefix=()):
-    """A document of `rgaps bench`. It fails by itself where messages were lost or wrong."""
-    out = run(name, [*prefix, HERE / "bin/rgaps", "bench", *arguments, "--json"], timeout, env)
-    return document(name, out)
+    """A document of `rgaps bench` or `rgaps-compare`. It fails by itself where messages were lost or wrong."""
+    if arguments[0] == COMPARED:
+        command = [HERE / "bin/rgaps-compare", *arguments[1:]]
+    else:
+        command = [HERE / "bin/rgaps", "bench", *arguments, "--json"]
+    return document(name, run(name, [*prefix, *command], timeout, env))
 
 
 def plans():
@@ -219,7 +226,7 @@ def plans():
     yield "host-4KiB-block", ["latency", "--size", "4KiB", "--messages", many, "--wait", "block"]
     yield "host-1GiB-poll", ["latency", "--size", "1GiB", "--messages", 20, "--wait", "poll"]
     yield "host-throughput", ["throughput", "--size", 64]
-    yield "host-alloc", ["alloc", "--processes", "1,2,4,8"]
+    yield "host-alloc", [COMPARED, "alloc", "--processes", "1,2,4,8"]
     yield "host-fanout", ["fanout", "--subscribers", "1,2,4,8", "--size", "64KiB"]
     yield "host-fanin", ["fanin", "--publishers", "1,2,4,8", "--size", "64KiB"]
 
@@ -238,21 +245,21 @@ LINKS_SECONDS = 350
 
 def link_plans():
     """What a link is measured with, the most wanted first: how many seconds each may take, and how."""
-    link = ["link"]
+    link, compared = ["link"], [COMPARED, "link"]
     yield "copies", 60, ["copies", "--count", 5 if quick else 20]
     for domain in ("cuda", "host"):
-        yield f"{domain}-64MiB-k1", 40, [*link, "--domain", domain, "--size", "64MiB", "--messages", 20, "--baseline"]
-        yield f"{domain}-64MiB-k8", 40, [*link, "--domain", domain, "--size", "64MiB", "--messages", 10, "--subscribers", 8, "--baseline"]
+        yield f"{domain}-64MiB-k1", 40, [*compared, "--domain", domain, "--size", "64MiB", "--messages", 20]
+        yield f"{domain}-64MiB-k8", 40, [*compared, "--domain", domain, "--size", "64MiB", "--messages", 10, "--subscribers", 8]
     for wait in ("block", "poll"):
         yield f"host-64B-{wait}", 30, [*link, "--size", 64, "--lanes", 1, "--messages", 2000, "--wait", wait]
-    yield "cuda-1GiB-k1", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--baseline"]
-    yield "cuda-1GiB-k8", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", 8, "--baseline"]
+    yield "cuda-1GiB-k1", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3]
+    yield "cuda-1GiB-k8", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", 8]
     for count in (1, 8, 2, 4):
-        yield f"cuda-4MiB-k{count}", 30, [*link, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count, "--baseline"]
+        yield f"cuda-4MiB-k{count}", 30, [*compared, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count]
     if len(gpus()) > 1:
-        both = [*link, "--domain", "cuda:0", "--to", "cuda:1"]
-        yield "gpus-64MiB-k1", 40, [*both, "--size", "64MiB", "--messages", 20, "--baseline"]
-        yield "gpus-1GiB-k1", 60, [*both, "--size", "1GiB", "--messages", 4]
+        both = ["--domain", "cuda:0", "--to", "cuda:1"]
+        yield "gpus-64MiB-k1", 40, [*compared, *both, "--size", "64MiB", "--messages", 20]
+        yield "gpus-1GiB-k1", 60, [*link, *both, "--size", "1GiB", "--messages", 4]
     yield "cuda-5GiB-k1", 180, [*link, "--domain", "cuda", "--size", "5GiB", "--messages", 1]
     for lanes in (1, 4):
         for domain in ("host", "cuda"):
@@ -262,8 +269,8 @@ def link_plans():
     for topics in (2, 4, 8):
         yield f"host-4MiB-topics{topics}", 30, [*link, "--size", "4MiB", "--messages", 10, "--topics", topics]
     for count in (2, 4):
-        yield f"cuda-64MiB-k{count}", 40, [*link, "--domain", "cuda", "--size", "64MiB", "--messages", 10, "--subscribers", count, "--baseline"]
-        yield f"cuda-1GiB-k{count}", 60, [*link, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", count, "--baseline"]
+        yield f"cuda-64MiB-k{count}", 40, [*compared, "--domain", "cuda", "--size", "64MiB", "--messages", 10, "--subscribers", count]
+        yield f"cuda-1GiB-k{count}", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", count]
     for size in ("64KiB", "1MiB", "1GiB"):
         yield f"host-{size}-k1", 40, [*link, "--size", size, "--messages", 2 if size == "1GiB" else 40]
     for count in (1, 8):

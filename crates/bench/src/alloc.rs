@@ -1,5 +1,4 @@
-//! `bench alloc`: loan and release by 1, 2, 4, 8 processes at once, beside one TLSF that all of
-//! them share under a semaphore (GAPS's design, the paper's Table I) and under a ticket lock.
+//! `bench alloc`: loan and release by 1, 2, 4, 8 processes at once, beside a TLSF of each process's own.
 //!
 //! Each process takes batches of blocks of mixed sizes and gives them back in another order.
 //! Every second batch is timed call by call; the others, without reading the clock in between,
@@ -7,10 +6,8 @@
 //! can be judged by. Nothing touches the blocks' bytes.
 
 use crate::board::{Board, Field, Geometry};
-use crate::crew::{Crew, Job, Orders};
-use crate::locks::{Lock, Semaphore, Ticket, Unshared};
+use crate::crew::{Crew, Job, MemberJob, MemberOrders, Orders};
 use crate::machine::Machine;
-use crate::shared_tlsf::SharedTlsf;
 use crate::stage::{node, Stage};
 use crate::summary::{round, Nanos};
 use anyhow::Context;
@@ -23,13 +20,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Blocks that a process holds at a time.
-const BATCH: usize = 64;
+pub const BATCH: usize = 64;
 /// Sizes are spread evenly over their logarithms between these.
 const SIZE_MIN: u64 = 4 << 10;
 /// See [`SIZE_MIN`].
 const SIZE_MAX: u64 = 1 << 20;
-/// Memory of the shared allocator; enough for all that 32 processes hold.
-const SHARED_BYTES: u64 = 4 << 30;
+/// Memory of an allocator without rgaps; enough for all that 32 processes hold.
+pub const ARENA_BYTES: u64 = 4 << 30;
 /// A process stops after this long, whatever it has done: with more processes than cores a spinning
 /// lock goes on only when the scheduler happens to run the one whose turn it is.
 const TIME_MAX: Duration = Duration::from_secs(3);
@@ -38,30 +35,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Result areas.
 const LOANS: usize = 0;
 const RELEASES: usize = 1;
-/// Lines of the board.
-const SEMAPHORE: usize = 3;
-const TICKET_NEXT: usize = 4;
-const TICKET_SERVING: usize = 5;
+/// Line of the board that starts all processes at once.
 const GO: usize = 6;
 
-/// What is compared.
+/// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Design {
+pub(crate) enum Design {
     /// A publisher's loans, dropped by itself.
     Own,
     /// A publisher's loans, published and released last by another process.
     ByOther,
-    Semaphore,
-    TicketLock,
     /// A TLSF of the process's own: the floor.
     Private,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    pub design: Design,
-    pub processes: usize,
-    pub batches: usize,
+pub(crate) struct Plan {
+    design: Design,
+    processes: usize,
+    batches: usize,
 }
 
 /// What `bench alloc` reports.
@@ -97,8 +89,6 @@ pub struct Count {
     pub loan_after_other: Nanos,
     /// Releases by a process that is not the publisher, which return the block.
     pub release_by_other: Nanos,
-    pub semaphore: Pair,
-    pub ticket_lock: Pair,
     /// TLSF alone, in each process's own memory.
     pub floor: Pair,
 }
@@ -115,6 +105,17 @@ pub struct Pair {
 
 /// Times `operations` loans and releases by each process, per count of processes.
 pub fn alloc(user: &Config, processes: &[usize], operations: usize) -> anyhow::Result<Alloc> {
+    alloc_beside(user, processes, operations, &mut |_, _| Ok(()))
+}
+
+/// The same, with something else measured beside each count of processes: `beside` gets it, and how many batches
+/// each process takes.
+pub fn alloc_beside(
+    user: &Config,
+    processes: &[usize],
+    operations: usize,
+    beside: &mut dyn FnMut(usize, usize) -> anyhow::Result<()>,
+) -> anyhow::Result<Alloc> {
     let machine = Machine::describe();
     let stage = Stage::new(user, Domain::Host)?;
     let batches = (operations / BATCH).max(4).next_multiple_of(2);
@@ -129,14 +130,13 @@ pub fn alloc(user: &Config, processes: &[usize], operations: usize) -> anyhow::R
             run(&stage, &plan).with_context(|| format!("{design:?} with {count} processes"))
         };
         let (own, by_other) = (run(Design::Own)?, run(Design::ByOther)?);
+        beside(count, batches)?;
         counts.push(Count {
             processes: count,
             loan: own.loan,
             release: own.release,
             loan_after_other: by_other.loan,
             release_by_other: by_other.release,
-            semaphore: run(Design::Semaphore)?,
-            ticket_lock: run(Design::TicketLock)?,
             floor: run(Design::Private)?,
         });
     }
@@ -159,44 +159,57 @@ pub fn alloc(user: &Config, processes: &[usize], operations: usize) -> anyhow::R
 }
 
 fn run(stage: &Stage, plan: &Plan) -> anyhow::Result<Pair> {
-    let others = plan.design == Design::ByOther;
-    let members = plan.processes * if others { 2 } else { 1 };
-    let stamps = plan.batches / 2 * BATCH;
-    let shared = SharedTlsf::words(plan.processes * BATCH * 2 + 64);
+    let members = match plan.design {
+        Design::ByOther => 2 * plan.processes,
+        Design::Own | Design::Private => plan.processes,
+    };
     let geometry = Geometry {
         members,
-        samples: stamps.max(shared),
+        samples: timed_operations(plan.batches),
     };
     let board = Board::create(geometry)?;
-    Semaphore::new(board.line(SEMAPHORE), true);
-    shared_tlsf(&board, plan).init(SHARED_BYTES);
-    let mut crew = Crew::default();
-    for member in 0..members {
-        let publisher = member % plan.processes;
-        let job = match member < plan.processes {
+    let orders = (0..members).map(|member| Orders {
+        member,
+        geometry,
+        config: stage.config.clone(),
+        topic: format!(
+            "bench/alloc/{}/{}/{:?}",
+            plan.processes,
+            member % plan.processes,
+            plan.design
+        ),
+        job: match member < plan.processes {
             true => Job::Allocate(plan.clone()),
             false => Job::Release(plan.clone()),
-        };
-        let orders = Orders {
-            member,
-            geometry,
-            config: stage.config.clone(),
-            topic: format!(
-                "bench/alloc/{}/{publisher}/{:?}",
-                plan.processes, plan.design
-            ),
-            job,
-        };
-        crew.add(&orders, &board)?;
+        },
+    });
+    trial(&board, orders.collect(), plan.processes)
+}
+
+/// Operations of a process that are timed one by one: those of every second batch.
+pub fn timed_operations(batches: usize) -> usize {
+    batches / 2 * BATCH
+}
+
+/// Starts members, lets all begin at once, and collects their times. The first `loaners` loan; the others, or
+/// the same where there are no others, release.
+pub fn trial<J: MemberJob>(
+    board: &Board,
+    orders: Vec<MemberOrders<J>>,
+    loaners: usize,
+) -> anyhow::Result<Pair> {
+    let members = orders.len();
+    let mut crew = Crew::default();
+    for orders in &orders {
+        crew.add(orders, board)?;
     }
     let ready = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) > 0;
     crew.wait_until("all processes", || (0..members).all(ready))?;
     board.line(GO)[0].store(1, Ordering::Release);
     crew.finish()?;
-    let loaners = 0..plan.processes;
-    let releasers = match others {
-        true => plan.processes..members,
-        false => 0..plan.processes,
+    let releasers = match members > loaners {
+        true => loaners..members,
+        false => 0..loaners,
     };
     let nanos = |mut who: std::ops::Range<usize>, area, cpu| {
         let load = |m, field| board.field(m, field).load(Ordering::Acquire);
@@ -208,19 +221,13 @@ fn run(stage: &Stage, plan: &Plan) -> anyhow::Result<Pair> {
         let operations = who.by_ref().map(|m| load(m, Field::Operations)).sum();
         (Nanos::of(times, cpu, operations), operations)
     };
-    let (loan, operations) = nanos(loaners, LOANS, Field::Cpu);
+    let (loan, operations) = nanos(0..loaners, LOANS, Field::Cpu);
     let (release, _) = nanos(releasers, RELEASES, Field::Cpu2);
     Ok(Pair {
         loan,
         release,
         operations,
     })
-}
-
-/// The allocator in the board's last area, which no results reach.
-fn shared_tlsf<'a>(board: &'a Board, plan: &Plan) -> SharedTlsf<'a> {
-    let words = SharedTlsf::words(plan.processes * BATCH * 2 + 64);
-    SharedTlsf::new(&board.data(0, 3)[..words])
 }
 
 /// Sizes of blocks, the same for every design.
@@ -302,9 +309,12 @@ fn wait_for_go(board: &Board, member: usize) {
 }
 
 /// What a process allocates with.
-trait Blocks {
+pub trait Blocks {
+    /// Memory that was allocated.
     type Block;
+    /// Allocates.
     fn loan(&mut self, bytes: u64) -> anyhow::Result<Self::Block>;
+    /// Gives back.
     fn release(&mut self, block: Self::Block);
 }
 
@@ -320,27 +330,12 @@ impl Blocks for Loans {
     }
 }
 
-struct Shared<'a, L>(SharedTlsf<'a>, L);
-
-impl<L: Lock> Blocks for Shared<'_, L> {
-    type Block = u64;
-    fn loan(&mut self, bytes: u64) -> anyhow::Result<u64> {
-        let block = self.1.with(|| self.0.allocate(bytes));
-        Ok(block.context("the shared allocator is full")?.0)
-    }
-    fn release(&mut self, block: u64) {
-        self.1.with(|| self.0.free(block));
-    }
-}
-
-struct Private(Tlsf, Unshared);
+struct Private(Tlsf);
 
 impl Blocks for Private {
     type Block = u32;
     fn loan(&mut self, bytes: u64) -> anyhow::Result<u32> {
-        let block = self
-            .1
-            .with(|| self.0.allocate(bytes, rgaps_layout::BLOCK_ALIGN));
+        let block = self.0.allocate(bytes, rgaps_layout::BLOCK_ALIGN);
         Ok(block.context("the private allocator is full")?.handle)
     }
     fn release(&mut self, block: u32) {
@@ -350,23 +345,19 @@ impl Blocks for Private {
 }
 
 /// The side of a process that allocates.
-pub fn allocate(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
-    let shared = || shared_tlsf(board, plan);
+pub(crate) fn allocate(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
     match plan.design {
-        Design::Own => churn(orders, plan, board, Loans(publisher(orders)?)),
+        Design::Own => churn(
+            orders.member,
+            plan.batches,
+            board,
+            Loans(publisher(orders)?),
+        ),
         Design::ByOther => lend(orders, plan, board),
-        Design::Semaphore => {
-            let lock = Semaphore::new(board.line(SEMAPHORE), false);
-            churn(orders, plan, board, Shared(shared(), lock))
-        }
-        Design::TicketLock => {
-            let lock = Ticket::new(board.line(TICKET_NEXT), board.line(TICKET_SERVING));
-            churn(orders, plan, board, Shared(shared(), lock))
-        }
         Design::Private => {
             let mut tlsf = Tlsf::with_blocks(4 * BATCH as u32);
-            tlsf.add_region(0, SHARED_BYTES)?;
-            churn(orders, plan, board, Private(tlsf, Unshared))
+            tlsf.add_region(0, ARENA_BYTES)?;
+            churn(orders.member, plan.batches, board, Private(tlsf))
         }
     }
 }
@@ -386,20 +377,20 @@ fn publisher(orders: &Orders) -> anyhow::Result<Publisher> {
         .create()?)
 }
 
-fn sizes(orders: &Orders) -> Sizes {
-    Sizes(0x2545_f491_4f6c_dd1d + orders.member as u64)
+fn sizes(member: usize) -> Sizes {
+    Sizes(0x2545_f491_4f6c_dd1d + member as u64)
 }
 
 /// Loans and releases by the same process.
-fn churn<B: Blocks>(
-    orders: &Orders,
-    plan: &Plan,
+pub fn churn<B: Blocks>(
+    member: usize,
+    batches: usize,
     board: &Board,
     mut blocks: B,
 ) -> anyhow::Result<()> {
-    let mut sizes = sizes(orders);
-    let mut loans = Record::new(board.data(orders.member, LOANS));
-    let mut releases = Record::new(board.data(orders.member, RELEASES));
+    let mut sizes = sizes(member);
+    let mut loans = Record::new(board.data(member, LOANS));
+    let mut releases = Record::new(board.data(member, RELEASES));
     let mut batch =
         |sizes: &mut Sizes, timed, loans: &mut Record<'_>, releases: &mut Record<'_>| {
             let wanted: Vec<u64> = (0..BATCH).map(|_| sizes.next()).collect();
@@ -418,19 +409,19 @@ fn churn<B: Blocks>(
             &mut Record::new(&[]),
         )?;
     }
-    wait_for_go(board, orders.member);
+    wait_for_go(board, member);
     let begun = Instant::now();
-    for number in 0..plan.batches {
+    for number in 0..batches {
         batch(&mut sizes, number % 2 == 0, &mut loans, &mut releases)?;
         if begun.elapsed() > TIME_MAX && number % 2 == 1 {
             break;
         }
     }
-    tell(board, orders.member, &loans, &releases);
+    publish_records(board, member, &loans, &releases);
     Ok(())
 }
 
-fn tell(board: &Board, member: usize, loans: &Record<'_>, releases: &Record<'_>) {
+fn publish_records(board: &Board, member: usize, loans: &Record<'_>, releases: &Record<'_>) {
     let set = |field, value| board.field(member, field).store(value, Ordering::Release);
     set(Field::Results, loans.count.max(releases.count) as u64);
     set(Field::Cpu, loans.cpu_ns);
@@ -441,12 +432,12 @@ fn tell(board: &Board, member: usize, loans: &Record<'_>, releases: &Record<'_>)
 /// Loans that another process releases: a batch is out when the one before it comes back.
 fn lend(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
     let publisher = publisher(orders)?;
-    let mut sizes = sizes(orders);
+    let mut sizes = sizes(orders.member);
     let mut loans = Record::new(board.data(orders.member, LOANS));
     let mut unrecorded = Record::new(&[]);
     anyhow::ensure!(
         publisher.wait_for_subscribers(1, PATIENCE)?,
-        "no releaser came"
+        "no process that releases has joined"
     );
     wait_for_go(board, orders.member);
     let releaser = orders.member + plan.processes;
@@ -464,7 +455,7 @@ fn lend(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
         }
         wait_for_count(board, releaser, number as u64 + 2)?;
     }
-    tell(board, orders.member, &loans, &Record::new(&[]));
+    publish_records(board, orders.member, &loans, &Record::new(&[]));
     Ok(())
 }
 
@@ -482,7 +473,7 @@ fn wait_for_count(board: &Board, member: usize, count: u64) -> anyhow::Result<()
 
 /// The side of a process that releases what another one published: the ring has let go of a batch
 /// when the next one has come, so each release is the last and returns the block.
-pub fn release(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+pub(crate) fn release(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-release")?;
     let qos = SubscriberQos {
         reliable: true,
@@ -491,7 +482,7 @@ pub fn release(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()
     };
     let subscriber = node.subscriber(&orders.topic).qos(qos).create()?;
     let mut releases = Record::new(board.data(orders.member, RELEASES));
-    let mut sizes = sizes(orders);
+    let mut sizes = sizes(orders.member);
     wait_for_go(board, orders.member);
     let mut held: Vec<Sample> = Vec::new();
     for number in 0..plan.batches + 2 {
@@ -505,6 +496,6 @@ pub fn release(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()
             .field(orders.member, Field::Done)
             .fetch_add(1, Ordering::AcqRel);
     }
-    tell(board, orders.member, &Record::new(&[]), &releases);
+    publish_records(board, orders.member, &Record::new(&[]), &releases);
     Ok(())
 }

@@ -49,6 +49,7 @@ pub enum Field {
 
 /// How many members there are, and how many results each has room for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names say it
 pub struct Geometry {
     pub members: usize,
     pub samples: usize,
@@ -69,6 +70,7 @@ pub struct Board {
 }
 
 impl Board {
+    /// A new board.
     pub fn create(geometry: Geometry) -> anyhow::Result<Board> {
         let fd = create_sealed_memfd("rgaps-bench", geometry.bytes())?;
         Board::open(fd, geometry)
@@ -88,6 +90,7 @@ impl Board {
             .context("the descriptor of shared memory cannot be duplicated")
     }
 
+    /// How many members it has lines for.
     pub fn members(&self) -> usize {
         self.geometry.members
     }
@@ -96,8 +99,8 @@ impl Board {
         let count = (self.map.bytes() as usize - PAGE) / 8;
         // SAFETY: the mapping has `bytes` bytes, checked against the memfd that is sealed against
         // resizing, and lives as long as `self`. It starts at a page, so the words are aligned.
-        // All processes access this part as 64-bit atomics only (a semaphore of `locks.rs` has a
-        // line to itself that nobody reads as words).
+        // All processes access this part as 64-bit atomics only (a semaphore of crate `compare` has
+        // a line to itself that nobody reads as words).
         unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(PAGE).cast(), count) }
     }
 

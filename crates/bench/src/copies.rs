@@ -1,6 +1,6 @@
 //! `bench copies`: between a GPU and host memory, pinned or pageable (Figure 2.2 of the thesis).
 
-use crate::gpu::{Gpu, Place};
+use crate::gpu::{CopyMemory, Gpu};
 use crate::machine::Machine;
 use crate::summary::{median, round};
 use rgaps::Domain;
@@ -53,8 +53,8 @@ pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Cop
             size > 0 && size % 8 == 0,
             "sizes are whole words of 8 bytes"
         );
-        let device = Place::new(domain, &gpu, size)?;
-        let pinned = Place::new(Domain::Host, &gpu, size)?;
+        let device = CopyMemory::new(domain, &gpu, size)?;
+        let pinned = CopyMemory::new(Domain::Host, &gpu, size)?;
         let buffer = gpu.buffer(size)?;
         let mut pageable = vec![1u8; size as usize];
         let count = count.min((BYTES_MAX / size).max(3) as usize);
@@ -68,7 +68,7 @@ pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Cop
                 work()?;
                 Ok((monotonic_ns() - begun) as f64 / 1e3)
             };
-            let copy = |to: &Place, from: &Place| {
+            let copy = |to: &CopyMemory, from: &CopyMemory| {
                 gpu.copy_between(to, from, size)?;
                 gpu.finish("a pinned copy")
             };

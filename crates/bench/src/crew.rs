@@ -1,17 +1,16 @@
-//! The other processes of a benchmark: this program again, told what to do.
+//! The other processes of a benchmark: this program again, with orders on its command line.
 
 use crate::board::{Board, Geometry};
 use crate::{alloc, copied, exchange, fanin, handoff, handover, link, path, spread, throughput};
 use anyhow::{bail, Context};
 use rgaps::Config;
 use rustix::process::{set_parent_process_death_signal, Signal};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// The hidden command that a child is started with.
-pub const COMMAND: &str = "bench-member";
 /// Nothing that a member does between two signs of life takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a wait spins before it leaves the processor to others.
@@ -19,19 +18,32 @@ const SPIN: Duration = Duration::from_micros(50);
 /// How long it then sleeps at a time.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What a child is told, as JSON on its command line. The board is its standard input.
+/// The kinds of members that a program has.
+pub trait MemberJob: Serialize + DeserializeOwned {
+    /// The hidden command of the program that runs a member.
+    const COMMAND: &'static str;
+
+    /// Does the job, in the member's process.
+    fn run(&self, orders: &MemberOrders<Self>, board: &Board) -> anyhow::Result<()>;
+}
+
+/// What a member gets, as JSON on its command line. The board is its standard input.
 #[derive(Serialize, Deserialize)]
-pub struct Orders {
+#[allow(missing_docs)] // the names say it
+pub struct MemberOrders<J> {
     pub member: usize,
     pub geometry: Geometry,
     pub config: Config,
     pub topic: String,
-    pub job: Job,
+    pub job: J,
 }
 
-/// What a child does.
+/// What a member of `rgaps bench` gets.
+pub(crate) type Orders = MemberOrders<Job>;
+
+/// What members of `rgaps bench` do.
 #[derive(Clone, Serialize, Deserialize)]
-pub enum Job {
+pub(crate) enum Job {
     Listen(exchange::Plan),
     Publish(fanin::Plan),
     Receive(throughput::Plan),
@@ -43,53 +55,66 @@ pub enum Job {
     Read(spread::Plan),
     CopyIn(copied::Plan),
     Become(link::Program),
-    Relay(Box<link::Relay>),
+    Wire(Box<link::WireHost>),
     Subscribe(link::Subscribe),
 }
 
-/// What [`COMMAND`] does with its argument.
-pub fn member(orders: &str) -> anyhow::Result<()> {
-    // Not left behind when the benchmark is killed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
-    let orders: Orders = serde_json::from_str(orders).context("not meant to be run by hand")?;
-    let fd = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let board = Board::open(fd, orders.geometry)?;
-    match &orders.job {
-        Job::Listen(plan) => exchange::listen(&orders, plan, &board),
-        Job::Publish(plan) => fanin::publish(&orders, plan, &board),
-        Job::Receive(plan) => throughput::receive(&orders, plan, &board),
-        Job::Allocate(plan) => alloc::allocate(&orders, plan, &board),
-        Job::Release(plan) => alloc::release(&orders, plan, &board),
-        Job::Walk(plan) => path::walk(&orders, plan, &board),
-        Job::HandOver(plan) => handover::hand_over(&orders, plan, &board),
-        Job::HandBack(plan) => handoff::hand_back(&orders, plan, &board),
-        Job::Read(plan) => spread::read(&orders, plan, &board),
-        Job::CopyIn(plan) => copied::copy_in(&orders, plan, &board),
-        Job::Become(program) => program.become_it(),
-        Job::Relay(relay) => link::relay(&orders, relay, &board),
-        Job::Subscribe(told) => link::subscribe(&orders, told, &board),
+impl MemberJob for Job {
+    const COMMAND: &'static str = "bench-member";
+
+    fn run(&self, orders: &Orders, board: &Board) -> anyhow::Result<()> {
+        match self {
+            Job::Listen(plan) => exchange::listen(orders, plan, board),
+            Job::Publish(plan) => fanin::publish(orders, plan, board),
+            Job::Receive(plan) => throughput::receive(orders, plan, board),
+            Job::Allocate(plan) => alloc::allocate(orders, plan, board),
+            Job::Release(plan) => alloc::release(orders, plan, board),
+            Job::Walk(plan) => path::walk(orders, plan, board),
+            Job::HandOver(plan) => handover::hand_over(orders, plan, board),
+            Job::HandBack(plan) => handoff::hand_back(orders, plan, board),
+            Job::Read(plan) => spread::read(orders, plan, board),
+            Job::CopyIn(plan) => copied::copy_in(orders, plan, board),
+            Job::Become(program) => program.become_it(),
+            Job::Wire(host) => host.run(orders, board),
+            Job::Subscribe(subscribe) => link::subscribe(orders, subscribe, board),
+        }
     }
 }
 
-/// Children that are there. Dropping it ends them.
+/// Runs a member: what the hidden command does with its argument.
+pub fn member<J: MemberJob>(orders: &str) -> anyhow::Result<()> {
+    // Not left behind when the benchmark is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
+    let orders: MemberOrders<J> =
+        serde_json::from_str(orders).context("not meant to be run by hand")?;
+    let fd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let board = Board::open(fd, orders.geometry)?;
+    orders.job.run(&orders, &board)
+}
+
+/// The members that were started. Dropping it kills them.
 #[derive(Default)]
 pub struct Crew(Vec<Child>);
 
 impl Crew {
     /// Starts one more.
-    pub fn add(&mut self, orders: &Orders, board: &Board) -> anyhow::Result<()> {
+    pub fn add<J: MemberJob>(
+        &mut self,
+        orders: &MemberOrders<J>,
+        board: &Board,
+    ) -> anyhow::Result<()> {
         self.add_with(orders, board, &[])
     }
 
     /// Starts one more with these variables in its environment.
-    pub fn add_with(
+    pub fn add_with<J: MemberJob>(
         &mut self,
-        orders: &Orders,
+        orders: &MemberOrders<J>,
         board: &Board,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<()> {
         let child = Command::new(std::env::current_exe()?)
-            .arg(COMMAND)
+            .arg(J::COMMAND)
             .arg(serde_json::to_string(orders)?)
             .envs(environment.iter().copied())
             .stdin(board.share()?)

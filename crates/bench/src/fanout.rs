@@ -44,14 +44,14 @@ pub struct FloorSlope {
 #[allow(missing_docs)]
 pub struct Count {
     pub subscribers: usize,
-    pub awake: Way,
-    pub sleeping: Way,
+    pub awake: WaitReport,
+    pub sleeping: WaitReport,
 }
 
 /// Subscribers that are all awake, or all asleep.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
-pub struct Way {
+pub struct WaitReport {
     /// How the subscribers waited.
     pub wait: Wait,
     /// How long the publish call took.
@@ -111,7 +111,7 @@ pub fn fanout(
             let outcome = exchange::run(&stage, &topic, &plan)?;
             lost += outcome.lost;
             corrupt += outcome.corrupt;
-            anyhow::Ok(way(wait, outcome))
+            anyhow::Ok(wait_report(wait, outcome))
         };
         counts.push(Count {
             subscribers: count,
@@ -145,7 +145,7 @@ pub fn fanout(
     })
 }
 
-fn way(wait: Wait, outcome: Outcome) -> Way {
+fn wait_report(wait: Wait, outcome: Outcome) -> WaitReport {
     let of = |message: usize| outcome.messages.iter().map(move |times| times[message]);
     let messages = 0..outcome.publish.len();
     let most = |message| of(message).max().unwrap_or(0);
@@ -153,7 +153,7 @@ fn way(wait: Wait, outcome: Outcome) -> Way {
     let spread = messages
         .map(|message| most(message) - of(message).min().unwrap_or(0))
         .collect();
-    Way {
+    WaitReport {
         wait,
         last: Micros::of(last).short(),
         spread: Micros::of(spread).short(),

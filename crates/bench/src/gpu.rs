@@ -25,6 +25,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of a word.
 const WORD: u64 = 8;
 
+/// The GPU.
 pub struct Gpu {
     // Fields drop in this order: the stream's work has been waited for by then, or the process ends.
     stream: CudaStream,
@@ -34,6 +35,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// The GPU with this UUID.
     pub fn open(uuid: GpuUuid) -> anyhow::Result<Gpu> {
         let context = Context::retain(Driver::load()?, uuid)?;
         Ok(Gpu {
@@ -52,14 +54,16 @@ impl Gpu {
         }
     }
 
+    /// Its context in this process.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.context.device().name
     }
 
+    /// The stream on which all is queued.
     pub fn handle(&self) -> Stream {
         self.stream.handle()
     }
@@ -147,6 +151,7 @@ impl Gpu {
         Ok(())
     }
 
+    /// Queues filling memory of this process's own with the contents of `seed`.
     pub fn fill_buffer(&self, buffer: &DeviceBuffer, seed: u64) -> anyhow::Result<()> {
         let (address, words) = (buffer.address(), buffer.bytes() / WORD);
         // SAFETY: freeing the buffer waits for all work.
@@ -240,8 +245,13 @@ impl Gpu {
         self.finish("a copy to pageable memory")
     }
 
-    /// Queues copying `bytes` bytes between places that this GPU reaches.
-    pub fn copy_between(&self, to: &Place, from: &Place, bytes: u64) -> anyhow::Result<()> {
+    /// Queues copying `bytes` bytes between memory that this GPU reaches.
+    pub(crate) fn copy_between(
+        &self,
+        to: &CopyMemory,
+        from: &CopyMemory,
+        bytes: u64,
+    ) -> anyhow::Result<()> {
         assert!(bytes <= to.bytes() && bytes <= from.bytes());
         // SAFETY: both are kept until the copy was waited for, and nobody else knows them.
         unsafe { self.stream.copy(to.address(), from.address(), bytes)? };
@@ -255,50 +265,50 @@ fn number(numbers: &DeviceBuffer, index: usize) -> u64 {
 }
 
 /// Memory of this process's own for a bare copy, of the kind that pools are made of.
-pub enum Place {
+pub(crate) enum CopyMemory {
     Device(CudaMapping),
     /// On a GPU that `reached_by` does not reach: the driver finds a way.
     Far(DeviceBuffer),
     Pinned(PinnedBuffer, u64),
 }
 
-impl Place {
+impl CopyMemory {
     /// In a domain, for copies that the GPU `reached_by` makes.
-    pub fn new(domain: Domain, reached_by: &Gpu, bytes: u64) -> anyhow::Result<Place> {
+    pub fn new(domain: Domain, reached_by: &Gpu, bytes: u64) -> anyhow::Result<CopyMemory> {
         let context = reached_by.context();
         let driver = context.driver();
         let Domain::Cuda(uuid) = domain else {
             let bytes = bytes.next_multiple_of(4096);
-            return Ok(Place::Pinned(
+            return Ok(CopyMemory::Pinned(
                 PinnedBuffer::new(context.clone(), bytes)?,
                 bytes,
             ));
         };
         let near = context.device();
         if !driver.reaches(near, uuid)? {
-            return Ok(Place::Far(Gpu::open(uuid)?.buffer(bytes)?));
+            return Ok(CopyMemory::Far(Gpu::open(uuid)?.buffer(bytes)?));
         }
         let mut source = CudaSource::new(driver.clone(), uuid)?;
         let bytes = bytes.next_multiple_of(source.granularity());
         let mapping = CudaMapping::new(driver.clone(), near.uuid, bytes, Access::ReadWrite)?;
         let segment = source.create(bytes)?;
         mapping.extend(segment.fd.as_fd(), bytes)?;
-        Ok(Place::Device(mapping))
+        Ok(CopyMemory::Device(mapping))
     }
 
     fn address(&self) -> u64 {
         match self {
-            Place::Device(mapping) => mapping.base(),
-            Place::Far(buffer) => buffer.address(),
-            Place::Pinned(buffer, _) => buffer.address(),
+            CopyMemory::Device(mapping) => mapping.base(),
+            CopyMemory::Far(buffer) => buffer.address(),
+            CopyMemory::Pinned(buffer, _) => buffer.address(),
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Place::Device(mapping) => mapping.mapped(),
-            Place::Far(buffer) => buffer.bytes(),
-            Place::Pinned(_, bytes) => *bytes,
+            CopyMemory::Device(mapping) => mapping.mapped(),
+            CopyMemory::Far(buffer) => buffer.bytes(),
+            CopyMemory::Pinned(_, bytes) => *bytes,
         }
     }
 }

@@ -5,40 +5,40 @@
 //! could do the same job: a 64-byte slot in shared memory, waited for in the same way. What they
 //! are compared with is disturbed by what disturbs them.
 //!
-//! The processes are this program again ([`member`]), with a [`board`] of shared memory between
+//! The processes are this program again ([`crew::member`]), with a [`board`] of shared memory between
 //! them for turns, results and the floor. Each run has a daemon of its own, in a folder of its
 //! own, so that neither disturbs what else runs in the realm. Contents differ in every message
 //! and are verified whole by every receiver, outside of what is timed.
+//!
+//! The public modules serve the unpublished crate `compare`, which measures designs of papers beside
+//! these benchmarks.
 
-mod alloc;
-mod board;
-mod contents;
+pub mod alloc;
+pub mod board;
+pub mod contents;
 mod copied;
 mod copies;
-mod crew;
+pub mod crew;
 mod enqueue;
 mod exchange;
 mod fanin;
 mod fanout;
-mod floor;
-mod gpu;
+pub mod floor;
+pub mod gpu;
 mod handoff;
 mod handover;
 mod latency;
-mod link;
-mod locks;
+pub mod link;
 mod machine;
 mod memory;
 mod path;
-mod shared_tlsf;
 mod spread;
 mod stage;
-mod summary;
+pub mod summary;
 mod throughput;
 
 pub use alloc::{alloc, Alloc};
 pub use copies::{copies, Copies};
-pub use crew::member;
 pub use exchange::Wait;
 pub use fanin::{fanin, Fanin};
 pub use fanout::{fanout, Fanout};
@@ -46,7 +46,13 @@ pub use handoff::{handoff, Handoff};
 pub use handover::{handover, Handover};
 pub use latency::{latency, Latency, LatencyOptions};
 pub use link::{link, LinkOptions, LinkReport, Namespaces};
+pub use machine::Machine;
 pub use memory::{memory, Memory};
 pub use path::{path, Path};
 pub use spread::{spread, Spread};
 pub use throughput::{throughput, Throughput};
+
+/// What the hidden command of `rgaps` that runs a member does with its argument.
+pub fn member(orders: &str) -> anyhow::Result<()> {
+    crew::member::<crew::Job>(orders)
+}

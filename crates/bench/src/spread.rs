@@ -6,7 +6,7 @@
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
 use crate::crew::{Crew, Job, Orders};
-use crate::gpu::{Gpu, Place, LIMIT};
+use crate::gpu::{CopyMemory, Gpu, LIMIT};
 use crate::machine::Machine;
 use crate::stage::{node, Stage};
 use crate::summary::{round, Micros, Short};
@@ -199,8 +199,8 @@ fn publish(
 
 /// A copy without rgaps.
 struct Bare {
-    from: Place,
-    to: Place,
+    from: CopyMemory,
+    to: CopyMemory,
     size: u64,
     gpu: Gpu,
 }
@@ -213,8 +213,8 @@ impl Bare {
             (None, Domain::Host) => anyhow::bail!("one of --from and --to has to be a GPU"),
         };
         Ok(Bare {
-            from: Place::new(from, &gpu, size)?,
-            to: Place::new(to, &gpu, size)?,
+            from: CopyMemory::new(from, &gpu, size)?,
+            to: CopyMemory::new(to, &gpu, size)?,
             size,
             gpu,
         })

@@ -138,7 +138,6 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
             messages,
             wait,
             namespaces,
-            baseline,
         } => {
             let options = LinkOptions {
                 rdma: transport == BenchTransport::Rdma,
@@ -156,7 +155,6 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
                     BenchNamespaces::Yes => Namespaces::Yes,
                     BenchNamespaces::No => Namespaces::No,
                 },
-                baseline,
             };
             let report = rgaps_bench::link(&config, &options)?;
             put(&report, output)?;

@@ -75,7 +75,6 @@ fn from_one_hosts_gpu_to_the_others() {
         "2",
         "--namespaces",
         "no",
-        "--baseline",
     ]);
     assert_ne!(report["domain"], report["to"], "{report}");
     for alone in ["d2h_us", "h2d_us"] {
@@ -116,36 +115,5 @@ fn encrypted_in_namespaces_where_they_are_to_be_had() {
     assert_ne!(
         report["namespaces"].as_bool(),
         Some(report["without_namespaces"].is_string())
-    );
-}
-
-#[test]
-fn the_orders_of_the_thesis_have_their_stages() {
-    let report = report(&[
-        "--size",
-        "40000",
-        "--subscribers",
-        "2",
-        "--messages",
-        "4",
-        "--namespaces",
-        "no",
-        "--baseline",
-    ]);
-    let thesis = &report["thesis"];
-    for (order, stages) in [("baseline", 3), ("series", 3)] {
-        let whole = thesis[format!("{order}_us")].as_f64().unwrap();
-        let parts = thesis[format!("{order}_stages")].as_object().unwrap();
-        let parts: Vec<f64> = parts.values().filter_map(Value::as_f64).collect();
-        assert_eq!(parts.len(), stages, "{thesis}");
-        assert!(
-            whole > 0.0 && parts.iter().all(|part| *part > 0.0),
-            "{thesis}"
-        );
-    }
-    let own = thesis["baseline_stages"]["h2d_each_us"].as_array().unwrap();
-    assert!(
-        own.len() == 2 && own.iter().all(|us| us.as_f64() > Some(0.0)),
-        "{thesis}"
     );
 }

@@ -47,7 +47,7 @@ const UNSAFE_FILES: [(&str, &str, &str); 13] = [
     ("bench", "board.rs", "words in shared memory"),
     ("bench", "gpu.rs", "kernels and copies on a GPU"),
     ("bench", "handover.rs", "numbers that streams write"),
-    ("bench", "locks.rs", "a semaphore in shared memory"),
+    ("compare", "locks.rs", "a semaphore in shared memory"),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -39,7 +39,7 @@ pub enum Namespaces {
 
 /// What a child of ours turns into, so that it ends with us.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Program {
+pub(crate) struct Program {
     pub netns: Option<PathBuf>,
     pub path: PathBuf,
     pub arguments: Vec<String>,
@@ -69,18 +69,19 @@ pub fn enter(netns: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// A host.
+#[allow(missing_docs)] // the names say it
 pub struct Host {
     pub config: Config,
     pub address: IpAddr,
     pub netns: Option<PathBuf>,
     /// Its daemon and its links.
-    pub daemon: u32,
-    pub links: u32,
+    pub(crate) daemon: u32,
+    pub(crate) links: u32,
 }
 
 /// PEM files of a host, and who vouches for both.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Certificates {
+pub(crate) struct Certificates {
     pub ca: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
@@ -88,20 +89,23 @@ pub struct Certificates {
 
 /// Both, and what is between them.
 pub struct Hosts {
+    /// Where messages are published.
     pub a: Host,
+    /// Where they are read.
     pub b: Host,
     /// None at loopback, and then why.
-    pub cable: bool,
-    pub why: Option<String>,
-    pub certificates: Option<[Certificates; 2]>,
-    pub crew: Crew,
+    pub(crate) cable: bool,
+    pub(crate) why: Option<String>,
+    pub(crate) certificates: Option<[Certificates; 2]>,
+    crew: Crew,
+    /// Removed at the end.
     pub folder: TempDir,
 }
 
 const NOT_SHARED: &str = "cards with RDMA are not shared with network namespaces";
 
 /// What the links are to be like.
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub size: u64,
     /// Bytes that are on their way, or kept, at a time.
     pub held: u64,
@@ -138,7 +142,7 @@ fn geometry() -> Geometry {
 }
 
 impl Hosts {
-    pub fn start(user: &Config, wanted: &Wanted) -> anyhow::Result<Hosts> {
+    pub(crate) fn start(user: &Config, wanted: &Wanted) -> anyhow::Result<Hosts> {
         let folder = tempfile::Builder::new().prefix("rgaps-bench-").tempdir();
         let folder = folder.context("no temporary folder can be made; set TMPDIR")?;
         let board = Board::create(geometry())?;
@@ -379,7 +383,7 @@ fn certificates(folder: &Path, addresses: [IpAddr; 2]) -> anyhow::Result<[Certif
 }
 
 /// Nanoseconds that a process's threads have run.
-pub fn cpu_ns(pid: u32) -> u64 {
+pub(crate) fn cpu_ns(pid: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;
     };
@@ -392,7 +396,7 @@ pub fn cpu_ns(pid: u32) -> u64 {
 
 /// Bytes that have left by the network of a process: over its cable, or over loopback, where what comes
 /// back counts too.
-pub fn sent_bytes(pid: u32, cable: bool) -> u64 {
+pub(crate) fn sent_bytes(pid: u32, cable: bool) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
     text.lines()
         .filter_map(|line| line.split_once(':'))

@@ -5,18 +5,19 @@
 //! messages one at a time, which is what latency is made of; a burst of messages on all topics, which is what
 //! rates are made of. Then all bytes are verified. All times are of one clock, since it is one machine.
 
-mod baseline;
 mod hosts;
-mod relay;
 mod report;
 mod run;
 mod subscribe;
+mod wire;
 
-pub use hosts::{Namespaces, Program};
-pub use relay::{relay, Relay};
+pub(crate) use hosts::Program;
+pub use hosts::{enter, Host, Hosts, Namespaces};
 pub use report::LinkReport;
-pub use run::link;
-pub use subscribe::{subscribe, Subscribe};
+pub use run::{link, link_beside, Round};
+pub(crate) use subscribe::{subscribe, Subscribe};
+pub(crate) use wire::WireHost;
+pub use wire::{FloorBytes, SOURCE, TARGET};
 
 use crate::exchange::Wait;
 use rgaps::Domain;
@@ -26,9 +27,9 @@ use std::ops::RangeInclusive;
 /// Lanes of a link at most.
 pub const LANES_MAX: usize = 8;
 /// Subscribers of all topics at most: each has a bell.
-const SUBSCRIBERS_MAX: usize = 40;
+pub const SUBSCRIBERS_MAX: usize = 40;
 /// Rounds whose messages get memory that was never used: a round's are still kept while the next one's are filled.
-const GROWING: u64 = 2;
+pub const GROWING: u64 = 2;
 /// Messages before those that are timed, in each round.
 const WARM_UP: u64 = 4;
 /// Bytes of such a message.
@@ -70,12 +71,11 @@ pub struct LinkOptions {
     pub messages: u64,
     pub wait: Wait,
     pub namespaces: Namespaces,
-    /// Also in the thesis's order, and in that of its baseline.
-    pub baseline: bool,
 }
 
 /// What all processes know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names say it
 pub struct Plan {
     /// Where messages are published.
     pub domain: Domain,
@@ -93,8 +93,6 @@ pub struct Plan {
     pub single: u64,
     /// Messages of a burst, on each topic.
     pub burst: u64,
-    /// Messages of a round that go in RGAPS's order, and as many in its baseline's.
-    pub thesis: u64,
     /// Messages that the regions of the floor have room for.
     pub slots: u64,
 }
@@ -108,17 +106,6 @@ const SINGLE_MAX: u64 = 32;
 /// A burst is long enough to forget its beginning: so many bytes, but no fewer and no more messages than these.
 const BURST_BYTES: u64 = 32 << 20;
 const BURST: RangeInclusive<u64> = 64..=512;
-const THESIS_MAX: u64 = 8;
-
-/// How a message goes without rgaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Floor,
-    /// As RGAPS has it: pinned memory, one stage after the other.
-    Series,
-    /// As its baseline has it: pageable memory, a Unix socket, one connection, and each subscriber copies.
-    Baseline,
-}
 
 impl Plan {
     /// `pool_bytes`: what each host's pool may have.
@@ -143,25 +130,13 @@ impl Plan {
             rounds: GROWING + options.messages.div_ceil(single),
             single,
             burst,
-            thesis: match options.baseline {
-                true => single.min(THESIS_MAX),
-                false => 0,
-            },
             slots: (REGION_BYTES / size).clamp(1, burst),
         }
     }
 
-    /// Hops without rgaps of a round: the floor's, those in RGAPS's order, those of its baseline.
+    /// Hops of the floor of a round.
     fn hops(&self) -> u64 {
-        WARM_UP + self.single + 2 * self.thesis
-    }
-
-    fn way(&self, hop: u64) -> Way {
-        match hop {
-            hop if hop < WARM_UP + self.single => Way::Floor,
-            hop if hop < WARM_UP + self.single + self.thesis => Way::Series,
-            _ => Way::Baseline,
-        }
+        WARM_UP + self.single
     }
 
     fn slot_bytes(&self) -> u64 {

@@ -1,6 +1,5 @@
 //! What `bench link` reports.
 
-use super::baseline::Thesis;
 use crate::exchange::Wait;
 use crate::machine::Machine;
 use crate::summary::{Micros, Short};
@@ -59,9 +58,6 @@ pub struct LinkReport {
     pub payload_bytes: u64,
     pub wire_of_payload: f64,
     pub cpu: Cpu,
-    /// Without rgaps, in RGAPS's order and in its baseline's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub thesis: Option<Thesis>,
     pub lost: u64,
     pub duplicate: u64,
     pub corrupt: u64,

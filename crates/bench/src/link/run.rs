@@ -1,28 +1,23 @@
-//! The benchmark's own side: starts everything, publishes, and orders the floor.
+//! The benchmark's own side: starts everything, publishes, and commands the floor.
 
-use super::baseline::{BaselineStages, Device, Noted, SeriesStages, Thesis};
 use super::hosts::{cpu_ns, sent_bytes, Hosts, Wanted};
-use super::relay::{Bytes, Kind, Lanes, Relay, SOURCE};
 use super::report::{Cpu, LinkReport, Stages};
-use super::subscribe::{BURSTS, COPIES as OWN_COPIES, DUPLICATE, HOPS, LET_GO, MESSAGES};
-use super::{
-    bell, LinkOptions, Plan, Subscribe, Way, GROWING, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP,
-};
+use super::subscribe::{BURSTS, DUPLICATE, HOPS, LET_GO, MESSAGES};
+use super::wire::{FloorBytes, Kind, WireHost, WireLanes, SOURCE};
+use super::{bell, LinkOptions, Plan, Subscribe, GROWING, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP};
 use crate::board::{Board, Field, Geometry, AREAS};
 use crate::contents;
 use crate::crew::{Crew, Job, Orders, PATIENCE};
 use crate::exchange::{self, Wait};
-use crate::gpu::{Gpu, Place};
+use crate::gpu::{CopyMemory, Gpu};
 use crate::machine::Machine;
 use crate::stage::{node, Stage};
 use crate::summary::{at, median, round, Micros};
 use anyhow::Context;
 use rgaps::{Config, Domain, Loan, Publisher, PublisherQos, Stream};
 use rgaps_sync::{futex_wait, monotonic_ns};
-use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -40,6 +35,26 @@ const NOTICES: usize = 200;
 
 /// Measures a link.
 pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> {
+    link_beside(user, options, &mut |_| Ok(()))
+}
+
+/// A round, for what is measured beside a link: between its floor and its messages, by processes of its own.
+#[allow(missing_docs)] // the names say it
+pub struct Round<'a> {
+    pub plan: &'a Plan,
+    pub hosts: &'a Hosts,
+    pub number: u64,
+    /// The bytes of the floor, which nobody uses meanwhile, and how another process opens them.
+    pub bytes: &'a Board,
+    pub shared: &'a FloorBytes,
+}
+
+/// Measures a link, and something else beside it.
+pub fn link_beside(
+    user: &Config,
+    options: &LinkOptions,
+    beside: &mut dyn FnMut(&Round<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<LinkReport> {
     anyhow::ensure!(options.size > 0, "a message has bytes");
     anyhow::ensure!(
         (1..=LANES_MAX as u32).contains(&options.lanes),
@@ -66,7 +81,7 @@ pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> 
             namespaces: options.namespaces,
         },
     )?;
-    let singles = (plan.rounds * plan.single.max(3 * plan.thesis)) as usize;
+    let singles = (plan.rounds * plan.single) as usize;
     let geometry = Geometry {
         members: plan.members() + 2,
         samples: singles.max(ROUND_TRIPS as usize).max(plan.rounds as usize),
@@ -78,16 +93,25 @@ pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> 
     };
     let board = Board::create(geometry)?;
     let bytes = Board::create(bytes_geometry)?;
-    let shared = bytes.share()?;
-    let told = Bytes {
-        path: format!("/proc/{}/fd/{}", std::process::id(), shared.as_raw_fd()).into(),
+    let fd = bytes.share()?;
+    let shared = FloorBytes {
+        path: format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into(),
         geometry: bytes_geometry,
     };
     let mut measure = Measure::new(options, &plan, &board, &bytes, geometry);
-    measure.start(&hosts, &told)?;
+    measure.start(&hosts, &shared)?;
     measure.publishers(&hosts.a.config)?;
-    for round in 0..plan.rounds {
-        measure.round(&hosts, round)?;
+    for number in 0..plan.rounds {
+        measure.round(
+            &Round {
+                plan: &plan,
+                hosts: &hosts,
+                number,
+                bytes: &bytes,
+                shared: &shared,
+            },
+            beside,
+        )?;
     }
     measure.report(user, hosts, machine)
 }
@@ -99,7 +123,7 @@ struct Measure<'a> {
     bytes: &'a Board,
     geometry: Geometry,
     crew: Crew,
-    lanes: Lanes<'a>,
+    lanes: WireLanes<'a>,
     gpu: Option<Gpu>,
     publishers: Vec<Publisher>,
     /// What every subscriber of the first topic, and of the others, has to have counted before the next step.
@@ -116,13 +140,6 @@ struct Measure<'a> {
     raw_one: Vec<u64>,
     wire_bytes: u64,
     cpu: [u64; 3],
-    /// The memory that messages without rgaps are in, pinned to the board; pageable memory; the way to the
-    /// sending relay.
-    device: Option<Device>,
-    private: Vec<u8>,
-    unix: Option<UnixStream>,
-    series: Vec<Noted>,
-    baseline: Vec<Noted>,
 }
 
 impl<'a> Measure<'a> {
@@ -140,7 +157,7 @@ impl<'a> Measure<'a> {
             bytes,
             geometry,
             crew: Crew::default(),
-            lanes: Lanes::new(board, plan),
+            lanes: WireLanes::new(board, plan),
             gpu: None,
             publishers: Vec::new(),
             done: [1, 1],
@@ -155,55 +172,41 @@ impl<'a> Measure<'a> {
             raw_one: Vec::new(),
             wire_bytes: 0,
             cpu: [0; 3],
-            device: None,
-            private: Vec::new(),
-            unix: None,
-            series: Vec::new(),
-            baseline: Vec::new(),
         }
     }
 
-    fn relay_member(&self, listens: bool) -> usize {
+    fn wire_member(&self, listens: bool) -> usize {
         self.plan.members() + usize::from(listens)
     }
 
-    fn start(&mut self, hosts: &Hosts, told: &Bytes) -> anyhow::Result<()> {
+    fn start(&mut self, hosts: &Hosts, shared: &FloorBytes) -> anyhow::Result<()> {
         for listens in [true, false] {
             let host = if listens { &hosts.b } else { &hosts.a };
-            let relay = Relay {
+            let wire = WireHost {
                 plan: self.plan.clone(),
                 listens,
                 netns: host.netns.clone(),
                 address: hosts.b.address,
                 certificates: hosts.certificates.clone().map(|[a, b]| [b, a]),
-                bytes: told.clone(),
-                socket: hosts.folder.path().join("baseline.sock"),
+                bytes: shared.clone(),
             };
             self.add(
-                self.relay_member(listens),
+                self.wire_member(listens),
                 &host.config,
-                Job::Relay(Box::new(relay)),
+                Job::Wire(Box::new(wire)),
             )?;
         }
         for member in 0..self.plan.members() {
-            let told = Subscribe {
+            let subscribe = Subscribe {
                 plan: self.plan.clone(),
-                bytes: told.clone(),
+                bytes: shared.clone(),
             };
-            self.add(member, &hosts.b.config, Job::Subscribe(told))?;
+            self.add(member, &hosts.b.config, Job::Subscribe(subscribe))?;
         }
         self.wait_for("all processes", |m| {
             let all = 0..m.geometry.members;
             all.clone().all(|member| m.has_done(member, 1))
-        })?;
-        if self.plan.thesis > 0 {
-            let (domain, size) = (self.plan.domain, self.plan.size);
-            self.device = Some(Device::pinned(domain, size, self.bytes)?);
-            self.private = vec![0; size as usize];
-            let socket = hosts.folder.path().join("baseline.sock");
-            self.unix = Some(UnixStream::connect(socket)?);
-        }
-        Ok(())
+        })
     }
 
     fn add(&mut self, member: usize, config: &Config, job: Job) -> anyhow::Result<()> {
@@ -292,13 +295,17 @@ impl<'a> Measure<'a> {
         }
     }
 
-    fn relays(&mut self) -> anyhow::Result<()> {
-        self.wait_for("the relays", |m| m.lanes.has_obeyed())
+    fn wires(&mut self) -> anyhow::Result<()> {
+        self.wait_for("the floor's connections", |m| m.lanes.is_done())
     }
 
-    fn round(&mut self, hosts: &Hosts, round: u64) -> anyhow::Result<()> {
+    fn round(
+        &mut self,
+        round: &Round<'_>,
+        beside: &mut dyn FnMut(&Round<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let plan = self.plan;
-        let counts = round >= GROWING;
+        let counts = round.number >= GROWING;
         let mut alone = Vec::new();
         for index in 0..plan.alone(0) {
             alone.push(self.filled(0, plan.bytes(0, index))?);
@@ -313,14 +320,10 @@ impl<'a> Measure<'a> {
             gpu.finish("the messages' bytes")?;
         }
         for hop in 0..plan.hops() {
-            let number = round * plan.hops() + hop + 1;
-            match plan.way(hop) {
-                Way::Floor => self.hop(number, hop >= WARM_UP)?,
-                Way::Series => self.series(number)?,
-                Way::Baseline => self.baseline(number)?,
-            }
+            self.hop(round.number * plan.hops() + hop + 1, hop >= WARM_UP)?;
         }
-        self.raw(round, counts)?;
+        beside(round)?;
+        self.raw(round.number, counts)?;
         for (index, loan) in alone.into_iter().enumerate() {
             self.settle();
             let begun = monotonic_ns();
@@ -330,8 +333,8 @@ impl<'a> Measure<'a> {
             }
             self.subscribers(false)?;
         }
-        self.burst(hosts, bursts, counts)?;
-        self.board.line(LET_GO)[0].store(round + 1, Ordering::Release);
+        self.burst(round.hosts, bursts, counts)?;
+        self.board.line(LET_GO)[0].store(round.number + 1, Ordering::Release);
         self.subscribers(true)
     }
 
@@ -364,122 +367,12 @@ impl<'a> Measure<'a> {
         self.settle();
         let begun = monotonic_ns();
         self.lanes
-            .order(Kind::Hop, number, 1, self.options.tls, begun);
+            .command(Kind::Hop, number, 1, self.options.tls, begun);
         if counts {
             self.hopped.push(begun);
         }
         self.subscribers(false)?;
-        self.relays()
-    }
-
-    /// A message in RGAPS's order.
-    fn series(&mut self, number: u64) -> anyhow::Result<()> {
-        let mut device = self.device.take().context("memory for messages")?;
-        device.fill(contents::seed(number, 0))?;
-        self.settle();
-        let begun = monotonic_ns();
-        device.copy_out(self.bytes, self.bytes.data_offset(SOURCE, 0))?;
-        let copied = monotonic_ns();
-        self.lanes.order(Kind::Series, number, 1, false, begun);
-        self.subscribers(false)?;
-        self.relays()?;
-        self.device = Some(device);
-        let noted = self.noted(begun, copied);
-        self.series.push(noted);
-        Ok(())
-    }
-
-    /// A message as RGAPS's baseline carries it.
-    fn baseline(&mut self, number: u64) -> anyhow::Result<()> {
-        let device = self.device.as_mut().context("memory for messages")?;
-        device.fill(contents::seed(number, 0))?;
-        self.settle();
-        let begun = monotonic_ns();
-        let device = self.device.as_mut().context("memory for messages")?;
-        device.copy_out_pageable(&mut self.private)?;
-        let copied = monotonic_ns();
-        self.lanes.order(Kind::Baseline, number, 1, false, begun);
-        let unix = self.unix.as_mut().context("a way to the relay")?;
-        for chunk in self.private.chunks(1 << 20) {
-            unix.write_all(chunk)?;
-        }
-        self.subscribers(false)?;
-        self.relays()?;
-        let noted = self.noted(begun, copied);
-        self.baseline.push(noted);
-        Ok(())
-    }
-
-    fn noted(&self, begun_ns: u64, copied_ns: u64) -> Noted {
-        let [crossed_ns, on_gpu_ns] = self.lanes.arrived_ns();
-        Noted {
-            begun_ns,
-            copied_ns,
-            relay_ns: self.lanes.began_ns(),
-            crossed_ns,
-            on_gpu_ns,
-        }
-    }
-
-    /// What came of both, without the rounds that are not counted.
-    fn thesis(&self, p50_us: f64) -> Option<Thesis> {
-        let plan = self.plan;
-        let growing = (GROWING * plan.thesis) as usize;
-        let all = (plan.rounds * plan.thesis) as usize;
-        if all == 0 {
-            return None;
-        }
-        let (members, counted) = (0..plan.subscribers, growing..all);
-        let own = |member| self.board.results(member, OWN_COPIES, 3 * all);
-        let own: Vec<Vec<u64>> = members.map(own).collect();
-        let us = |ns: Vec<u64>| {
-            let us: Vec<f64> = ns.into_iter().map(|ns| ns as f64 / 1e3).collect();
-            round(median(us), 3)
-        };
-        // The last subscriber, and the mean of all, of what ended at `area` of each one's results.
-        let ended = |noted: &[Noted], area: usize| {
-            let took = |at: usize, times: &[u64]| {
-                times[area * all + at].saturating_sub(noted[at].begun_ns)
-            };
-            let last = |at: usize| own.iter().map(|times| took(at, times)).max().unwrap_or(0);
-            let mean = |at: usize| {
-                own.iter().map(|times| took(at, times)).sum::<u64>() / own.len().max(1) as u64
-            };
-            (
-                us(counted.clone().map(last).collect()),
-                us(counted.clone().map(mean).collect()),
-            )
-        };
-        let stage = |noted: &[Noted], from: fn(&Noted) -> u64, to: fn(&Noted) -> u64| {
-            us(noted[growing..]
-                .iter()
-                .map(|n| to(n).saturating_sub(from(n)))
-                .collect())
-        };
-        let (baseline, series) = (&self.baseline[..], &self.series[..]);
-        let (baseline_us, baseline_mean_us) = ended(baseline, 0);
-        let (series_us, series_mean_us) = ended(series, 2);
-        let each = |times: &Vec<u64>| us(times[all + growing..2 * all].to_vec());
-        Some(Thesis {
-            messages: all - growing,
-            baseline_us,
-            baseline_mean_us,
-            baseline_stages: BaselineStages {
-                d2h_pageable_us: stage(baseline, |n| n.begun_ns, |n| n.copied_ns),
-                unix_socket_us: stage(baseline, |n| n.copied_ns, |n| n.relay_ns),
-                wire_us: stage(baseline, |n| n.relay_ns, |n| n.crossed_ns),
-                h2d_each_us: own.iter().map(each).collect(),
-            },
-            series_us,
-            series_mean_us,
-            series_stages: SeriesStages {
-                d2h_pinned_us: stage(series, |n| n.begun_ns, |n| n.copied_ns),
-                wire_us: stage(series, |n| n.copied_ns, |n| n.crossed_ns),
-                h2d_once_us: stage(series, |n| n.crossed_ns, |n| n.on_gpu_ns),
-            },
-            baseline_of_rgaps: round(baseline_us / p50_us.max(1e-3), 3),
-            series_of_rgaps: round(series_us / p50_us.max(1e-3), 3),
-        })
+        self.wires()
     }
 
     /// Bare TCP.
@@ -489,21 +382,21 @@ impl<'a> Measure<'a> {
             self.fill_source(slot, number);
         }
         self.lanes
-            .order(Kind::RoundTrip, number, ROUND_TRIPS, false, 0);
-        self.relays()?;
-        let member = self.relay_member(false);
+            .command(Kind::RoundTrip, number, ROUND_TRIPS, false, 0);
+        self.wires()?;
+        let member = self.wire_member(false);
         let halves = self.board.results(member, 0, ROUND_TRIPS as usize);
         let count = self.plan.burst * self.plan.topics as u64;
         let rate = |took: u64| (count * self.plan.size * 8) as f64 / took.max(1) as f64;
-        self.lanes.order(Kind::Rate, number, 1, false, 0);
-        self.relays()?;
+        self.lanes.command(Kind::Rate, number, 1, false, 0);
+        self.wires()?;
         let one = self.lanes.took_ns(false);
-        self.lanes.order(Kind::Rate, number, count, false, 0);
-        self.relays()?;
+        self.lanes.command(Kind::Rate, number, count, false, 0);
+        self.wires()?;
         let plain = rate(self.lanes.took_ns(false));
         if self.options.tls {
-            self.lanes.order(Kind::Rate, number, count, true, 0);
-            self.relays()?;
+            self.lanes.command(Kind::Rate, number, count, true, 0);
+            self.wires()?;
             if counts {
                 self.raw_tls.push(rate(self.lanes.took_ns(true)));
             }
@@ -610,9 +503,7 @@ impl<'a> Measure<'a> {
                 .sum()
         };
         let of = |a: f64, b: f64| round(a / b.max(1e-9), 3);
-        let thesis = self.thesis(latency.p50_us);
         Ok(LinkReport {
-            thesis,
             transport: match self.options.rdma {
                 true => "rdma",
                 false => "tcp",
@@ -688,9 +579,9 @@ fn copy_alone(plan: &Plan, domain: Domain, is_down: bool) -> anyhow::Result<f64>
     let Some(gpu) = Gpu::of(domain)? else {
         return Ok(0.0);
     };
-    let device = Place::new(domain, &gpu, plan.size)?;
-    let pinned = Place::new(Domain::Host, &gpu, plan.size)?;
-    let time = |to: &Place, from: &Place| -> anyhow::Result<f64> {
+    let device = CopyMemory::new(domain, &gpu, plan.size)?;
+    let pinned = CopyMemory::new(Domain::Host, &gpu, plan.size)?;
+    let time = |to: &CopyMemory, from: &CopyMemory| -> anyhow::Result<f64> {
         let mut took = Vec::new();
         for _ in 0..COPIES.min(COPY_BYTES / plan.size).max(2) {
             let begun = monotonic_ns();

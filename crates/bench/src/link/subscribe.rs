@@ -1,8 +1,7 @@
 //! A subscriber's side.
 
-use super::baseline::Device;
-use super::relay::{Bytes, TARGET};
-use super::{bell, Plan, Way, WARM_UP};
+use super::wire::{FloorBytes, TARGET};
+use super::{bell, Plan, WARM_UP};
 use crate::board::{Board, Field};
 use crate::contents;
 use crate::crew::Orders;
@@ -21,8 +20,6 @@ use std::time::{Duration, Instant};
 pub const MESSAGES: usize = 0;
 pub const HOPS: usize = 1;
 pub const BURSTS: usize = 2;
-/// How long its own copies to the GPU took, and when they had ended; RGAPS's order behind.
-pub const COPIES: usize = 3;
 /// Line with the number of the last round whose messages may be let go of.
 pub const LET_GO: usize = 0;
 /// Messages that came again.
@@ -42,28 +39,28 @@ struct Reader<'a> {
     next: u64,
 }
 
-/// What it is told.
+/// The orders of a subscriber.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Subscribe {
+pub(crate) struct Subscribe {
     pub plan: Plan,
-    pub bytes: Bytes,
+    pub bytes: FloorBytes,
 }
 
-pub fn subscribe(orders: &Orders, told: &Subscribe, board: &Board) -> anyhow::Result<()> {
-    let plan = &told.plan;
+pub(crate) fn subscribe(
+    orders: &Orders,
+    subscribe: &Subscribe,
+    board: &Board,
+) -> anyhow::Result<()> {
+    let plan = &subscribe.plan;
     let topic = plan.topic(orders.member);
     let bytes = match topic {
-        0 => Some(told.bytes.open()?),
+        0 => Some(subscribe.bytes.open()?),
         _ => None,
     };
     let node = node(&orders.config, "rgaps-bench-subscriber")?;
     let gpu = match plan.size % 8 {
         0 => Gpu::of(plan.to)?,
         _ => None,
-    };
-    let mut device = match plan.thesis > 0 && topic == 0 {
-        true => Some(Device::new(plan.to, plan.size)?),
-        false => None,
     };
     let wrong = gpu.as_ref().map(|gpu| gpu.numbers(1)).transpose()?;
     let qos = SubscriberQos {
@@ -89,7 +86,7 @@ pub fn subscribe(orders: &Orders, told: &Subscribe, board: &Board) -> anyhow::Re
     for round in 0..plan.rounds {
         if let Some(bytes) = &bytes {
             for hop in 0..plan.hops() {
-                reader.hop(bytes, device.as_mut(), round, hop)?;
+                reader.hop(bytes, round, hop)?;
             }
         }
         reader.messages(round)?;
@@ -127,57 +124,26 @@ impl Reader<'_> {
         self.board.data(self.orders.member, area)[at as usize].store(now_ns, Ordering::Relaxed);
     }
 
-    fn hop(
-        &self,
-        bytes: &Board,
-        device: Option<&mut Device>,
-        round: u64,
-        hop: u64,
-    ) -> anyhow::Result<()> {
+    fn hop(&self, bytes: &Board, round: u64, hop: u64) -> anyhow::Result<()> {
         let plan = self.plan;
         let number = round * plan.hops() + hop + 1;
         let (wait, bell) = (plan.wait, bell::subscriber(self.orders.member));
         floor::receive(self.board, 1, number, wait, bell)?;
         let now = monotonic_ns();
-        let timed = hop.checked_sub(WARM_UP);
-        let seed = contents::seed(number, 0);
-        let at = bytes.data_offset(TARGET, 0);
-        let after = (hop + plan.thesis).saturating_sub(plan.hops());
-        match (plan.way(hop), device) {
-            (Way::Floor, _) => {
-                if let Some(timed) = timed {
-                    self.note(HOPS, round * plan.single + timed, now);
-                }
-                if self.orders.member == 0 {
-                    let right = bytes.bytes(at, plan.size, |bytes| contents::is(seed, 0, bytes));
-                    self.count(Field::Corrupt, u64::from(!right));
-                }
-            }
-            // What was copied to the GPU for all is looked at by who copied it.
-            (Way::Series, _) => {
-                let index = hop - WARM_UP - plan.single;
-                self.note(
-                    COPIES,
-                    2 * plan.rounds * plan.thesis + round * plan.thesis + index,
-                    now,
-                );
-            }
-            (Way::Baseline, Some(device)) => {
-                bytes.bytes(at, plan.size, |bytes| device.copy_in_pageable(bytes))?;
-                let ended = monotonic_ns();
-                let index = round * plan.thesis + after;
-                self.note(COPIES, index, ended);
-                self.note(COPIES, plan.rounds * plan.thesis + index, ended - now);
-                let right = device.is(seed)?;
-                self.count(Field::Corrupt, u64::from(!right));
-            }
-            (Way::Baseline, None) => anyhow::bail!("a subscriber without memory to copy to"),
+        if let Some(timed) = hop.checked_sub(WARM_UP) {
+            self.note(HOPS, round * plan.single + timed, now);
+        }
+        if self.orders.member == 0 {
+            let seed = contents::seed(number, 0);
+            let at = bytes.data_offset(TARGET, 0);
+            let right = bytes.bytes(at, plan.size, |bytes| contents::is(seed, 0, bytes));
+            self.count(Field::Corrupt, u64::from(!right));
         }
         self.has_done();
         Ok(())
     }
 
-    /// Those of a round.
+    /// The messages of a round.
     fn messages(&mut self, round: u64) -> anyhow::Result<()> {
         let (plan, topic) = (self.plan, self.topic);
         let (first, alone) = (self.next, plan.alone(topic));

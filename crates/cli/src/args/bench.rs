@@ -78,7 +78,7 @@ pub enum Bench {
         #[arg(long, value_name = "M", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         messages: u32,
     },
-    /// Rate of loans and releases by several processes at once. Compared with one allocator behind a lock.
+    /// Time of loans and releases by several processes at once. Floor: an allocator in each process.
     #[command(after_help = examples::BENCH_ALLOC)]
     Alloc {
         /// Numbers of processes. Each is measured in turn.
@@ -181,10 +181,6 @@ pub enum Bench {
         /// Run the hosts in two network namespaces with a virtual cable (needs root), or on loopback.
         #[arg(long, value_enum, default_value = "auto")]
         namespaces: BenchNamespaces,
-        /// Also measure two designs without rgaps: pinned memory with one stage after the other; and pageable memory
-        /// with a Unix socket, one connection and one copy per subscriber.
-        #[arg(long)]
-        baseline: bool,
     },
     /// Copies between a GPU and host memory, pinned and pageable.
     #[command(after_help = examples::BENCH_COPIES)]

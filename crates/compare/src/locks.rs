@@ -1,4 +1,4 @@
-//! The locks that processes shared in the designs that rgaps is compared with.
+//! The locks under which processes share an allocator.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,19 +69,10 @@ impl Lock for Ticket<'_> {
     }
 }
 
-/// No lock, for what is not shared.
-pub struct Unshared;
-
-impl Lock for Unshared {
-    fn with<T>(&self, work: impl FnOnce() -> T) -> T {
-        work()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Board, Geometry};
+    use rgaps_bench::board::{Board, Geometry};
 
     fn excludes(lock: impl Lock + Sync, counter: &AtomicU64) {
         std::thread::scope(|scope| {

@@ -1,20 +1,13 @@
-//! What the thesis compares RGAPS with, and RGAPS's own order, over TCP both of them: each stage is over
-//! before the next begins.
-//!
-//! *Baseline*: from the GPU into pageable memory; whole through a Unix socket to the sending relay; whole
-//! through one connection into shared memory of the other host; each subscriber copies from there to memory of
-//! its own on the GPU, all at once. *RGAPS's order*: from the GPU into pinned shared memory; through as many
-//! connections as rgaps has into pinned shared memory; once to the GPU; then subscribers are told. On the host
-//! memory of a process stands in for the GPU's, and plain copies for CUDA's.
+//! Memory of a GPU for one message, and the copies to and from it. On the host, memory of a process stands in
+//! for the GPU's, and plain copies for CUDA's.
 
-use crate::board::Board;
-use crate::contents;
-use crate::gpu::Gpu;
 use rgaps::Domain;
+use rgaps_bench::board::Board;
+use rgaps_bench::contents;
+use rgaps_bench::gpu::Gpu;
 use rgaps_cuda::{DeviceBuffer, Registered};
-use serde::Serialize;
 
-/// Memory of a GPU for one message.
+/// The memory.
 pub enum Device {
     Host(Vec<u8>),
     Cuda {
@@ -27,14 +20,14 @@ pub enum Device {
 }
 
 impl Device {
-    /// That knows pageable memory only.
+    /// For copies to and from pageable memory.
     pub fn new(domain: Domain, size: u64) -> anyhow::Result<Device> {
         let Some(gpu) = Gpu::of(domain)? else {
             return Ok(Device::Host(vec![0; size as usize]));
         };
         anyhow::ensure!(
             size % 8 == 0,
-            "--baseline on a GPU takes whole words of 8 bytes"
+            "on a GPU a message has whole words of 8 bytes"
         );
         Ok(Device::Cuda {
             registered: None,
@@ -44,7 +37,7 @@ impl Device {
         })
     }
 
-    /// To which the bytes of a board are pinned.
+    /// For copies to and from this board, which is pinned and outlives it.
     pub fn pinned(domain: Domain, size: u64, bytes: &Board) -> anyhow::Result<Device> {
         let mut device = Device::new(domain, size)?;
         if let Device::Cuda {
@@ -67,7 +60,8 @@ impl Device {
         Ok(())
     }
 
-    pub fn is(&mut self, seed: u64) -> anyhow::Result<bool> {
+    /// Whether it holds the contents of `seed`.
+    pub fn holds(&mut self, seed: u64) -> anyhow::Result<bool> {
         match self {
             Device::Host(memory) => Ok(contents::is(seed, 0, memory)),
             Device::Cuda {
@@ -135,55 +129,4 @@ impl Device {
         }
         Ok(())
     }
-}
-
-/// Medians of both, in microseconds.
-#[derive(Debug, Serialize)]
-#[allow(missing_docs)] // the names say it
-pub struct Thesis {
-    pub messages: usize,
-    /// From the begin of the first copy until the last subscriber has its bytes on the GPU.
-    pub baseline_us: f64,
-    /// Mean of all subscribers, as the thesis has it.
-    pub baseline_mean_us: f64,
-    pub baseline_stages: BaselineStages,
-    pub series_us: f64,
-    pub series_mean_us: f64,
-    pub series_stages: SeriesStages,
-    /// By the median latency of rgaps.
-    pub baseline_of_rgaps: f64,
-    pub series_of_rgaps: f64,
-}
-
-/// The baseline's.
-#[derive(Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct BaselineStages {
-    pub d2h_pageable_us: f64,
-    pub unix_socket_us: f64,
-    pub wire_us: f64,
-    /// Of each subscriber's own copy.
-    pub h2d_each_us: Vec<f64>,
-}
-
-/// Those of RGAPS's order.
-#[derive(Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct SeriesStages {
-    pub d2h_pinned_us: f64,
-    pub wire_us: f64,
-    pub h2d_once_us: f64,
-}
-
-/// What the publisher's side noted of each message.
-#[derive(Clone, Copy, Debug)]
-pub struct Noted {
-    pub begun_ns: u64,
-    /// The copy from the GPU was over.
-    pub copied_ns: u64,
-    /// The sending relay had all of it, or began.
-    pub relay_ns: u64,
-    /// It had crossed; of RGAPS's order it was on the GPU.
-    pub crossed_ns: u64,
-    pub on_gpu_ns: u64,
 }

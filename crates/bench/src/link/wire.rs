@@ -1,9 +1,8 @@
-//! What the links are compared with: one process per host, joined by as many connections, with a thread for
-//! each. They carry single messages as a link does ([`Kind::Hop`]: woken by a futex, from shared memory into
+//! The floor of a link: one process per host, joined by as many connections as the link has lanes, with a thread
+//! for each. They carry single messages as a link does ([`Kind::Hop`]: woken by a futex, from shared memory into
 //! the socket, from the socket into shared memory, and on by futexes), many at once ([`Kind::Rate`]), and
 //! small ones to and fro ([`Kind::RoundTrip`]).
 
-use super::baseline::Device;
 use super::hosts::{enter, Certificates};
 use super::{bell, Plan, LANES_MAX};
 use crate::board::{Board, Field, Geometry};
@@ -17,37 +16,37 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Regions of the board of bytes.
+/// Region of the board of bytes from which messages leave.
 pub const SOURCE: usize = 0;
+/// Region in which they arrive.
 pub const TARGET: usize = 1;
-/// Bytes of a small message to and fro.
+/// FloorBytes of a small message to and fro.
 const SMALL: usize = 64;
 /// Up to here a header and the bytes are one piece.
 const ONE_PIECE: u64 = 4096;
-/// Bytes of a `read` or `write`.
+/// FloorBytes of a `read` or `write`.
 const CHUNK: u64 = 1 << 20;
 const HEADER_WORDS: usize = 7;
 const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
-/// Line of the board with the orders of a lane, and that with when it had ended at the other end.
-fn order_line(lane: usize) -> usize {
+/// Line of the board with the commands for a lane, and that with when it had ended at the other end.
+fn command_line(lane: usize) -> usize {
     8 + lane
 }
 fn end_line(lane: usize) -> usize {
     8 + 2 * LANES_MAX + lane
 }
-/// Line with what relays say to the benchmark: lanes that have obeyed; the listener's port.
-const SAID: usize = 4;
+/// Line with the answers of both hosts: commands that their lanes have executed; the listener's port.
+const ANSWERS: usize = 4;
 
-/// Which end this is.
+/// The floor's process of a host: one of two ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Relay {
+pub(crate) struct WireHost {
     pub plan: Plan,
     pub listens: bool,
     pub netns: Option<PathBuf>,
@@ -55,19 +54,19 @@ pub struct Relay {
     pub address: IpAddr,
     /// Of the listener, and of who connects to it.
     pub certificates: Option<[Certificates; 2]>,
-    pub bytes: Bytes,
-    /// Where the publisher of the baseline connects to.
-    pub socket: PathBuf,
+    pub bytes: FloorBytes,
 }
 
-/// A second board, with bytes.
+/// A second board, with the floor's bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bytes {
+#[allow(missing_docs)] // the names say it
+pub struct FloorBytes {
     pub path: PathBuf,
     pub geometry: Geometry,
 }
 
-impl Bytes {
+impl FloorBytes {
+    /// The board, in another process.
     pub fn open(&self) -> anyhow::Result<Board> {
         let file = std::fs::File::options()
             .read(true)
@@ -84,15 +83,11 @@ pub enum Kind {
     Hop = 1,
     Rate = 2,
     RoundTrip = 3,
-    /// As a hop, but copied to the GPU before subscribers are told.
-    Series = 4,
-    /// From a Unix socket whole, then through one connection whole.
-    Baseline = 5,
 }
 
-/// An order, as it lies in a line of the board behind its number, and as it crosses as a header.
+/// A command, as it lies in a line of the board behind its number, and as it crosses as a header.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
+pub struct WireCommand {
     pub kind: u64,
     /// Of the hop; or of the contents.
     pub number: u64,
@@ -104,7 +99,7 @@ pub struct Order {
     pub sent_ns: u64,
 }
 
-impl Order {
+impl WireCommand {
     fn words(self) -> [u64; HEADER_WORDS - 1] {
         [
             self.kind,
@@ -116,9 +111,9 @@ impl Order {
         ]
     }
 
-    fn of(words: [u64; HEADER_WORDS - 1]) -> Order {
+    fn of(words: [u64; HEADER_WORDS - 1]) -> WireCommand {
         let [kind, number, offset, bytes, count, sent_ns] = words;
-        Order {
+        WireCommand {
             kind,
             number,
             offset,
@@ -136,30 +131,30 @@ impl Order {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Order {
+    fn decode(bytes: &[u8]) -> WireCommand {
         let mut words = [0; HEADER_WORDS - 1];
         for (word, field) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(field.try_into().expect("eight bytes"));
         }
-        Order::of(words)
+        WireCommand::of(words)
     }
 }
 
-/// The benchmark's side: orders to the lanes of the sending relay.
-pub struct Lanes<'a> {
+/// The benchmark's side: commands to the lanes of the sending host.
+pub struct WireLanes<'a> {
     pub board: &'a Board,
     pub plan: &'a Plan,
-    ordered: u64,
-    obeyed: u64,
+    commanded: u64,
+    executed: u64,
 }
 
-impl<'a> Lanes<'a> {
+impl<'a> WireLanes<'a> {
     pub fn new(board: &'a Board, plan: &'a Plan) -> Self {
-        Lanes {
+        WireLanes {
             board,
             plan,
-            ordered: 0,
-            obeyed: 0,
+            commanded: 0,
+            executed: 0,
         }
     }
 
@@ -179,59 +174,48 @@ impl<'a> Lanes<'a> {
     }
 
     /// Has as many lanes as it takes do something with messages, over TLS or not.
-    pub fn order(&mut self, kind: Kind, number: u64, count: u64, tls: bool, sent_ns: u64) {
+    pub fn command(&mut self, kind: Kind, number: u64, count: u64, tls: bool, sent_ns: u64) {
         let parts = match kind {
             Kind::RoundTrip => vec![(0, SMALL as u64)],
-            Kind::Baseline => vec![(0, self.plan.size)],
             _ => self.parts(),
         };
-        self.ordered += 1;
-        self.obeyed += parts.len() as u64;
+        self.commanded += 1;
+        self.executed += parts.len() as u64;
         let first = if tls { LANES_MAX } else { 0 };
         for (lane, (offset, bytes)) in parts.iter().enumerate() {
-            let order = Order {
+            let command = WireCommand {
                 kind: kind as u64,
                 number,
                 offset: *offset,
                 bytes: *bytes,
-                count: if matches!(kind, Kind::Hop | Kind::Series) {
+                count: if kind == Kind::Hop {
                     parts.len() as u64
                 } else {
                     count
                 },
                 sent_ns,
             };
-            let line = self.board.line(order_line(first + lane));
-            for (word, value) in line[1..].iter().zip(order.words()) {
+            let line = self.board.line(command_line(first + lane));
+            for (word, value) in line[1..].iter().zip(command.words()) {
                 word.store(value, Ordering::Relaxed);
             }
-            line[0].store(self.ordered, Ordering::Release);
+            line[0].store(self.commanded, Ordering::Release);
             ring(self.board, bell::lane(first + lane));
         }
     }
 
-    /// All that was ordered is done.
-    pub fn has_obeyed(&self) -> bool {
-        self.board.line(SAID)[0].load(Ordering::Acquire) >= self.obeyed
+    /// Whether all commands are executed.
+    pub fn is_done(&self) -> bool {
+        self.board.line(ANSWERS)[0].load(Ordering::Acquire) >= self.executed
     }
 
-    /// When the first lane began with what was ordered last: of the baseline, when it had the bytes.
-    pub fn began_ns(&self) -> u64 {
-        self.board.line(order_line(0))[7].load(Ordering::Acquire)
-    }
-
-    /// Of the last message in RGAPS's order or its baseline's: when it had crossed, and when it was on the GPU.
-    pub fn arrived_ns(&self) -> [u64; 2] {
-        [1, 2].map(|word| self.board.line(end_line(0))[word].load(Ordering::Acquire))
-    }
-
-    /// From the first lane's begin to the last one's end at the other side, of what was ordered last.
+    /// From the first lane's begin to the last one's end at the other side, of the last command.
     pub fn took_ns(&self, tls: bool) -> u64 {
         let first = if tls { LANES_MAX } else { 0 };
         let lanes = first..first + self.parts().len();
         let begun = lanes
             .clone()
-            .map(|lane| self.board.line(order_line(lane))[7].load(Ordering::Acquire));
+            .map(|lane| self.board.line(command_line(lane))[7].load(Ordering::Acquire));
         let ended = lanes.map(|lane| self.board.line(end_line(lane))[0].load(Ordering::Acquire));
         ended
             .max()
@@ -246,11 +230,11 @@ fn ring(board: &Board, index: usize) {
     futex_wake_all(word);
 }
 
-trait Wire: Read + Write + Send {}
-impl<T: Read + Write + Send> Wire for T {}
+trait Connection: Read + Write + Send {}
+impl<T: Read + Write + Send> Connection for T {}
 
-struct Lane<'a> {
-    wire: Box<dyn Wire>,
+struct WireLane<'a> {
+    wire: Box<dyn Connection>,
     number: usize,
     board: &'a Board,
     bytes: &'a Board,
@@ -258,64 +242,46 @@ struct Lane<'a> {
     plan: &'a Plan,
     /// Parts of hops that have come, by all lanes.
     arrived: &'a AtomicU64,
-    /// Where messages in RGAPS's order are copied to.
-    device: &'a Mutex<Option<Device>>,
-    /// Where the baseline's come from, and their memory.
-    unix: Option<&'a UnixListener>,
-    publisher: Option<UnixStream>,
-    private: Vec<u8>,
 }
 
-/// A relay's whole life.
-pub fn relay(orders: &Orders, relay: &Relay, board: &Board) -> anyhow::Result<()> {
-    enter(relay.netns.as_deref())?;
-    let bytes = relay.bytes.open()?;
-    let wires = match relay.listens {
-        true => accept(relay, board)?,
-        false => dial(relay, board)?,
-    };
-    let arrived = AtomicU64::new(0);
-    let thesis = relay.plan.thesis > 0;
-    let device = match thesis && relay.listens {
-        true => Some(Device::pinned(relay.plan.to, relay.plan.size, &bytes)?),
-        false => None,
-    };
-    let device = Mutex::new(device);
-    let unix = match thesis && !relay.listens {
-        true => Some(UnixListener::bind(&relay.socket)?),
-        false => None,
-    };
-    std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for (number, wire) in wires {
-            let lane = Lane {
-                wire,
-                number,
-                board,
-                bytes: &bytes,
-                orders,
-                plan: &relay.plan,
-                arrived: &arrived,
-                device: &device,
-                unix: unix.as_ref().filter(|_| number == 0),
-                publisher: None,
-                private: Vec::new(),
-            };
-            threads.push(scope.spawn(move || match relay.listens {
-                true => lane.receive(),
-                false => lane.send(),
-            }));
-        }
-        board
-            .field(orders.member, Field::Done)
-            .fetch_add(1, Ordering::AcqRel);
-        for thread in threads {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a relay's thread failed"))??;
-        }
-        Ok(())
-    })
+impl WireHost {
+    /// Runs until the benchmark ends.
+    pub fn run(&self, orders: &Orders, board: &Board) -> anyhow::Result<()> {
+        enter(self.netns.as_deref())?;
+        let bytes = self.bytes.open()?;
+        let wires = match self.listens {
+            true => accept(self, board)?,
+            false => dial(self, board)?,
+        };
+        let arrived = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (number, wire) in wires {
+                let lane = WireLane {
+                    wire,
+                    number,
+                    board,
+                    bytes: &bytes,
+                    orders,
+                    plan: &self.plan,
+                    arrived: &arrived,
+                };
+                threads.push(scope.spawn(move || match self.listens {
+                    true => lane.receive(),
+                    false => lane.send(),
+                }));
+            }
+            board
+                .field(orders.member, Field::Done)
+                .fetch_add(1, Ordering::AcqRel);
+            for thread in threads {
+                thread
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("a thread of the floor's process failed"))??;
+            }
+            Ok(())
+        })
+    }
 }
 
 fn prepared(tcp: TcpStream) -> anyhow::Result<TcpStream> {
@@ -323,25 +289,25 @@ fn prepared(tcp: TcpStream) -> anyhow::Result<TcpStream> {
     Ok(tcp)
 }
 
-/// Lanes of both kinds, with their numbers.
-fn numbers(relay: &Relay) -> Vec<usize> {
-    let lanes = 0..relay.plan.lanes as usize;
+/// WireLanes of both kinds, with their numbers.
+fn numbers(host: &WireHost) -> Vec<usize> {
+    let lanes = 0..host.plan.lanes as usize;
     let encrypted = lanes.clone().map(|lane| LANES_MAX + lane);
-    let encrypted = encrypted.filter(|_| relay.certificates.is_some());
+    let encrypted = encrypted.filter(|_| host.certificates.is_some());
     lanes.chain(encrypted).collect()
 }
 
-fn accept(relay: &Relay, board: &Board) -> anyhow::Result<Vec<(usize, Box<dyn Wire>)>> {
-    let listener = TcpListener::bind((relay.address, 0))?;
+fn accept(host: &WireHost, board: &Board) -> anyhow::Result<Vec<(usize, Box<dyn Connection>)>> {
+    let listener = TcpListener::bind((host.address, 0))?;
     let port = u64::from(listener.local_addr()?.port());
-    board.line(SAID)[1].store(port, Ordering::Release);
-    let tls = relay
+    board.line(ANSWERS)[1].store(port, Ordering::Release);
+    let tls = host
         .certificates
         .as_ref()
         .map(|both| server(&both[0]))
         .transpose()?;
-    let mut wires: Vec<(usize, Box<dyn Wire>)> = Vec::new();
-    for _ in numbers(relay) {
+    let mut wires: Vec<(usize, Box<dyn Connection>)> = Vec::new();
+    for _ in numbers(host) {
         let mut tcp = prepared(listener.accept()?.0)?;
         let mut number = [0];
         tcp.read_exact(&mut number)?;
@@ -357,27 +323,30 @@ fn accept(relay: &Relay, board: &Board) -> anyhow::Result<Vec<(usize, Box<dyn Wi
     Ok(wires)
 }
 
-fn dial(relay: &Relay, board: &Board) -> anyhow::Result<Vec<(usize, Box<dyn Wire>)>> {
+fn dial(host: &WireHost, board: &Board) -> anyhow::Result<Vec<(usize, Box<dyn Connection>)>> {
     let deadline = Instant::now() + PATIENCE;
     let port = loop {
-        match board.line(SAID)[1].load(Ordering::Acquire) {
-            0 => anyhow::ensure!(Instant::now() < deadline, "the other relay does not listen"),
+        match board.line(ANSWERS)[1].load(Ordering::Acquire) {
+            0 => anyhow::ensure!(
+                Instant::now() < deadline,
+                "the other host's process does not listen"
+            ),
             port => break port as u16,
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    let tls = relay
+    let tls = host
         .certificates
         .as_ref()
         .map(|both| client(&both[1]))
         .transpose()?;
-    let mut wires: Vec<(usize, Box<dyn Wire>)> = Vec::new();
-    for number in numbers(relay) {
-        let mut tcp = prepared(TcpStream::connect((relay.address, port))?)?;
+    let mut wires: Vec<(usize, Box<dyn Connection>)> = Vec::new();
+    for number in numbers(host) {
+        let mut tcp = prepared(TcpStream::connect((host.address, port))?)?;
         tcp.write_all(&[number as u8])?;
         match &tls {
             Some(config) if number >= LANES_MAX => {
-                let name = ServerName::from(relay.address);
+                let name = ServerName::from(host.address);
                 let session = ClientConnection::new(config.clone(), name)?;
                 wires.push((number, Box::new(rustls::StreamOwned::new(session, tcp))));
             }
@@ -411,18 +380,18 @@ fn client(files: &Certificates) -> anyhow::Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-impl Lane<'_> {
-    /// A message's place in a region.
-    fn place(&self, region: usize, message: u64, order: Order) -> u64 {
+impl WireLane<'_> {
+    /// Where a message's bytes are in a region.
+    fn offset(&self, region: usize, message: u64, command: WireCommand) -> u64 {
         self.bytes.data_offset(region, 0)
             + message % self.plan.slots * self.plan.slot_bytes()
-            + order.offset
+            + command.offset
     }
 
-    /// Obeys until the benchmark ends.
+    /// Executes commands until the benchmark ends.
     fn send(mut self) -> anyhow::Result<()> {
         let (line, bell) = (
-            self.board.line(order_line(self.number)),
+            self.board.line(command_line(self.number)),
             self.board.bell(bell::lane(self.number)),
         );
         let mut last = 0;
@@ -439,48 +408,43 @@ impl Lane<'_> {
             for (word, found) in words.iter_mut().zip(&line[1..]) {
                 *word = found.load(Ordering::Relaxed);
             }
-            let order = Order::of(words);
-            // The last word of the line is free once the order is read.
+            let command = WireCommand::of(words);
+            // The last word of the line is free once the command is read.
             line[7].store(monotonic_ns(), Ordering::Release);
-            match order.kind {
-                hop if hop == Kind::Hop as u64 || hop == Kind::Series as u64 => {
-                    self.write(order, 0, Some(order.header()))?
-                }
-                baseline if baseline == Kind::Baseline as u64 => {
-                    self.pass_on(order)?;
-                }
+            match command.kind {
+                hop if hop == Kind::Hop as u64 => self.write(command, 0, Some(command.header()))?,
                 rate if rate == Kind::Rate as u64 => {
-                    self.wire.write_all(&order.header())?;
-                    for message in 0..order.count {
-                        self.write(order, message, None)?;
+                    self.wire.write_all(&command.header())?;
+                    for message in 0..command.count {
+                        self.write(command, message, None)?;
                     }
                 }
-                _ => self.go_to_and_fro(order)?,
+                _ => self.go_to_and_fro(command)?,
             }
-            if order.kind != Kind::RoundTrip as u64 {
+            if command.kind != Kind::RoundTrip as u64 {
                 // All of it is there, and was looked at.
                 self.wire.read_exact(&mut [0])?;
             }
-            self.board.line(SAID)[0].fetch_add(1, Ordering::AcqRel);
+            self.board.line(ANSWERS)[0].fetch_add(1, Ordering::AcqRel);
             ring(self.board, bell::MAIN);
         }
     }
 
     fn write(
         &mut self,
-        order: Order,
+        command: WireCommand,
         message: u64,
         header: Option<[u8; HEADER_BYTES]>,
     ) -> anyhow::Result<()> {
-        let at = self.place(SOURCE, message, order);
+        let at = self.offset(SOURCE, message, command);
         let (bytes, wire) = (self.bytes, &mut self.wire);
-        bytes.bytes(at, order.bytes, |payload| -> std::io::Result<()> {
+        bytes.bytes(at, command.bytes, |payload| -> std::io::Result<()> {
             let Some(header) = header else {
                 return payload
                     .chunks(CHUNK as usize)
                     .try_for_each(|chunk| wire.write_all(chunk));
             };
-            if order.bytes <= ONE_PIECE {
+            if command.bytes <= ONE_PIECE {
                 wire.write_all(&[&header, &*payload].concat())?;
             } else {
                 let first = payload.len().min(CHUNK as usize);
@@ -496,29 +460,10 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// As the baseline does: all of it from the publisher, then all of it to the other host.
-    fn pass_on(&mut self, order: Order) -> anyhow::Result<()> {
-        if self.publisher.is_none() {
-            let unix = self.unix.context("a lane without a socket")?;
-            self.publisher = Some(unix.accept()?.0);
-            self.private = vec![0; order.bytes as usize];
-        }
-        let publisher = self.publisher.as_mut().context("it has just connected")?;
-        for chunk in self.private.chunks_mut(CHUNK as usize) {
-            publisher.read_exact(chunk)?;
-        }
-        self.board.line(order_line(self.number))[7].store(monotonic_ns(), Ordering::Release);
-        self.wire.write_all(&order.header())?;
-        for chunk in self.private.chunks(CHUNK as usize) {
-            self.wire.write_all(chunk)?;
-        }
-        Ok(())
-    }
-
-    fn go_to_and_fro(&mut self, order: Order) -> anyhow::Result<()> {
-        self.wire.write_all(&order.header())?;
+    fn go_to_and_fro(&mut self, command: WireCommand) -> anyhow::Result<()> {
+        self.wire.write_all(&command.header())?;
         let mut bytes = [7; SMALL];
-        for round in 0..order.count as usize {
+        for round in 0..command.count as usize {
             let begun = monotonic_ns();
             self.wire.write_all(&bytes)?;
             self.wire.read_exact(&mut bytes)?;
@@ -541,21 +486,16 @@ impl Lane<'_> {
                     Err(_) => return Ok(()),
                 }
             }
-            let order = Order::decode(&buffer);
-            let early = buffer[HEADER_BYTES..filled].to_vec();
-            match order.kind {
-                one if [Kind::Hop, Kind::Series, Kind::Baseline]
-                    .map(|kind| kind as u64)
-                    .contains(&one) =>
-                {
-                    self.take_hop(order, &early)?
-                }
-                rate if rate == Kind::Rate as u64 => self.take_many(order, &early)?,
+            let command = WireCommand::decode(&buffer);
+            let head = buffer[HEADER_BYTES..filled].to_vec();
+            match command.kind {
+                hop if hop == Kind::Hop as u64 => self.take_hop(command, &head)?,
+                rate if rate == Kind::Rate as u64 => self.take_many(command, &head)?,
                 _ => {
                     let mut bytes = [0; SMALL];
-                    let mut early = &early[..];
-                    for _ in 0..order.count {
-                        let had = early.read(&mut bytes)?;
+                    let mut head = &head[..];
+                    for _ in 0..command.count {
+                        let had = head.read(&mut bytes)?;
                         self.wire.read_exact(&mut bytes[had..])?;
                         self.wire.write_all(&bytes)?;
                     }
@@ -564,11 +504,11 @@ impl Lane<'_> {
         }
     }
 
-    fn read(&mut self, order: Order, message: u64, early: &mut &[u8]) -> anyhow::Result<()> {
-        let at = self.place(TARGET, message, order);
+    fn read(&mut self, command: WireCommand, message: u64, head: &mut &[u8]) -> anyhow::Result<()> {
+        let at = self.offset(TARGET, message, command);
         let (bytes, wire) = (self.bytes, &mut self.wire);
-        bytes.bytes(at, order.bytes, |payload| -> std::io::Result<()> {
-            let had = early.read(payload)?;
+        bytes.bytes(at, command.bytes, |payload| -> std::io::Result<()> {
+            let had = head.read(payload)?;
             payload[had..]
                 .chunks_mut(CHUNK as usize)
                 .try_for_each(|chunk| wire.read_exact(chunk))
@@ -576,33 +516,15 @@ impl Lane<'_> {
         Ok(())
     }
 
-    fn take_hop(&mut self, order: Order, mut early: &[u8]) -> anyhow::Result<()> {
-        self.read(order, 0, &mut early)?;
+    fn take_hop(&mut self, command: WireCommand, mut head: &[u8]) -> anyhow::Result<()> {
+        self.read(command, 0, &mut head)?;
         // The last lane's part makes it whole: parts of one hop are all there before the next begins.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
-        if arrived % order.count == 0 {
+        if arrived % command.count == 0 {
             self.arrived.store(0, Ordering::Release);
-            let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-            let copied = device
-                .as_mut()
-                .filter(|_| order.kind == Kind::Series as u64);
-            let ends = self.board.line(end_line(0));
-            ends[1].store(monotonic_ns(), Ordering::Release);
-            if let Some(device) = copied {
-                device.copy_in(self.bytes, self.bytes.data_offset(TARGET, 0))?;
-                ends[2].store(monotonic_ns(), Ordering::Release);
-            }
-            self.board.slot(1).send(order.number, order.sent_ns);
+            self.board.slot(1).send(command.number, command.sent_ns);
             for subscriber in 0..self.plan.subscribers {
                 ring(self.board, bell::subscriber(subscriber));
-            }
-            if let Some(device) = device
-                .as_mut()
-                .filter(|_| order.kind == Kind::Series as u64)
-            {
-                let right = device.is(contents::seed(order.number, 0))?;
-                let wrong = self.board.field(self.orders.member, Field::Corrupt);
-                wrong.fetch_add(u64::from(!right), Ordering::AcqRel);
             }
         }
         self.wire.write_all(&[1])?;
@@ -610,21 +532,21 @@ impl Lane<'_> {
         Ok(())
     }
 
-    fn take_many(&mut self, order: Order, mut early: &[u8]) -> anyhow::Result<()> {
-        for message in 0..order.count {
-            self.read(order, message, &mut early)?;
+    fn take_many(&mut self, command: WireCommand, mut head: &[u8]) -> anyhow::Result<()> {
+        for message in 0..command.count {
+            self.read(command, message, &mut head)?;
         }
         self.board.line(end_line(self.number))[0].store(monotonic_ns(), Ordering::Release);
-        for slot in 0..order.count.min(self.plan.slots) {
-            let at = self.place(TARGET, slot, order);
-            let seed = contents::seed(order.number, slot);
-            let right = self.bytes.bytes(at, order.bytes, |bytes| {
-                contents::is(seed, order.offset, bytes)
+        for slot in 0..command.count.min(self.plan.slots) {
+            let at = self.offset(TARGET, slot, command);
+            let seed = contents::seed(command.number, slot);
+            let right = self.bytes.bytes(at, command.bytes, |bytes| {
+                contents::is(seed, command.offset, bytes)
             });
             let wrong = self.board.field(self.orders.member, Field::Corrupt);
             wrong.fetch_add(u64::from(!right), Ordering::AcqRel);
         }
         self.wire.write_all(&[1])?;
-        self.wire.flush().context("a relay's answer")
+        self.wire.flush().context("an answer to the sending host")
     }
 }
