@@ -268,7 +268,7 @@ fn what_cannot_be_measured_is_refused() {
 #[test]
 fn messages_in_gpu_memory_cross_between_hosts() {
     let realm = Realm::new();
-    let links = support::links().to_str().unwrap();
+    let links = rgaps_testkit::programs::rgaps_links().to_str().unwrap();
     let report = report(
         &realm,
         &[("RGAPS_LINKS_PROGRAM", links)],

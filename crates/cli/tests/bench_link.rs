@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::time::Duration;
-use support::{limited, links, Realm, Run};
+use support::{limited, Realm, Run};
 
 /// Much longer than any of these runs takes.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -14,7 +14,10 @@ fn run(arguments: &[&str]) -> Run {
     let realm = Realm::new();
     let arguments = [&["bench", "link"], arguments, &["--json"]].concat();
     let mut command = realm.command(&arguments);
-    command.env("RGAPS_LINKS_PROGRAM", links());
+    command.env(
+        "RGAPS_LINKS_PROGRAM",
+        rgaps_testkit::programs::rgaps_links(),
+    );
     command.env("RGAPS_POOL__CUDA__CAP", "256MiB");
     command.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
     command.env("RGAPS_TEST_DRIVER_DEVICES", "2");

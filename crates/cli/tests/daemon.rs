@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::process::Stdio;
-use support::{finish, wait_for, Realm, PATIENCE};
+use support::{finish, until, Realm, LIMIT};
 
 #[test]
 fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
@@ -84,7 +84,7 @@ fn a_daemon_that_a_client_started_is_not_called_a_lasting_one() {
 fn up_in_the_foreground_is_the_daemon() {
     let realm = Realm::new();
     let child = realm.spawn(&["up", "--foreground"]);
-    wait_for("the daemon", || realm.run(&["status"]).code == 0);
+    until("the daemon", || realm.run(&["status"]).code == 0);
     let status = realm.json(&["status"]);
     assert_eq!(status["pid"], child.id());
     assert_eq!(status["idle_exit_ms"], Value::Null);
@@ -305,7 +305,7 @@ fn a_socket_that_is_not_ours_is_told_apart() {
 /// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing
 /// until it becomes its own program.
 fn start(command: &mut std::process::Command) -> std::process::Output {
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + LIMIT;
     loop {
         match command.output() {
             Err(error)
@@ -355,7 +355,7 @@ fn programs_that_start_at_once_start_one_daemon() {
         assert_eq!(realm.json(&["topic", "list"]).as_array().unwrap().len(), 10);
         let pid = realm.json(&["status"])["pid"].as_i64().unwrap() as i32;
         // Others that were started have seen the first, and left.
-        wait_for("one daemon", || daemons(&realm) == [pid]);
+        until("one daemon", || daemons(&realm) == [pid]);
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
         let environment = String::from_utf8_lossy(&environment);
         for foreign in ["SECRET_OF_THE_FIRST", "CUDA_VISIBLE_DEVICES"] {

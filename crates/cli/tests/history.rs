@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use support::{wait_for, Realm, Run};
+use support::{until, Realm, Run};
 
 impl Realm {
     /// The command, with a daemon that leaves soon.
@@ -95,7 +95,7 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     idle.briefly(&["topic", "pub", "map", "--text", "gone"])
         .ok();
     let idle_pid = idle.pid();
-    wait_for("an idle daemon to leave", || !runs(idle_pid));
+    until("an idle daemon to leave", || !runs(idle_pid));
     assert!(runs(keeper_pid), "it keeps history");
     let echo = ["topic", "echo", "map", "--late", "latest", "--count", "1"];
     assert_eq!(keeper.briefly(&echo).ok(), "here\n");
@@ -112,7 +112,7 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     assert!(doctor.contains("keeps 1 message"), "{doctor}");
 
     keeper.briefly(&["topic", "forget", "map"]).ok();
-    wait_for("the daemon to leave", || !runs(keeper_pid));
+    until("the daemon to leave", || !runs(keeper_pid));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_daemon_whose_socket_is_gone_keeps_no_history_for_ever() {
     realm.keep("map", "here");
     let pid = realm.pid();
     std::fs::remove_file(realm.path("r.sock")).unwrap();
-    wait_for("the daemon to leave", || !runs(pid));
+    until("the daemon to leave", || !runs(pid));
 }
 
 #[test]

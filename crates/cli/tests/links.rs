@@ -2,11 +2,12 @@
 
 mod support;
 
+use rgaps_testkit::programs;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use support::{daemon, Realm, Run};
+use support::{Realm, Run};
 
 /// A command in a realm whose configuration has links, by this program.
 fn command(realm: &Realm, arguments: &[&str], links: Option<&Path>) -> Command {
@@ -66,8 +67,8 @@ fn without_the_links_program_every_command_says_so_and_what_to_do() {
     let alone = realm.path("bin");
     std::fs::create_dir(&alone).unwrap();
     let program = alone.join("rgapsd");
-    if std::fs::hard_link(daemon(), &program).is_err() {
-        std::fs::copy(daemon(), &program).unwrap();
+    if std::fs::hard_link(programs::rgapsd(), &program).is_err() {
+        std::fs::copy(programs::rgapsd(), &program).unwrap();
     }
     told_by_all(
         &realm,

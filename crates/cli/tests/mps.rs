@@ -6,7 +6,7 @@ mod support;
 
 use fake_mps::FakeMps;
 use serde_json::Value;
-use support::{wait_for, Realm, Run};
+use support::{until, Realm, Run};
 
 struct MpsRealm {
     realm: Realm,
@@ -120,7 +120,7 @@ fn an_mps_that_does_not_start_is_said_everywhere() {
             "{command:?}"
         );
     }
-    wait_for("MPS to be given up", || {
+    until("MPS to be given up", || {
         let warnings = realm.json(&["status"])["warnings"].to_string();
         warnings.contains("MPS is not running")
     });

@@ -8,7 +8,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use std::process::Child;
 use std::time::Duration;
-use support::{finish, wait_for, Realm, Run};
+use support::{finish, until, Realm, Run};
 
 const SENT: u64 = 20;
 
@@ -21,7 +21,7 @@ fn publisher(node: &Node) -> Publisher {
 fn stop(child: &Child) {
     kill_process(Pid::from_child(child), Signal::STOP).unwrap();
     let status = format!("/proc/{}/status", child.id());
-    wait_for("a process to stop", || {
+    until("a process to stop", || {
         std::fs::read_to_string(&status)
             .unwrap()
             .contains("State:\tT")
@@ -212,7 +212,7 @@ fn pub_lets_a_slow_reader_go_after_its_time() {
         (&report["messages"], &report["drops"]),
         (&json!(20), &json!(1))
     );
-    let sample = slow.recv_timeout(support::PATIENCE).unwrap();
+    let sample = slow.recv_timeout(support::LIMIT).unwrap();
     assert_eq!((sample.sequence(), sample.missed()), (16, 16));
     drop(sample);
     while slow.try_recv().unwrap().is_some() {}

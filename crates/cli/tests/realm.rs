@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{wait_for, Realm, Run};
+use support::{until, Realm, Run};
 
 /// A realm at the socket that is used without a configured one. Its name keeps it apart from others of this user.
 struct DefaultPlace {
@@ -136,7 +136,7 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
 
     let pid = rustix::process::Pid::from_raw(lost as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    wait_for("the lost daemon to be gone", || {
+    until("the lost daemon to be gone", || {
         place.json(&["status"])["daemons"].as_array().unwrap().len() == 1
     });
 }
@@ -161,7 +161,7 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
         copy
     };
     let program = shared(Path::new(place.command(&[]).get_program()));
-    let daemon = shared(support::daemon());
+    let daemon = shared(rgaps_testkit::programs::rgapsd());
     let as_caller = |arguments: &[&str]| -> Run {
         let mut command = Command::new(&program);
         command

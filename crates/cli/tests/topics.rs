@@ -347,7 +347,7 @@ fn info_names_the_path_and_the_reason() {
         "the GPUs have no peer access",
     ];
     let mut found = Vec::new();
-    support::wait_for("the paths with their reasons", || {
+    support::until("the paths with their reasons", || {
         let info = realm.json(&["topic", "info", "seen"]);
         let rows = info["subscriber_list"].as_array().unwrap().iter();
         found = rows
@@ -422,7 +422,7 @@ fn control_c_ends_with_a_last_report() {
             "topic", "pub", "t", "--text", "x", "--count", "5", "--rate", "1000",
         ])
         .ok();
-    support::wait_for("five messages", || {
+    support::until("five messages", || {
         realm.json(&["topic", "info", "t"])["subscriber_list"][0]["received"] == 5
     });
     interrupt(&watch);

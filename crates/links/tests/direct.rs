@@ -7,6 +7,7 @@ mod within;
 use rgaps::{Domain, Node, PathKind, Publisher, RemoteRow, Subscriber};
 use rgaps_cuda::Driver;
 use rgaps_test_driver::TestDriver;
+use rgaps_testkit::driver::use_test_driver;
 use rgaps_transport::Rdma;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::ChannelConfig;
@@ -34,10 +35,8 @@ fn gpu() -> Gpu {
     let library = rgaps_test_driver::library();
     let (domain, trace) = FOUND.get_or_init(|| {
         let trace = std::env::temp_dir().join(format!("rgaps-direct-{}", std::process::id()));
-        std::env::set_var("RGAPS_CUDA_LIBRARY", &library);
-        std::env::set_var("RGAPS_TEST_DRIVER_DELAY_US", "500");
-        std::env::set_var("RGAPS_TEST_DRIVER_SEED", "3");
-        std::env::set_var("RGAPS_TEST_DRIVER_TRACE", &trace);
+        let file = trace.to_str().unwrap();
+        use_test_driver(&[("DELAY_US", "500"), ("SEED", "3"), ("TRACE", file)]);
         let devices = Driver::load().unwrap().devices().unwrap();
         (Domain::Cuda(devices[0].uuid), trace)
     });

@@ -4,6 +4,7 @@ mod support;
 
 use rgaps::{Domain, Node, RemoteRow};
 use rgaps_cuda::Driver;
+use rgaps_testkit::driver::use_test_driver;
 use std::sync::OnceLock;
 use support::{bytes_of, content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
@@ -12,9 +13,7 @@ const BYTES: usize = 5 << 20;
 fn gpus() -> [Domain; 2] {
     static FOUND: OnceLock<[Domain; 2]> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
-        std::env::set_var("RGAPS_TEST_DRIVER_DEVICES", "2");
-        std::env::set_var("RGAPS_TEST_DRIVER_DELAY_US", "500");
+        use_test_driver(&[("DEVICES", "2"), ("DELAY_US", "500")]);
         let devices = Driver::load().unwrap().devices().unwrap();
         [0, 1].map(|at: usize| Domain::Cuda(devices[at].uuid))
     })

@@ -1,31 +1,10 @@
 //! On the way of a message the allocator of blocks allocates no private memory.
 
 use rgaps_pool::Tlsf;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    /// Of this thread: the test harness has others, which allocate when they like.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
+use rgaps_testkit::{allocations, CountingAllocator};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const BLOCKS: usize = 4096;
 
@@ -34,7 +13,7 @@ fn no_allocation_within_the_blocks_it_was_made_for() {
     let mut tlsf = Tlsf::with_blocks(BLOCKS as u32);
     tlsf.add_region(0, 1 << 30).unwrap();
     let mut used = Vec::with_capacity(BLOCKS);
-    let before = ALLOCATIONS.get();
+    let before = allocations::of_this_thread();
     assert!(before > 0, "allocations are counted");
     for round in 0..8u64 {
         // Gaps by alignment make as many free blocks as there can be.
@@ -52,5 +31,5 @@ fn no_allocation_within_the_blocks_it_was_made_for() {
             kept % 3 == 0 || tlsf.free(*handle).is_err()
         });
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations::of_this_thread() - before, 0);
 }

@@ -1,11 +1,8 @@
 //! What a subscriber's samples keep after it was closed: their bytes, and nothing else.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{Node, Publisher, Sample, Subscriber};
+use rgaps_testkit::{until, Daemon};
 use std::time::Duration;
-use support::{until, Daemon};
 
 const SOON: Duration = Duration::from_secs(120);
 const HISTORY: u32 = 4;
@@ -83,7 +80,7 @@ fn a_subscriber_that_closes_while_there_is_no_daemon_stays_closed() {
     daemon.kill();
     drop(subscriber);
     publish_on(&publisher);
-    daemon.start_again();
+    daemon.restart();
     let later = node.publisher("closing").keep_last(HISTORY);
     let later = later.deadline(SOON).create().unwrap();
     publish_on(&later);

@@ -1,13 +1,10 @@
 //! The CUDA domain, over the test driver, or on a real GPU with `RGAPS_TEST_GPU=1`.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{DType, Domain, Header, Node, PartSpec, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver};
+use rgaps_testkit::Daemon;
 use std::sync::Arc;
 use std::time::Duration;
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -21,9 +18,8 @@ struct Gpu {
 fn gpu() -> Gpu {
     static DRIVER: std::sync::OnceLock<Arc<Driver>> = std::sync::OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
-        if std::env::var_os("RGAPS_TEST_GPU").is_none() {
-            std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
-            std::env::set_var("RGAPS_TEST_DRIVER_DELAY_US", "3000");
+        if !rgaps_testkit::driver::is_real() {
+            rgaps_testkit::driver::use_test_driver(&[("DELAY_US", "3000")]);
         }
         Driver::load().unwrap()
     });

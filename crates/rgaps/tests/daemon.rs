@@ -4,6 +4,7 @@
 use rgaps::{Config, Loan, Node, Publisher, Subscriber};
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
 use rgaps_session::{DaemonLock, Listener, Ready};
+use rgaps_testkit::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -200,14 +201,6 @@ fn is_whole(bytes: &[u8], number: u64) -> bool {
         && bytes[8..] == vec![number as u8; bytes.len() - 8]
 }
 
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn is_running(pid: u32) -> bool {
     // Nobody may have reaped it; a dead process has no command line.
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
@@ -216,7 +209,7 @@ fn is_running(pid: u32) -> bool {
 /// SIGKILL.
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-    wait_for("the death", || !is_running(pid));
+    until("the death", || !is_running(pid));
 }
 
 fn nothing_is_lost_when_the_daemon_is_killed() {
@@ -261,7 +254,7 @@ fn nothing_is_lost_when_the_daemon_is_killed() {
     );
     writeln!(reader.stdin).unwrap();
     assert!(reader.child.wait().unwrap().success());
-    wait_for("the reader's leaving", || {
+    until("the reader's leaving", || {
         node.topic("t").unwrap().subscribers.len() == 1
     });
 }
@@ -284,7 +277,7 @@ fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
     loan.truncate(length_of(1));
     publish_in(loan, 1);
     node.stop_daemon().unwrap();
-    wait_for("its end", || !is_running(daemon));
+    until("its end", || !is_running(daemon));
     kill_process(child, Signal::CONT).unwrap();
     publisher.loan(0).unwrap().publish().unwrap();
     assert_eq!(reader.line(), "2 received, 0 missed, 0 corrupt");
@@ -307,7 +300,7 @@ fn a_client_that_died_with_the_daemon_is_cleaned_up() {
     kill(reader.child.id());
     kill(pid);
     reader.child.wait().unwrap();
-    wait_for("its successor's notice of the death", || {
+    until("its successor's notice of the death", || {
         node.topic("t").unwrap().subscribers.is_empty()
     });
     // Nobody holds the publisher back any more.
@@ -326,7 +319,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
     publish(&publisher, 0);
     let pid = node.status().unwrap().pid;
     node.stop_daemon().unwrap();
-    wait_for("its end", || !is_running(pid));
+    until("its end", || !is_running(pid));
     publish(&publisher, 1);
     for number in 0..2 {
         assert!(is_whole(
@@ -343,7 +336,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
     assert!(!place.socket().exists(), "and none was started");
     // Another node starts one, and the first finds it: for new things.
     let other = place.node("other");
-    wait_for("the new daemon", || node.subscriber("u").create().is_ok());
+    until("the new daemon", || node.subscriber("u").create().is_ok());
     assert_ne!(other.status().unwrap().pid, pid);
     publish(&publisher, 2);
     assert!(is_whole(
@@ -355,7 +348,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
         2
     ));
     // It has been handed what was there, and serves it: memory, and members for both.
-    wait_for("the topic", || other.topic("t").is_ok());
+    until("the topic", || other.topic("t").is_ok());
     let mut loan = publisher.loan(200 << 20).unwrap();
     loan.truncate(length_of(3));
     publish_in(loan, 3);
@@ -376,7 +369,7 @@ fn the_daemon_leaves_when_nobody_needs_it() {
     std::thread::sleep(Duration::from_millis(600));
     assert!(is_running(pid), "while it is needed it stays");
     drop(node);
-    wait_for("its end", || !is_running(pid));
+    until("its end", || !is_running(pid));
     assert!(!place.socket().exists());
     assert_ne!(place.node("again").status().unwrap().pid, pid);
 }

@@ -1,15 +1,12 @@
 //! Large messages whose copies are used, or begun, before they are whole: parts of a copy on the host, and copies to
 //! GPUs of a loan that is still being filled. Over a test driver whose streams take their time.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{Domain, Node, RecvError, Sample, Stream, Subscriber};
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
+use rgaps_testkit::Daemon;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
@@ -28,7 +25,7 @@ fn gpu(settings: &str) -> Gpu {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let library = rgaps_test_driver::library();
     let loaded = DRIVER.get_or_init(|| {
-        std::env::set_var("RGAPS_CUDA_LIBRARY", &library);
+        rgaps_testkit::driver::use_test_driver(&[]);
         Driver::load().unwrap()
     });
     let driver = TestDriver::loaded(&library);

@@ -1,12 +1,9 @@
 //! The examples, run as their first lines say, each with a daemon of its own.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
+use rgaps_testkit::Daemon;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use support::Daemon;
 
 /// Beside the test's executable; built if it is not there or old, where there is a compiler.
 fn example(name: &str, daemon: &Daemon) -> Command {

@@ -1,11 +1,8 @@
 //! How much memory topics lease, and what listings say about it.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{BlockSum, History, Loan, MemoryUses, Node, Publisher, PublisherQos, PublisherRow};
+use rgaps_testkit::Daemon;
 use std::time::Duration;
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(30);
 const KIB: u64 = 1 << 10;

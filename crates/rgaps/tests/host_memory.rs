@@ -1,14 +1,11 @@
 //! What is told of host memory that a process maps and leases.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::links::{HostMemory, MappedRange, LINKS_CLIENT};
 use rgaps::{Domain, Node};
+use rgaps_testkit::Daemon;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::Daemon;
 
 const MESSAGE: u64 = 5 << 20;
 const SOON: Duration = Duration::from_secs(120);
@@ -115,7 +112,7 @@ fn what_is_leased_and_read_is_told_until_it_is_given_back() {
 
 #[test]
 fn memory_that_is_copied_to_a_gpu_from_is_told_until_its_publisher_ends() {
-    std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+    rgaps_testkit::driver::use_test_driver(&[]);
     let daemon = Daemon::start_with("[pool.cuda]\ncap = \"1GiB\"\n");
     let known = Arc::new(Known::default());
     let node = Node::builder("tells").config(daemon.config());

@@ -1,11 +1,8 @@
 //! The limits that are promised, reached: members of a topic, and thousands of topics.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{LoanError, OpenError, Publisher, PublisherQos, Subscriber};
+use rgaps_testkit::Daemon;
 use std::time::{Duration, Instant};
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(120);
 /// A topic's members on a host.

@@ -1,11 +1,8 @@
 //! Publishers and subscribers that do not match, against a real daemon: both are told, and nobody is kept out.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{DType, Late, Node, PublishError, Publisher, PutError, Subscriber};
+use rgaps_testkit::Daemon;
 use std::time::{Duration, Instant};
-use support::Daemon;
 
 /// Longer than any of this takes on a machine that does other things, too.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -221,7 +218,7 @@ fn who_matches_whom_outlives_the_daemon() {
         (read(&images), read(&observer)),
         (b"2".to_vec(), b"2".to_vec())
     );
-    daemon.start_again();
+    daemon.restart();
     let other = daemon.node("other");
     let end = Instant::now() + LIMIT;
     while other.topic("t").map_or(0, |topic| topic.subscribers.len()) < 3 {

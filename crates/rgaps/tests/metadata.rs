@@ -1,14 +1,11 @@
 //! Attachments, headers and parts against a real daemon.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{
     DType, Header, Late, LoanError, PartSpec, PublishError, RecvError, Value, MAX_ATTACHMENT_BYTES,
     MAX_MESSAGE_PARTS,
 };
+use rgaps_testkit::Daemon;
 use std::time::Duration;
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -1,11 +1,8 @@
 //! Publishing and subscribing against a real daemon.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{DType, Late, LoanError, Node, PublishError, PutError, RecvError, SlowReaderPolicy};
+use rgaps_testkit::Daemon;
 use std::time::{Duration, Instant};
-use support::Daemon;
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -438,7 +435,7 @@ fn traffic_goes_on_without_the_daemon_and_the_next_one_adopts_what_is_there() {
         publisher.put(&[n; 1000]).unwrap();
         assert_eq!(receive(&subscriber), [n; 1000]);
     }
-    daemon.start_again();
+    daemon.restart();
     // A stranger meets the same topic, and those who were there before.
     let other = daemon.node("other");
     let newcomer = other.publisher("go-on").create().unwrap();

@@ -2,21 +2,19 @@
 //! or on a real machine with two with `RGAPS_TEST_GPU=1`. Tests whose names begin with `alone_` are parts
 //! of others, in processes of their own.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 use rgaps::{
     Config, Domain, Late, LoanError, Node, PathKind, PublishError, RecvError, Sample, Stream,
 };
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
+use rgaps_testkit::driver::is_real;
+use rgaps_testkit::{until, Daemon};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{until, Daemon};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -25,7 +23,7 @@ const SOON: Duration = Duration::from_secs(120);
 fn gpus() -> Vec<(Arc<Context>, Domain)> {
     static DRIVER: std::sync::OnceLock<Arc<Driver>> = std::sync::OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
-        if std::env::var_os("RGAPS_TEST_GPU").is_none() {
+        if !rgaps_testkit::driver::is_real() {
             for (name, value) in driver_settings() {
                 if std::env::var_os(name).is_none() {
                     std::env::set_var(name, value);
@@ -62,11 +60,6 @@ fn driver_settings() -> [(&'static str, PathBuf); 3] {
     ]
 }
 
-/// Whether a real driver is tested, which cannot be steered.
-fn on_gpu() -> bool {
-    std::env::var_os("RGAPS_TEST_GPU").is_some()
-}
-
 /// The driver that this process has loaded.
 fn driver() -> TestDriver {
     TestDriver::loaded(&rgaps_test_driver::library())
@@ -87,8 +80,8 @@ impl Alone {
     fn start(arguments: &[&str], settings: &[(&str, &str)]) -> Alone {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(arguments).args(["--nocapture"]);
-        command.env("RGAPS_DAEMON", support::rgapsd());
-        if !on_gpu() {
+        command.env("RGAPS_DAEMON", rgaps_testkit::programs::rgapsd());
+        if !is_real() {
             command.envs(driver_settings());
         }
         command.envs(settings.iter().copied());
@@ -420,7 +413,7 @@ fn uuid_of(domain: Domain) -> rgaps::GpuUuid {
 
 /// Pages that the daemon has in its host pools.
 fn pool_pages(daemon: &Daemon) -> u64 {
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).unwrap();
     let paths = descriptors.map(|entry| entry.unwrap().path());
     let pools = paths.filter(|path| {
         let target = std::fs::read_link(path).unwrap_or_default();
@@ -479,7 +472,7 @@ fn pages_that_a_gpus_driver_knows_are_not_given_back_to_the_system() {
 /// Subscribers on an integrated GPU read the host's messages where they are.
 #[test]
 fn integrated_gpus_skip_staging() {
-    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+    if is_real() || std::env::var_os(AGAIN).is_some() {
         return;
     }
     let alone = |name: &str, settings: &[(&str, &str)]| {
@@ -616,7 +609,7 @@ fn alone_an_integrated_gpu_has_copies() {
 /// What the other tests do where GPUs are peers, and with delays that differ.
 #[test]
 fn again_with_other_drivers() {
-    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+    if is_real() || std::env::var_os(AGAIN).is_some() {
         return;
     }
     for (peers, seed) in [("all", "1"), ("none", "2")] {
@@ -796,13 +789,13 @@ fn messages_travel_while_the_daemon_is_away_and_after() {
     (0..3).for_each(|seed| travel(seed, 100_000));
     daemon.kill();
     (3..6).for_each(|seed| travel(seed, 100_000));
-    daemon.start_again();
+    daemon.restart();
     (6..9).for_each(|seed| travel(seed, 12 << 20));
 }
 
 #[test]
 fn copies_of_a_publisher_that_dies_are_aborted() {
-    if on_gpu() {
+    if is_real() {
         return;
     }
     let gpus = gpus();
@@ -897,7 +890,7 @@ fn alone_a_subscriber_dies() {
     let sample = subscriber.recv_timeout(SOON).unwrap();
     assert!(bytes_of(&sample) == payload(1 << 20, 1));
     // It has opened the GPU that it reads on, and not the one that the messages come from.
-    let contexts = match on_gpu() {
+    let contexts = match is_real() {
         true => 1,
         false => driver().live("contexts"),
     };
@@ -907,7 +900,7 @@ fn alone_a_subscriber_dies() {
 
 #[test]
 fn a_gpu_that_only_copies_may_be_lost() {
-    if on_gpu() || std::env::var_os(AGAIN).is_some() {
+    if is_real() || std::env::var_os(AGAIN).is_some() {
         return;
     }
     Alone::start(

@@ -3,7 +3,7 @@
 mod support;
 
 use rgaps::{Node, SubscriberQos};
-use rgaps_session::{Answer, Config, Request};
+use rgaps_session::{Answer, Request};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{socket, AddressFamily, SocketType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ const LISTEN: (&str, &str) = ("RGAPS_METRICS__LISTEN", "127.0.0.1:0");
 /// Where a daemon's metrics are, from its log.
 fn address(daemon: &Daemon) -> SocketAddr {
     let mut found = None;
-    wait_for("the log to name the address", || {
+    until("the log to name the address", || {
         let log = daemon.log();
         let at = log.split("serving metrics at http://").nth(1);
         found = at.and_then(|at| at.split("/metrics").next()?.parse().ok());
@@ -29,8 +29,8 @@ fn address(daemon: &Daemon) -> SocketAddr {
 /// What comes when `request` is sent, until the connection ends.
 fn ask(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -57,16 +57,12 @@ fn value(text: &str, figure: &str) -> Option<f64> {
 }
 
 fn node(daemon: &Daemon, name: &str) -> Node {
-    let config = Config {
-        autostart: false,
-        ..daemon.config()
-    };
-    Node::builder(name).config(config).build().unwrap()
+    daemon.node(name)
 }
 
 #[test]
 fn figures_follow_what_happens_and_stay_when_members_leave() {
-    let daemon = Daemon::start_with(&[LISTEN]);
+    let daemon = start_with(&[LISTEN]);
     let address = address(&daemon);
     let (left, right) = (node(&daemon, "left"), node(&daemon, "right"));
     let publisher = left.publisher("camera/left").create().unwrap();
@@ -112,7 +108,7 @@ fn figures_follow_what_happens_and_stay_when_members_leave() {
     drop((samples, subscriber, right));
     let again = right_again(&daemon);
     drop((publisher, left));
-    wait_for("all counts to be those of who left", || {
+    until("all counts to be those of who left", || {
         let text = scrape(address);
         value(&text, &topic("publishers")) == Some(0.0)
     });
@@ -131,7 +127,7 @@ fn right_again(daemon: &Daemon) -> rgaps::Subscriber {
 
 #[test]
 fn each_figure_is_in_the_documentation_and_no_other() {
-    let daemon = Daemon::start_with(&[LISTEN]);
+    let daemon = start_with(&[LISTEN]);
     let text = scrape(address(&daemon));
     let mut shown = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
@@ -171,7 +167,7 @@ fn each_figure_is_in_the_documentation_and_no_other() {
 
 #[test]
 fn whoever_sends_garbage_is_refused() {
-    let daemon = Daemon::start_with(&[LISTEN]);
+    let daemon = start_with(&[LISTEN]);
     let address = address(&daemon);
     for (request, status) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -206,21 +202,21 @@ fn serves_beside(flood: impl Fn(SocketAddr) -> Vec<TcpStream>) {
     /// Of the daemon: 32 connections, and a few that come and go.
     const FDS: usize = 40;
     const RESIDENT_BYTES: u64 = 64 << 20;
-    let daemon = Daemon::start_with(&[LISTEN]);
+    let daemon = start_with(&[LISTEN]);
     let address = address(&daemon);
-    let mut client = daemon.client("c");
+    let mut client = connect(&daemon, "c");
     for number in 0..TOPICS {
         client.join(&format!("topic/{number}"), subscriber());
     }
     scrape(address);
-    let (fds, bytes) = used(daemon.pid());
+    let (fds, bytes) = used(daemon.id());
     let mut open = Vec::new();
     for _ in 0..3 {
         open.extend(flood(address));
         let page = scrape(address);
         assert_eq!(value(&page, "rgaps_topics"), Some(TOPICS as f64));
         assert!(matches!(client.ask(Request::Status), Ok(Answer::Status(_))));
-        let (fds_now, bytes_now) = used(daemon.pid());
+        let (fds_now, bytes_now) = used(daemon.id());
         assert!(fds_now <= fds + FDS, "{fds_now} descriptors, {fds} before");
         assert!(bytes_now <= bytes + RESIDENT_BYTES, "{bytes_now} {bytes}");
     }
@@ -274,8 +270,8 @@ fn readers_that_do_not_read_keep_no_scrape_waiting() {
 fn a_daemon_whose_port_is_taken_serves_its_clients_and_says_so() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let daemon = Daemon::start_with(&[("RGAPS_METRICS__LISTEN", &address)]);
-    let Ok(Answer::Status(status)) = daemon.client("c").ask(Request::Status) else {
+    let daemon = start_with(&[("RGAPS_METRICS__LISTEN", &address)]);
+    let Ok(Answer::Status(status)) = connect(&daemon, "c").ask(Request::Status) else {
         panic!("no status");
     };
     let warned = status.warnings.iter().find(|text| text.contains(&address));
@@ -288,8 +284,8 @@ fn a_daemon_whose_port_is_taken_serves_its_clients_and_says_so() {
 
 #[test]
 fn a_log_can_be_json() {
-    let mut daemon = Daemon::start_with(&[("RGAPS_LOG_FORMAT", "json")]);
-    drop(daemon.client("c"));
+    let mut daemon = start_with(&[("RGAPS_LOG_FORMAT", "json")]);
+    drop(connect(&daemon, "c"));
     daemon.terminate();
     assert!(daemon.wait().success());
     let log = daemon.log();

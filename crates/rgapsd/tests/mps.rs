@@ -31,7 +31,7 @@ fn start(daemon: &mut Option<Daemon>, fake: &FakeMps, more: &[(&'static str, &st
     let settings: Vec<(&str, &str)> = settings.iter().map(|(n, v)| (*n, v.as_str())).collect();
     match daemon {
         Some(daemon) => daemon.restart_with(&settings),
-        None => *daemon = Some(Daemon::start_with(&settings)),
+        None => *daemon = Some(start_with(&settings)),
     }
 }
 
@@ -153,18 +153,18 @@ fn child_that_leases_and_waits() {
         })
         .unwrap();
     println!("\nleased");
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(LIMIT);
 }
 
 #[test]
 fn it_is_started_started_again_and_stopped() {
     let fake = FakeMps::new();
     let mut daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let first = ours(&mut client);
     let info = mps(&mut client);
     let pipes = PathBuf::from(info.pipe_directory.unwrap());
-    assert!(pipes.starts_with(daemon.folder.path()), "{pipes:?}");
+    assert!(pipes.starts_with(daemon.folder()), "{pipes:?}");
     let folder = pipes.parent().unwrap();
     let mode = std::fs::metadata(folder).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
@@ -172,7 +172,7 @@ fn it_is_started_started_again_and_stopped() {
 
     kill(first);
     let mut second = 0;
-    wait_for("MPS to be started again", || {
+    until("MPS to be started again", || {
         let info = mps(&mut client);
         second = info.control_pid.unwrap_or(first);
         info.state == MpsState::Ours && second != first
@@ -190,8 +190,8 @@ fn one_that_does_not_start_is_given_up_and_the_daemon_serves_all_the_same() {
     let fake = FakeMps::new();
     fake.behave("refuse");
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
-    wait_for("MPS to be given up", || {
+    let mut client = connect(&daemon, "looker");
+    until("MPS to be given up", || {
         mps(&mut client).state == MpsState::Failed
     });
     let info = mps(&mut client);
@@ -206,7 +206,7 @@ fn without_the_program_it_says_what_to_install() {
     let fake = FakeMps::new();
     let mut daemon = None;
     start(&mut daemon, &fake, &[("PATH", "/nonexistent")]);
-    let info = mps(&mut daemon.unwrap().client("looker"));
+    let info = mps(&mut connect(&daemon.unwrap(), "looker"));
     assert_eq!(info.state, MpsState::Failed);
     assert!(info.reason.unwrap().contains("nvidia-cuda-mps-control"));
 }
@@ -215,35 +215,35 @@ fn without_the_program_it_says_what_to_install() {
 fn the_next_daemon_takes_over_what_a_killed_one_started() {
     let fake = FakeMps::new();
     let mut daemon = started(&fake);
-    let first = ours(&mut daemon.client("looker"));
+    let first = ours(&mut connect(&daemon, "looker"));
     daemon.kill();
     assert!(lives(first));
     let mut daemon = restart(daemon, &fake, &[]);
-    assert_eq!(ours(&mut daemon.client("looker")), first);
+    assert_eq!(ours(&mut connect(&daemon, "looker")), first);
 
     // Killed before it could write down what it started.
-    let record = daemon.folder.path().join("r.sock.mps/control-started");
+    let record = daemon.folder().join("r.sock.mps/control-started");
     daemon.kill();
     std::fs::remove_file(&record).unwrap();
     let mut daemon = restart(daemon, &fake, &[]);
-    assert_eq!(ours(&mut daemon.client("looker")), first);
+    assert_eq!(ours(&mut connect(&daemon, "looker")), first);
     assert!(record.exists());
     assert_eq!(fake.starts(), 1);
 
     // Not only the daemon.
     daemon.kill();
     kill(first);
-    wait_for("MPS to be dead", || !lives(first));
+    until("MPS to be dead", || !lives(first));
     let mut daemon = restart(daemon, &fake, &[]);
-    let second = ours(&mut daemon.client("looker"));
+    let second = ours(&mut connect(&daemon, "looker"));
     assert_ne!(second, first);
 
     // Not wanted any more.
     daemon.kill();
     let mut daemon = restart(daemon, &fake, &[("RGAPS_CUDA__MPS", "false")]);
-    wait_for("MPS to end", || !lives(second));
-    let mut client = daemon.client("looker");
-    wait_for("MPS to be off", || mps(&mut client).state == MpsState::Off);
+    until("MPS to end", || !lives(second));
+    let mut client = connect(&daemon, "looker");
+    until("MPS to be off", || mps(&mut client).state == MpsState::Off);
     assert_eq!(fake.starts(), 2);
     daemon.terminate();
     daemon.wait();
@@ -255,7 +255,7 @@ fn one_that_is_there_is_used_and_left_alone() {
     let pipes = tempfile::tempdir().unwrap();
     let command = fake.control(pipes.path()).arg("-f").spawn();
     let foreign = Guarded(command.unwrap());
-    wait_for("the other MPS", || fake.starts() == 1);
+    until("the other MPS", || fake.starts() == 1);
     let directory = pipes.path().display().to_string();
     let mut daemon = None;
     start(
@@ -264,7 +264,7 @@ fn one_that_is_there_is_used_and_left_alone() {
         &[("CUDA_MPS_PIPE_DIRECTORY", &directory)],
     );
     let mut daemon = daemon.unwrap();
-    let info = mps(&mut daemon.client("looker"));
+    let info = mps(&mut connect(&daemon, "looker"));
     assert_eq!(info.state, MpsState::Foreign);
     assert_eq!(info.pipe_directory, Some(directory));
     assert_eq!(info.control_pid, Some(foreign.0.id()));
@@ -278,19 +278,19 @@ fn one_that_is_there_is_used_and_left_alone() {
 fn a_shell_in_its_environment_starts_no_second_one() {
     let fake = FakeMps::new();
     let mut daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let first = ours(&mut client);
     let pipes = mps(&mut client).pipe_directory.unwrap();
     daemon.kill();
     let daemon = restart(daemon, &fake, &[("CUDA_MPS_PIPE_DIRECTORY", &pipes)]);
-    assert_eq!(ours(&mut daemon.client("looker")), first);
+    assert_eq!(ours(&mut connect(&daemon, "looker")), first);
 }
 
 #[test]
 fn a_dead_clients_blocks_stay_until_mps_says_that_it_is_gone() {
     let fake = FakeMps::new();
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let mut publisher = publisher_process(&daemon, GPU);
     let pid = publisher.0.id();
     fake.behave("stubborn");
@@ -300,14 +300,14 @@ fn a_dead_clients_blocks_stay_until_mps_says_that_it_is_gone() {
     publisher.0.kill().unwrap();
     publisher.0.wait().unwrap();
 
-    wait_for("the quarantine", || mps(&mut client).quarantined == 1);
+    until("the quarantine", || mps(&mut client).quarantined == 1);
     let terminated =
         |line: &String| line.starts_with("terminate_client ") && line.ends_with(&pid.to_string());
-    wait_for("the client to be terminated", || {
+    until("the client to be terminated", || {
         fake.log().iter().any(terminated)
     });
     let asked = fake.log().iter().filter(|line| terminated(line)).count();
-    wait_for("more questions", || {
+    until("more questions", || {
         fake.log().iter().filter(|line| terminated(line)).count() > asked
     });
     assert_eq!(
@@ -318,7 +318,7 @@ fn a_dead_clients_blocks_stay_until_mps_says_that_it_is_gone() {
     assert_eq!(status(&mut client).clients_reaped, 0);
 
     fake.behave("");
-    wait_for("the proof", || mps(&mut client).quarantined == 0);
+    until("the proof", || mps(&mut client).quarantined == 0);
     assert_eq!(leased(&mut client), 0);
     assert_eq!(status(&mut client).clients_reaped, 1);
     let others = fake.log();
@@ -333,14 +333,14 @@ fn a_control_that_does_not_answer_proves_nothing() {
     for behaviour in ["hang", "garbage"] {
         let fake = FakeMps::new();
         let daemon = started(&fake);
-        let mut client = daemon.client("looker");
+        let mut client = connect(&daemon, "looker");
         let mut on_gpu = publisher_process(&daemon, GPU);
         fake.clients(&[on_gpu.0.id()]);
         client.join("other", subscriber());
         fake.behave(behaviour);
         on_gpu.0.kill().unwrap();
         on_gpu.0.wait().unwrap();
-        wait_for("the log of the time limit", || {
+        until("the log of the time limit", || {
             daemon.log().contains("stays in quarantine")
         });
         assert_eq!(leased(&mut client), GRANULE_BYTES);
@@ -351,7 +351,7 @@ fn a_control_that_does_not_answer_proves_nothing() {
         );
 
         fake.behave("");
-        wait_for("the proof", || mps(&mut client).quarantined == 0);
+        until("the proof", || mps(&mut client).quarantined == 0);
         assert_eq!(leased(&mut client), 0);
         assert!(status(&mut client).warnings.is_empty());
     }
@@ -361,14 +361,14 @@ fn a_control_that_does_not_answer_proves_nothing() {
 fn a_client_without_gpus_is_nobody_to_ask_about() {
     let fake = FakeMps::new();
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let mut on_host = publisher_process(&daemon, "host");
     client.join("other", subscriber());
     assert_eq!(leased(&mut client), GRANULE_BYTES);
     fake.behave("hang");
     on_host.0.kill().unwrap();
     on_host.0.wait().unwrap();
-    wait_for("the cleanup", || leased(&mut client) == 0);
+    until("the cleanup", || leased(&mut client) == 0);
     assert_eq!(mps(&mut client).quarantined, 0);
 }
 
@@ -376,13 +376,13 @@ fn a_client_without_gpus_is_nobody_to_ask_about() {
 fn a_client_outside_mps_is_proven_at_once() {
     let fake = FakeMps::new();
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let mut outside = publisher_process(&daemon, GPU);
     fake.clients(&[999_999]);
     client.join("other", subscriber());
     outside.0.kill().unwrap();
     outside.0.wait().unwrap();
-    wait_for("the cleanup", || leased(&mut client) == 0);
+    until("the cleanup", || leased(&mut client) == 0);
     assert!(!fake.log().iter().any(|line| line.starts_with("terminate")));
     assert!(daemon.log().contains("MPS confirms that a client is gone"));
 }
@@ -391,7 +391,7 @@ fn a_client_outside_mps_is_proven_at_once() {
 fn a_server_without_its_control_proves_nothing() {
     let fake = FakeMps::new();
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let control = ours(&mut client);
     let mut publisher = publisher_process(&daemon, GPU);
     fake.clients(&[publisher.0.id()]);
@@ -405,26 +405,26 @@ fn a_server_without_its_control_proves_nothing() {
         .spawn();
     let mut asked = Guarded(asked.unwrap());
     std::io::Write::write_all(&mut asked.0.stdin.take().unwrap(), b"get_server_list\n").unwrap();
-    wait_for("a server", || {
+    until("a server", || {
         fake.log().iter().any(|line| line.starts_with("server "))
     });
     kill(control);
-    wait_for("MPS to be started again", || {
+    until("MPS to be started again", || {
         let info = mps(&mut client);
         info.state == MpsState::Ours && info.control_pid != Some(control)
     });
     fake.clients(&[]);
     publisher.0.kill().unwrap();
     publisher.0.wait().unwrap();
-    wait_for("the quarantine", || mps(&mut client).quarantined == 1);
+    until("the quarantine", || mps(&mut client).quarantined == 1);
     let asked = fake.log().len();
-    wait_for("more questions", || fake.log().len() > asked + 3);
+    until("more questions", || fake.log().len() > asked + 3);
     assert_eq!(
         (mps(&mut client).quarantined, leased(&mut client)),
         (1, GRANULE_BYTES)
     );
     fake.stop_servers();
-    wait_for("the proof", || mps(&mut client).quarantined == 0);
+    until("the proof", || mps(&mut client).quarantined == 0);
     assert_eq!(leased(&mut client), 0);
 }
 
@@ -434,11 +434,11 @@ fn a_client_names_an_mps_that_the_daemon_does_not_know() {
     let pipes = tempfile::tempdir().unwrap();
     let command = fake.control(pipes.path()).arg("-f").spawn();
     let _foreign = Guarded(command.unwrap());
-    wait_for("the other MPS", || fake.starts() == 1);
+    until("the other MPS", || fake.starts() == 1);
     let mut daemon = None;
     start(&mut daemon, &fake, &[("RGAPS_CUDA__MPS", "false")]);
     let daemon = daemon.unwrap();
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     assert_eq!(mps(&mut client).state, MpsState::Off);
     for nonsense in ["relative".to_owned(), format!("/{}", "x".repeat(200))] {
         let refused = client.ask(Request::UnderMps {
@@ -452,7 +452,7 @@ fn a_client_names_an_mps_that_the_daemon_does_not_know() {
     client.join("other", subscriber());
     named.0.kill().unwrap();
     named.0.wait().unwrap();
-    wait_for("the cleanup", || leased(&mut client) == 0);
+    until("the cleanup", || leased(&mut client) == 0);
     let log = fake.log();
     assert!(
         log.iter()
@@ -475,7 +475,7 @@ fn a_pretended_mps_keeps_no_memory_and_blocks_nobody() {
     let mut daemon = None;
     start(&mut daemon, &fake, &[("RGAPS_CUDA__MPS", "false")]);
     let daemon = daemon.unwrap();
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     client.join("other", subscriber());
     let pretended = [
         pretended_mps(|file| std::os::unix::fs::symlink("/dev/zero", file).unwrap()),
@@ -491,7 +491,7 @@ fn a_pretended_mps_keeps_no_memory_and_blocks_nobody() {
         assert_ne!(leased(&mut client), 0);
         member.0.kill().unwrap();
         member.0.wait().unwrap();
-        wait_for("the cleanup", || leased(&mut client) == 0);
+        until("the cleanup", || leased(&mut client) == 0);
         assert_eq!(mps(&mut client).quarantined, 0);
     }
 }
@@ -500,13 +500,13 @@ fn a_pretended_mps_keeps_no_memory_and_blocks_nobody() {
 fn a_daemon_that_leaves_lets_clients_finish() {
     let fake = FakeMps::new();
     let mut daemon = started(&fake);
-    let first = ours(&mut daemon.client("looker"));
+    let first = ours(&mut connect(&daemon, "looker"));
     fake.clients(&[999_999]);
     daemon.terminate();
     assert!(daemon.wait().success());
     assert!(lives(first), "it has a client");
     let mut daemon = restart(daemon, &fake, &[]);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let info = mps(&mut client);
     assert_eq!(
         (info.state, info.control_pid),
@@ -514,7 +514,7 @@ fn a_daemon_that_leaves_lets_clients_finish() {
     );
     assert!(info.reason.unwrap().contains("no new clients"));
     fake.clients(&[]);
-    wait_for("a new MPS", || mps(&mut client).state == MpsState::Ours);
+    until("a new MPS", || mps(&mut client).state == MpsState::Ours);
     assert!(!lives(first));
     assert_eq!(fake.starts(), 2);
     daemon.terminate();
@@ -525,7 +525,7 @@ fn a_daemon_that_leaves_lets_clients_finish() {
 fn a_control_that_hangs_is_ended_with_the_daemon() {
     let fake = FakeMps::new();
     let mut daemon = started(&fake);
-    let control = ours(&mut daemon.client("looker"));
+    let control = ours(&mut connect(&daemon, "looker"));
     fake.behave("hang");
     daemon.terminate();
     daemon.wait();
@@ -536,7 +536,7 @@ fn a_control_that_hangs_is_ended_with_the_daemon() {
 fn one_that_was_given_up_may_have_left_servers() {
     let fake = FakeMps::new();
     let daemon = started(&fake);
-    let mut client = daemon.client("looker");
+    let mut client = connect(&daemon, "looker");
     let control = ours(&mut client);
     let mut publisher = publisher_process(&daemon, GPU);
     fake.clients(&[publisher.0.id()]);
@@ -544,20 +544,20 @@ fn one_that_was_given_up_may_have_left_servers() {
     // The fake starts its server when somebody asks for it, here the quarantine of somebody else.
     let mut other = publisher_process(&daemon, GPU);
     other.0.kill().unwrap();
-    wait_for("the other's proof", || leased(&mut client) == GRANULE_BYTES);
+    until("the other's proof", || leased(&mut client) == GRANULE_BYTES);
     fake.behave("refuse");
     kill(control);
-    wait_for("MPS to be given up", || {
+    until("MPS to be given up", || {
         mps(&mut client).state == MpsState::Failed
     });
     publisher.0.kill().unwrap();
     publisher.0.wait().unwrap();
-    wait_for("the quarantine", || mps(&mut client).quarantined == 1);
-    wait_for("the log of the time limit", || {
+    until("the quarantine", || mps(&mut client).quarantined == 1);
+    until("the log of the time limit", || {
         daemon.log().contains("without its control daemon")
     });
     assert_eq!(leased(&mut client), GRANULE_BYTES);
     fake.stop_servers();
-    wait_for("the proof", || mps(&mut client).quarantined == 0);
+    until("the proof", || mps(&mut client).quarantined == 0);
     assert_eq!(leased(&mut client), 0);
 }

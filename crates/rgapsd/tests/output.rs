@@ -21,7 +21,7 @@ fn serves_on(stderr: Stdio, limit: impl Fn(&Child)) {
         .spawn()
         .unwrap();
     let connect = || rgaps_session::Channel::connect(&socket);
-    wait_for("the daemon to listen", || connect().is_ok());
+    until("the daemon to listen", || connect().is_ok());
     let mut clients = Vec::new();
     for name in ["one", "two"] {
         let mut client = Client::connect(connect().unwrap(), name);

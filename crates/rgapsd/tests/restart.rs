@@ -114,7 +114,7 @@ fn child_that_joins_and_waits() {
     let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
     let _kept = Kept::of(client.join(&topic, subscriber()));
     println!("\njoined");
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(LIMIT);
 }
 
 fn subscribers(client: &mut Client, topic: &str) -> usize {
@@ -131,8 +131,8 @@ fn subscribers(client: &mut Client, topic: &str) -> usize {
 
 #[test]
 fn the_next_daemon_takes_over() {
-    let mut daemon = Daemon::start();
-    let mut client = daemon.client("keeper");
+    let mut daemon = start();
+    let mut client = connect(&daemon, "keeper");
     let joined = client.join("t", publisher());
     let member = joined.member;
     let zone = member.zone;
@@ -160,7 +160,7 @@ fn the_next_daemon_takes_over() {
     assert_eq!(subscribers(&mut client, "t"), 3);
     dies_before.kill().unwrap();
     dies_before.wait().unwrap();
-    wait_for("the first to be cleaned up", || {
+    until("the first to be cleaned up", || {
         subscribers(&mut client, "t") == 2
     });
 
@@ -170,11 +170,11 @@ fn the_next_daemon_takes_over() {
     dies_between.wait().unwrap();
     daemon.restart();
 
-    let mut client = daemon.client("keeper");
+    let mut client = connect(&daemon, "keeper");
     let refusal = client.ask(join("u", publisher())).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Recovering);
     kept.hand_back(&mut client, member, ranges.clone());
-    wait_for("the second to be cleaned up", || {
+    until("the second to be cleaned up", || {
         subscribers(&mut client, "t") == 1
     });
     // The third is still there: it has not come back, but it holds its lock.
@@ -193,7 +193,7 @@ fn the_next_daemon_takes_over() {
     assert_eq!(more[0].offset, ranges[0].offset + GRANULE_BYTES);
     dies_after.kill().unwrap();
     dies_after.wait().unwrap();
-    wait_for("the third to be cleaned up", || {
+    until("the third to be cleaned up", || {
         subscribers(&mut client, "t") == 0
     });
     client.ask(Request::Leave(member)).unwrap();
@@ -205,14 +205,14 @@ fn the_next_daemon_takes_over() {
 
 #[test]
 fn nobody_waits_for_the_dead() {
-    let mut daemon = Daemon::start();
+    let mut daemon = start();
     let mut child = bystander(&daemon, "t");
     daemon.kill();
     child.kill().unwrap();
     child.wait().unwrap();
     daemon.restart();
     // All of its clients are gone: there is nothing to wait for.
-    daemon.client("new").join("t", publisher());
+    connect(&daemon, "new").join("t", publisher());
 }
 
 fn program_folder() -> Vec<PathBuf> {
@@ -275,7 +275,7 @@ fn ten_clients_start_one_daemon() {
         request: Request::Stop,
     };
     clients[0].0.send(&stop, &[]).unwrap();
-    wait_for("the daemon to go", || {
+    until("the daemon to go", || {
         !folder.path().join("r.sock").exists()
     });
 }
@@ -302,5 +302,5 @@ fn a_daemon_that_is_about_to_leave_is_replaced() {
             "round {round}"
         );
     }
-    wait_for("the last to go", || !folder.path().join("r.sock").exists());
+    until("the last to go", || !folder.path().join("r.sock").exists());
 }

@@ -2,12 +2,10 @@
 
 mod support;
 
-use rgaps::Node;
 use rgaps_layout::{Domain, GRANULE_BYTES};
 use rgaps_pool::{Access, HostMapping, Mapping};
 use rgaps_session::{
-    Answer, Channel, ClientPacket, Config, DaemonPacket, Notice, RefusalCode, Request, SocketError,
-    Status,
+    Answer, Channel, ClientPacket, DaemonPacket, Notice, RefusalCode, Request, SocketError, Status,
 };
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -23,8 +21,9 @@ fn status(client: &mut Client) -> Status {
 
 #[test]
 fn a_publisher_and_a_subscriber_share_a_lease() {
-    let daemon = Daemon::start();
-    let (mut publisher_client, mut subscriber_client) = (daemon.client("p"), daemon.client("s"));
+    let daemon = start();
+    let (mut publisher_client, mut subscriber_client) =
+        (connect(&daemon, "p"), connect(&daemon, "s"));
     let reader = subscriber_client.join("camera/left", subscriber());
     let writer = publisher_client.join("camera/left", publisher());
     assert_eq!(
@@ -97,15 +96,11 @@ fn a_publisher_and_a_subscriber_share_a_lease() {
 
 #[test]
 fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
-    let daemon = Daemon::start_with(&[
+    let daemon = start_with(&[
         ("RGAPS_LINKS__LISTEN", "127.0.0.1:0"),
         ("RGAPS_POOL__HOST__NUMA_NODE", "nic"),
     ]);
-    let config = Config {
-        autostart: false,
-        ..daemon.config()
-    };
-    let node = Node::builder("p").config(config).build().unwrap();
+    let node = daemon.node("p");
     let publisher = node.publisher("t").create().unwrap();
     publisher.put(b"goes on").unwrap();
     let pools = node.pools().unwrap();
@@ -122,8 +117,8 @@ fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
 
 #[test]
 fn the_dead_leave_their_topics() {
-    let daemon = Daemon::start();
-    let mut watcher = daemon.client("watcher");
+    let daemon = start();
+    let mut watcher = connect(&daemon, "watcher");
     // A process of its own: its end, not its socket's, is what counts.
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
@@ -136,10 +131,10 @@ fn the_dead_leave_their_topics() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    wait_for("the child to join", || status(&mut watcher).topics == 2);
+    until("the child to join", || status(&mut watcher).topics == 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_for("the topics to go", || status(&mut watcher).topics == 0);
+    until("the topics to go", || status(&mut watcher).topics == 0);
     assert_eq!(status(&mut watcher).clients_reaped, 1);
 }
 
@@ -152,17 +147,17 @@ fn child_that_joins_and_is_killed() {
     let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
     client.join("a", publisher());
     client.join("b", subscriber());
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(LIMIT);
 }
 
 #[test]
 fn a_closed_session_of_a_living_process_keeps_what_it_holds() {
-    let daemon = Daemon::start();
-    let mut watcher = daemon.client("watcher");
-    let mut client = daemon.client("careless");
+    let daemon = start();
+    let mut watcher = connect(&daemon, "watcher");
+    let mut client = connect(&daemon, "careless");
     client.join("kept", subscriber());
     drop(client);
-    wait_for("the daemon to notice", || {
+    until("the daemon to notice", || {
         status(&mut watcher)
             .warnings
             .iter()
@@ -173,8 +168,8 @@ fn a_closed_session_of_a_living_process_keeps_what_it_holds() {
 
 #[test]
 fn it_leaves_when_nobody_needs_it() {
-    let mut daemon = Daemon::start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
-    let mut client = daemon.client("short");
+    let mut daemon = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
+    let mut client = connect(&daemon, "short");
     let joined = client.join("t", publisher());
     std::thread::sleep(Duration::from_millis(500));
     client.ask(Request::Leave(joined.member)).unwrap();
@@ -184,22 +179,22 @@ fn it_leaves_when_nobody_needs_it() {
     assert!(since.elapsed() >= Duration::from_millis(300));
     assert!(!daemon.socket().exists(), "the socket is removed");
     assert!(
-        !daemon.folder.path().join("r.sock.state").exists(),
+        !daemon.folder().join("r.sock.state").exists(),
         "and the state file"
     );
 }
 
 #[test]
 fn it_stops_when_its_owner_says_so() {
-    let mut daemon = Daemon::start();
-    let (mut client, other) = (daemon.client("a"), daemon.client("b"));
+    let mut daemon = start();
+    let (mut client, other) = (connect(&daemon, "a"), connect(&daemon, "b"));
     client.join("t", publisher());
-    assert!(daemon.folder.path().join("r.sock.state").exists());
+    assert!(daemon.folder().join("r.sock.state").exists());
     assert_eq!(client.ask(Request::Stop).unwrap(), Answer::Done);
     assert!(daemon.wait().success());
     assert!(!daemon.socket().exists());
     assert!(
-        daemon.folder.path().join("r.sock.state").exists(),
+        daemon.folder().join("r.sock.state").exists(),
         "what its clients are in is for the next one"
     );
     let id = 99;
@@ -218,8 +213,8 @@ fn it_stops_when_its_owner_says_so() {
 
 #[test]
 fn sigterm_is_an_orderly_end() {
-    let mut daemon = Daemon::start();
-    let mut client = daemon.client("a");
+    let mut daemon = start();
+    let mut client = connect(&daemon, "a");
     client.join("t", publisher());
     daemon.terminate();
     assert!(daemon.wait().success());
@@ -228,8 +223,8 @@ fn sigterm_is_an_orderly_end() {
 
 #[test]
 fn protocol_breakers_are_cut_off_and_others_are_not() {
-    let daemon = Daemon::start();
-    let mut good = daemon.client("good");
+    let daemon = start();
+    let mut good = connect(&daemon, "good");
     let before = status(&mut good).sessions_cut_off;
     // A request before hello.
     let early = Channel::connect(&daemon.socket()).unwrap();
@@ -248,7 +243,7 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
     garbage.send(&[0xffu8; 32], &[]).unwrap();
     assert!(garbage.receive::<DaemonPacket>().unwrap().is_none());
     // Descriptors where none belong.
-    let flood = daemon.client("flood");
+    let flood = connect(&daemon, "flood");
     let null = std::fs::File::open("/dev/null").unwrap();
     let fds = vec![null.as_fd(); 32];
     flood
@@ -263,14 +258,14 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
         .unwrap();
     assert!(flood.channel.receive::<DaemonPacket>().unwrap().is_none());
     // A client that asks and never reads is not read either, and costs nobody anything.
-    let deaf = daemon.client("deaf");
+    let deaf = connect(&daemon, "deaf");
     deaf.channel.set_nonblocking(true).unwrap();
     let packet = ClientPacket {
         id: 5,
         request: Request::Pools,
     };
     let mut full = 0;
-    wait_for("the deaf one's socket to be full", || {
+    until("the deaf one's socket to be full", || {
         full = match deaf.channel.send(&packet, &[]) {
             Err(SocketError::WouldBlock) => full + 1,
             _ => 0,
@@ -282,7 +277,7 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
 
 #[test]
 fn who_says_nothing_is_cut_off() {
-    let daemon = Daemon::start();
+    let daemon = start();
     let silent = Channel::connect(&daemon.socket()).unwrap();
     let since = Instant::now();
     assert!(silent.receive::<DaemonPacket>().unwrap().is_none());
@@ -291,10 +286,10 @@ fn who_says_nothing_is_cut_off() {
 
 #[test]
 fn sessions_of_a_user_are_limited() {
-    let daemon = Daemon::start_with(&[("RGAPS_LIMITS__CONNECTIONS_PER_USER", "3")]);
+    let daemon = start_with(&[("RGAPS_LIMITS__CONNECTIONS_PER_USER", "3")]);
     // The one that `start` made to see whether it listens may not be forgotten yet.
     let mut clients = Vec::new();
-    wait_for("three to be admitted", || {
+    until("three to be admitted", || {
         let channel = Channel::connect(&daemon.socket()).unwrap();
         channel
             .send(
@@ -338,7 +333,7 @@ fn sessions_of_a_user_are_limited() {
 
 #[test]
 fn a_second_daemon_says_who_is_there() {
-    let daemon = Daemon::start();
+    let daemon = start();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_rgapsd"))
         .arg("--socket")
         .arg(daemon.socket())
@@ -346,21 +341,18 @@ fn a_second_daemon_says_who_is_there() {
         .unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.contains(&format!("process {}", daemon.pid())),
-        "{said}"
-    );
+    assert!(said.contains(&format!("process {}", daemon.id())), "{said}");
 }
 
 #[test]
 fn the_socket_has_its_mode_and_the_daemon_is_small() {
-    let daemon = Daemon::start_with(&[("RGAPS_SOCKET_MODE", "0640")]);
+    let daemon = start_with(&[("RGAPS_SOCKET_MODE", "0640")]);
     let mode = std::fs::metadata(daemon.socket())
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o640);
-    let mut client = daemon.client("many");
+    let mut client = connect(&daemon, "many");
     for topic in 0..1000 {
         client.join(&format!("t/{topic}"), publisher());
     }
@@ -373,8 +365,8 @@ fn systemd_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let _daemon = Daemon::start_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let _daemon = start_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
     let mut said = [0; 64];
     let bytes = socket.recv(&mut said).unwrap();
     assert_eq!(&said[..bytes], b"READY=1\n");
@@ -435,7 +427,7 @@ fn the_units_that_are_shipped_start_it() {
         };
         let notified = folder.path().join("notify");
         let notify = std::os::unix::net::UnixDatagram::bind(&notified).unwrap();
-        notify.set_read_timeout(Some(PATIENCE)).unwrap();
+        notify.set_read_timeout(Some(LIMIT)).unwrap();
         let command = values(&unit, "ExecStart");
         assert_eq!(command[0], "/usr/bin/rgapsd");
         let settings = values(&unit, "Environment").into_iter().map(|setting| {
@@ -465,7 +457,7 @@ fn the_units_that_are_shipped_start_it() {
         let pid = rustix::process::Pid::from_child(&child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let mut ended = None;
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + LIMIT;
         while ended.is_none() && std::time::Instant::now() < end {
             ended = child.try_wait().unwrap();
             std::thread::sleep(std::time::Duration::from_millis(5));

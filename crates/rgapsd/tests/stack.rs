@@ -21,7 +21,7 @@ fn a_daemon_with_a_stack_limit_of_64_kib_serves_and_ends_in_order() {
         .spawn()
         .unwrap();
     let connect = || rgaps_session::Channel::connect(&socket);
-    wait_for("the daemon to listen", || {
+    until("the daemon to listen", || {
         assert!(child.try_wait().unwrap().is_none(), "the daemon has ended");
         connect().is_ok()
     });
@@ -36,7 +36,7 @@ fn a_daemon_with_a_stack_limit_of_64_kib_serves_and_ends_in_order() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let mut status = None;
-    wait_for("the daemon to end", || {
+    until("the daemon to end", || {
         status = child.try_wait().unwrap();
         status.is_some()
     });

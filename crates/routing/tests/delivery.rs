@@ -4,9 +4,9 @@
 mod sim;
 
 use rgaps_routing::{FlowId, HostId, MAX_HOPS};
+use rgaps_testkit::Random;
 use sim::node::Node;
 use sim::origin::Origin;
-use sim::random::Random;
 use sim::shape::distances;
 use sim::traffic::Record;
 use sim::world::{Role, World};

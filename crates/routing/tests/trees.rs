@@ -7,7 +7,7 @@ use rgaps_routing::{
     build, cost_bytes, limited, shortest, Graph, HostId, Life, Load, Tree, CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
 };
-use sim::random::Random;
+use rgaps_testkit::Random;
 use sim::shape;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,7 +84,7 @@ fn depths(tree: &Tree) -> BTreeMap<Life, usize> {
 fn small_messages_take_shortest_paths() {
     let test = "small_messages_take_shortest_paths";
     sim::seeds(test, "trees", SEEDS, |seed| {
-        let case = case(&mut Random(seed));
+        let case = case(&mut Random::new(seed));
         let tree = shortest(&case.graph, &case.wanted);
         check(&case, &tree);
         let depths = depths(&tree);
@@ -98,7 +98,7 @@ fn small_messages_take_shortest_paths() {
 fn hosts_have_more_children_than_the_limit_only_if_nobody_else_could_have_them() {
     let test = "hosts_have_more_children_than_the_limit_only_if_nobody_else_could_have_them";
     sim::seeds(test, "trees", SEEDS, |seed| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let case = case(&mut random);
         let limit = 1 + random.below(4) as usize;
         let tree = limited(&case.graph, &case.wanted, limit);
@@ -165,7 +165,7 @@ fn large_messages_take_a_chain_and_smaller_ones_a_wider_tree() {
 fn the_tree_with_the_least_cost_is_taken() {
     let test = "the_tree_with_the_least_cost_is_taken";
     sim::seeds(test, "trees", SEEDS / 4, |seed| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let case = case(&mut random);
         let load = load(64 << (10 + random.below(13)), 1 + random.below(4) as usize);
         let tree = build(&case.graph, &case.wanted, load);

@@ -7,50 +7,19 @@ mod lanes {
 }
 use lanes::hosts::{peer, LIMIT};
 use lanes::rdma::Fabric;
+use rgaps_testkit::{allocations, CountingAllocator};
 use rgaps_transport::{
     Event, Flow, Link, LinkConfig, Meta, Owner, Payload, Place, Registered, Room,
 };
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Memory};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// Finding out who allocates is not counted.
-    static ASKS: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Of all threads, lanes' too, but those that do what time makes links do.
-struct Counting;
-
-fn count() {
-    if !ASKS.replace(true) {
-        let is_clock = rustix::thread::name().is_ok_and(|name| name.as_c_str() == c"lanes-clock");
-        ALLOCATIONS.fetch_add(u64::from(!is_clock), SeqCst);
-        ASKS.set(false);
-    }
-}
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::without_threads_named(c"lanes-clock");
 
 const FLOW: Flow = Flow {
     topic: 1,
@@ -125,7 +94,7 @@ fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence
     let meta = Meta::new(&[1; 8]).unwrap();
     for message in 0..MESSAGES {
         if message % TOGETHER == 0 {
-            let all = ALLOCATIONS.load(SeqCst);
+            let all = allocations::of_all_threads();
             if message > MESSAGES / 2 {
                 least = least.min(all - before);
             }
@@ -180,7 +149,7 @@ fn of_messages_small_and_large() {
     let counts = to_b.status().counts;
     assert_eq!(counts.rdma.direct_bytes_out, MESSAGES * LARGE as u64);
     println!("allocations for a message: small {of_small}, large {of_large}");
-    assert!(ALLOCATIONS.load(SeqCst) > 0, "allocations are counted");
+    assert!(allocations::of_all_threads() > 0, "allocations are counted");
     // What the end of one message does may fall into the next.
     assert!(of_small < SMALL_MOST + 0.5, "{of_small}");
     assert!(of_large < LARGE_MOST + 0.5, "{of_large}");

@@ -3,14 +3,14 @@
 //! Time is virtual, so a run cannot wait; one that does not come to its end within its steps has stalled and fails. `SEEDS=n` runs
 //! more, `SEED=n` one. A lost RDMA lane goes on writing into granted buffers until the receiver has closed it, as a card may.
 #![forbid(unsafe_code)]
+#[path = "sim/content.rs"]
+mod content;
 #[path = "machine/frames.rs"]
 mod frames;
 #[path = "machine/host.rs"]
 mod host;
 #[path = "machine/liars.rs"]
 mod liars;
-#[path = "sim/random.rs"]
-mod random;
 #[path = "machine/scenarios.rs"]
 mod scenarios;
 #[path = "machine/wire.rs"]

@@ -5,8 +5,8 @@
 //! receiver has closed it, as a NIC may.
 #![forbid(unsafe_code)]
 mod sim {
+    pub mod content;
     pub mod host;
-    pub mod random;
     pub mod world;
 }
 use sim::world::{Faults, World};

@@ -3,35 +3,14 @@
 mod pair;
 
 use pair::Pair;
+use rgaps_testkit::{allocations, CountingAllocator};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-thread_local! {
-    /// Of this thread, which both ends run on.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const FRAMES: u64 = 2_000;
 
@@ -40,7 +19,7 @@ const FRAMES: u64 = 2_000;
 fn stream(pair: &Pair, bytes: Option<usize>, direct: Option<&Direct>) {
     let frame = vec![5; bytes.unwrap_or(0)];
     let (mut sent, mut come) = (0, 0);
-    let before = ALLOCATIONS.get();
+    let before = allocations::of_this_thread();
     assert!(before > 0, "allocations are counted");
     while come < FRAMES {
         while sent < FRAMES {
@@ -63,7 +42,7 @@ fn stream(pair: &Pair, bytes: Option<usize>, direct: Option<&Direct>) {
         come += progress.unwrap().frames;
         pair.ends[0].progress(&mut |_| Ok(())).unwrap();
     }
-    let allocated = ALLOCATIONS.get() - before;
+    let allocated = allocations::of_this_thread() - before;
     assert_eq!(allocated, 0, "{FRAMES} frames of {bytes:?} bytes");
 }
 

@@ -2,7 +2,8 @@
 
 mod pair;
 
-use pair::{bytes_of, small, Pair, Random};
+use pair::{bytes_of, small, Pair};
+use rgaps_testkit::Random;
 use rgaps_verbs::cursors::Watermark;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::*;
@@ -17,12 +18,12 @@ const WATERMARKS: [Watermark; 4] = [
 
 /// Both ends send `frames` frames of random sizes while they receive, one step of either at a time.
 fn stream_both_ways(pair: &Pair, seed: u64, frames: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut sent = [0u64; 2];
     let mut received = [0u64; 2];
     let mut may_send = [true; 2];
     let max = pair.ends[0].frame_bytes_max();
-    let size = |end: u64, number: u64| Random(seed ^ number << 8 ^ end).below(max + 1);
+    let size = |end: u64, number: u64| Random::new(seed ^ number << 8 ^ end).below(max + 1);
     for _ in 0..frames * 1000 {
         let end = random.below(2) as usize;
         if random.below(3) > 0 && may_send[end] && sent[end] < frames {
@@ -60,7 +61,7 @@ fn stream_both_ways(pair: &Pair, seed: u64, frames: u64) {
 #[test]
 fn frames_arrive_in_order_with_any_delay_and_credit() {
     for seed in 0..60 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let ring_bytes = 256 * (1 + random.below(16));
         let receives = 3 + random.below(6) as u32;
         let sends = 5 + random.below(8) as u32;
@@ -116,7 +117,7 @@ fn a_direct_write_is_there_before_its_frame_and_keeps_its_region() {
         let pair = Pair::new(faults, small(4096, 8, 16));
         let (landing, place) = pair.region(1, 1 << 16, Access::RemoteWrite);
         for number in 1..=200u64 {
-            let bytes = 1 + Random(number).below(1 << 16);
+            let bytes = 1 + Random::new(number).below(1 << 16);
             let (memory, region) = pair.region(0, 1 << 16, Access::LocalRead);
             let content = bytes_of(number, bytes);
             memory.write(0, &content);

@@ -1,10 +1,10 @@
 //! What publishers' and subscribers' processes have in common.
 
 use crate::board::{self, Actor, Board};
-use crate::random::Random;
 use crate::steps::{arm, Fate, Role};
 use anyhow::{bail, Context};
 use rgaps::{ClientError, Node, OpenError};
+use rgaps_testkit::Random;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::PathBuf;

@@ -179,7 +179,7 @@ impl Episode<'_> {
             role,
             index,
             topic,
-            seed: self.supervisor.random.next(),
+            seed: self.supervisor.random.next_u64(),
             survivor,
             socket: self.supervisor.socket.clone(),
             board: self.supervisor.board_number(),

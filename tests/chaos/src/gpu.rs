@@ -2,10 +2,10 @@
 //! are read.
 
 use crate::pattern::{fill, holds, Identity};
-use crate::random::Random;
 use anyhow::Context as _;
 use rgaps::{Domain, Loan, LoanError, RecvError, Sample, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver, PinnedBuffer};
+use rgaps_testkit::Random;
 use std::sync::Arc;
 
 /// What no message is all of.

@@ -16,7 +16,6 @@ mod holders;
 mod pattern;
 mod places;
 mod publisher;
-mod random;
 mod raw;
 mod report;
 mod steps;

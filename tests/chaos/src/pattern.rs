@@ -1,6 +1,6 @@
 //! What messages hold: bytes that follow from publisher, sequence and length, and from nothing else.
 
-use crate::random::mix;
+use rgaps_testkit::mix;
 
 /// A message's identity, which its publisher also puts into the message's tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

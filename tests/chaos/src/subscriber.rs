@@ -46,7 +46,7 @@ struct Work {
     /// Takes samples that another thread is to drop, and counts them.
     dropper: Sender<Kept>,
     with_dropper: Arc<AtomicU32>,
-    random: crate::random::Random,
+    random: rgaps_testkit::Random,
 }
 
 pub fn run(mut part: Part) -> anyhow::Result<()> {

@@ -2,11 +2,11 @@
 
 use crate::actor::Spec;
 use crate::board::Board;
-use crate::random::Random;
 use crate::raw::Raw;
 use crate::report::{uncovered, Figures, Tally};
 use crate::steps::{Fate, Role};
 use anyhow::Context;
+use rgaps_testkit::Random;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};

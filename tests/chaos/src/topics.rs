@@ -1,8 +1,8 @@
 //! The topics, one of each kind of service.
 
-use crate::random::Random;
 use rgaps::{Domain, Late, Publisher, PublisherBuilder, Subscriber, SubscriberBuilder};
 use rgaps::{Node, OpenError};
+use rgaps_testkit::Random;
 use std::time::Duration;
 
 /// Longer than any publisher may be held back: the supervisor sees that first.

@@ -66,14 +66,14 @@ pub fn why_not() -> Option<String> {
 pub struct Container {
     child: Child,
     lines: Receiver<String>,
-    _root: rgaps_hostile::daemon::Folder,
+    _root: tempfile::TempDir,
 }
 
 impl Container {
     /// Runs `program` in a container that sees the folder of `socket`; its first argument is the
     /// socket's path in there.
     pub fn start(program: &Path, socket: &Path, arguments: &[&str]) -> Container {
-        let root = rgaps_hostile::daemon::folder();
+        let root = tempfile::tempdir().expect("a folder");
         let folder = socket.parent().expect("a folder");
         let name = socket.file_name().expect("a name").to_string_lossy();
         let mut child = Command::new("unshare")

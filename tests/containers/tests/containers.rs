@@ -1,8 +1,9 @@
 //! Clients in containers and a daemon outside: messages in both directions, deaths, adoption.
 
 use rgaps_containers::{why_not, Container};
-use rgaps_hostile::daemon::{wait_for, Daemon};
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{fill, holds};
+use rgaps_testkit::{until, Daemon};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ fn daemon() -> Option<Daemon> {
         eprintln!("SKIPPED: namespaces cannot be made here ({reason}); run this where they can");
         return None;
     }
-    Some(Daemon::start())
+    Some(daemon::start())
 }
 
 fn container(daemon: &Daemon, role: &str, topic: &str) -> Container {
@@ -88,7 +89,7 @@ fn a_container_that_has_only_the_folder_finds_the_daemon_without_configuration()
     if daemon().is_none() {
         return;
     }
-    let mut daemon = Daemon::start_with(&[("RGAPS_REALM", "r")]);
+    let mut daemon = daemon::start_with(&[("RGAPS_REALM", "r")]);
     let subscriber = container(&daemon, "find-and-subscribe", "between");
     let _publisher = container(&daemon, "find-and-publish", "between");
     subscriber.reaches("received", 50);
@@ -129,7 +130,7 @@ fn who_dies_in_a_container_is_cleaned_up_after() {
     let published = inner.latest("published");
     // What was announced before its death arrives.
     receive(&subscriber, next, published.saturating_sub(next));
-    wait_for("the publisher to be gone", || {
+    until("the publisher to be gone", || {
         while subscriber.try_recv().expect("no error").is_some() {}
         node.topic("outwards")
             .expect("the topic")
@@ -160,7 +161,7 @@ fn another_daemon_takes_over_what_containers_have() {
         sent += 50;
         inner.reaches("received", sent);
         next = receive(&subscriber, next, 50);
-        daemon.start_again();
+        daemon.restart();
         let late = container(&daemon, "subscribe", "inwards");
         publish(&publisher, sent..sent + 50);
         sent += 50;
@@ -169,7 +170,7 @@ fn another_daemon_takes_over_what_containers_have() {
         next = receive(&subscriber, next, 50);
         // Without a daemon a dead reliable subscriber would hold its publisher back.
         drop(late);
-        wait_for("the late one to be gone", || {
+        until("the late one to be gone", || {
             node.topic("inwards").expect("the topic").subscribers.len() == 1
         });
     }
@@ -187,11 +188,11 @@ fn all_clients_are_in_containers_when_the_daemon_dies() {
     for _ in 0..3 {
         daemon.kill();
         received = subscriber.reaches("received", received + 50);
-        daemon.start_again();
+        daemon.restart();
         received = subscriber.reaches("received", received + 50);
     }
     let node = daemon.node("outside");
-    wait_for("the topic to be back", || node.topic("between").is_ok());
+    until("the topic to be back", || node.topic("between").is_ok());
     let info = node.topic("between").expect("the topic");
     assert_eq!((info.publishers.len(), info.subscribers.len()), (1, 1));
     daemon.assert_well();

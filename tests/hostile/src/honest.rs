@@ -1,8 +1,8 @@
 //! Honest members: a publisher and a subscriber that check every byte, order and number.
 
-use crate::daemon::wait_for;
-use crate::random::{mix, Random};
 use rgaps::{Config, Node, RecvError};
+use rgaps_testkit::until;
+use rgaps_testkit::{mix, Random};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -105,7 +105,7 @@ impl Pair {
     /// Waits until this many more messages have come.
     pub fn goes_on(&self, messages: u64) {
         let before = self.received();
-        wait_for("honest members to go on", || {
+        until("honest members to go on", || {
             self.assert_alive();
             self.received() >= before + messages
         });
@@ -122,7 +122,7 @@ impl Pair {
     pub fn end(self) -> (u64, u64, u64) {
         for (thread, stop) in self.threads.into_iter().zip(self.stop) {
             stop.store(true, Ordering::Release);
-            wait_for("an honest member to come back", || thread.is_finished());
+            until("an honest member to come back", || thread.is_finished());
             thread.join().expect("an honest member panicked");
         }
         let get = |count: &AtomicU64| count.load(Ordering::Acquire);

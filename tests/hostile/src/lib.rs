@@ -6,5 +6,4 @@ pub mod daemon;
 pub mod fuse;
 pub mod honest;
 pub mod liar;
-pub mod random;
 pub mod scribble;

@@ -1,7 +1,6 @@
 //! A client that writes where it may write: the control segment is everybody's.
 
 use crate::liar::{publisher, subscriber, Liar};
-use crate::random::Random;
 use rgaps_layout::{
     Doorbell, LettingGo, PublisherRecord, PublisherRegion, RegistryHeader, Timeline, TopicRecord,
     TopicRegion, CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_LETTING_GO, RECORD_LIVE,
@@ -9,6 +8,7 @@ use rgaps_layout::{
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Member, Side, ZoneId};
+use rgaps_testkit::Random;
 use std::mem::{offset_of, size_of, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,15 +1,15 @@
 //! A publisher whose descriptors lie: offsets, sizes, pools, generations, tensors.
 
 use rgaps::{RecvError, SubscriberQos};
-use rgaps_hostile::daemon::Daemon;
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, Joined, Liar};
-use rgaps_hostile::random::{seed, Random};
 use rgaps_layout::{
     PartEntry, PublisherRegion, CONTROL_BYTES, PART_ENTRY_BYTES, SEGMENT_UNIT_BYTES,
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Answer, Request};
+use rgaps_testkit::{seed, Random};
 use rgaps_topic::{Message, Metadata, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn lie(random: &mut Random) -> (Message, Option<Tensor>) {
 fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
     let seed = seed();
     let mut random = Random::new(seed);
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, seed);
     pair.goes_on(10);
 

@@ -1,14 +1,15 @@
 //! After a daemon's death, clients hand the zone back. Some hand back what is not theirs, or was
 //! never a zone, before those who tell the truth come.
 
-use rgaps_hostile::daemon::Daemon;
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{subscriber, Joined, Liar};
-use rgaps_hostile::random::{seed, Random};
 use rgaps_hostile::scribble::Scribbler;
 use rgaps_layout::{RegistryHeader, CONTROL_BYTES};
 use rgaps_pool::create_sealed_memfd;
 use rgaps_session::{Request, ZoneGrant, ZoneId};
+use rgaps_testkit::Daemon;
+use rgaps_testkit::{seed, Random};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a liar took with it from the daemon that died.
@@ -115,14 +116,14 @@ fn lie_about_the_zone(daemon: &Daemon, loot: &Loot) {
 #[test]
 fn forged_zones_are_refused_and_the_true_one_is_adopted() {
     let seed = seed();
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, seed);
     pair.goes_on(10);
     let loot = loot(&daemon);
     for _ in 0..3 {
         daemon.kill();
         pair.goes_on(5);
-        daemon.start_again();
+        daemon.restart();
         // The honest ones come when they notice; some of these are first, some are not.
         lie_about_the_zone(&daemon, &loot);
         pair.goes_on(10);
@@ -137,12 +138,12 @@ fn forged_zones_are_refused_and_the_true_one_is_adopted() {
 fn who_hands_back_a_true_zone_cannot_claim_what_is_others() {
     let seed = seed();
     let mut random = Random::new(seed);
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, seed);
     pair.goes_on(10);
     let loot = loot(&daemon);
     daemon.kill();
-    daemon.start_again();
+    daemon.restart();
     let fds = [loot.registry.as_fd(), loot.control.as_fd()];
 
     // As somebody else, whose number is secret.

@@ -1,7 +1,8 @@
 //! Huge pages are asked for, and the system has none, or not enough: a warning or an error, and never a missing page.
 
 use rgaps::{Publisher, Subscriber};
-use rgaps_hostile::daemon::{Daemon, PATIENCE};
+use rgaps_hostile::daemon;
+use rgaps_testkit::{Daemon, LIMIT};
 use std::path::Path;
 
 const MIB: usize = 1 << 20;
@@ -12,7 +13,7 @@ const KEPT: u32 = 6;
 const RESERVE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 fn daemon(pages: &str) -> Daemon {
-    Daemon::start_with(&[
+    daemon::start_with(&[
         ("RGAPS_POOL__HOST__HUGEPAGES", pages),
         ("RGAPS_POOL__HOST__SEGMENT", "4MiB"),
     ])
@@ -20,7 +21,7 @@ fn daemon(pages: &str) -> Daemon {
 
 fn pair(daemon: &Daemon) -> (Publisher, Subscriber) {
     let node = daemon.node("member");
-    let publisher = node.publisher("huge").keep_last(KEPT).deadline(PATIENCE);
+    let publisher = node.publisher("huge").keep_last(KEPT).deadline(LIMIT);
     let subscriber = node.subscriber("huge").reliable();
     (
         publisher.create().expect("a publisher"),
@@ -39,7 +40,7 @@ fn flows(publisher: &Publisher, subscriber: &Subscriber) {
     for number in 0..3 * KEPT as usize {
         let sent = content(number);
         publisher.put(&sent).expect("published");
-        let sample = subscriber.recv_timeout(PATIENCE).expect("received");
+        let sample = subscriber.recv_timeout(LIMIT).expect("received");
         assert!(
             sample.as_slice().expect("host memory") == sent,
             "message {number}"

@@ -1,7 +1,7 @@
 //! The descriptors that clients get: they cannot be shrunk, and what is for reading cannot be
 //! written through as it came.
 
-use rgaps_hostile::daemon::Daemon;
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, subscriber, Liar};
 use rgaps_layout::SEGMENT_UNIT_BYTES;
@@ -59,7 +59,7 @@ fn segments(liar: &mut Liar, of: Member, writable: bool) -> Vec<OwnedFd> {
 
 #[test]
 fn no_descriptor_can_be_resized() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, 1);
     pair.goes_on(10);
 

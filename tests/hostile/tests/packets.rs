@@ -1,15 +1,16 @@
 //! Packets that are none, requests out of order, lies about members, floods.
 
-use rgaps_hostile::daemon::{wait_for, Daemon};
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{
     hello, join, publisher, subscriber, Joined, Liar, KERNEL_FDS_MAX, OVERSIZE,
 };
-use rgaps_hostile::random::{seed, Random};
 use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, LAYOUT_VERSION};
 use rgaps_session::{
     Demand, History, Member, Offer, Range, RefusalCode, Request, Role, Side, PROTOCOL_VERSION,
 };
+use rgaps_testkit::{seed, Random};
+use rgaps_testkit::{until, Daemon};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Honest members of a topic that nobody lies about.
@@ -30,7 +31,7 @@ fn finish(daemon: &mut Daemon, pair: Pair) {
 fn bytes_that_are_no_packet_end_only_their_own_session() {
     let seed = seed();
     let mut random = Random::new(seed);
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = bystanders(&daemon, seed);
     let valid = a_join_as_bytes();
     for _ in 0..300 {
@@ -55,7 +56,7 @@ fn bytes_that_are_no_packet_end_only_their_own_session() {
         }
     }
     finish(&mut daemon, pair);
-    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("/proc");
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).expect("/proc");
     assert!(open.count() < 60, "descriptors of liars stay open");
 }
 
@@ -76,7 +77,7 @@ fn a_join_as_bytes() -> Vec<u8> {
 
 fn random_bytes(random: &mut Random, most: u64) -> Vec<u8> {
     let length = random.below(most) as usize;
-    (0..length).map(|_| random.word() as u8).collect()
+    (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
 fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
@@ -85,10 +86,10 @@ fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
         match random.below(3) {
             0 => {
                 let at = random.below(bytes.len() as u64) as usize;
-                bytes[at] = random.word() as u8;
+                bytes[at] = random.next_u64() as u8;
             }
             1 => bytes.truncate(1 + random.below(bytes.len() as u64) as usize),
-            _ => bytes.push(random.word() as u8),
+            _ => bytes.push(random.next_u64() as u8),
         }
     }
     bytes
@@ -96,7 +97,7 @@ fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn what_is_out_of_order_or_too_much_is_cut_off() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = bystanders(&daemon, 1);
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
 
@@ -161,7 +162,7 @@ fn members_of_others(honest: &Joined, random: &mut Random) -> Vec<Member> {
 fn lies_about_members_and_memory_are_refused() {
     let seed = seed();
     let mut random = Random::new(seed);
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = bystanders(&daemon, seed);
     let mut liar = Liar::welcomed(&daemon.socket());
     let own = liar
@@ -297,7 +298,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
             type_name: "x".repeat(random.below(300) as usize),
             domain: random
                 .percent(20)
-                .then(|| Domain::Cuda(GpuUuid([random.word() as u8; 16]))),
+                .then(|| Domain::Cuda(GpuUuid([random.next_u64() as u8; 16]))),
             role: absurd_role(random),
             require: None,
             came_over: None,
@@ -340,7 +341,7 @@ fn absurd_role(random: &mut Random) -> Role {
 
 #[test]
 fn thousands_of_joins_end_at_a_limit_and_go_with_their_session() {
-    let mut daemon = Daemon::start_with(&[("RGAPS_LIMITS__TOPICS", "3000")]);
+    let mut daemon = daemon::start_with(&[("RGAPS_LIMITS__TOPICS", "3000")]);
     let pair = bystanders(&daemon, 1);
     let mut liar = Liar::welcomed(&daemon.socket());
     let mut members = Vec::new();
@@ -365,7 +366,7 @@ fn thousands_of_joins_end_at_a_limit_and_go_with_their_session() {
             .expect("left");
     }
     let node = daemon.node("looks");
-    wait_for("the topics to go", || {
+    until("the topics to go", || {
         node.topics().expect("topics").len() == 1
     });
     finish(&mut daemon, pair);
@@ -373,7 +374,7 @@ fn thousands_of_joins_end_at_a_limit_and_go_with_their_session() {
 
 #[test]
 fn a_lying_session_that_ends_leaves_nothing_behind() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let pair = bystanders(&daemon, 1);
     let node = daemon.node("looks");
     for _ in 0..20 {
@@ -391,7 +392,7 @@ fn a_lying_session_that_ends_leaves_nothing_behind() {
             left.expect("left");
         }
         drop(liar);
-        wait_for("the topic to go", || node.topic("short").is_err());
+        until("the topic to go", || node.topic("short").is_err());
     }
     finish(&mut daemon, pair);
 }

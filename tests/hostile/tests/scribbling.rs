@@ -1,8 +1,9 @@
 //! Clients that write nonsense where they may write, while honest members work.
 
-use rgaps_hostile::daemon::{wait_for, Daemon, PATIENCE};
+use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::random::seed;
+use rgaps_testkit::seed;
+use rgaps_testkit::{until, Daemon, LIMIT};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ fn scribbler(daemon: &Daemon, topic: &str, target: &str, seed: u64) -> Child {
 
 fn scribbled(target: &str) {
     let seed = seed();
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let config = daemon.config();
     let bystanders = Pair::start(&config, "honest", Expect::Perfection, seed);
     let victims = Pair::start(&config, "scribbled", Expect::Survival, seed ^ 1);
@@ -61,7 +62,7 @@ fn scribbled(target: &str) {
 /// The scribbled topic goes with its members, and the daemon goes on with others.
 fn after_all_have_gone(daemon: &mut Daemon, seed: u64) {
     let node = daemon.node("looks");
-    wait_for("the members to be gone", || {
+    until("the members to be gone", || {
         node.clients().expect("clients").len() == 1
     });
     let again = Pair::start(&daemon.config(), "again", Expect::Perfection, seed);
@@ -70,7 +71,7 @@ fn after_all_have_gone(daemon: &mut Daemon, seed: u64) {
     assert_eq!((received, errors), (published, 0));
     // What was scribbled over may keep its slots and memory out of use, but not for ever: a
     // topic of that name works again, at the latest when nobody is in it.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LIMIT;
     while node.topic("scribbled").is_ok() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -121,7 +122,7 @@ fn everything_scribbled() {
 #[test]
 fn a_daemon_adopts_a_scribbled_zone() {
     let seed = seed();
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let config = daemon.config();
     let bystanders = Pair::start(&config, "honest", Expect::Perfection, seed);
     let victims = Pair::start(&config, "scribbled", Expect::Survival, seed ^ 1);
@@ -131,7 +132,7 @@ fn a_daemon_adopts_a_scribbled_zone() {
         std::thread::sleep(Duration::from_millis(200));
         daemon.kill();
         bystanders.goes_on(10);
-        daemon.start_again();
+        daemon.restart();
         bystanders.goes_on(10);
         victims.assert_alive();
     }

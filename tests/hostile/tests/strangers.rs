@@ -1,10 +1,11 @@
 //! Clients that send descriptors, and clients that do not read: neither stops the daemon for others.
 
-use rgaps_hostile::daemon::{wait_for, Daemon};
+use rgaps_hostile::daemon;
 use rgaps_hostile::fuse::Fuse;
 use rgaps_hostile::honest::{Expect, Pair};
 use rgaps_hostile::liar::{publisher, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
+use rgaps_testkit::{until, Daemon};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +36,7 @@ fn leave_behind(daemon: &Daemon, liar: &Liar, bytes: &[u8], socket: OwnedFd) -> 
         rustix::net::sockopt::set_socket_linger(&socket, None).expect("SO_LINGER");
     }
     drop(socket);
-    daemon.go_on();
+    daemon.resume();
     sent
 }
 
@@ -60,7 +61,7 @@ fn packet(request: Request) -> Vec<u8> {
 
 #[test]
 fn a_descriptor_that_lingers_on_close_stops_nobody() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let mut peers = Vec::new();
     let status = packet(Request::Status);
     let hand_back = packet(Request::HandBack {
@@ -124,7 +125,7 @@ fn refused_everywhere(daemon: &mut Daemon, what: &str, file: &OwnedFd) {
 
 #[test]
 fn strange_files_as_descriptors_stop_nobody() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let folder = tempfile::tempdir().expect("a folder");
     let plain = std::fs::File::create(folder.path().join("plain")).expect("a file");
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
@@ -159,7 +160,7 @@ fn strange_files_as_descriptors_stop_nobody() {
 
 #[test]
 fn a_file_of_a_fuse_that_never_answers_stops_nobody() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let fuse = match Fuse::mount() {
         Ok(fuse) => fuse,
         Err(why) => return eprintln!("left out: {why}"),
@@ -174,7 +175,7 @@ fn a_file_of_a_fuse_that_never_answers_stops_nobody() {
         assert!(liar.is_cut_off());
     }
     // It did block: a thread of the daemon waits in `close`.
-    wait_for("the daemon to close one", || fuse.waiting() > 0);
+    until("the daemon to close one", || fuse.waiting() > 0);
     answers(&daemon);
     daemon.assert_well();
     drop(fuse);
@@ -183,10 +184,10 @@ fn a_file_of_a_fuse_that_never_answers_stops_nobody() {
 
 #[test]
 fn descriptors_of_strangers_are_closed_in_the_end() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let open = || {
-        std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))
             .expect("/proc")
             .count()
     };
@@ -197,7 +198,7 @@ fn descriptors_of_strangers_are_closed_in_the_end() {
         assert!(liar.send_bytes(b"none", &[null.as_fd(); 100]));
         assert!(liar.is_cut_off());
     }
-    wait_for("the descriptors to be closed", || open() <= before + 2);
+    until("the descriptors to be closed", || open() <= before + 2);
     daemon.assert_well();
 }
 
@@ -205,7 +206,7 @@ fn descriptors_of_strangers_are_closed_in_the_end() {
 fn flood(liar: &Liar, request: &Request) {
     let bytes = packet(request.clone());
     // The daemon takes some; it must come to an end.
-    wait_for(
+    until(
         "the daemon to read no more of a client that does not read",
         || {
             while liar.send_bytes(&bytes, &[]) {}
@@ -217,12 +218,12 @@ fn flood(liar: &Liar, request: &Request) {
 
 #[test]
 fn a_member_that_does_not_read_takes_no_descriptors_of_others() {
-    let mut daemon = Daemon::start_with(&[("RGAPS_POOL__HOST__SEGMENT", "2MiB")]);
+    let mut daemon = daemon::start_with(&[("RGAPS_POOL__HOST__SEGMENT", "2MiB")]);
     let few = rustix::process::Rlimit {
         current: Some(1024),
         maximum: Some(1024),
     };
-    let pid = rustix::process::Pid::from_raw(daemon.pid() as i32);
+    let pid = rustix::process::Pid::from_raw(daemon.id() as i32);
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).expect("a limit");
     let mut owner = Liar::welcomed(&daemon.socket());
     let seat = owner
@@ -258,7 +259,7 @@ fn a_member_that_does_not_read_takes_no_descriptors_of_others() {
     for _ in 0..3 {
         answers(&daemon);
     }
-    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))
         .expect("/proc")
         .count();
     assert!(open < 512, "{open} descriptors are open");
@@ -272,7 +273,7 @@ fn a_member_that_does_not_read_takes_no_descriptors_of_others() {
 
 #[test]
 fn sessions_that_do_not_read_cost_little_memory() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let mut owner = Liar::welcomed(&daemon.socket());
     for number in 0..64 {
         let topic = format!("{}/{number}", "long".repeat(50));
@@ -282,8 +283,7 @@ fn sessions_that_do_not_read_cost_little_memory() {
             .expect("a seat");
     }
     let resident = || {
-        let statm =
-            std::fs::read_to_string(format!("/proc/{}/statm", daemon.pid())).expect("/proc");
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", daemon.id())).expect("/proc");
         let pages: u64 = statm
             .split(' ')
             .nth(1)
@@ -307,7 +307,7 @@ fn sessions_that_do_not_read_cost_little_memory() {
     );
     // Whoever reads in the end is served on.
     let mut reads = silent.into_iter().next().expect("one");
-    wait_for("it to be served", || {
+    until("it to be served", || {
         while matches!(reads.channel.receive::<DaemonPacket>(), Ok(Some(_))) {}
         matches!(reads.ask(Request::Status), Ok(Ok(Answer::Status(_))))
     });
@@ -316,7 +316,7 @@ fn sessions_that_do_not_read_cost_little_memory() {
 
 #[test]
 fn a_flood_of_requests_leaves_others_their_turn() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     let mut members: Vec<(Liar, u128)> = (0..41)
         .map(|_| {
             let mut liar = Liar::welcomed(&daemon.socket());
@@ -337,9 +337,9 @@ fn a_flood_of_requests_leaves_others_their_turn() {
         }
     }
     assert!(honest.send_bytes(&take, &[]));
-    daemon.go_on();
+    daemon.resume();
     let mut answer = None;
-    wait_for("the honest answer", || {
+    until("the honest answer", || {
         answer = honest.channel.receive::<DaemonPacket>().ok().flatten();
         matches!(answer, Some((DaemonPacket::Answer { .. }, _)))
     });
@@ -359,13 +359,13 @@ fn a_flood_of_requests_leaves_others_their_turn() {
 
 #[test]
 fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
-    let mut daemon = Daemon::start();
+    let mut daemon = daemon::start();
     daemon.stop();
     let error = rgaps::Node::builder("asks")
         .config(daemon.config())
         .build()
         .expect_err("no answer");
-    let stopped = format!("kill -CONT {}", daemon.pid());
+    let stopped = format!("kill -CONT {}", daemon.id());
     assert!(error.to_string().contains(&stopped), "{error}");
     // Until as many wait as the system lets wait, nobody is told.
     let mut waiting = Vec::new();
@@ -381,7 +381,7 @@ fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
         "{refused}"
     );
     drop(waiting);
-    daemon.go_on();
+    daemon.resume();
     answers(&daemon);
     daemon.assert_well();
 }

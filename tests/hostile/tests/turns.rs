@@ -2,7 +2,7 @@
 //!
 //! `cargo test -p rgaps-hostile --test turns -- --ignored --nocapture`
 
-use rgaps_hostile::daemon::Daemon;
+use rgaps_hostile::daemon;
 use rgaps_hostile::liar::{subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -47,7 +47,7 @@ fn timed(honest: &mut Liar) -> Vec<f64> {
 #[test]
 #[ignore = "a measurement: its figure depends on the machine"]
 fn a_status_beside_600_sessions_that_flood_and_8000_topics() {
-    let mut daemon = Daemon::start_with(&[("RGAPS_LIMITS__TOPICS", "8192")]);
+    let mut daemon = daemon::start_with(&[("RGAPS_LIMITS__TOPICS", "8192")]);
     let mut member = Liar::welcomed(&daemon.socket());
     for topic in 0..TOPICS {
         let joined = member.join(&format!("topic/{topic}"), subscriber(false));

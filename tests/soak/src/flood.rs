@@ -1,9 +1,9 @@
 //! Strangers: connections that say nothing, say junk, or ask and never read.
 
 use crate::host::Address;
-use crate::random::Random;
 use rgaps_layout::LAYOUT_VERSION;
 use rgaps_session::{Channel, ClientPacket, Request, PROTOCOL_VERSION};
+use rgaps_testkit::Random;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::TcpStream;
@@ -61,7 +61,7 @@ fn connect(ip: &str, port: u16, random: &mut Random) -> Option<TcpStream> {
 
 fn junk(random: &mut Random) -> Vec<u8> {
     let bytes = 1 + random.below(JUNK_BYTES as u64);
-    (0..bytes).map(|_| random.next() as u8).collect()
+    (0..bytes).map(|_| random.next_u64() as u8).collect()
 }
 
 /// A session of the daemon, held until it is dropped: it asks and reads no answer, says junk, or says nothing.

@@ -17,8 +17,6 @@ mod network;
 mod pattern;
 mod programs;
 mod publisher;
-#[path = "../../chaos/src/random.rs"]
-mod random;
 mod report;
 mod subscriber;
 mod supervisor;

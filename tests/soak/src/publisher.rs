@@ -2,10 +2,10 @@
 
 use crate::board::{is_passing, until_joined, Counter, Spec};
 use crate::pattern::{fill, Identity};
-use crate::random::Random;
 use crate::topics::KINDS;
 use anyhow::{bail, Context};
 use rgaps::{LoanError, PublishError, Publisher};
+use rgaps_testkit::Random;
 use std::time::Duration;
 
 /// Longest pause between two messages.

@@ -3,9 +3,9 @@
 use crate::board::{is_passing, publishers, until_joined, Spec};
 use crate::journal::{Content, Message, Record, Writer};
 use crate::pattern::{holds, Identity};
-use crate::random::Random;
 use crate::topics::{KINDS, MAX_HELD};
 use rgaps::{Node, RecvError, Sample, Subscriber, WaitSet};
+use rgaps_testkit::Random;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

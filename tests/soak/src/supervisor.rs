@@ -10,11 +10,11 @@ use crate::journal::Reader;
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::programs::{InC, Observer, Python};
-use crate::random::Random;
 use crate::topics::KINDS;
 use crate::trouble;
 use crate::Arguments;
 use anyhow::Context;
+use rgaps_testkit::Random;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -203,7 +203,7 @@ impl Soak {
             publishes,
             host,
             topic,
-            seed: self.random.next(),
+            seed: self.random.next_u64(),
             config: self.hosts[host].config_path(),
             folder: self.folder.path().to_owned(),
         };

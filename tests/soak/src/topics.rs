@@ -1,7 +1,7 @@
 //! The topics, one of each kind of service, and the members' variety within each.
 
-use crate::random::Random;
 use rgaps::{Late, Node, OpenError, Publisher, SlowReaderPolicy, Subscriber};
+use rgaps_testkit::Random;
 use std::fmt;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! What happens to members and hosts, in the order that a seed gives.
 
-use crate::random::Random;
+use rgaps_testkit::Random;
 use std::time::Duration;
 
 /// Longest time between two disturbances.
@@ -68,7 +68,7 @@ pub fn next(random: &mut Random, only: Option<Kind>) -> Trouble {
     Trouble {
         pause: Duration::from_millis(random.below(PAUSE_MAX_MS)),
         kind,
-        whom: random.next(),
+        whom: random.next_u64(),
         lasts: Duration::from_millis(100 + random.below(lasts_max_ms)),
     }
 }

@@ -1,64 +1,13 @@
 //! The program under test, in a realm of its own.
 #![allow(dead_code)] // each test file uses a part of it
 
+use rgaps_testkit::programs;
+#[allow(unused_imports, reason = "every test program uses a part of it")]
+pub use rgaps_testkit::{until, LIMIT};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-/// Longer than anything here takes; a test that waits so long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The daemon that belongs to the program under test. It is another package's, so cargo builds
-/// it for us only by chance.
-pub fn daemon() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        // Where it is there already, or there is no compiler.
-        if let Some(built) = std::env::var_os("RGAPS_DAEMON") {
-            return built.into();
-        }
-        let folder = Path::new(env!("CARGO_BIN_EXE_rgaps")).parent().unwrap();
-        build("rgapsd", folder);
-        folder.join("rgapsd")
-    })
-}
-
-/// The program with the links between hosts, which is another package's, too.
-pub fn links() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        if let Some(built) = std::env::var_os("RGAPS_LINKS_PROGRAM") {
-            return built.into();
-        }
-        // Where there is no compiler it is beside the program.
-        if let Some(program) = std::env::var_os("RGAPS_PROGRAM") {
-            return Path::new(&program).with_file_name("rgaps-links");
-        }
-        let folder = daemon().parent().unwrap();
-        let there = folder.join("rgaps-links");
-        // Built with the workspace, as `make test` does; to build it alone takes minutes, so one that is
-        // old is used, too.
-        if there.exists() {
-            return there;
-        }
-        build("rgaps-links", folder);
-        there
-    })
-}
-
-/// Builds another package's program, as the one under test is built, into its folder.
-fn build(package: &str, folder: &Path) {
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "-p", package, "--target-dir"]);
-    build.arg(folder.parent().unwrap());
-    if folder.file_name().is_some_and(|name| name == "release") {
-        build.arg("--release");
-    }
-    let built = build.status().expect("cargo can be started");
-    assert!(built.success(), "{package} does not build");
-}
 
 /// Ends a program that hangs; its processes end with it.
 struct Limited(Option<Child>);
@@ -150,7 +99,7 @@ impl Realm {
             .args(arguments)
             .current_dir(self.folder.path())
             .env("RGAPS_SOCKET", self.path("r.sock"))
-            .env("RGAPS_DAEMON", daemon())
+            .env("RGAPS_DAEMON", programs::rgapsd())
             .env("RGAPS_IDLE_EXIT_MS", "20000")
             .env("RGAPS_POOL__HOST__CAP", "256MiB")
             .env_remove("RGAPS_CONFIG")
@@ -193,7 +142,7 @@ impl Realm {
 
     /// Waits until the topic has so many subscribers.
     pub fn wait_for_subscribers(&self, topic: &str, n: u64) {
-        wait_for("subscribers", || {
+        until("subscribers", || {
             let run = self.run(&["topic", "info", topic, "--json"]);
             let info: Value = serde_json::from_str(&run.stdout).unwrap_or_default();
             info["subscribers"] == n
@@ -210,21 +159,11 @@ impl Drop for Realm {
 
 /// Waits for a command to end by itself.
 pub fn finish(mut child: Child) -> Run {
-    wait_for("a command to end", || child.try_wait().unwrap().is_some());
+    until("a command to end", || child.try_wait().unwrap().is_some());
     child.wait_with_output().unwrap().into()
 }
 
 pub fn interrupt(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-}
-
-/// Looks until it is so.
-#[track_caller]
-pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

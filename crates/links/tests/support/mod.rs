@@ -7,20 +7,19 @@ pub mod stream;
 use rgaps::{
     Config, Node, PeerState, PeerTopic, PublishError, Publisher, PutError, Sample, Subscriber,
 };
+use rgaps_testkit::{command_within, Daemon, Process};
+#[allow(unused_imports, reason = "every test program uses a part of it")]
+pub use rgaps_testkit::{until, LIMIT, LOOK_AGAIN};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The one limit of these tests: a state that has not come by then does not come. No machine is that slow.
-pub const LIMIT: Duration = Duration::from_secs(120);
 /// A publisher's deadline where the test wants it to pass: being held back is then an error that it can see.
 pub const SHORT: Duration = Duration::from_millis(100);
-/// How often a state is looked at.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The pool that hosts have.
 const POOL: &str = "cap = \"2GiB\"";
@@ -61,82 +60,16 @@ pub fn bytes_of(sample: &Sample) -> Vec<u8> {
     bytes
 }
 
-/// `rgapsd` beside the test's executable, built if it is not there or old; or `RGAPS_DAEMON`.
-pub fn rgapsd() -> PathBuf {
-    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            if let Some(built) = std::env::var_os("RGAPS_DAEMON") {
-                return built.into();
-            }
-            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status = Command::new(cargo)
-                .args(["build", "-q", "-p", "rgapsd"])
-                .status()
-                .unwrap();
-            assert!(status.success());
-            let exe = std::env::current_exe().unwrap();
-            exe.parent().unwrap().parent().unwrap().join("rgapsd")
-        })
-        .clone()
-}
-
 /// `rgaps-links` as it was built with the test, or `RGAPS_LINKS_PROGRAM`.
 fn rgaps_links() -> PathBuf {
     let other = std::env::var_os("RGAPS_LINKS_PROGRAM");
     other.map_or_else(|| env!("CARGO_BIN_EXE_rgaps-links").into(), PathBuf::from)
 }
 
-/// A process that ends with the test.
-pub struct Process(Child);
-
-impl Process {
-    /// `within`: a command that becomes the program it is given, so to kill it is to kill that.
-    fn start(within: &[String], program: &Path, arguments: &[&str], config: &Path) -> Process {
-        let mut command = match within {
-            [] => Command::new(program),
-            [first, others @ ..] => {
-                let mut command = Command::new(first);
-                command.args(others).arg(program);
-                command
-            }
-        };
-        let child = command
-            .args(arguments)
-            .arg("--config")
-            .arg(config)
-            .env("RGAPS_LINKS_PROGRAM", rgaps_links())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        Process(child)
-    }
-
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    pub fn wait(&mut self) {
-        let _ = self.0.wait();
-    }
-
-    pub fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 pub struct Host {
     pub name: String,
     within: Vec<String>,
-    dir: tempfile::TempDir,
-    pub daemon: Process,
+    pub daemon: Daemon,
     pub links: Option<Process>,
 }
 
@@ -230,48 +163,38 @@ impl Host {
     }
 
     fn with_daemon(within: Vec<String>, name: &str, links: &str, pool: &str) -> Host {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("rgaps.toml");
-        let text = format!(
-            "socket = \"{}\"\nautostart = false\nlog = \"warn,rgaps_links=info\"\n\
-             [pool.host]\nsegment = \"8MiB\"\n{pool}\n[links]\n{links}\n",
-            dir.path().join("rgaps.sock").display()
+        let config = format!(
+            "log = \"warn,rgaps_links=info\"\n\
+             [pool.host]\nsegment = \"8MiB\"\n{pool}\n[links]\n{links}\n"
         );
-        std::fs::write(&config, text).unwrap();
-        let daemon = Process::start(&within, &rgapsd(), &["--foreground"], &config);
-        let host = Host {
+        let program = rgaps_links();
+        let daemon = Daemon::builder().config(&config).within(&within);
+        let daemon = daemon.settings(&[("RGAPS_LINKS_PROGRAM", program.to_str().unwrap())]);
+        Host {
             name: name.to_owned(),
             within,
-            dir,
-            daemon,
+            daemon: daemon.start(),
             links: None,
-        };
-        host.wait_for_daemon();
-        host
-    }
-
-    fn wait_for_daemon(&self) {
-        let config = self.config();
-        until("a daemon", || {
-            Node::builder("wait").config(config.clone()).build().is_ok()
-        });
+        }
     }
 
     pub fn path(&self) -> PathBuf {
-        self.dir.path().join("rgaps.toml")
+        self.daemon.config_path()
     }
 
     pub fn config(&self) -> Config {
-        Config::load(Some(&self.path())).unwrap()
+        self.daemon.config()
     }
 
     pub fn node(&self, name: &str) -> Node {
-        Node::builder(name).config(self.config()).build().unwrap()
+        self.daemon.node(name)
     }
 
     pub fn start_links(&mut self) {
-        let program = rgaps_links();
-        self.links = Some(Process::start(&self.within, &program, &[], &self.path()));
+        let mut command = command_within(&self.within, &rgaps_links());
+        command.arg("--config").arg(self.path());
+        command.stdin(Stdio::null());
+        self.links = Some(Process::start(&mut command));
     }
 
     /// As a crash would.
@@ -284,8 +207,7 @@ impl Host {
     }
 
     pub fn start_daemon(&mut self) {
-        self.daemon = Process::start(&self.within, &rgapsd(), &["--foreground"], &self.path());
-        self.wait_for_daemon();
+        self.daemon.restart();
     }
 
     /// Until it is linked with so many others.
@@ -296,15 +218,6 @@ impl Host {
             let linked = peers.iter().filter(|peer| peer.state == PeerState::Linked);
             linked.count() >= count
         });
-    }
-}
-
-/// Waits until something is so; fails, and says what was waited for, where it is not in time.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "waited for {what} for {LIMIT:?}");
-        std::thread::sleep(LOOK_AGAIN);
     }
 }
 

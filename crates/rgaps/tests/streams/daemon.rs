@@ -31,7 +31,7 @@ fn the_next_daemon_adopts_what_is_queued() {
         never("a death of the daemon ends work", || {
             second.is_ready().unwrap() || waits.is_idle().unwrap()
         });
-        daemon.start_again();
+        daemon.restart();
         until("the daemon has everything back", || {
             node.topic("t").is_ok_and(|topic| topic.row.publishers == 1)
         });
@@ -78,7 +78,7 @@ fn who_died_while_there_was_no_daemon_is_found_by_the_next() {
         daemon.kill();
         child.kill();
         never("who ends the work?", || unfinished.is_ready().unwrap());
-        daemon.start_again();
+        daemon.restart();
         until("the waiting stream goes on", || waits.is_idle().unwrap());
         let verdict = unfinished.is_ready();
         assert!(

@@ -3,9 +3,9 @@
 
 use crate::gpu::{gpu, room, small_pool, Gpu, Pinned, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, until, Setting, SOON};
-use crate::support::Daemon;
 use rgaps::{Publisher, Sample, Subscriber};
 use rgaps_cuda::CudaStream;
+use rgaps_testkit::Daemon;
 use std::cell::Cell;
 use std::time::Duration;
 

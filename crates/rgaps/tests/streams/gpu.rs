@@ -1,9 +1,10 @@
 //! A GPU, with streams that can be held up and whose work can be looked at.
 
-use crate::support::Daemon;
 use rgaps::{Domain, Node, Publisher, Sample, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver, ForeignStreams, Registered};
 use rgaps_test_driver::{Held, TestDriver};
+pub use rgaps_testkit::driver::is_real;
+use rgaps_testkit::Daemon;
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,17 +30,13 @@ unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-pub fn is_real() -> bool {
-    std::env::var_os("RGAPS_TEST_GPU").is_some()
-}
-
 /// The first GPU.
 pub fn gpu() -> Gpu {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
     static CONTROL: OnceLock<TestDriver> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
         if !is_real() {
-            std::env::set_var("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+            rgaps_testkit::driver::use_test_driver(&[]);
         }
         Driver::load().unwrap()
     });

@@ -1,5 +1,6 @@
 //! Processes: every test in one of its own, and those that it starts.
 
+pub use rgaps_testkit::{until, LIMIT as SOON};
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -7,8 +8,6 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must come.
-pub const SOON: Duration = Duration::from_secs(120);
 /// How long a test may take altogether.
 const LIMIT: Duration = Duration::from_secs(300);
 /// How long what must not happen is given to happen.
@@ -36,7 +35,7 @@ pub fn alone<F: FnOnce()>(settings: &[Setting<'_>], body: F) {
     }
     let mut command = this_program(name, settings);
     // Built here, if it has to be: that may take longer than any test.
-    command.env("RGAPS_DAEMON", crate::support::rgapsd());
+    command.env("RGAPS_DAEMON", rgaps_testkit::programs::rgapsd());
     command.env(ALONE, name).process_group(0);
     let process = Process::start(command);
     let end = Instant::now() + LIMIT;
@@ -115,7 +114,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a role in the realm of `daemon`.
-    pub fn role(role: &str, daemon: &crate::support::Daemon, settings: &[Setting<'_>]) -> Process {
+    pub fn role(role: &str, daemon: &rgaps_testkit::Daemon, settings: &[Setting<'_>]) -> Process {
         let mut command = this_program("harness::role", settings);
         command.env(ROLE, role).env("RGAPS_SOCKET", daemon.socket());
         command.env_remove(ALONE);
@@ -219,15 +218,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits until something is so. Panics after a limit.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is_so() {
-        assert!(Instant::now() < end, "not within {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -3,10 +3,6 @@
 //! Each test runs in a process of its own (`harness::alone`), since the driver's state is a process's,
 //! and is killed after a limit.
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod support;
-
 mod capture;
 mod daemon;
 mod deaths;

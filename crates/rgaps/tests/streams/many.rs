@@ -2,8 +2,8 @@
 
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, never, until, A_WHILE, SOON};
-use crate::support::Daemon;
 use rgaps_cuda::CudaStream;
+use rgaps_testkit::Daemon;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

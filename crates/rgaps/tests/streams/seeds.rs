@@ -3,9 +3,9 @@
 
 use crate::gpu::{gpu, role_node, Gpu, Pinned};
 use crate::harness::{alone, is_alone, say, until, Process, SOON};
-use crate::support::Daemon;
 use rgaps::{Publisher, RecvError, Sample, Subscriber};
 use rgaps_cuda::CudaStream;
+use rgaps_testkit::Daemon;
 use std::collections::VecDeque;
 
 const MESSAGES: u64 = 120;

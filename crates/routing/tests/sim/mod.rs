@@ -2,7 +2,6 @@
 pub mod network;
 pub mod node;
 pub mod origin;
-pub mod random;
 pub mod shape;
 pub mod traffic;
 pub mod world;

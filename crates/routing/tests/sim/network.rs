@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::node::Frame;
-use super::random::Random;
+use rgaps_testkit::Random;
 
 /// What happens at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

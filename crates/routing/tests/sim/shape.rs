@@ -1,5 +1,5 @@
 //! Networks: which hosts have a cable between them.
-use super::random::Random;
+use rgaps_testkit::Random;
 
 /// Pairs of hosts with a cable, the lower first.
 pub fn cables(hosts: usize, random: &mut Random) -> Vec<(usize, usize)> {

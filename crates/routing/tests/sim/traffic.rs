@@ -3,11 +3,11 @@
 //! A link takes a few messages of each flow; more wait until it acknowledges some. The bytes of a message are a hash of its number.
 use super::node::{Frame, Out};
 use super::origin::Origin;
-use super::random::mix;
 use rgaps_routing::{
     FlowDescription, FlowId, GivenUp, Graph, HostId, Life, Load, Offer, Positions, Publisher, Time,
     Transit,
 };
+use rgaps_testkit::mix;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! A network of hosts that run, stop, restart, and whose cables flap.
 use super::network::{host, Happening, Network};
 use super::node::{Frame, Node, Out};
-use super::random::Random;
 use super::shape;
 use super::traffic::{Disk, FlowFrame, TOPIC};
 use rgaps_routing::{HostId, Life, Publisher, Time};
+use rgaps_testkit::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl World {
 
     /// The same, with messages.
     pub fn with_roles(seed: u64, role: impl Fn(usize, &mut Random) -> Role) -> World {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let count = 3 + random.below(10) as usize;
         let cables = shape::cables(count, &mut random);
         let roles = (0..count).map(|at| role(at, &mut random)).collect();

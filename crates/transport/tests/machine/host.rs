@@ -1,5 +1,5 @@
 //! A host's receive memory, and the user of its link.
-use crate::random::content;
+use crate::content::content;
 use rgaps_transport::machine::frame::Remote;
 use rgaps_transport::machine::{
     BufferReply, CardBuffer, LinkUser, ReceiveBuffer, Turn, UnfinishedBuffer,

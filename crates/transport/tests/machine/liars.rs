@@ -1,6 +1,6 @@
 //! Peers that break the protocol: each violation has its name, and nothing a peer sends panics or writes outside a grant.
-use crate::random::Random;
 use crate::wire::{limits, options, Pair, CHUNK};
+use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{
     Decoded, Description, Frame, Lanes, ResetReason, Tree, FLOW_ENDED,
 };
@@ -282,7 +282,7 @@ fn with_flows(target: &mut Target, random: &mut Random) {
 fn whatever_frames_arrive_nothing_panics_and_nothing_outside_a_grant_is_written() {
     let mut violations = 0;
     for seed in seeds() {
-        let mut random = Random(seed ^ 0x5eed);
+        let mut random = Random::new(seed ^ 0x5eed);
         let mut target = Target::new();
         with_flows(&mut target, &mut random);
         for _ in 0..200 {
@@ -307,7 +307,7 @@ fn whatever_frames_arrive_nothing_panics_and_nothing_outside_a_grant_is_written(
 fn whatever_is_changed_in_an_honest_exchange_nothing_panics() {
     let (mut violations, mut delivered) = (0, 0);
     for seed in seeds() {
-        let mut random = Random(seed ^ 0xbad);
+        let mut random = Random::new(seed ^ 0xbad);
         let mut targets = [Target::new(), Target::new()];
         for target in &mut targets {
             with_flows(target, &mut random);

@@ -186,7 +186,7 @@ fn another_link_goes_on_with_a_message_that_has_landed_in_part() {
         .for_each(|sent| other.ends[1].read(sent).unwrap());
     assert_eq!(other.ends[1].take_delivered(), ["opened at 0", "large 0"]);
     let bytes = other.ends[1].user.delivered.lock().unwrap().take();
-    assert_eq!(bytes.unwrap(), crate::random::content(7, 0, 0, 10 * CHUNK));
+    assert_eq!(bytes.unwrap(), crate::content::content(7, 0, 0, 10 * CHUNK));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Two hosts, one link with messages in both directions, and what happens to it.
+use crate::content::content;
 use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
-use crate::random::{content, Random};
+use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{Decoded, Description, Frame, Tree, FLOW_ENDED};
 use rgaps_transport::machine::{
     FlowOptions, FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame,
@@ -172,7 +173,7 @@ fn host(random: &mut Random, faults: Faults) -> Host {
 
 impl World {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x1234_5678_9abc_def1));
+        let mut random = Random::new(seed.wrapping_mul(0x1234_5678_9abc_def1));
         let hosts = [host(&mut random, faults), host(&mut random, faults)];
         let size = |random: &mut Random| match random.below(6) {
             0 | 1 => 101 + random.below(400),

@@ -1,6 +1,7 @@
 //! Two or three hosts, a link for each direction in which messages go, and what happens to them.
+use super::content::content;
 use super::host::{Landing, Memory};
-use super::random::{content, Random};
+use rgaps_testkit::Random;
 use rgaps_transport::cursors::{Ring, Watermark};
 use rgaps_transport::link::{Action, Span, Target, Write};
 use rgaps_transport::{Flow, Frame, Meta, Offered, Receiver, ReceiverConfig, Sender, SenderConfig};
@@ -128,7 +129,7 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x1234_5678_9abc_def1));
+        let mut random = Random::new(seed.wrapping_mul(0x1234_5678_9abc_def1));
         let hosts = 2 + random.below(2) as usize;
         let memory = || Rc::new(RefCell::new(Memory::new(1800)));
         let memories: Vec<_> = (0..hosts).map(|_| memory()).collect();

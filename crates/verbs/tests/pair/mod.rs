@@ -1,6 +1,7 @@
 //! Two ends in one process, and frames whose bytes are known.
 #![allow(dead_code)]
 
+use rgaps_testkit::Random;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::*;
 use std::io::IoSlice;
@@ -76,29 +77,12 @@ impl Pair {
     }
 }
 
-/// SplitMix, for tests that print their seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
 /// The bytes of a frame that has this number.
 pub fn bytes_of(number: u64, bytes: u64) -> Vec<u8> {
-    let mut random = Random(number);
+    let mut random = Random::new(number);
     let mut frame = Vec::with_capacity(bytes as usize + 8);
     while (frame.len() as u64) < bytes {
-        frame.extend_from_slice(&random.next().to_le_bytes());
+        frame.extend_from_slice(&random.next_u64().to_le_bytes());
     }
     frame.truncate(bytes as usize);
     frame

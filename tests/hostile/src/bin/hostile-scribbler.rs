@@ -1,7 +1,7 @@
 //! Joins a topic and scribbles over it, as a process of its own, until it is killed.
 
-use rgaps_hostile::random::Random;
 use rgaps_hostile::scribble::{Scribbler, Target};
+use rgaps_testkit::Random;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,22 @@
+//! What tests share.
+//!
+//! [`until`] waits for a state. [`Random`] gives the same numbers for the same seed. [`CountingAllocator`] counts
+//! allocations, for tests of code that must not allocate. With the feature `daemon` there are programs that a test starts
+//! and that end with it: `Daemon`, `Process`. With the feature `driver` tests use the CUDA driver of `tests/driver`.
+
+pub mod allocations;
+#[cfg(feature = "daemon")]
+mod daemon;
+#[cfg(feature = "driver")]
+pub mod driver;
+mod process;
+pub mod programs;
+mod random;
+mod waiting;
+
+pub use allocations::CountingAllocator;
+#[cfg(feature = "daemon")]
+pub use daemon::{Daemon, DaemonBuilder};
+pub use process::{command_within, Process};
+pub use random::{mix, seed, Random};
+pub use waiting::{until, LIMIT, LOOK_AGAIN};
