@@ -382,6 +382,10 @@ fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
     );
     drop(waiting);
     daemon.resume();
+    // It accepts those that waited first, which are thousands.
+    until("the daemon to accept connections", || {
+        rgaps_session::Channel::connect(&daemon.socket()).is_ok()
+    });
     answers(&daemon);
     daemon.assert_well();
 }
