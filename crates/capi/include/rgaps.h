@@ -24,7 +24,12 @@
  *               creates it writes to its last arguments, and NULL or 0 where it fails.
  *   Handles     are opaque. Destroying or releasing NULL does nothing; destroying something twice
  *               does nothing but leave a message (it is an error where a code is returned). No
- *               handle may be used after it was destroyed.
+ *               handle may be used after it was destroyed, nor be destroyed while another thread's
+ *               call uses it.
+ *   Pointers    to text, bytes, arrays and structures point to as much as the function is told, or
+ *               as a structure's size says. It stays valid, and no one changes it, until the function
+ *               returns (or until the work is done that a stream was given with it). What a function
+ *               writes to is its own until it returns.
  *   Order       Handles may be destroyed in any order: what they stand for lives on while a loan,
  *               sample, publisher or subscriber needs it.
  *   Threads     Publishers, subscribers and nodes may be used by several threads at a time. A loan,

@@ -81,7 +81,8 @@ pub(crate) unsafe fn optional_text<'a>(
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: not NULL, so the caller's promise holds.
+    // SAFETY: it is not NULL, so it is text that ends with a 0 byte and that nobody changes while the result is used,
+    // as our caller promises.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map(Some)
@@ -93,7 +94,7 @@ pub(crate) unsafe fn optional_text<'a>(
 /// # Safety
 /// As [`optional_text`].
 pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Outcome<&'a str> {
-    // SAFETY: passed on from our caller.
+    // SAFETY: our caller promises what `optional_text` asks for: NULL, or text that ends with a 0 byte and stays as it is.
     unsafe { optional_text(name, text) }?
         .ok_or_else(|| Failure::argument(format!("{name} is NULL")))
 }
@@ -126,7 +127,7 @@ impl<T> Out<T> {
     /// # Safety
     /// `to` is NULL or may be written to until the function that C called returns.
     pub(crate) unsafe fn new(name: &str, to: *mut T, none: T) -> Outcome<Out<T>> {
-        // SAFETY: passed on from our caller.
+        // SAFETY: our caller promises what `optional` asks for: NULL, or a place that we may write until C's call returns.
         let out = unsafe { Out::optional(to, none) };
         if to.is_null() {
             return Err(Failure::argument(format!("{name} is NULL")));
@@ -146,8 +147,8 @@ impl<T> Out<T> {
 
     pub(crate) fn set(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not NULL, so `new`'s caller promised that it may be written. What was there
-            // is C's and not dropped.
+            // SAFETY: it is not NULL, so `optional`'s caller promised that it may be written until C's call returns, and an
+            // `Out` does not outlive that. What was there is C's and not dropped.
             unsafe { self.0.write(value) };
         }
     }

@@ -65,7 +65,7 @@ pub(crate) fn give<T: Object>(object: T) -> *mut T {
 /// # Safety
 /// `handle` is NULL or lives until the function that C called returns.
 pub(crate) unsafe fn borrow<'a, T: Object>(handle: *const T) -> Outcome<&'a T> {
-    // SAFETY: passed on from our caller, who takes NULL for an answer.
+    // SAFETY: our caller promises NULL, which `as_ref` answers, or a handle that lives until C's call returns.
     let Some(object) = (unsafe { handle.as_ref() }) else {
         return Err(Failure::argument(format!("the {} is NULL", T::NAME)));
     };
@@ -196,13 +196,13 @@ mod tests {
         // SAFETY: the child uses memory and atomics only, then exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: handles of `give`.
+            // SAFETY: `give` made it above, and the parent's copy of it is another process's.
             let refused = unsafe {
                 borrow(handle).err().map(|f| f.code) == Some(Code::Forked)
                     && take(handle).err().map(|f| f.code) == Some(Code::Forked)
             };
             let own = give(Thing(Birth::now()));
-            // SAFETY: as above; then the child ends without running the parent's handlers.
+            // SAFETY: `_exit` has no conditions; it ends the child without running the parent's handlers.
             unsafe {
                 let works = borrow(own).is_ok() && matches!(take(own), Ok(Some(_)));
                 libc::_exit(if refused && works { 7 } else { 1 });
@@ -213,7 +213,7 @@ mod tests {
         // SAFETY: `status` is ours.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 7);
-        // SAFETY: a handle of `give`.
+        // SAFETY: `give` made it above, and nothing uses it any more.
         unsafe { assert!(take(handle).unwrap().is_some()) };
     }
 }

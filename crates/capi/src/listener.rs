@@ -34,8 +34,7 @@ impl Object for rgaps_listener_t {
 /// The handler's argument.
 struct User(*mut c_void);
 
-// SAFETY: the pointer is only passed back to C, which is told by rgaps.h that the handler runs in
-// another thread.
+// SAFETY: we never follow the pointer: it is only passed back to C's handler, which rgaps.h says runs in another thread.
 unsafe impl Send for User {}
 
 /// Calls a handler with each message.
@@ -50,7 +49,8 @@ pub unsafe extern "C" fn rgaps_listener_create(
     listener: *mut *mut rgaps_listener_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, subscriber) = unsafe {
             let out = Out::new("listener", listener, std::ptr::null_mut())?;
             (out, borrow(subscriber)?)
@@ -60,8 +60,8 @@ pub unsafe extern "C" fn rgaps_listener_create(
         let listener = subscriber.subscriber.listen(move |outcome| {
             let user = &user;
             deliver(outcome, |status, sample| {
-                // SAFETY: C promises that the handler may be called like this, in this thread,
-                // until the listener is destroyed.
+                // SAFETY: C passed a function of this type, which may be called in any thread with this argument until
+                // rgaps_listener_destroy returns (rgaps.h). That waits for this thread, unless it runs in it.
                 unsafe { handler(user.0, status, sample) }
             });
         })?;
@@ -82,7 +82,8 @@ fn deliver(
         Ok(sample) => {
             let lent = give(rgaps_sample_t::new(sample));
             handler(RGAPS_OK, lent);
-            // SAFETY: given above. The handler may have released it, which is as good.
+            // SAFETY: `give` made it above, and it is the handler's only while that runs (rgaps.h, at
+            // rgaps_listener_create). Where the handler has released it the table says so.
             drop(unsafe { take(lent) });
         }
         Err(error) => {
@@ -100,7 +101,7 @@ fn deliver(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_listener_destroy(listener: *mut rgaps_listener_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(listener) }?);
         Ok(())
     });

@@ -62,7 +62,7 @@ fn lost() -> Failure {
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_loan_data(loan: *mut rgaps_loan_t) -> *mut c_void {
     guard_value(std::ptr::null_mut(), || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         unsafe { borrow(loan) }?.with(|loan| Ok(loan.address() as *mut c_void))
     })
 }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn rgaps_loan_data(loan: *mut rgaps_loan_t) -> *mut c_void
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_loan_bytes(loan: *const rgaps_loan_t) -> usize {
     guard_value(0, || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         unsafe { borrow(loan) }?.with(|loan| Ok(loan.len() as usize))
     })
 }
@@ -92,7 +92,8 @@ pub unsafe extern "C" fn rgaps_loan_write(
 ) -> rgaps_status_t {
     guard(|| {
         check_bytes("data", data, bytes)?;
-        // SAFETY: C's promises, in rgaps.h: the handle lives, and `data` is readable until we return.
+        // SAFETY: C passes NULL or a handle that lives until we return, and `data`, which is not NULL (checked above) and
+        // has `bytes` bytes that nobody changes before that (rgaps.h: Handles, Pointers).
         unsafe {
             borrow(loan)?.with(|loan| Ok(loan.copy_from(at as u64, data as u64, bytes as u64)?))
         }
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn rgaps_loan_truncate(
     bytes: usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         unsafe { borrow(loan) }?.with(|loan| {
             if bytes as u64 > loan.len() {
                 return Err(Failure::argument(format!(
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn rgaps_loan_truncate(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_loan_set_tag(loan: *mut rgaps_loan_t, tag: u64) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         unsafe { borrow(loan) }?.with(|loan| {
             loan.set_tag(tag);
             Ok(())
@@ -148,7 +149,8 @@ pub unsafe extern "C" fn rgaps_loan_set_tensor(
     tensor: *const rgaps_tensor_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h: the handle lives, the tensor is readable.
+        // SAFETY: C passes NULL or a handle that lives until we return, and NULL or a tensor that nobody changes before
+        // that (rgaps.h: Handles, Pointers).
         let (loan, tensor) = unsafe { (borrow(loan)?, tensor.as_ref()) };
         let tensor = tensor.ok_or_else(|| Failure::argument("the tensor is NULL"))?;
         let tensor = tensor.checked()?;
@@ -165,7 +167,7 @@ pub unsafe extern "C" fn rgaps_loan_publish(
     loan: *mut rgaps_loan_t,
     sequence: *mut u64,
 ) -> rgaps_status_t {
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments, of which that function asks what rgaps.h asks of C for this one.
     unsafe { rgaps_loan_publish_on(loan, std::ptr::null_mut(), sequence) }
 }
 
@@ -180,7 +182,8 @@ pub unsafe extern "C" fn rgaps_loan_publish_on(
     sequence: *mut u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, handle) = unsafe { (Out::optional(sequence, 0), borrow(loan)?) };
         {
             let mut place = handle.lock()?;
@@ -193,7 +196,8 @@ pub unsafe extern "C" fn rgaps_loan_publish_on(
                 }
             }
         }
-        // SAFETY: as above; the borrow has ended with the block.
+        // SAFETY: `loan` lives: it was borrowed above, and that borrow has ended. C uses a loan in one thread at a time
+        // (rgaps.h: Threads), so nobody else uses it.
         drop(unsafe { take(loan) }?);
         Ok(())
     })
@@ -212,12 +216,13 @@ pub unsafe extern "C" fn rgaps_loan_drop_on(
         if loan.is_null() {
             return Ok(());
         }
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let held = unsafe { borrow(loan) }?.lock()?.take();
         if let Some(held) = held {
             held.discard_on(Stream(stream as u64));
         }
-        // SAFETY: as above; the borrow has ended.
+        // SAFETY: `loan` lives: it was borrowed above, and that borrow has ended. C uses a loan in one thread at a time
+        // (rgaps.h: Threads), so nobody else uses it.
         drop(unsafe { take(loan) }?);
         Ok(())
     })
@@ -230,7 +235,7 @@ pub unsafe extern "C" fn rgaps_loan_drop_on(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_loan_drop(loan: *mut rgaps_loan_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(loan) }?);
         Ok(())
     });

@@ -102,7 +102,8 @@ unsafe fn bytes_at<'a>(data: *const c_void, bytes: usize) -> Outcome<&'a [u8]> {
     check_slice("data", data, bytes)?;
     match bytes {
         0 => Ok(&[]),
-        // SAFETY: the caller's promise, and it is not NULL.
+        // SAFETY: it is not NULL and ends within the address space (`check_slice`), and our caller promises bytes that
+        // nobody changes while the result is used.
         bytes => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
 }
@@ -118,7 +119,8 @@ pub unsafe extern "C" fn rgaps_loan_set_attachment(
     bytes: usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and bytes that nobody changes before that
+        // (rgaps.h: Handles, Pointers).
         let (loan, bytes) = unsafe { (borrow(loan)?, bytes_at(data, bytes)?) };
         loan.with(|loan| Ok(loan.set_attachment(bytes)?))
     })
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn rgaps_loan_set_capture_ns(
     capture_ns: u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         unsafe { borrow(loan) }?
             .with(|loan| edit(loan, |header| header.capture_ns = Some(capture_ns)))
     })
@@ -161,7 +163,8 @@ pub unsafe extern "C" fn rgaps_loan_set_frame_id(
     frame_id: *const c_char,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and text that nobody changes before that
+        // (rgaps.h: Handles, Pointers).
         let (loan, frame_id) = unsafe { (borrow(loan)?, text("frame_id", frame_id)?) };
         loan.with(|loan| edit(loan, |header| header.frame_id = Some(frame_id.to_owned())))
     })
@@ -185,7 +188,8 @@ pub unsafe extern "C" fn rgaps_loan_set_int(
     key: *const c_char,
     value: i64,
 ) -> rgaps_status_t {
-    // SAFETY: C's promises, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return, and text that nobody changes before that
+    // (rgaps.h: Handles, Pointers).
     guard(|| unsafe { set(borrow(loan)?, text("key", key)?, Value::Int(value)) })
 }
 
@@ -199,7 +203,8 @@ pub unsafe extern "C" fn rgaps_loan_set_double(
     key: *const c_char,
     value: f64,
 ) -> rgaps_status_t {
-    // SAFETY: C's promises, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return, and text that nobody changes before that
+    // (rgaps.h: Handles, Pointers).
     guard(|| unsafe { set(borrow(loan)?, text("key", key)?, Value::Float(value)) })
 }
 
@@ -214,7 +219,8 @@ pub unsafe extern "C" fn rgaps_loan_set_text(
     value: *const c_char,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and text that nobody changes before that
+        // (rgaps.h: Handles, Pointers).
         let (loan, key, value) =
             unsafe { (borrow(loan)?, text("key", key)?, text("value", value)?) };
         set(loan, key, value.into())
@@ -232,7 +238,8 @@ pub unsafe extern "C" fn rgaps_sample_attachment(
     bytes: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, out_bytes, sample) = unsafe {
             let out = Out::new("data", data, std::ptr::null())?;
             (out, Out::new("bytes", bytes, 0)?, borrow(sample)?)
@@ -255,7 +262,8 @@ pub unsafe extern "C" fn rgaps_sample_capture_ns(
     capture_ns: *mut u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, handle) = unsafe { (Out::new("capture_ns", capture_ns, 0)?, borrow(sample)?) };
         let header = &handle.texts.header(&handle.sample)?.header;
         let none = || absent("the message's header has no capture_ns");
@@ -274,7 +282,8 @@ pub unsafe extern "C" fn rgaps_sample_frame_id(
     frame_id: *mut *const c_char,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, handle) = unsafe {
             let out = Out::new("frame_id", frame_id, std::ptr::null())?;
             (out, borrow(sample)?)
@@ -312,7 +321,8 @@ unsafe fn tell_value<T>(
     read: impl FnOnce(&HeaderText, &str, &Value) -> Option<T>,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, text that nobody changes before that, and
+        // results that only we write until then (rgaps.h: Handles, Pointers).
         let (out, handle, key) = unsafe {
             let out = Out::new(name, to, none)?;
             (out, borrow(sample)?, text("key", key)?)
@@ -338,7 +348,8 @@ pub unsafe extern "C" fn rgaps_sample_header_int(
         _ => None,
     };
     let to = ("number", number, 0);
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
+    // until we return (rgaps.h: Handles, Pointers).
     unsafe { tell_value(sample, key, to, "an integer of 64 bits", read) }
 }
 
@@ -358,7 +369,8 @@ pub unsafe extern "C" fn rgaps_sample_header_double(
         Value::Unsigned(number) => Some(*number as f64),
         _ => None,
     };
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
+    // until we return (rgaps.h: Handles, Pointers).
     unsafe { tell_value(sample, key, ("number", number, 0.0), "a number", read) }
 }
 
@@ -376,7 +388,8 @@ pub unsafe extern "C" fn rgaps_sample_header_text(
     let read = |header: &HeaderText, key: &str, _: &Value| {
         header.values.get(key).map(|text| text.as_ptr())
     };
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
+    // until we return (rgaps.h: Handles, Pointers).
     unsafe { tell_value(sample, key, to, "text", read) }
 }
 
@@ -399,7 +412,8 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
         let count = count.min(MAX_MESSAGE_PARTS + 1);
         let mut tensors = Vec::with_capacity(count);
         for index in 0..count {
-            // SAFETY: C promises `count` of them, and texts for names.
+            // SAFETY: `parts` is not NULL, and C passes `count` parts, of which this is one, whose names are NULL or text
+            // that nobody changes before we return (rgaps.h: Pointers).
             let (part, name) = unsafe {
                 let part = parts.add(index).read();
                 (part, text("a part's name", part.name)?)
@@ -414,7 +428,8 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
         let specs: Vec<_> = specs.collect();
         let loan = publisher.loan_parts(&specs)?;
         for (index, part) in loan.parts()?.iter().enumerate() {
-            // SAFETY: C promises that the `count` parts may be written; there are as many as were asked for.
+            // SAFETY: `parts` is not NULL, and the loan has one part for each of C's `count`, which only we use until we return
+            // (rgaps.h: Pointers).
             unsafe {
                 let to = parts.add(index);
                 to.write(rgaps_part_t::of(&part, (*to).name));
@@ -422,7 +437,8 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
         }
         Ok(loan)
     };
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments: NULL or a publisher that lives, and a result that only we write, until we return
+    // (rgaps.h: Handles, Pointers).
     unsafe { lend(publisher, loan, make) }
 }
 
@@ -433,7 +449,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_sample_part_count(sample: *const rgaps_sample_t) -> usize {
     guard_value(0, || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         Ok(unsafe { borrow(sample) }?.sample.parts()?.len())
     })
 }
@@ -449,7 +465,8 @@ pub unsafe extern "C" fn rgaps_sample_part_at(
     part: *mut rgaps_part_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, handle) = unsafe { (Out::new("part", part, NO_PART)?, borrow(sample)?) };
         out.set(part_at(handle, index)?);
         Ok(())
@@ -479,7 +496,8 @@ pub unsafe extern "C" fn rgaps_sample_part(
     part: *mut rgaps_part_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, text that nobody changes before that, and
+        // results that only we write until then (rgaps.h: Handles, Pointers).
         let (out, handle, name) = unsafe {
             let out = Out::new("part", part, NO_PART)?;
             (out, borrow(sample)?, text("name", name)?)

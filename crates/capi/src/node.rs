@@ -51,12 +51,13 @@ pub unsafe extern "C" fn rgaps_node_create(
     node: *mut *mut rgaps_node_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes text and options that nobody changes before we return, and results that only we write
+        // until then (rgaps.h: Pointers).
         let (out, name, options) = unsafe {
             let out = Out::new("node", node, std::ptr::null_mut())?;
             (out, optional_text("name", name)?, read_options(options)?)
         };
-        // SAFETY: as above, for the text that the options point to.
+        // SAFETY: what C's options point to is NULL or text that nobody changes before we return (rgaps.h: Pointers).
         let config = unsafe { configuration(&options) }?;
         let name = name.map_or_else(program_name, str::to_owned);
         let node = Node::builder(&name).config(config).build()?;
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn rgaps_node_create(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_node_destroy(node: *mut rgaps_node_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(node) }?);
         Ok(())
     });
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn rgaps_node_destroy(node: *mut rgaps_node_t) {
 /// # Safety
 /// Each text is NULL or a C string.
 unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
-    // SAFETY: passed on from our caller.
+    // SAFETY: our caller promises that each is NULL or text, and the options' borrow outlasts our use of it.
     let (file, socket, realm) = unsafe {
         (
             optional_text("config_file", options.config_file)?,
@@ -139,7 +140,7 @@ pub(crate) unsafe fn node_or_default(node: *const rgaps_node_t) -> Outcome<Arc<N
     if node.is_null() {
         return default_node();
     }
-    // SAFETY: passed on from our caller.
+    // SAFETY: it is not NULL, so our caller promises a node's handle that lives until C's call returns.
     Ok(unsafe { borrow(node) }?.node.clone())
 }
 

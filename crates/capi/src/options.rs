@@ -26,7 +26,7 @@ pub(crate) unsafe fn read_options<T: Plain>(options: *const T) -> Outcome<T> {
         return Ok(known);
     }
     let theirs = options.cast::<u8>();
-    // SAFETY: the caller vouches for the first field at least.
+    // SAFETY: it is not NULL, so our caller promises the first field, `size`, at least.
     let size = unsafe { theirs.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_OPTIONS_BYTES).contains(&size) {
         return Err(Failure::argument(format!(
@@ -39,7 +39,7 @@ pub(crate) unsafe fn read_options<T: Plain>(options: *const T) -> Outcome<T> {
     // padding all of its bytes are part of a field, and every value of a field is one.
     unsafe { std::ptr::copy_nonoverlapping(theirs, (&raw mut known).cast::<u8>(), common) };
     for at in common..size {
-        // SAFETY: below `size`, for which the caller vouches.
+        // SAFETY: `at` is below `size`, and our caller promises that many bytes.
         if unsafe { theirs.add(at).read() } != 0 {
             return Err(Failure::argument(format!(
                 "{name} has options that this library, {version}, does not know; use a library as \
@@ -76,7 +76,7 @@ mod tests {
     unsafe impl Plain for Old {
         const NAME: &'static str = "options";
     }
-    // SAFETY: as above.
+    // SAFETY: numbers, without padding.
     unsafe impl Plain for New {
         const NAME: &'static str = "options";
     }

@@ -111,12 +111,14 @@ pub unsafe extern "C" fn rgaps_publisher_create(
     publisher: *mut *mut rgaps_publisher_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes text and options that nobody changes before we return, and results that only we write
+        // until then (rgaps.h: Pointers).
         let (out, topic, options) = unsafe {
             let out = Out::new("publisher", publisher, std::ptr::null_mut())?;
             (out, text("topic", topic)?, read_options(options)?)
         };
-        // SAFETY: as above, for what the options point to.
+        // SAFETY: what C's options point to is NULL, or text that nobody changes and a node that lives before we return
+        // (rgaps.h: Handles, Pointers).
         let (domain, type_name, node) = unsafe {
             let domain = Wish::parse(optional_text("domain", options.domain)?)?;
             let type_name = optional_text("type_name", options.type_name)?;
@@ -155,7 +157,7 @@ pub unsafe extern "C" fn rgaps_publisher_create(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_publisher_destroy(publisher: *mut rgaps_publisher_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(publisher) }?);
         Ok(())
     });
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn rgaps_publisher_push(
     bytes: usize,
 ) -> rgaps_status_t {
     let stream = Stream(0);
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments, of which `push` asks what rgaps.h asks of C.
     guard(|| unsafe { push(publisher, data, bytes, stream, true) })
 }
 
@@ -187,12 +189,12 @@ unsafe fn push(
     stream: Stream,
     waits: bool,
 ) -> Outcome {
-    // SAFETY: C's promise, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
     let publisher = unsafe { borrow(publisher) }?;
     check_bytes("data", data, bytes)?;
     let mut loan = publisher.publisher.loan(bytes as u64)?;
-    // SAFETY: C promises that `data` is readable for `bytes` bytes until we return, or until the stream
-    // has passed.
+    // SAFETY: `data` is not NULL, or there are no bytes (`check_bytes`), and C passes `bytes` bytes that nobody changes
+    // before we return or, where a stream was given with them, before the stream has passed (rgaps.h: Pointers).
     unsafe { loan.copy_from_on(0, data as u64, bytes as u64, stream) }?;
     if waits {
         loan.wait_for(stream)?;
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn rgaps_publisher_push_on(
     stream: rgaps_stream_t,
 ) -> rgaps_status_t {
     let stream = Stream(stream as u64);
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments, of which `push` asks what rgaps.h asks of C.
     guard(|| unsafe { push(publisher, data, bytes, stream, false) })
 }
 
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
     timeout_ns: u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let publisher = &unsafe { borrow(publisher) }?.publisher;
         let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
         if publisher.wait_for_subscribers(count, timeout)? {
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn rgaps_publisher_wait_for_subscribers(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_publisher_t) -> u32 {
     guard_value(0, || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         Ok(unsafe { borrow(publisher) }?.publisher.subscribers())
     })
 }
@@ -261,7 +263,7 @@ pub unsafe extern "C" fn rgaps_publisher_subscribers(publisher: *const rgaps_pub
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_publisher_mismatched(publisher: *const rgaps_publisher_t) -> u32 {
     guard_value(0, || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         Ok(unsafe { borrow(publisher) }?.publisher.mismatched())
     })
 }
@@ -275,7 +277,7 @@ pub unsafe extern "C" fn rgaps_publisher_domain(
     publisher: *const rgaps_publisher_t,
 ) -> *const c_char {
     guard_value(std::ptr::null(), || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         Ok(unsafe { borrow(publisher) }?.domain.as_ptr())
     })
 }
@@ -291,7 +293,8 @@ pub unsafe extern "C" fn rgaps_publisher_trim(
     freed_bytes: *mut u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, publisher) = unsafe { (Out::optional(freed_bytes, 0), borrow(publisher)?) };
         out.set(publisher.publisher.trim(keep_bytes)?);
         Ok(())
@@ -308,7 +311,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan(
     bytes: usize,
     loan: *mut *mut rgaps_loan_t,
 ) -> rgaps_status_t {
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments, of which that function asks what rgaps.h asks of C for this one.
     unsafe { rgaps_publisher_loan_aligned(publisher, bytes, BLOCK_ALIGN as usize, loan) }
 }
 
@@ -324,7 +327,8 @@ pub unsafe extern "C" fn rgaps_publisher_loan_aligned(
     loan: *mut *mut rgaps_loan_t,
 ) -> rgaps_status_t {
     let make = |publisher: &Publisher| Ok(publisher.loan_aligned(bytes as u64, alignment as u64)?);
-    // SAFETY: passed on from C.
+    // SAFETY: C's own arguments: NULL or a publisher that lives, and a result that only we write, until we return
+    // (rgaps.h: Handles, Pointers).
     unsafe { lend(publisher, loan, make) }
 }
 
@@ -338,7 +342,8 @@ pub(crate) unsafe fn lend(
     make: impl FnOnce(&Publisher) -> Outcome<Loan>,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, publisher) = unsafe {
             let out = Out::new("loan", loan, std::ptr::null_mut())?;
             (out, borrow(publisher)?)

@@ -48,7 +48,7 @@ macro_rules! accessors {
         #[no_mangle]
         pub unsafe extern "C" fn $name(sample: *const rgaps_sample_t) -> $type {
             guard_value($none, || {
-                // SAFETY: C's promise, in rgaps.h.
+                // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
                 let $sample = &unsafe { borrow(sample) }?.sample;
                 Ok($value)
             })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rgaps_sample_data_on(
     stream: rgaps_stream_t,
 ) -> *const c_void {
     guard_value(std::ptr::null(), || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let sample = &unsafe { borrow(sample) }?.sample;
         order(sample, stream)?;
         Ok(sample.address() as *const c_void)
@@ -111,7 +111,8 @@ pub unsafe extern "C" fn rgaps_sample_is_ready(
     ready: *mut u32,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, sample) = unsafe { (Out::new("ready", ready, 0)?, borrow(sample)?) };
         out.set(sample.sample.is_ready()?.into());
         Ok(())
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn rgaps_sample_synchronize(
     timeout_ns: u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let sample = &unsafe { borrow(sample) }?.sample;
         Ok(sample.synchronize(timeout(timeout_ns).unwrap_or(Duration::MAX))?)
     })
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn rgaps_sample_wait_on(
     sample: *const rgaps_sample_t,
     stream: rgaps_stream_t,
 ) -> rgaps_status_t {
-    // SAFETY: C's promise, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
     guard(|| order(&unsafe { borrow(sample) }?.sample, stream))
 }
 
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn rgaps_sample_record_stream(
     stream: rgaps_stream_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         record(&unsafe { borrow(sample) }?.sample, stream)
     })
 }
@@ -180,7 +181,8 @@ pub unsafe extern "C" fn rgaps_sample_gpu_point(
     point: *mut u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out_address, out_point, sample) = unsafe {
             let out_address = Out::new("address", address, 0)?;
             (out_address, Out::new("point", point, 0)?, borrow(sample)?)
@@ -204,13 +206,13 @@ pub unsafe extern "C" fn rgaps_sample_read(
     bytes: usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let sample = &unsafe { borrow(sample) }?.sample;
         check_slice("to", to, bytes)?;
         let to: &mut [u8] = match bytes {
             0 => &mut [],
-            // SAFETY: it is not NULL, and C promises `bytes` bytes that nobody else uses until we return. They may be
-            // uninitialised; they are only written to, by the copy.
+            // SAFETY: `to` is not NULL and ends within the address space (`check_slice`), and C passes `bytes` bytes that
+            // only we use until we return (rgaps.h: Pointers). They may be uninitialised: the copy only writes them.
             bytes => unsafe { std::slice::from_raw_parts_mut(to.cast(), bytes) },
         };
         Ok(sample.read(at as u64, to)?)
@@ -227,7 +229,8 @@ pub unsafe extern "C" fn rgaps_sample_tensor(
     tensor: *mut rgaps_tensor_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, sample) = unsafe {
             let out = Out::new("tensor", tensor, rgaps_tensor_t::default())?;
             (out, borrow(sample)?)
@@ -247,7 +250,7 @@ pub unsafe extern "C" fn rgaps_sample_tensor(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_sample_domain(sample: *const rgaps_sample_t) -> *const c_char {
     guard_value(std::ptr::null(), || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let handle = unsafe { borrow(sample) }?;
         let text = || CString::new(handle.sample.domain().to_string()).unwrap_or_default();
         Ok(handle.domain.get_or_init(text).as_ptr())
@@ -264,7 +267,8 @@ pub unsafe extern "C" fn rgaps_sample_clone(
     clone: *mut *mut rgaps_sample_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, sample) = unsafe {
             let out = Out::new("clone", clone, std::ptr::null_mut())?;
             (out, borrow(sample)?)
@@ -281,7 +285,7 @@ pub unsafe extern "C" fn rgaps_sample_clone(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_sample_release(sample: *mut rgaps_sample_t) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(sample) }?);
         Ok(())
     })
@@ -300,9 +304,10 @@ pub unsafe extern "C" fn rgaps_sample_release_on(
         if sample.is_null() {
             return Ok(());
         }
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         record(&unsafe { borrow(sample) }?.sample, stream)?;
-        // SAFETY: as above; the borrow has ended.
+        // SAFETY: `sample` lives: it was borrowed above, and that borrow has ended. C uses a sample's handle in one thread
+        // at a time (rgaps.h: Threads), so nobody else uses it.
         drop(unsafe { take(sample) }?);
         Ok(())
     })

@@ -150,13 +150,15 @@ pub unsafe extern "C" fn rgaps_subscriber_create(
     subscriber: *mut *mut rgaps_subscriber_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes text and options that nobody changes before we return, and results that only we write
+        // until then (rgaps.h: Pointers).
         let (out, topic, options) = unsafe {
             let out = Out::new("subscriber", subscriber, std::ptr::null_mut())?;
             (out, text("topic", topic)?, read_options(options)?)
         };
         let (qos, require) = (options.qos()?, required(options.require)?);
-        // SAFETY: as above, for what the options point to.
+        // SAFETY: what C's options point to is NULL, or text that nobody changes and a node that lives before we return
+        // (rgaps.h: Handles, Pointers).
         let (domain, type_name, node) = unsafe {
             let domain = Wish::parse(optional_text("domain", options.domain)?)?;
             let type_name = optional_text("type_name", options.type_name)?;
@@ -194,7 +196,7 @@ pub unsafe extern "C" fn rgaps_subscriber_create(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_subscriber_destroy(subscriber: *mut rgaps_subscriber_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(subscriber) }?);
         Ok(())
     });
@@ -212,7 +214,8 @@ pub unsafe extern "C" fn rgaps_subscriber_pull(
     bytes: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, out_bytes, subscriber) = unsafe {
             let out = Out::new("data", data, std::ptr::null())?;
             (out, Out::optional(bytes, 0), borrow(subscriber)?)
@@ -247,7 +250,8 @@ pub unsafe extern "C" fn rgaps_subscriber_pulled_bytes(
     bytes: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, subscriber) = unsafe { (Out::new("bytes", bytes, 0)?, borrow(subscriber)?) };
         let pulled = subscriber.pulled();
         let sample = pulled
@@ -268,7 +272,7 @@ pub unsafe extern "C" fn rgaps_subscriber_release(
     data: *const c_void,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let subscriber = unsafe { borrow(subscriber) }?;
         if data.is_null() {
             // Dropped without the lock, which others wait for.
@@ -292,7 +296,8 @@ pub unsafe extern "C" fn rgaps_subscriber_recv(
     sample: *mut *mut rgaps_sample_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, subscriber) = unsafe {
             let out = Out::new("sample", sample, std::ptr::null_mut())?;
             (out, borrow(subscriber)?)
@@ -312,7 +317,8 @@ pub unsafe extern "C" fn rgaps_subscriber_try_recv(
     sample: *mut *mut rgaps_sample_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, subscriber) = unsafe {
             let out = Out::new("sample", sample, std::ptr::null_mut())?;
             (out, &borrow(subscriber)?.subscriber)
@@ -339,7 +345,7 @@ pub unsafe extern "C" fn rgaps_subscriber_wait(
     timeout_ns: u64,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let subscriber = &unsafe { borrow(subscriber) }?.subscriber;
         let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
         if subscriber.wait(timeout)? {
@@ -361,7 +367,8 @@ pub unsafe extern "C" fn rgaps_subscriber_fd(
     fd: *mut c_int,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, subscriber) = unsafe { (Out::new("fd", fd, -1)?, borrow(subscriber)?) };
         out.set(subscriber.subscriber.readiness()?.as_raw_fd());
         Ok(())
@@ -374,7 +381,7 @@ pub unsafe extern "C" fn rgaps_subscriber_fd(
 /// As `rgaps.h` says.
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_subscriber_missed(subscriber: *const rgaps_subscriber_t) -> u64 {
-    // SAFETY: C's promise, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
     guard_value(0, || Ok(unsafe { borrow(subscriber) }?.subscriber.missed()))
 }
 
@@ -385,7 +392,7 @@ pub unsafe extern "C" fn rgaps_subscriber_missed(subscriber: *const rgaps_subscr
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_subscriber_mismatched(subscriber: *const rgaps_subscriber_t) -> u32 {
     guard_value(0, || {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         Ok(unsafe { borrow(subscriber) }?.subscriber.mismatched())
     })
 }
@@ -396,6 +403,6 @@ pub unsafe extern "C" fn rgaps_subscriber_mismatched(subscriber: *const rgaps_su
 /// As `rgaps.h` says.
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_subscriber_held(subscriber: *const rgaps_subscriber_t) -> u32 {
-    // SAFETY: C's promise, in rgaps.h.
+    // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
     guard_value(0, || Ok(unsafe { borrow(subscriber) }?.subscriber.held()))
 }

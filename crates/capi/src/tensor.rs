@@ -103,7 +103,8 @@ pub unsafe extern "C" fn rgaps_dtype_parse(
     dtype: *mut rgaps_dtype_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes text that nobody changes before we return, and results that only we write until then
+        // (rgaps.h: Pointers).
         let (out, name) = unsafe {
             let out = Out::new("dtype", dtype, rgaps_dtype_t::default())?;
             (out, text("name", name)?)
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn rgaps_tensor_contiguous(
     bytes: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes results that only we write until we return (rgaps.h: Pointers).
         let (out, out_bytes) = unsafe {
             let out = Out::new("tensor", tensor, rgaps_tensor_t::default())?;
             (out, Out::optional(bytes, 0))
@@ -142,7 +143,8 @@ pub unsafe extern "C" fn rgaps_tensor_contiguous(
         }
         let mut lengths = [0u64; MAX_DIMS];
         for (dim, length) in lengths[..dims].iter_mut().enumerate() {
-            // SAFETY: C promises `ndim` lengths.
+            // SAFETY: `shape` is not NULL, and C passes `ndim` lengths that nobody changes before we return (rgaps.h:
+            // Pointers).
             *length = unsafe { shape.add(dim).read() };
         }
         let (tensor, bytes) = contiguous(dtype.checked()?, &lengths[..dims])

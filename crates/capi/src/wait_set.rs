@@ -52,7 +52,8 @@ pub unsafe extern "C" fn rgaps_wait_set_create(
     wait_set: *mut *mut rgaps_wait_set_t,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, node) = unsafe {
             let out = Out::new("wait_set", wait_set, std::ptr::null_mut())?;
             (out, node_or_default(node)?)
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn rgaps_wait_set_create(
 #[no_mangle]
 pub unsafe extern "C" fn rgaps_wait_set_destroy(wait_set: *mut rgaps_wait_set_t) {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that no thread uses any more (rgaps.h: Handles).
         drop(unsafe { take(wait_set) }?);
         Ok(())
     });
@@ -91,7 +92,8 @@ pub unsafe extern "C" fn rgaps_wait_set_attach(
     token: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes handles, or NULL, that live until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, wait_set, subscriber) = unsafe {
             let out = Out::new("token", token, usize::MAX)?;
             (out, borrow(wait_set)?, borrow(subscriber)?)
@@ -119,7 +121,7 @@ pub unsafe extern "C" fn rgaps_wait_set_detach(
     token: usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promise, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let mut members = unsafe { borrow(wait_set) }?.lock()?;
         if !members.set.detach(Token(token)) {
             let message = format!("the wait set has no subscriber of token {token}");
@@ -143,7 +145,8 @@ pub unsafe extern "C" fn rgaps_wait_set_wait(
     count: *mut usize,
 ) -> rgaps_status_t {
     guard(|| {
-        // SAFETY: C's promises, in rgaps.h.
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
         let (out, wait_set) = unsafe { (Out::new("count", count, 0)?, borrow(wait_set)?) };
         if tokens.is_null() || capacity == 0 {
             return Err(Failure::argument("there is no room for tokens"));
@@ -162,7 +165,8 @@ pub unsafe extern "C" fn rgaps_wait_set_wait(
         }
         let told = ready.len().min(capacity);
         for (place, Token(index)) in ready[..told].iter().enumerate() {
-            // SAFETY: below `capacity`, and C promises room for that many.
+            // SAFETY: `tokens` is not NULL, `place` is below `capacity`, and C passes that many tokens that only we write until
+            // we return (rgaps.h: Pointers).
             unsafe { tokens.add(place).write(*index) };
         }
         out.set(told);

@@ -100,8 +100,7 @@ impl Context {
     /// `stream` is a live stream, and no special handle.
     pub(crate) unsafe fn enter_of(&self, stream: CUstream) -> Result<Entered<'_>, CudaError> {
         let mut raw: CUcontext = 0;
-        // SAFETY: the out pointer is ours; the caller vouches for the stream, whose context is
-        // alive while it is.
+        // SAFETY: the out pointer is ours; our caller promises a live stream, whose context is alive while it is.
         unsafe {
             cu!(&self.driver, cuStreamGetCtx(stream, &mut raw))?;
             Entered::push(&self.driver, raw)
@@ -154,7 +153,7 @@ impl Entered<'_> {
     /// # Safety
     /// `raw` is a live context.
     unsafe fn push(driver: &Driver, raw: CUcontext) -> Result<Entered<'_>, CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises a live context.
         unsafe { cu!(driver, cuCtxPushCurrent(raw))? };
         Ok(Entered {
             driver,

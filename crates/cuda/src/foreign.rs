@@ -61,7 +61,8 @@ impl ForeignStreams {
         let raw = stream.0 as CUstream;
         let entered = if raw > CU_STREAM_PER_THREAD {
             self.check_handle(stream.0)?;
-            // SAFETY: the handle was checked as far as it can be; the user vouches for it.
+            // SAFETY: the user, who gave the handle for this call, promises a live stream; it is no special one, and
+            // `check_handle` has found memory there.
             Some(unsafe { context.enter_of(raw)? })
         } else if context.caller_is_on_device() {
             // The special handles mean a stream of the current context. Where the caller works in
@@ -96,15 +97,15 @@ impl OnStream<'_> {
 
     fn is_capturing(&self) -> Result<bool, CudaError> {
         let mut capture: c_int = CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the out pointer is ours; the handle is special or was checked as far as it can
-        // be; the user vouches for it being a stream.
+        // SAFETY: the out pointer is ours. The handle is special, or the user promised a live stream when he gave it for
+        // this call, and `check_handle` has found memory there.
         unsafe { cu!(self.driver, cuStreamIsCapturing(self.raw, &mut capture))? };
         Ok(capture != CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// Whether all work queued so far has finished.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
-        // SAFETY: the stream is the user's, who keeps it for the length of the call.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long.
         match unsafe { (self.driver.table().cuStreamQuery)(self.raw) } {
             CUDA_ERROR_NOT_READY => Ok(false),
             code => self.driver.check("cuStreamQuery", code).map(|()| true),
@@ -113,14 +114,14 @@ impl OnStream<'_> {
 
     /// Waits on the CPU until it has.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: as in `is_idle`.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long.
         unsafe { cu!(self.driver, cuStreamSynchronize(self.raw)) }
     }
 
     /// A number that no other stream of this process ever had or will have; handles are used again.
     pub fn id(&self) -> Result<u64, CudaError> {
         let mut id = 0;
-        // SAFETY: as in `is_idle`; the out pointer is ours.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long; the out pointer is ours.
         unsafe { cu_newer!(self.driver, cuStreamGetId(self.raw, &mut id))? };
         Ok(id)
     }
@@ -133,7 +134,8 @@ impl OnStream<'_> {
     /// [`Registered`](crate::Registered)), until the work has finished; who reads it meanwhile
     /// does so by atomic loads.
     pub unsafe fn write_value(&self, address: u64, value: u64) -> Result<(), CudaError> {
-        // SAFETY: as in `is_idle`; the caller vouches for the address.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. GPUs may write the address
+        // until the work has finished, as our caller promises.
         unsafe {
             cu_newer!(
                 self.driver,
@@ -149,7 +151,8 @@ impl OnStream<'_> {
     /// `address`, a multiple of 8, is memory that GPUs of this process may read until the wait has
     /// ended; who writes it meanwhile does so by atomic stores.
     pub unsafe fn wait_value(&self, address: u64, value: u64) -> Result<(), CudaError> {
-        // SAFETY: as in `is_idle`; the caller vouches for the address.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. GPUs may read the address
+        // until the wait has ended, as our caller promises.
         unsafe {
             cu_newer!(
                 self.driver,
@@ -164,7 +167,8 @@ impl OnStream<'_> {
     /// Both ranges are valid until the work has finished, and nothing else writes the source or
     /// touches the destination until then.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
-        // SAFETY: as in `is_idle`; the caller vouches for the ranges.
+        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. Our caller promises that both
+        // ranges stay, and that the copy has them to itself, until the work has finished.
         unsafe {
             cu!(
                 self.driver,

@@ -12,7 +12,7 @@ pub(crate) struct Library {
 
 // SAFETY: the handle is only passed to dlsym, which may be called from any thread.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: the handle never changes and is never closed; dlsym may be called from several threads at a time.
 unsafe impl Sync for Library {}
 
 impl Library {

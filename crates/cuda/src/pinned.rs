@@ -19,9 +19,9 @@ struct Pages {
     bytes: usize,
 }
 
-// SAFETY: a range of addresses; what uses it is ordered by streams.
+// SAFETY: a mapping belongs to the process, not to a thread, and `drop` alone removes it.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: address and length never change. What touches the bytes behind them is ordered by streams.
 unsafe impl Sync for Pages {}
 
 impl PinnedBuffer {

@@ -224,7 +224,7 @@ unsafe extern "C" fn look(
     if info.dlpi_name.is_null() {
         return 0;
     }
-    // SAFETY: as above.
+    // SAFETY: it is not NULL, so it is the C string that the loader passes, valid during the call.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy();
     search.found = match std::env::var_os(LIBRARY_ENV).filter(|named| !named.is_empty()) {
         Some(named) => Path::new(&named).file_name() == Path::new(&*path).file_name(),

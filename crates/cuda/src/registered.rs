@@ -21,7 +21,7 @@ pub struct Registered {
 
 // SAFETY: the pointer is only ever passed to the driver, which may be called from any thread.
 unsafe impl Send for Registered {}
-// SAFETY: as above.
+// SAFETY: its fields never change after `with`; the driver's functions may be called from several threads at a time.
 unsafe impl Sync for Registered {}
 
 impl Registered {
@@ -34,7 +34,8 @@ impl Registered {
         host: *mut c_void,
         bytes: usize,
     ) -> Result<Registered, CudaError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: our caller promises a range that is mapped, readable and writable until the result is dropped: flags 0
+        // ask for no more.
         unsafe { Registered::with(context, host, bytes, 0) }
     }
 
@@ -57,7 +58,8 @@ impl Registered {
         host: *mut c_void,
         bytes: usize,
     ) -> Result<Registered, CudaError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: our caller promises a range that is mapped and readable until the result is dropped: this flag asks for
+        // no more.
         unsafe { Registered::with(context, host, bytes, CU_MEMHOSTREGISTER_READ_ONLY) }
     }
 
@@ -72,7 +74,8 @@ impl Registered {
         let flags = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         {
             let _entered = context.enter()?;
-            // SAFETY: the caller vouches for the range.
+            // SAFETY: the range is mapped, with the access that the flags say, until the registration ends with `self`, as
+            // our caller promises.
             unsafe { cu!(context.driver(), cuMemHostRegister(host, bytes, flags))? };
         }
         // From here on dropping takes it back.

@@ -133,7 +133,7 @@ impl Mapping for RegisteredMapping {
         self.inner.read(offset, bytes)
     }
     unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: our caller promises `bytes` bytes that can be read at `source` until we return; `inner` asks for that.
         unsafe { self.inner.write_from(offset, source, bytes) }
     }
     fn synchronize(&self, stream: Stream) -> Result<(), PoolError> {

@@ -171,12 +171,13 @@ impl CudaStream {
         bytes: usize,
     ) -> Result<(), CudaError> {
         if self.is_host(from)? {
-            // SAFETY: passed on from our caller.
+            // SAFETY: `from` is the host's, and our caller promises that it can be read and `to` written for `bytes` bytes.
             return unsafe { self.write_host(to, from as usize as *const c_void, bytes) };
         }
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
-        // SAFETY: as in `write_host`. A copy between devices does not wait on the CPU by itself.
+        // SAFETY: our caller promises both ranges until we return, which is after `finish` has waited: a copy between devices
+        // does not wait on the CPU by itself. The stream lives as long as `self`.
         unsafe {
             cu!(driver, cuMemcpyAsync(to, from, bytes, self.raw))?;
         }

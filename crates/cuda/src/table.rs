@@ -39,7 +39,8 @@ macro_rules! table {
                         }
                     }, )*
                     $( $newer: library.symbol($newer_symbol).map(|address| {
-                        // SAFETY: as above.
+                        // SAFETY: the address is that of the driver's function of this name, and
+                        // the signature is the one that cuda.h declares for that symbol.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,

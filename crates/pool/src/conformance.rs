@@ -230,7 +230,7 @@ fn write_from_copies_a_host_buffer(mut f: Fixture) {
     );
     // SAFETY: nothing is read from anywhere.
     unsafe { mapping.write_from(unit, source, 0) }.expect("no bytes at the end are in range");
-    // SAFETY: as above; the range is refused before anything is copied.
+    // SAFETY: the range is refused before anything is read, and `bytes` lives on.
     let refused = unsafe { mapping.write_from(unit - 70_000, source, bytes.len() as u64) };
     assert!(
         matches!(refused, Err(PoolError::OutOfRange { .. })),

@@ -179,7 +179,7 @@ mod tests {
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
-            // SAFETY: as above; `_exit` runs no handlers of the parent.
+            // SAFETY: `writer` is open, and the child has one thread: `_exit` ends it without the parent's handlers.
             unsafe {
                 libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO);
                 libc::_exit(child());

@@ -35,7 +35,8 @@ pub struct HostMapping {
 // SAFETY: the struct is an address range of the process and two synchronised fields. The range
 // is unmapped only by `drop`. What threads do to the bytes is ordered by the loans on them.
 unsafe impl Send for HostMapping {}
-// SAFETY: as above; `extend` calls exclude one another by the mutex.
+// SAFETY: methods by `&self` give out addresses below `mapped`, which is atomic and only grows; `extend`, which moves
+// it, holds the mutex. What threads do to the bytes is ordered by the loans on them.
 unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
@@ -234,7 +235,8 @@ impl Mapping for HostMapping {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
         let source = self.locate(offset, bytes.len() as u64)?;
-        // SAFETY: `locate` has checked the range; overlap as in `write`.
+        // SAFETY: `locate` has checked that the range is mapped, which it stays while `self` lives. `bytes` may be a slice
+        // of this pool, so overlap is allowed for.
         unsafe { std::ptr::copy(source, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -288,7 +290,8 @@ unsafe fn reserve(
     how: MapFlags,
 ) -> rustix::io::Result<*mut std::ffi::c_void> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | how;
-    // SAFETY: the caller's.
+    // SAFETY: no mapping is replaced: without an address the kernel chooses free ones, and with one `how` is not `FIXED`,
+    // as our caller promises.
     unsafe { rustix::mm::mmap_anonymous(address, bytes, ProtFlags::empty(), flags) }
 }
 

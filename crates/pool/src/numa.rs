@@ -60,7 +60,8 @@ pub(crate) fn verify(map: &SharedMap, asked: u32, page_bytes: u64) -> (Numa, Opt
             let offset = (i * pages / count) * page_bytes;
             // SAFETY: `offset` is below the mapping's length; the page is allocated.
             let address = unsafe { map.base().as_ptr().add(offset as usize) };
-            // SAFETY: as above. Only a page that this process has in its page table is found.
+            // SAFETY: the address lies in the mapping, which `map` keeps, and its page is allocated, so this raises no
+            // SIGBUS. Only a page that this process has in its page table is found.
             unsafe { std::ptr::read_volatile(address) };
             address
         })

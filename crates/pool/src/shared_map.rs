@@ -25,7 +25,7 @@ pub struct SharedMap {
 // SAFETY: the struct is an address and a length; the mapping belongs to the process, not to a
 // thread, and is removed only by `drop`, which needs the value itself.
 unsafe impl Send for SharedMap {}
-// SAFETY: as above; the methods by `&self` only hand out the address.
+// SAFETY: nothing in it changes before `drop`: methods by `&self` only hand out the address and the length.
 unsafe impl Sync for SharedMap {}
 
 impl SharedMap {
@@ -118,7 +118,7 @@ pub(crate) fn protection(access: Access) -> ProtFlags {
 /// The range is mapped, and its mapping belongs to the caller.
 pub(crate) unsafe fn keep_private(base: *mut c_void, bytes: usize) {
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
-        // SAFETY: the caller's; both only set flags of the mapping.
+        // SAFETY: the range is mapped and our caller's own, as it promises; both only set flags of the mapping.
         if let Err(error) = unsafe { rustix::mm::madvise(base, bytes, advice) } {
             tracing::warn!(%error, ?advice, "madvise failed; forked children or core dumps will see shared memory");
         }

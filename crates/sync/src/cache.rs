@@ -19,7 +19,7 @@ pub fn prefetch_for_write<T>(word: &T) {
     unsafe {
         asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
     }
-    // SAFETY: as above.
+    // SAFETY: a prefetch of any address does nothing that a program can see.
     #[cfg(all(not(loom), not(miri), target_arch = "aarch64"))]
     unsafe {
         asm!("prfm pstl1keep, [{}]", in(reg) word, options(nostack, preserves_flags, readonly));

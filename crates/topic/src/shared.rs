@@ -13,8 +13,14 @@ pub struct Shared {
 // SAFETY: every access goes through atomics, which any thread may use; the mapping outlives all
 // copies by the contract of `Shared::new`.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: it has no state but an address and a length, which never change, and `word` gives out atomics only.
 unsafe impl Sync for Shared {}
+
+/// An atomic word.
+trait Word {}
+impl Word for AtomicU32 {}
+impl Word for AtomicU64 {}
+impl Word for AtomicU128 {}
 
 impl Shared {
     /// # Safety
@@ -25,12 +31,15 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn at<T>(&self, at: u64) -> *const T {
+    fn word<T: Word>(&self, at: u64) -> &T {
         // Checked in release too: one compare against a register is cheaper than the alternative.
         assert!(at < self.len && self.len - at >= size_of::<T>() as u64);
         debug_assert_eq!(at as usize % align_of::<T>(), 0);
-        // SAFETY: the offset was just found to lie inside the mapping.
-        unsafe { self.base.add(at as usize) }.cast()
+        // SAFETY: the word lies inside the mapping, which was just checked and stays by the contract of `new`. It is
+        // aligned: tables and regions begin at multiples of 64 bytes from `base` (`TopicView::new`, `RegionView::new`,
+        // layout's constants), and layout asserts the offset of each word in them. It is an atomic, so others may
+        // change it under a shared reference, also other processes.
+        unsafe { &*self.base.add(at as usize).cast() }
     }
 }
 
@@ -40,18 +49,14 @@ impl Storage for Shared {
     }
     #[inline(always)]
     fn u32(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: in bounds and aligned (`at`), mapped by the contract of `new`, and atomics may
-        // change under a shared reference, also by another process.
-        unsafe { &*self.at(at) }
+        self.word(at)
     }
     #[inline(always)]
     fn u64(&self, at: u64) -> &AtomicU64 {
-        // SAFETY: as for `u32`.
-        unsafe { &*self.at(at) }
+        self.word(at)
     }
     #[inline(always)]
     fn u128(&self, at: u64) -> &AtomicU128 {
-        // SAFETY: as for `u32`.
-        unsafe { &*self.at(at) }
+        self.word(at)
     }
 }

@@ -247,6 +247,6 @@ structures! {
 /// # Safety
 /// Zeros are a value of `T`: it has no references, functions or enums.
 pub(crate) unsafe fn zeroed<T: Copy>() -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: our caller promises that zeros are a value of `T`.
     unsafe { std::mem::zeroed() }
 }

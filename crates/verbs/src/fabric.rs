@@ -102,7 +102,7 @@ pub(crate) struct Work {
     pub(crate) inline: bool,
 }
 
-// SAFETY: the pointer is only followed by whoever posts the work, under the rules of `QueuePair::post`.
+// SAFETY: a `Work` only carries the pointer. Who posts it promises that it may be followed (`QueuePair::post`).
 unsafe impl Send for Work {}
 
 /// How work ended.
@@ -132,7 +132,8 @@ pub(crate) trait QueuePair: Send + Sync {
     /// Posts these in order, with one doorbell.
     ///
     /// # Safety
-    /// Bytes that are not inline stay until the work is completed, or the queue pair is destroyed.
+    /// Inline bytes (`Work::inline`) can be read, and do not change, until this returns. Others stay, as far as they lie
+    /// in registered memory (a device reads no others), until the work is completed or the queue pair is destroyed.
     unsafe fn post(&self, works: &[Work]) -> Result<(), VerbsError>;
 
     /// Posts receives without memory, with one doorbell; `number` is what each has.

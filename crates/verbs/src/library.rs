@@ -59,7 +59,7 @@ macro_rules! table {
                         }
                     },)*
                     $($newer: symbol(stringify!($newer)).map(|address| {
-                        // SAFETY: as above.
+                        // SAFETY: the library's function of this name, with the signature that verbs.h declares.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($newer_argument),*) -> $newer_result>(address)
                         }

@@ -55,7 +55,7 @@ struct Sends {
 // SAFETY: verbs' functions may be called from any thread. The pointers are only passed to them; those between work
 // requests point into the same box.
 unsafe impl Send for LibraryPair {}
-// SAFETY: as above; the boxes are behind mutexes.
+// SAFETY: verbs' functions may be called from several threads at a time. The boxes of work requests are behind mutexes.
 unsafe impl Sync for LibraryPair {}
 
 impl LibraryPair {
@@ -264,7 +264,7 @@ impl QueuePair for LibraryPair {
     fn connect(&self, peer: &QueueAddress, retries: u8) -> Result<(), VerbsError> {
         let word =
             |at: usize| u64::from_ne_bytes(peer.gid[at..at + 8].try_into().expect("8 bytes"));
-        // SAFETY: plain numbers, here and below.
+        // SAFETY: plain numbers, for which zeros are values.
         let mut ready = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: c_int::from(peer.mtu.min(self.opened.mtu)),
@@ -294,7 +294,7 @@ impl QueuePair for LibraryPair {
             rnr_retry: RETRIES_NOT_READY,
             sq_psn: self.first_packet,
             max_rd_atomic: 1,
-            // SAFETY: as above.
+            // SAFETY: plain numbers, for which zeros are values.
             ..unsafe { zeroed() }
         };
         let mask = IBV_QP_STATE
@@ -314,8 +314,9 @@ impl QueuePair for LibraryPair {
             }
             let first = sends.requests.as_mut_ptr();
             let mut bad = null_mut();
-            // SAFETY: the requests are linked within their box and end at the last of these; the queue pair is
-            // there until `drop`; the bytes stay as the caller promises.
+            // SAFETY: the requests are linked within their box, which the mutex gives us alone, and end at the last of these;
+            // the queue pair is there until `drop`. The library reads inline bytes before it returns, and devices read
+            // others until the work is completed: so long our caller promises them.
             let code = unsafe {
                 let last = first.add(works.len() - 1);
                 let next = std::mem::replace(&mut (*last).next, null_mut());
@@ -337,7 +338,8 @@ impl QueuePair for LibraryPair {
             }
             let first = receives.as_mut_ptr();
             let mut bad = null_mut();
-            // SAFETY: as in `post`; receives have no memory.
+            // SAFETY: the requests are linked within their box, which the mutex gives us alone, and end at the last of these;
+            // the queue pair is there until `drop`. Receives have no memory.
             let code = unsafe {
                 let last = first.add(now as usize - 1);
                 let next = std::mem::replace(&mut (*last).next, null_mut());

@@ -112,8 +112,8 @@ impl RawPair {
             signalled: write.is_signalled,
             inline: false,
         };
-        // SAFETY: the region is kept until the queue pair is destroyed; the device reads nothing that is not
-        // registered under this key, and says so (`LocalProtection`).
+        // SAFETY: the work is not inline, and `self` keeps its regions until the queue pair is destroyed; the device reads
+        // nothing that is not registered under this key, and says so (`LocalProtection`).
         unsafe { self.queue.post(&[work]) }
     }
 

@@ -320,7 +320,7 @@ impl Channel {
         } = receiving;
         while !is_sent || receiving.out > 0 {
             if let (Some(number), false) = (last, is_posted) {
-                // SAFETY: it has no bytes.
+                // SAFETY: `nothing` has no bytes, and is not inline.
                 is_posted = unsafe { self.queue.post(&[nothing(number)]) }.is_ok();
             }
             let count = self.queue.poll(completions).unwrap_or(0);

@@ -30,9 +30,10 @@ pub struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: it is memory without an owner's thread; whoever touches it answers for how.
+// SAFETY: memory of the allocator belongs to no thread, and `drop` alone frees it.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: address and length never change. `read` and `write` copy bytes and make no references: that what they copy
+// may be torn is documented, and their callers check it.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {

@@ -144,7 +144,7 @@ pub(crate) struct Opened {
 // SAFETY: verbs' functions may be called from any thread; the pointers are only passed to them, and what is read
 // behind them (functions, descriptors) does not change after opening.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: verbs' functions may be called from several threads at a time, and no field changes after `new`.
 unsafe impl Sync for Opened {}
 
 impl Opened {
@@ -227,7 +227,8 @@ impl Opened {
         Some(match event.event_type {
             // A queue pair has its completion queue to itself, and its number is written there.
             IBV_EVENT_CQ_ERR => {
-                // SAFETY: as above, of a completion queue.
+                // SAFETY: the event is of a completion queue, which stays until it is acknowledged, and whose context
+                // was written before the queue was used.
                 let number = unsafe { (*event.element.cast::<ibv_cq>()).cq_context } as usize;
                 (
                     Concerns::QueuePair(number as u32),
@@ -273,9 +274,9 @@ struct Registered {
     opened: Arc<Opened>,
 }
 
-// SAFETY: as for `Opened`.
+// SAFETY: verbs' functions may be called from any thread; the pointer is only passed to them, and read by `keys`.
 unsafe impl Send for Registered {}
-// SAFETY: as above.
+// SAFETY: the library changes nothing behind the pointer until `drop` deregisters it.
 unsafe impl Sync for Registered {}
 
 impl Registration for Registered {

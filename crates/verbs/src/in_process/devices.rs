@@ -197,7 +197,8 @@ impl QueuePair for InProcessPair {
             let mut inline = [0; INLINE_BYTES];
             if work.inline {
                 assert!(work.bytes <= pair.depths.inline_bytes);
-                // SAFETY: the caller's promise.
+                // SAFETY: the work is inline, so our caller promises that these bytes can be read, and do not change,
+                // until we return.
                 let bytes = unsafe { std::slice::from_raw_parts(work.local, work.bytes as usize) };
                 inline[..bytes.len()].copy_from_slice(bytes);
             }

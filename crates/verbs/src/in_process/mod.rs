@@ -326,7 +326,8 @@ impl State {
             true => inline.as_ptr(),
             false => work.local,
         };
-        // SAFETY: both are registered, which was checked, and registered memory is there (`Fabric::register`).
+        // SAFETY: the target is registered, which was checked, and registered memory is there (`Fabric::register`). The
+        // source is registered as well, or `inline`, which is ours and has `INLINE_BYTES` bytes: `post` takes no more.
         unsafe { copy(from, work.remote as *mut u8, work.bytes as usize) };
         if let Some(immediate) = work.immediate {
             pair.receives -= 1;
@@ -348,11 +349,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
             .into_iter()
             .all(is_words)
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: our caller promises that both ranges are there; `ptr::copy` allows for overlap.
         return unsafe { std::ptr::copy(from, to, bytes) };
     }
     for at in (0..bytes).step_by(8) {
-        // SAFETY: aligned, as was checked, and inside.
+        // SAFETY: `at + 8` is at most `bytes`, which our caller promises are there at both; all three are multiples of 8,
+        // which was checked. Both words are accessed atomically, as programs do that look at them meanwhile.
         unsafe {
             let word = AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Acquire);
             AtomicU64::from_ptr(to.add(at).cast()).store(word, Release);
