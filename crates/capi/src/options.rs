@@ -35,8 +35,8 @@ pub(crate) unsafe fn read_options<T: Plain>(options: *const T) -> Outcome<T> {
         )));
     }
     let common = size.min(size_of::<T>());
-    // SAFETY: the caller vouches for `size` bytes, and `known` has at least `common`; without
-    // padding all of its bytes are part of a field, and every value of a field is one.
+    // SAFETY: our caller promises `size` bytes, and `known` has at least `common`; without padding all of its bytes are
+    // part of a field, and every value of a field is one (`Plain`).
     unsafe { std::ptr::copy_nonoverlapping(theirs, (&raw mut known).cast::<u8>(), common) };
     for at in common..size {
         // SAFETY: `at` is below `size`, and our caller promises that many bytes.

@@ -33,7 +33,7 @@ impl DeviceBuffer {
         let buffer = DeviceBuffer::new(context, bytes)?;
         if bytes > 0 {
             let stream = CudaStream::new(buffer.context.clone())?;
-            // SAFETY: ours, just allocated with that length; the caller vouches for the source.
+            // SAFETY: the target is ours, just allocated with that length; our caller promises that the source can be read.
             unsafe { stream.write_from(buffer.address, source, bytes as usize)? };
         }
         Ok(buffer)

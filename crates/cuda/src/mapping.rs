@@ -197,7 +197,8 @@ impl Mapping for CudaMapping {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the caller vouches for the source; the destination is mapped read-write.
+        // SAFETY: our caller promises that the source can be read until we return; the destination is mapped read-write,
+        // which `writable_address` has checked, and stays so while `self` lives.
         unsafe { self.copies.write_from(to, source, bytes as usize) }
             .map_err(|error| self.fail(error))
     }

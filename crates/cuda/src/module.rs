@@ -80,7 +80,8 @@ impl Kernel {
             .iter()
             .map(|value| (&raw const *value).cast_mut().cast())
             .collect();
-        // SAFETY: the driver copies the parameters before it returns; the caller vouches for them.
+        // SAFETY: the driver copies the parameters, which `values` points to, before it returns. That the kernel takes them,
+        // and that what it uses stays until it has finished, our caller promises.
         unsafe {
             cu!(
                 self.module.context.driver(),

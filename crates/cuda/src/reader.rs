@@ -86,7 +86,7 @@ impl DeviceReader {
             .foreign
             .synchronize(device.copies.context(), stream)
             .and_then(|()| match is_device && !to.is_empty() {
-                // SAFETY: the driver says that it is a GPU's; the rest is our caller's promise.
+                // SAFETY: the driver says that it is a GPU's memory; our caller promises that it can be read for as many bytes.
                 true => unsafe { device.copies.read(to, from) },
                 false => Ok(()),
             });

@@ -74,7 +74,8 @@ impl CudaStream {
     /// until the work has finished.
     pub unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
-        // SAFETY: the caller vouches for the range; the stream lives as long as `self`.
+        // SAFETY: the range is device memory that only this work touches until it has finished, as our caller promises; the
+        // stream lives as long as `self`.
         unsafe {
             cu!(
                 self.context.driver(),
@@ -89,7 +90,8 @@ impl CudaStream {
     /// As [`fill`](Self::fill).
     pub unsafe fn fill_u32(&self, address: u64, value: u32, words: u64) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
-        // SAFETY: the caller vouches for the range; the stream lives as long as `self`.
+        // SAFETY: the range is device memory that only this work touches until it has finished, as our caller promises; the
+        // stream lives as long as `self`.
         unsafe {
             cu!(
                 self.context.driver(),
@@ -105,7 +107,8 @@ impl CudaStream {
     /// touches the destination until then.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
-        // SAFETY: the caller vouches for the ranges; the stream lives as long as `self`.
+        // SAFETY: both ranges stay, and the copy has them to itself, until the work has finished, as our caller promises; the
+        // stream lives as long as `self`.
         unsafe {
             cu!(
                 self.context.driver(),
@@ -119,7 +122,8 @@ impl CudaStream {
     /// # Safety
     /// `to` is device memory that this process may write for `from.len()` bytes.
     pub(crate) unsafe fn write(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
-        // SAFETY: the slice outlives the call, which waits; the caller vouches for the rest.
+        // SAFETY: the slice can be read until the call returns, which is after its wait; our caller promises that `to` may be
+        // written for as many bytes.
         unsafe { self.write_host(to, from.as_ptr().cast(), from.len()) }
     }
 
@@ -135,8 +139,8 @@ impl CudaStream {
     ) -> Result<(), CudaError> {
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
-        // SAFETY: the caller vouches for both ranges until we return, which is after the wait. The
-        // wait is needed: from pageable memory the call returns when the bytes are staged.
+        // SAFETY: our caller promises both ranges until we return, which is after the wait. The wait is needed: from
+        // pageable memory the driver's call returns when the bytes are staged. The stream lives as long as `self`.
         unsafe {
             cu!(driver, cuMemcpyHtoDAsync(to, from, bytes, self.raw))?;
         }

@@ -81,7 +81,7 @@ impl Kernels {
         words: u64,
         seed: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.fill_pattern,
@@ -106,7 +106,7 @@ impl Kernels {
         mismatches: u64,
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, mismatches];
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises words that the GPU may read, and one that it may write, until the work has finished; the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.check_pattern,
@@ -137,7 +137,7 @@ impl Kernels {
         nanoseconds: u64,
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, nanoseconds];
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.spin_fill,
@@ -159,7 +159,7 @@ impl Kernels {
         from: u64,
         words: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises two ranges of that many words, one to read and one to write, until the work has finished; the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.copy,
@@ -181,7 +181,7 @@ impl Kernels {
         words: u64,
         value: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.scribble,
@@ -197,7 +197,7 @@ impl Kernels {
     /// # Safety
     /// As [`fill_pattern`](Self::fill_pattern), for one word.
     pub unsafe fn stamp(&self, stream: Stream, address: u64) -> Result<(), CudaError> {
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises a word that the GPU may write until the work has finished; the kernel has these parameters.
         unsafe { self.launch(&self.stamp, stream, (1, 1), &[address]) }
     }
 
@@ -213,7 +213,8 @@ impl Kernels {
         parameters: &[u64],
     ) -> Result<(), CudaError> {
         let on = self.streams.enter(&self.context, stream)?;
-        // SAFETY: the caller's.
+        // SAFETY: our caller promises that the kernel takes these parameters and that what it uses stays until the work has
+        // finished.
         unsafe { kernel.launch(&on, shape, parameters) }
     }
 }

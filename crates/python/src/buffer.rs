@@ -144,7 +144,7 @@ unsafe extern "C" fn get_buffer<T: Exporter>(
         Err(_) => PySystemError::new_err("rgaps failed to give out a buffer"),
     };
     error.restore(py);
-    // SAFETY: as above; the protocol wants it empty after a failure.
+    // SAFETY: the caller gave a place for a view, which the protocol wants empty after a failure.
     unsafe { (*view).obj = ptr::null_mut() };
     -1
 }

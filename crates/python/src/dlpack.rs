@@ -272,7 +272,7 @@ fn capsule<'py>(
             deleter: Some(delete::<Managed>),
         };
         let exported = exported(device, view, managed, |managed| &mut managed.tensor);
-        // SAFETY: as above.
+        // SAFETY: the box's first field is what a capsule of this name points to.
         unsafe { new_capsule(py, exported.cast(), NAME, destroy) }
     }
 }
@@ -332,8 +332,8 @@ unsafe fn new_capsule<'py>(
     name: &'static CStr,
     destructor: unsafe extern "C" fn(*mut ffi::PyObject),
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the name is static; the caller vouches for the rest. If no capsule can be made the
-    // box leaks, which out of memory is the least of the troubles.
+    // SAFETY: the name is static; pointer and destructor belong to a capsule of that name, as our caller promises. If no
+    // capsule can be made the box leaks, which out of memory is the least of the troubles.
     unsafe {
         let made = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor));
         Bound::from_owned_ptr_or_err(py, made)
@@ -341,12 +341,12 @@ unsafe fn new_capsule<'py>(
 }
 
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: passed on.
+    // SAFETY: the interpreter calls this with a capsule that `new_capsule` made for a `Managed`.
     unsafe { destroy_unused::<Managed>(capsule, NAME) }
 }
 
 unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: passed on.
+    // SAFETY: the interpreter calls this with a capsule that `new_capsule` made for a `ManagedVersioned`.
     unsafe { destroy_unused::<ManagedVersioned>(capsule, VERSIONED_NAME) }
 }
 

@@ -39,7 +39,7 @@ struct Buffer(RawBuffer);
 // SAFETY: the exporter keeps the memory until the release, which `Drop` does attached to the
 // interpreter; the pointers are only read.
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: nothing changes what the exporter filled in before the release, and methods by `&self` only read it.
 unsafe impl Sync for Buffer {}
 
 /// A DLPack tensor that we consumed.
@@ -468,7 +468,7 @@ impl Tensor {
                 return unsafe { order::copy(loan, at, self.address, bytes, &self.after) };
             }
             let mut gathered = Vec::with_capacity(bytes as usize);
-            // SAFETY: as above; the strides lead to elements of the tensor.
+            // SAFETY: the strides lead to elements of the tensor, which the producer keeps until `_consumed` is dropped.
             unsafe { self.gather(0, self.address as *const u8, &mut gathered) };
             loan.write(at, &gathered)
         });

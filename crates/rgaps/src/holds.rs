@@ -71,7 +71,7 @@ impl Holds {
     /// time.
     pub(crate) unsafe fn enter(&self, hold: u32, reader: &mut Reader<Shared>) -> u32 {
         let place = &self.places[hold as usize];
-        // SAFETY: nobody else has the place, says the caller.
+        // SAFETY: our caller has the place from `begin`, which gives it to no one else before it is given back.
         let described = unsafe { &mut *place.described.get() };
         match reader.tensor() {
             Some(tensor) => described.tensor = Some(*tensor),

@@ -96,7 +96,8 @@ impl Loan {
     /// # Safety
     /// `source` is readable for `bytes` bytes until the call returns.
     pub unsafe fn copy_from(&mut self, at: u64, source: u64, bytes: u64) -> Result<(), LoanError> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: our caller promises the source until we return, which is after the wait for this copy. A wait fails only
+        // with the context, and then its work has ended.
         unsafe { self.copy_from_on(at, source, bytes, Stream(0))? };
         self.wait_for(Stream(0))
     }
@@ -124,8 +125,8 @@ impl Loan {
             self.stream = stream;
             let queue = || {
                 let on = on?;
-                // SAFETY: the caller vouches for the source; the target is the loan's own, which is
-                // not used again before that work has finished.
+                // SAFETY: our caller promises the source until the work has finished; the target is the loan's own, which is
+                // not used again before that.
                 unsafe { on.copy(target, source, bytes) }
             };
             return queue().map_err(|error| mapping.fail(error).into());
@@ -133,12 +134,13 @@ impl Loan {
         if let Some(reader) = DeviceReader::of_process() {
             let range = at as usize..(at + bytes) as usize;
             let target = &mut self.as_mut_slice()?[range];
-            // SAFETY: the caller's promise is the one that is asked for.
+            // SAFETY: our caller promises that the source can be read for `bytes` bytes, as many as `target` has.
             if unsafe { reader.read(target, source, stream) }.map_err(from_driver)? {
                 return Ok(());
             }
         }
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: our caller promises that the source can be read for `bytes` bytes, and the copy is complete when this
+        // returns.
         unsafe {
             self.publisher
                 .mapping()

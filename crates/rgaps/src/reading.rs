@@ -92,7 +92,7 @@ fn as_bytes(lines: &[Line]) -> &[u8] {
 }
 
 fn as_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
-    // SAFETY: as above, and borrowed exclusively.
+    // SAFETY: lines are arrays of bytes without padding: their size is their alignment. They are borrowed exclusively.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 

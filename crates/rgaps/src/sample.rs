@@ -276,7 +276,9 @@ impl Sample {
             Some(_) => 0,
             None => self.there.load(Ordering::Relaxed) as usize,
         };
-        // SAFETY: as in `as_slice`; so many bytes are there, and nobody writes them any more.
+        // SAFETY: the message's range was found to lie in the mapping when the sample was taken, and the mapping lives as
+        // long as the sample. `there` of its bytes are complete, and the publisher does not write a block that it has
+        // published until all holders let go.
         Ok(unsafe { std::slice::from_raw_parts(self.address() as *const u8, there) })
     }
 

@@ -26,7 +26,7 @@ struct Page {
 
 // SAFETY: the page belongs to the process and is only looked at through an atomic.
 unsafe impl Send for Page {}
-// SAFETY: as above.
+// SAFETY: threads only load and store the atomic behind an address that never changes.
 unsafe impl Sync for Page {}
 
 impl ForkGuard {

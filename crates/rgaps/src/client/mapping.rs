@@ -407,7 +407,7 @@ impl Mapping for PoolMapping {
         self.place().read(offset, bytes)
     }
     unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: our caller promises `bytes` bytes that can be read at `source` until we return.
         unsafe { self.place().write_from(offset, source, bytes) }
     }
     fn synchronize(&self, stream: Stream) -> Result<(), PoolError> {

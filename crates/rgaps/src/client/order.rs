@@ -70,7 +70,8 @@ impl Order {
         };
         Ok(Order {
             table,
-            // SAFETY: as above; everything in the segment is accessed as atomics.
+            // SAFETY: the control segment is mapped for writing until the result is dropped, as our caller promises; all who
+            // use it access it as atomics.
             storage: unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) },
             zone: zone.id(),
             lines: Mutex::default(),
@@ -177,7 +178,8 @@ impl Order {
         if progress(&self.storage, point) != Progress::Pending {
             return Ok(());
         }
-        // SAFETY: as in `point`; `progress` found that there is such a timeline.
+        // SAFETY: `progress` found that there is such a timeline: a word of the table, which is registered and mapped as long
+        // as the zone is. All who write it do so atomically.
         unsafe { on.wait_value(self.address(point.timeline), point.value) }
     }
 
