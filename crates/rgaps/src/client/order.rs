@@ -11,6 +11,7 @@ use rgaps_session::ZoneId;
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{progress, timeline, Point, Progress, Shared};
 use std::collections::HashMap;
+use std::mem::offset_of;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -185,7 +186,8 @@ impl Order {
 
     /// Where GPUs of this process find a timeline.
     pub(crate) fn address(&self, timeline: u32) -> u64 {
-        self.table.device_address() + u64::from(timeline) * size_of::<Timeline>() as u64
+        let at = timeline as usize * size_of::<Timeline>() + offset_of!(Timeline, value);
+        self.table.device_address() + at as u64
     }
 
     /// Forgets all timelines of this process: the daemon has ended them.
