@@ -81,6 +81,7 @@ check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 	@tools/setup.sh base rust deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cargo clippy -p rgaps-links --no-default-features --locked --quiet -- -D warnings
 	cargo deny --log-level error check licenses bans sources
 	@tools/package.sh
 

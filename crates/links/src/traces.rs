@@ -1,15 +1,21 @@
-//! Traces of single messages on their way between hosts, told to a collector of OpenTelemetry's as OTLP over
-//! HTTP, in JSON.
+//! Traces of single messages between hosts, for a collector of OpenTelemetry's.
 //!
-//! Nothing of a trace travels with its message: both hosts derive its number, those of its spans, and whether
-//! the message is one of those that are told of, from the publisher's number and the sequence. Whoever ends a
-//! stage leaves a span in a queue and goes on; where the queue is full, or the collector is away, it is dropped.
+//! Nothing of a trace travels with its message: both hosts derive its ID, those of its spans, and whether the
+//! message is sampled, from the publisher's number and the sequence. The thread that ends a stage queues a span
+//! and goes on. One thread sends the spans. If the queue is full, or the collector does not accept a span, the
+//! span is dropped and counted.
+
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "traces/without_otlp.rs"]
+mod otlp;
 
 use crate::wire::{clip, monotonic_ns, wall_ns};
 use anyhow::Context;
+use otlp::Collector;
 use rgaps::links::Traces;
 use rgaps::{Stage, TraceFigures};
-use serde_json::{json, Value};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,26 +27,17 @@ const QUEUE: usize = 4096;
 const BATCH: usize = 512;
 /// How long spans wait for others.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take.
-const POST_LIMIT: Duration = Duration::from_secs(5);
 /// How long the end of the links waits for what is left to be sent.
 const END_LIMIT: Duration = Duration::from_secs(1);
-/// Most of an answer that is looked at.
-const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
 /// Where the wall clock was moved by more than this, times follow it.
 const CLOCK_STEP_NS: u64 = 1_000_000;
 /// How often the clocks are read for one look at both.
 const CLOCK_READS: usize = 5;
 
-/// Kinds of spans, as OTLP numbers them.
-const INTERNAL: u8 = 1;
-const SERVER: u8 = 2;
-const CLIENT: u8 = 3;
-const PRODUCER: u8 = 4;
-
-/// A message that is told of.
+/// A message that is sampled.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "otlp"), allow(dead_code))]
 pub struct Trace {
     id: u128,
     topic: String,
@@ -51,12 +48,13 @@ pub struct Trace {
     pub came_from: Option<String>,
 }
 
-struct Span {
+/// A stage of such a message.
+#[cfg_attr(not(feature = "otlp"), allow(dead_code))]
+struct TraceSpan {
     trace: Trace,
     id: u64,
     parent: Option<u64>,
     stage: Stage,
-    kind: u8,
     /// The other host, where the stage is one between two.
     peer: Option<String>,
     /// Of this host's clock that counts from its start.
@@ -64,10 +62,10 @@ struct Span {
     to_ns: u64,
 }
 
-enum Told {
-    Span(Box<Span>),
-    /// What is left is sent, and then this is told.
-    End(SyncSender<()>),
+enum SpanEvent {
+    Ended(Box<TraceSpan>),
+    /// Send what is left, and then answer.
+    Flush(SyncSender<()>),
 }
 
 #[derive(Debug, Default)]
@@ -83,40 +81,35 @@ impl Counts {
     }
 }
 
-/// Tells a collector of messages.
+/// Sends spans to a collector.
 #[derive(Debug)]
 pub struct Tracer {
     host: String,
     url: String,
-    /// Which messages are told of: those whose numbers are below.
+    /// Messages whose numbers are below this are sampled.
     below: u64,
-    queue: SyncSender<Told>,
+    queue: SyncSender<SpanEvent>,
     counts: Arc<Counts>,
 }
 
 impl Tracer {
-    /// As it is configured; none: nothing is told. `host` is this one.
+    /// As it is configured; none without an endpoint. `host` is this one.
     pub fn start(traces: &Traces, realm: &str, host: &str) -> anyhow::Result<Option<Arc<Tracer>>> {
         let Some(url) = traces.url() else {
             return Ok(None);
         };
-        let (queue, told) = sync_channel(QUEUE);
+        let collector = Collector::new(&url, realm, host)?;
+        let (queue, events) = sync_channel(QUEUE);
         let counts = Arc::<Counts>::default();
         let exporter = Exporter {
-            agent: ureq::Agent::config_builder()
-                .timeout_global(Some(POST_LIMIT))
-                .max_redirects(0)
-                .proxy(None)
-                .build()
-                .into(),
+            collector,
             url: url.clone(),
-            resource: resource(realm, host),
             counts: counts.clone(),
             wall_offset_ns: wall_offset_ns(),
         };
         std::thread::Builder::new()
             .name("rgaps-traces".to_owned())
-            .spawn(move || exporter.run(&told))
+            .spawn(move || exporter.run(&events))
             .context("creating a thread")?;
         tracing::info!(url, ratio = traces.ratio, "sending traces of messages");
         Ok(Some(Arc::new(Tracer {
@@ -128,7 +121,7 @@ impl Tracer {
         })))
     }
 
-    /// What was told so far.
+    /// What was sent so far.
     pub fn figures(&self) -> TraceFigures {
         TraceFigures {
             endpoint: self.url.clone(),
@@ -141,7 +134,7 @@ impl Tracer {
     /// Sends what is left, if the collector takes it at once.
     pub fn end(&self) {
         let (done, is_done) = sync_channel(1);
-        if self.queue.try_send(Told::End(done)).is_ok() {
+        if self.queue.try_send(SpanEvent::Flush(done)).is_ok() {
             let _ = is_done.recv_timeout(END_LIMIT);
         }
     }
@@ -159,8 +152,8 @@ impl Tracer {
         })
     }
 
-    fn tell(&self, span: Span) {
-        match self.queue.try_send(Told::Span(Box::new(span))) {
+    fn queue(&self, span: TraceSpan) {
+        match self.queue.try_send(SpanEvent::Ended(Box::new(span))) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.counts.dropped.fetch_add(1, Relaxed);
@@ -185,7 +178,7 @@ impl LinkTraces {
         }
     }
 
-    /// A message, if it is told of.
+    /// A message, if it is sampled.
     pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
         self.tracer.pick(topic, publisher, sequence, bytes)
     }
@@ -193,11 +186,10 @@ impl LinkTraces {
     /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
     pub fn taken(&self, trace: &Trace, published_ns: u64, taken_ns: u64) {
         let here = &self.tracer.host;
-        self.tracer.tell(Span {
+        self.tracer.queue(TraceSpan {
             id: span_id(trace.id, Stage::Take, here, here),
             parent: None,
             stage: Stage::Take,
-            kind: PRODUCER,
             peer: None,
             from_ns: published_ns,
             to_ns: taken_ns,
@@ -212,21 +204,19 @@ impl LinkTraces {
             None => span_id(trace.id, Stage::Take, here, here),
             Some(from) => span_id(trace.id, Stage::Publish, from, here),
         });
-        self.tracer.tell(Span {
+        self.tracer.queue(TraceSpan {
             id: span_id(trace.id, Stage::Queue, here, there),
             parent: before,
             stage: Stage::Queue,
-            kind: INTERNAL,
             peer: Some(there.clone()),
             from_ns: taken_ns,
             to_ns: written_ns,
             trace: trace.clone(),
         });
-        self.tracer.tell(Span {
+        self.tracer.queue(TraceSpan {
             id: span_id(trace.id, Stage::Wire, here, there),
             parent: before,
             stage: Stage::Wire,
-            kind: CLIENT,
             peer: Some(there.clone()),
             from_ns: written_ns,
             to_ns: now_ns,
@@ -238,21 +228,19 @@ impl LinkTraces {
     pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
         let (there, here) = (&self.peer, &self.tracer.host);
         let wire = Some(span_id(trace.id, Stage::Wire, there, here));
-        self.tracer.tell(Span {
+        self.tracer.queue(TraceSpan {
             id: span_id(trace.id, Stage::Land, there, here),
             parent: wire,
             stage: Stage::Land,
-            kind: SERVER,
             peer: Some(there.clone()),
             from_ns: placed_ns,
             to_ns: turn_ns,
             trace: trace.clone(),
         });
-        self.tracer.tell(Span {
+        self.tracer.queue(TraceSpan {
             id: span_id(trace.id, Stage::Publish, there, here),
             parent: wire,
             stage: Stage::Publish,
-            kind: INTERNAL,
             peer: Some(there.clone()),
             from_ns: turn_ns,
             to_ns: now_ns,
@@ -291,26 +279,6 @@ fn span_id(trace: u128, stage: Stage, from: &str, to: &str) -> u64 {
     id.max(1)
 }
 
-fn text(key: &str, value: &str) -> Value {
-    json!({ "key": key, "value": { "stringValue": value } })
-}
-
-/// Whole numbers of 64 bits are text in OTLP's JSON.
-fn number(key: &str, value: u64) -> Value {
-    json!({ "key": key, "value": { "intValue": value.to_string() } })
-}
-
-/// Who tells.
-fn resource(realm: &str, host: &str) -> Value {
-    json!({ "attributes": [
-        text("service.name", "rgaps"),
-        text("service.version", env!("CARGO_PKG_VERSION")),
-        text("service.instance.id", host),
-        text("host.name", host),
-        text("rgaps.realm", realm),
-    ]})
-}
-
 /// What the wall clock is ahead of the one that counts from this host's start.
 fn wall_offset_ns() -> i64 {
     let read = || {
@@ -323,50 +291,22 @@ fn wall_offset_ns() -> i64 {
     reads.min().map_or(0, |(_, offset)| offset)
 }
 
-impl Span {
-    fn to_json(&self, wall_offset_ns: i64) -> Value {
-        let trace = &self.trace;
-        let mut attributes = vec![
-            text("messaging.system", "rgaps"),
-            text("messaging.destination.name", &trace.topic),
-            number("messaging.message.body.size", trace.bytes),
-            text("rgaps.publisher", &format!("{:016x}", trace.publisher)),
-            number("rgaps.sequence", trace.sequence),
-        ];
-        if let Some(peer) = &self.peer {
-            attributes.push(text("rgaps.peer", peer));
-        }
-        let from_ns = self.from_ns.saturating_add_signed(wall_offset_ns);
-        json!({
-            "traceId": format!("{:032x}", trace.id),
-            "spanId": format!("{:016x}", self.id),
-            "parentSpanId": self.parent.map_or_else(String::new, |parent| format!("{parent:016x}")),
-            "name": format!("{} {}", self.stage.name(), trace.topic),
-            "kind": self.kind,
-            "startTimeUnixNano": from_ns.to_string(),
-            "endTimeUnixNano": (from_ns + self.to_ns.saturating_sub(self.from_ns)).to_string(),
-            "attributes": attributes,
-        })
-    }
-}
-
 /// Sends spans; a thread's.
 struct Exporter {
-    agent: ureq::Agent,
+    collector: Collector,
     url: String,
-    resource: Value,
     counts: Arc<Counts>,
     /// The same for all spans, unless the wall clock was set: so stages meet.
     wall_offset_ns: i64,
 }
 
 impl Exporter {
-    fn run(mut self, told: &Receiver<Told>) {
+    fn run(mut self, events: &Receiver<SpanEvent>) {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            match told.recv() {
-                Ok(Told::Span(span)) => batch.push(*span),
-                Ok(Told::End(done)) => {
+            match events.recv() {
+                Ok(SpanEvent::Ended(span)) => batch.push(*span),
+                Ok(SpanEvent::Flush(done)) => {
                     let _ = done.send(());
                     continue;
                 }
@@ -375,9 +315,9 @@ impl Exporter {
             let until = Instant::now() + GATHER;
             let mut ends = None;
             while batch.len() < BATCH && ends.is_none() {
-                match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                    Ok(Told::Span(span)) => batch.push(*span),
-                    Ok(Told::End(done)) => ends = Some(done),
+                match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(SpanEvent::Ended(span)) => batch.push(*span),
+                    Ok(SpanEvent::Flush(done)) => ends = Some(done),
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 }
             }
@@ -388,24 +328,14 @@ impl Exporter {
         }
     }
 
-    fn send(&mut self, batch: &mut Vec<Span>) {
+    fn send(&mut self, batch: &mut Vec<TraceSpan>) {
         let spans = batch.len() as u64;
         let offset_ns = wall_offset_ns();
         if offset_ns.abs_diff(self.wall_offset_ns) > CLOCK_STEP_NS {
             self.wall_offset_ns = offset_ns;
         }
-        let of_scope: Vec<Value> = batch
-            .drain(..)
-            .map(|span| span.to_json(self.wall_offset_ns))
-            .collect();
-        let body = json!({ "resourceSpans": [{
-            "resource": self.resource,
-            "scopeSpans": [{ "scope": { "name": "rgaps-links" }, "spans": of_scope }],
-        }]});
-        let (rejected, why) = match self.post(&body.to_string()) {
-            Ok((rejected, why)) => (rejected.min(spans), why),
-            Err(error) => (spans, error.to_string()),
-        };
+        let batch = std::mem::replace(batch, Vec::with_capacity(BATCH));
+        let (rejected, why) = self.collector.send(batch, self.wall_offset_ns);
         self.counts.spans.fetch_add(spans - rejected, Relaxed);
         self.counts.dropped.fetch_add(rejected, Relaxed);
         let why = match rejected {
@@ -421,26 +351,6 @@ impl Exporter {
         }
         *known = why;
     }
-
-    /// How many spans were not taken though the rest was, and why.
-    fn post(&self, body: &str) -> Result<(u64, String), ureq::Error> {
-        let request = self.agent.post(&self.url);
-        let mut answer = request.content_type("application/json").send(body)?;
-        let answer = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES);
-        let Ok(Ok(answer)) = answer
-            .read_to_string()
-            .map(|text| serde_json::from_str::<Value>(&text))
-        else {
-            return Ok((0, String::new()));
-        };
-        let partial = &answer["partialSuccess"];
-        let rejected = &partial["rejectedSpans"];
-        let rejected = rejected
-            .as_u64()
-            .or_else(|| rejected.as_str()?.parse().ok());
-        let why = partial["errorMessage"].as_str().unwrap_or_default();
-        Ok((rejected.unwrap_or(0), format!("it rejected some: {why}")))
-    }
 }
 
 #[cfg(test)]
@@ -448,7 +358,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn tracer(ratio: f64, queue: usize) -> (Arc<Tracer>, Receiver<Told>) {
+    fn tracer(ratio: f64, queue: usize) -> (Arc<Tracer>, Receiver<SpanEvent>) {
         let (queue, told) = sync_channel(queue);
         let tracer = Tracer {
             host: "here".to_owned(),

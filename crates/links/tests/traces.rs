@@ -25,6 +25,8 @@ struct Collector {
 struct Seen {
     host: String,
     stage: String,
+    /// As OTLP numbers them.
+    kind: u64,
     topic: String,
     trace: String,
     id: String,
@@ -60,6 +62,7 @@ fn seen(request: &Value) -> Vec<Seen> {
                 all.push(Seen {
                     host: host["host.name"].clone(),
                     stage: stage.to_owned(),
+                    kind: span["kind"].as_u64().unwrap(),
                     topic: topic.to_owned(),
                     trace: text("traceId"),
                     id: text("spanId"),
@@ -177,6 +180,9 @@ fn a_message_is_one_trace_with_the_stages_of_both_hosts() {
         spans.sort_by_key(|span| order.iter().position(|stage| *stage == span.stage));
         let stages: Vec<&str> = spans.iter().map(|span| span.stage.as_str()).collect();
         assert_eq!(stages, order);
+        let (internal, server, client, producer) = (1, 2, 3, 4);
+        let kinds: Vec<u64> = spans.iter().map(|span| span.kind).collect();
+        assert_eq!(kinds, [producer, internal, client, server, internal]);
         let [take, queue, wire, land, publish] = &spans[..] else {
             panic!("{spans:?}");
         };
