@@ -205,7 +205,7 @@ plots: ## docs/performance/plots and docs/performance/results.md from bench/resu
 
 docs: ## The site, in target/site: open target/site/index.html
 	@tools/setup.sh base rust docs
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --quiet --no-deps -p rgaps
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --quiet --no-deps -p rgaps -p rgaps-client
 	@tools/docs/cli.sh
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 	@.venv/bin/python tools/docs/check.py target/site

@@ -7,6 +7,7 @@ use crate::publisher::{lend, rgaps_publisher_t};
 use crate::sample::rgaps_sample_t;
 use crate::status::{rgaps_status_t, Code, Failure, Outcome};
 use crate::tensor::rgaps_tensor_t;
+use rgaps_client::bindings::WithMetadata;
 use rgaps_rs::{
     Header, HeaderError, Loan, Part, PartSpec, Publisher, Sample, Value, MAX_MESSAGE_PARTS,
 };

@@ -3,6 +3,7 @@
 mod support;
 
 use rgaps::{Node, Publisher, SlowReaderPolicy};
+use rgaps_client::links::LinksLoan;
 use rgaps_sync::monotonic_ns;
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};

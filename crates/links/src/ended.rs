@@ -79,8 +79,8 @@ impl Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps::links::Offer;
-    use rgaps::History;
+    use rgaps_client::links::Offer;
+    use rgaps_client::History;
 
     fn source(publisher: u64, carry: &[&str]) -> Source {
         Source {

@@ -8,7 +8,7 @@
 //! ```
 //! What other hosts declare is an allegation: it is checked here, and what does not fit is no key of ours.
 
-use rgaps::links::Demand;
+use rgaps_client::links::Demand;
 use rgaps_session::{check_topic_name, MAX_HOST_NAME};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 
 use anyhow::Context;
 use clap::Parser;
-use rgaps::Config;
+use rgaps_client::Config;
 use rgaps_links::Coordinator;
 use rgaps_session::{on_own_stack, start_log, tell_user};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! What did not come across between this host and another, by topic: for `rgaps peers` and the log.
 
 use crate::wire::clip;
-use rgaps::PeerTopic;
+use rgaps_client::PeerTopic;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

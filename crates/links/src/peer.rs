@@ -7,7 +7,7 @@ use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::through::Through;
 use crate::wire::{clip_to, Said, Stream, SAID};
-use rgaps::{LinkFigures, PathKind, PeerRow, PeerState};
+use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, LinkStatus, Meta, Sent};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -5,7 +5,7 @@
 
 use crate::keys::{Node, Sum, Token, Want, PLANE_VERSION};
 use anyhow::{anyhow, bail, Context};
-use rgaps::links::Links;
+use rgaps_client::links::Links;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -3,8 +3,8 @@
 //! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
 //! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
 
-use rgaps::links::{Links, Offer, Quota};
-use rgaps::History;
+use rgaps_client::links::{Links, Offer, Quota};
+use rgaps_client::History;
 use rgaps_session::ByteSize;
 use rgaps_transport::credits::{ShareError, Shares};
 use std::collections::BTreeMap;

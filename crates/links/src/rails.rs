@@ -1,7 +1,7 @@
 //! The host's network cards with RDMA, and the memory that lanes have them know.
 
-use rgaps::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Wanted};
-use rgaps::GpuUuid;
+use rgaps_client::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Wanted};
+use rgaps_client::GpuUuid;
 use rgaps_cuda::{CudaMapping, CudaSource, Driver};
 use rgaps_pool::{Access as Writable, Mapping, SegmentSource};
 use rgaps_transport::frame::RAILS_MAX;

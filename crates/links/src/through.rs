@@ -200,7 +200,7 @@ impl Through {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps::links::Demand;
+    use rgaps_client::links::Demand;
 
     fn want(subscribers: u32) -> Want {
         let demand = Demand {

@@ -5,8 +5,8 @@
 use crate::keys::{is_host, Want, MAX_WANTED};
 use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
 use anyhow::{bail, Context};
-use rgaps::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
-use rgaps::{DType, Tensor};
+use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
+use rgaps_client::{DType, Tensor};
 use rgaps_session::check_topic_name;
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
@@ -353,9 +353,9 @@ pub fn from_wall(wall_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps::links::Demand;
-    use rgaps::tensor::strided;
-    use rgaps::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
+    use rgaps_client::links::Demand;
+    use rgaps_client::tensor::strided;
+    use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
     use rgaps_session::History;
 
     fn tensor() -> Meta {

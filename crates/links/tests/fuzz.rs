@@ -5,9 +5,9 @@ mod control;
 #[path = "../../../fuzz/seeded.rs"]
 mod seeded;
 
-use rgaps::links::{Demand, Metadata, Offer};
 use rgaps::tensor::strided;
 use rgaps::{DType, History};
+use rgaps_client::links::{Demand, Metadata, Offer};
 use rgaps_links::keys::{Node, Token, Want, PLANE_VERSION};
 use rgaps_links::wire::{Meta, Passed, Said, Source, Stream, Wants};
 

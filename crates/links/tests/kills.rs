@@ -2,6 +2,7 @@
 mod support;
 
 use rgaps::{Late, Node, PeerState, Publisher};
+use rgaps_client::links::LinksNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

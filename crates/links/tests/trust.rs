@@ -3,8 +3,8 @@
 mod support;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps::links::{Demand, Links};
 use rgaps::PeerState;
+use rgaps_client::links::{Demand, Links};
 use rgaps_links::keys::{Node as Life, Want};
 use rgaps_links::plane::{random_u64, News, Plane};
 use rgaps_transport::{

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 mod support;
 
-use rgaps::links::Demand;
 use rgaps::{PeerRow, PeerState};
+use rgaps_client::links::Demand;
 use rgaps_links::keys::{Node as Life, Token, Want, PLANE_VERSION};
 use std::time::Duration;
 use support::{ports, until, wait_for_subscribers, Host, LIMIT};

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyMappingProxy, PyMemoryView, PyString, PyTuple, PyType};
 use rgaps::{DType, Domain, LoanError, Stream, Tensor};
+use rgaps_client::bindings::{SetMetadata, WithMetadata};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

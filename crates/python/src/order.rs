@@ -4,7 +4,8 @@
 use crate::error::{invalid, IntoPyErr};
 use crate::wait::in_slices;
 use pyo3::prelude::*;
-use rgaps::{Domain, Patience, RecvError, Stream, Unpublished};
+use rgaps::{Domain, RecvError, Stream, Unpublished};
+use rgaps_client::bindings::{Patience, PatientLoan};
 use std::time::Duration;
 
 /// The default stream of CUDA, as the array API standard numbers it.

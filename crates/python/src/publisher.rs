@@ -12,7 +12,8 @@ use crate::wait::{in_slices, timeout};
 use crate::{order, part};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use rgaps::{DType, Domain, LoanError, PartSpec, Patience, PublishError, Stream, TensorType};
+use rgaps::{DType, Domain, LoanError, PartSpec, PublishError, Stream, TensorType};
+use rgaps_client::bindings::{Patience, PatientPublisher};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -24,70 +24,42 @@
 //!
 //! Units: sizes are bytes, times of messages are nanoseconds, all other times are [`Duration`](std::time::Duration)s.
 
-mod client;
-mod error;
-mod header;
-mod holds;
-mod letting;
-mod listener;
-mod loan;
-mod node;
-mod parts;
-mod pending;
-mod publisher;
-mod qos;
-mod readiness;
-mod reading;
-mod sample;
-mod subscriber;
-pub mod tensor;
-mod wait_set;
+#![forbid(unsafe_code)]
 
-pub use client::ClientError;
-pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, SlowReader, Unpublished};
-pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
-pub use listener::Listener;
-pub use loan::Loan;
-pub use node::{Node, NodeBuilder};
-pub use parts::{Part, PartSpec, Parts, PartsError};
-pub use publisher::{Publisher, PublisherBuilder};
-#[doc(hidden)]
-pub use qos::Patience;
-pub use qos::{Late, PublisherQos, SlowReaderPolicy, SubscriberQos};
-pub use rgaps_layout::{
-    DType, Domain, GpuUuid, TensorType, TensorTypeError, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
-    MAX_PART_NAME,
+// What every program uses.
+#[doc(inline)]
+pub use rgaps_client::{
+    Listener, Loan, Node, NodeBuilder, Publisher, PublisherBuilder, Sample, Subscriber,
+    SubscriberBuilder, Token, WaitSet,
 };
-pub use rgaps_pool::{PoolError, Stream};
-pub use rgaps_session::{
-    BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
-    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PathKind,
-    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, Refusal,
-    RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+
+// Quality of service.
+#[doc(inline)]
+pub use rgaps_client::{History, Late, PathKind, PublisherQos, SlowReaderPolicy, SubscriberQos};
+
+// Where bytes are, and what they are.
+#[doc(inline)]
+pub use rgaps_client::{tensor, DType, Domain, GpuUuid, Stream, Tensor, TensorType};
+
+// What travels beside a message.
+#[doc(inline)]
+pub use rgaps_client::{
+    Header, Part, PartSpec, Parts, Value, HEADER_DEPTH_MAX, MAX_ATTACHMENT_BYTES,
+    MAX_MESSAGE_PARTS, MAX_PART_NAME,
 };
-pub use rgaps_topic::Tensor;
-pub use sample::Sample;
-pub use subscriber::{Subscriber, SubscriberBuilder};
-pub use wait_set::{Token, WaitSet};
 
-/// The protocol's crates, for benchmarks and tests that need what is underneath.
-#[doc(hidden)]
-pub mod internal {
-    #[cfg(feature = "crash-steps")]
-    pub use rgaps_topic::set_crash_hook;
-}
+// Errors.
+#[doc(inline)]
+pub use rgaps_client::{
+    ClientError, HeaderError, LoanError, OpenError, PartsError, PoolError, PublishError, PutError,
+    RecvError, Refusal, RefusalCode, SlowReader, TensorTypeError, Unpublished,
+};
 
-/// Requests that only `rgaps-links`, the process with the links to other hosts, may send.
-#[doc(hidden)]
-pub mod links {
-    pub use crate::client::{GpuRange, HostMemory, MappedRange};
-    pub use crate::node::Interest;
-    pub use crate::publisher::EarlyCopies;
-    pub use rgaps_layout::{MetadataLengths, MAX_METADATA_BYTES};
-    pub use rgaps_session::{
-        CameOver, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
-        LinksTls, LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS,
-        LINKS_CLIENT, MAX_REMOTE_HOSTS,
-    };
-    pub use rgaps_topic::Metadata;
-}
+// What a node answers about the daemon, topics, memory and links, and the configuration.
+#[doc(inline)]
+pub use rgaps_client::{
+    BlockSum, ClientRow, Config, Forgotten, Histogram, KeptHistory, LaneEnd, LinkFigures,
+    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PeerRow,
+    PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, RemoteRow, Stage, Status,
+    SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+};

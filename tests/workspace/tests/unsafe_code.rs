@@ -16,7 +16,7 @@ const UNSAFE_CRATES: [(&str, &str); 9] = [
     ),
     ("kernels", "launching on addresses of a GPU"),
     ("topic", "structures in shared memory"),
-    ("rgaps", "payloads in shared memory as slices"),
+    ("client", "payloads in shared memory as slices"),
     ("capi", "a C interface"),
     ("python", "the buffer protocol and DLPack"),
 ];

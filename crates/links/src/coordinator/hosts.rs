@@ -10,7 +10,7 @@ use crate::plane::{versions, Address, LaneSecret, News};
 use crate::through::{Wanted, MAX_WANTS};
 use crate::traces::LinkTraces;
 use crate::wire::clip;
-use rgaps::links::MAX_REMOTE_HOSTS;
+use rgaps_client::links::MAX_REMOTE_HOSTS;
 use rgaps_transport::{LaneKey, Peer as LanePeer};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use super::Coordinator;
 use crate::peer::{Incoming, Peer};
-use rgaps::links::{InterestRow, LandIn, LandingRule, Links};
-use rgaps::{Domain, PathKind};
+use rgaps_client::links::{InterestRow, LandIn, LandingRule, Links};
+use rgaps_client::{Domain, PathKind};
 use rgaps_cuda::Driver;
 use rgaps_verbs::Location;
 use std::sync::OnceLock;
@@ -117,8 +117,8 @@ fn gpu(number: u32) -> Result<Domain, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps::links::Demand;
-    use rgaps::GpuUuid;
+    use rgaps_client::links::Demand;
+    use rgaps_client::GpuUuid;
 
     fn readers(domains: &[Domain]) -> InterestRow {
         InterestRow {

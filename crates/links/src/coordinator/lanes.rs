@@ -1,7 +1,7 @@
 //! What links and their lanes are made with.
 
 use anyhow::Context;
-use rgaps::links::{Links, LinksTls, Rdma};
+use rgaps_client::links::{Links, LinksTls, Rdma};
 use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles, Wish};
 
 /// How lanes are secured: as the control plane, where that has certificates.
@@ -52,10 +52,10 @@ pub(super) fn link_config(links: &Links) -> LinkConfig {
     config.sender.outage_bytes_max = links.outage_max.0;
     config.sender.outage_ms = links.outage_ms;
     config.receiver.watermark = match links.watermark {
-        rgaps::links::Watermark::Each => rgaps_transport::cursors::Watermark::Zero,
-        rgaps::links::Watermark::Eighth => rgaps_transport::cursors::Watermark::Eighth,
-        rgaps::links::Watermark::Quarter => rgaps_transport::cursors::Watermark::Quarter,
-        rgaps::links::Watermark::Half => rgaps_transport::cursors::Watermark::Half,
+        rgaps_client::links::Watermark::Each => rgaps_transport::cursors::Watermark::Zero,
+        rgaps_client::links::Watermark::Eighth => rgaps_transport::cursors::Watermark::Eighth,
+        rgaps_client::links::Watermark::Quarter => rgaps_transport::cursors::Watermark::Quarter,
+        rgaps_client::links::Watermark::Half => rgaps_transport::cursors::Watermark::Half,
     };
     config
 }

@@ -9,8 +9,8 @@ use crate::peer::Peer;
 use crate::through::{Reached, Wanted};
 use crate::ways::{self, Way};
 use crate::wire::{clip, Source};
-use rgaps::links::{Direction, InterestPublisher};
-use rgaps::{PeerRow, PeerState};
+use rgaps_client::links::{Direction, InterestPublisher};
+use rgaps_client::{PeerRow, PeerState};
 use rgaps_transport::Flow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -530,7 +530,7 @@ impl Coordinator {
             }
         }
         rows.sort_by(|a, b| a.host.cmp(&b.host));
-        rows.truncate(rgaps::links::MAX_REMOTE_HOSTS);
+        rows.truncate(rgaps_client::links::MAX_REMOTE_HOSTS);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::Coordinator;
 use crate::peer::{Over, Peer};
 use crate::wire::clip_to;
-use rgaps::links::MAX_REMOTE_HOSTS;
-use rgaps::{Domain, PathKind, PeersInfo, RemoteRow};
+use rgaps_client::links::{LinksNode, MAX_REMOTE_HOSTS};
+use rgaps_client::{Domain, PathKind, PeersInfo, RemoteRow};
 use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -10,8 +10,11 @@ use crate::peer::Peer;
 use crate::plane::random_u64;
 use crate::quotas::{Kind, Quotas, Reserved};
 use crate::wire::{clip, Said, Source, Stream, MAX_PUBLISHERS};
-use rgaps::links::{Demand, Direction, InterestPublisher, InterestRow, Links};
-use rgaps::{Domain, Late, RemoteRow, Subscriber, SubscriberQos};
+use rgaps_client::links::{
+    Demand, Direction, InterestPublisher, InterestRow, Links, LinksSubscriber,
+    LinksSubscriberBuilder,
+};
+use rgaps_client::{Domain, Late, RemoteRow, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 

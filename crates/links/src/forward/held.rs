@@ -1,7 +1,7 @@
 //! Messages that links hold.
 
 use crate::relay::{Again, Carry, Passing};
-use rgaps::{Domain, RecvError, Sample};
+use rgaps_client::{Domain, RecvError, Sample};
 use rgaps_transport::{Meta, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -17,7 +17,7 @@ use crate::notes::Notes;
 use crate::relay::{Ours, Relay};
 use crate::traces::LinkTraces;
 use crate::wire::Passed;
-use rgaps::{Node, Subscriber, Token, WaitSet};
+use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_transport::Link;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;

@@ -1,5 +1,6 @@
 //! A received message.
 
+use crate::bindings::WithMetadata;
 use crate::client::PoolMapping;
 use crate::pending::{Deadline, Pause};
 use crate::reading::Private;
@@ -37,6 +38,13 @@ pub struct Sample {
     pub(crate) incarnation: u64,
     pub(crate) sequence: u64,
     pub(crate) missed: u64,
+}
+
+impl WithMetadata for Sample {
+    fn metadata(&self) -> Option<&Metadata> {
+        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
+        unsafe { self.subscriber.holds.metadata(self.hold) }
+    }
 }
 
 impl fmt::Debug for Sample {
@@ -174,13 +182,6 @@ impl Sample {
         let part = self.part(name)?;
         let (start, end) = (part.offset() as usize, part.offset() + part.len());
         Ok(&self.as_slice()?[start..end as usize])
-    }
-
-    /// Attachment and parts as they lie beside the message.
-    #[doc(hidden)]
-    pub fn metadata(&self) -> Option<&Metadata> {
-        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
-        unsafe { self.subscriber.holds.metadata(self.hold) }
     }
 
     /// The number that the publisher set with [`Loan::set_tag`](crate::Loan::set_tag); 0 if it set none.

@@ -4,6 +4,7 @@ use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::holds::Holds;
 use crate::letting::{Letting, Recorded};
+use crate::links::{LinksSubscriber, LinksSubscriberBuilder};
 use crate::listener::Listener;
 use crate::pending::Deadline;
 use crate::readiness::Readiness;
@@ -94,13 +95,6 @@ impl SubscriberBuilder {
     /// publisher. Publishers do not count it and do not learn of mismatches with it.
     pub fn observer(mut self) -> Self {
         self.observer = true;
-        self
-    }
-
-    /// Takes the history of publishers on other hosts as it lands, to carry it on. For `rgaps-links`.
-    #[doc(hidden)]
-    pub fn of_links(mut self) -> Self {
-        self.of_links = true;
         self
     }
 
@@ -412,13 +406,6 @@ impl Subscriber {
         Ok(own.map(|row| row.reason).collect())
     }
 
-    /// Publishers that have history, by [`Sample::publisher_id`], with the number below which their messages are history to
-    /// whoever subscribes now. For `rgaps-links`.
-    #[doc(hidden)]
-    pub fn histories(&self) -> Vec<(u64, u64)> {
-        self.core.lock().reader.histories()
-    }
-
     /// How many messages this subscriber has missed so far, over all publishers. It may be ahead of what samples said: if the
     /// last messages of a publisher are missed, no later sample of that publisher tells of them.
     pub fn missed(&self) -> u64 {
@@ -428,6 +415,19 @@ impl Subscriber {
     /// How many samples this subscriber holds now. A sample and its clones count once.
     pub fn held(&self) -> u32 {
         self.core.holds.held()
+    }
+}
+
+impl LinksSubscriberBuilder for SubscriberBuilder {
+    fn of_links(mut self) -> Self {
+        self.of_links = true;
+        self
+    }
+}
+
+impl LinksSubscriber for Subscriber {
+    fn histories(&self) -> Vec<(u64, u64)> {
+        self.core.lock().reader.histories()
     }
 }
 

@@ -49,7 +49,6 @@ pub enum SlowReaderPolicy {
 }
 
 /// How long a publish waits for reliable subscribers.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// Until the publisher's deadline; then its [`SlowReaderPolicy`] decides.

@@ -1,12 +1,13 @@
 //! A process's connection to the daemon.
 
 use crate::client::{Conductor, HostMemory};
+use crate::links::{Interest, LinksNode, LinksNodeBuilder};
 use crate::{
     ClientError, ClientRow, Forgotten, LinkFigures, MpsInfo, OpenError, PeersInfo, PoolRow,
     Publisher, PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo,
     TopicRow, WaitSet,
 };
-use rgaps_session::{CameOver, Config, InterestRow};
+use rgaps_session::{CameOver, Config};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,13 +44,6 @@ impl NodeBuilder {
     /// Adds a folder in which to look for the program `rgapsd`, in case the node must start the daemon.
     pub fn bin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.bin_dirs.push(dir.into());
-        self
-    }
-
-    /// Sets the observer of host memory that this node maps. For `rgaps-links`.
-    #[doc(hidden)]
-    pub fn host_memory(mut self, watch: Arc<dyn HostMemory>) -> Self {
-        self.host_memory = Some(watch);
         self
     }
 
@@ -186,29 +180,19 @@ impl Node {
     }
 }
 
-/// The publishers and subscribers of this host, without those of `rgaps-links`.
-#[derive(Clone, Debug)]
-pub struct Interest {
-    /// Changes whenever a member of a topic joins or leaves.
-    pub version: u64,
-    /// A random number that changes with every daemon.
-    pub daemon: u64,
-    /// `None` if nothing has changed.
-    pub rows: Option<Vec<InterestRow>>,
-    /// Only in the first answer: the publishers of earlier `rgaps-links` processes, and how many messages each published.
-    pub departed: Vec<(u64, u64)>,
+impl LinksNodeBuilder for NodeBuilder {
+    fn host_memory(mut self, watch: Arc<dyn HostMemory>) -> Self {
+        self.host_memory = Some(watch);
+        self
+    }
 }
 
-/// Only for `rgaps-links`.
-#[doc(hidden)]
-impl Node {
-    /// The publishers and subscribers of this host, if they have changed since version `known`.
-    pub fn interest(&self, known: u64) -> Result<Interest, ClientError> {
+impl LinksNode for Node {
+    fn interest(&self, known: u64) -> Result<Interest, ClientError> {
         self.conductor.interest(known)
     }
 
-    /// Tells the daemon for which hosts a subscriber reads.
-    pub fn stands_for(
+    fn stands_for(
         &self,
         subscriber: &Subscriber,
         hosts: Vec<RemoteRow>,
@@ -216,23 +200,19 @@ impl Node {
         self.conductor.stands_for(subscriber.core.member(), hosts)
     }
 
-    /// Tells the daemon over what path the messages of a remote publisher reach this host now.
-    pub fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError> {
+    fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError> {
         self.conductor.comes_over(publisher.member(), over)
     }
 
-    /// Tells the daemon to or from which hosts a topic is not carried, and why.
-    pub fn unserved(&self, topic: &str, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
+    fn unserved(&self, topic: &str, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
         self.conductor.unserved(topic.to_owned(), hosts)
     }
 
-    /// Tells the daemon the state of the links to other hosts.
-    pub fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
+    fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.conductor.set_peers(peers)
     }
 
-    /// Tells the daemon the counters and histograms of the link to a host.
-    pub fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
+    fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
         self.conductor.set_figures(figures)
     }
 }

@@ -5,7 +5,7 @@ use super::link;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
 use super::{ClientError, ForkGuard, HostMemory, ZoneView};
-use crate::node::Interest;
+use crate::links::Interest;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;
 use rgaps_session::{

@@ -5,8 +5,9 @@
 
 use super::memory::State;
 use super::PublisherCore;
+use crate::bindings::Patience;
 use crate::pending::Deadline;
-use crate::{ClientError, Patience, PublishError, SlowReader, SlowReaderPolicy};
+use crate::{ClientError, PublishError, SlowReader, SlowReaderPolicy};
 use rgaps_layout::{MAX_SUBSCRIBERS, WAIT_SLICE_NS};
 use rgaps_session::LINKS_CLIENT;
 use std::sync::MutexGuard;

@@ -1,10 +1,10 @@
 //! A block that is being filled.
 
+use crate::bindings::{Patience, PatientLoan, SetMetadata, WithMetadata};
+use crate::links::LinksLoan;
 use crate::publisher::{EarlyCopies, PublisherCore};
 use crate::tensor::{check_extent, contiguous};
-use crate::{
-    ClientError, DType, Header, LoanError, Part, Parts, Patience, PublishError, Unpublished,
-};
+use crate::{ClientError, DType, Header, LoanError, Part, Parts, PublishError, Unpublished};
 use rgaps_cuda::{CudaError, DeviceReader};
 use rgaps_layout::{Domain, GpuUuid, MetadataLengths};
 use rgaps_pool::{Mapping, PoolError, Stream};
@@ -279,16 +279,6 @@ impl Loan {
         self.publish_with(stream, Patience::Deadline)
     }
 
-    /// Publishes behind the work queued on `stream`; `patience` says how long to wait for slow reliable subscribers.
-    #[doc(hidden)]
-    #[inline]
-    pub fn publish_with(mut self, stream: Stream, patience: Patience) -> Result<u64, Unpublished> {
-        match self.send(stream, patience) {
-            Ok(sequence) => Ok(sequence),
-            Err(error) => Err(self.unpublished(error, stream)),
-        }
-    }
-
     /// Publishes in place: a `Loan` is large, and moving it takes as long as publishing.
     #[inline]
     fn send(&mut self, stream: Stream, patience: Patience) -> Result<u64, PublishError> {
@@ -336,17 +326,34 @@ impl Loan {
     }
 }
 
-/// Only for `rgaps-links`.
-#[doc(hidden)]
-impl Loan {
-    /// Sets when the message was published on its own host, converted to this host's clock.
-    pub fn set_publish_ns(&mut self, publish_ns: u64) {
+impl PatientLoan for Loan {
+    #[inline]
+    fn publish_with(mut self, stream: Stream, patience: Patience) -> Result<u64, Unpublished> {
+        match self.send(stream, patience) {
+            Ok(sequence) => Ok(sequence),
+            Err(error) => Err(self.unpublished(error, stream)),
+        }
+    }
+}
+
+impl WithMetadata for Loan {
+    fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
+    }
+}
+
+impl SetMetadata for Loan {
+    fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool {
+        self.metadata_mut().assign(lengths, bytes)
+    }
+}
+
+impl LinksLoan for Loan {
+    fn set_publish_ns(&mut self, publish_ns: u64) {
         self.publish_ns = Some(publish_ns);
     }
 
-    /// Gives a loan on a GPU a staging buffer in host memory, to be filled through [`filled`](Self::filled) and copied to
-    /// the GPU. False if no buffer is free and `may_wait` is false.
-    pub fn stage(&mut self, may_wait: bool) -> Result<bool, LoanError> {
+    fn stage(&mut self, may_wait: bool) -> Result<bool, LoanError> {
         self.publisher.guard.check()?;
         if self.domain() != Domain::Host && self.early.is_none() {
             let (publisher, offset) = (&self.publisher, self.offset);
@@ -360,8 +367,7 @@ impl Loan {
         Ok(true)
     }
 
-    /// The host bytes to fill: those of a loan in host memory, or of the staging buffer of a loan on a GPU.
-    pub fn filled(&mut self) -> Result<&mut [u8], LoanError> {
+    fn filled(&mut self) -> Result<&mut [u8], LoanError> {
         let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
         let Some((address, bytes, _)) = filled_in else {
             return self.as_mut_slice();
@@ -371,29 +377,14 @@ impl Loan {
         Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) })
     }
 
-    /// Starts copies to GPUs while the loan is still being filled. Each range passed to [`EarlyCopies::arrived`] is copied
-    /// at once, the rest when the loan is published. For a loan in host memory these are the replicas for subscribers
-    /// that read on GPUs; for a loan with a staging buffer ([`stage`](Self::stage)), the loan's own bytes.
-    pub fn copy_early(&mut self) -> Option<EarlyCopies> {
+    fn copy_early(&mut self) -> Option<EarlyCopies> {
         if self.domain() == Domain::Host && self.early.is_none() {
             self.early = Some(EarlyCopies::new(&self.publisher, self.offset, self.bytes));
         }
         self.early.clone()
     }
 
-    /// Takes over the attachment and the parts of a message of another host, as they lay beside it there. False: they are
-    /// not what their lengths say.
-    pub fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool {
-        self.metadata_mut().assign(lengths, bytes)
-    }
-
-    /// Attachment and parts as they are to lie beside the message.
-    pub fn metadata(&self) -> Option<&Metadata> {
-        self.metadata.as_deref()
-    }
-
-    /// Says how many messages between those of this publisher, up to this one, never reached this host: a running sum.
-    pub fn set_missed_so_far(&mut self, missed: u64) {
+    fn set_missed_so_far(&mut self, missed: u64) {
         self.missed_so_far = missed;
     }
 }

@@ -1,8 +1,8 @@
 //! What is told of host memory that a process maps and leases.
 #![forbid(unsafe_code)]
 
-use rgaps::links::{HostMemory, MappedRange, LINKS_CLIENT};
-use rgaps::{Domain, Node};
+use rgaps_client::links::{HostMemory, LinksLoan, LinksNodeBuilder, MappedRange, LINKS_CLIENT};
+use rgaps_client::{Domain, Node};
 use rgaps_testkit::Daemon;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

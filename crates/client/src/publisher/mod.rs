@@ -13,15 +13,17 @@ use self::elsewhere::Elsewhere;
 pub(crate) use self::elsewhere::Provided;
 use self::memory::{Memory, Place, State};
 use self::staging::Staging;
+use crate::bindings::{Patience, PatientPublisher};
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
 use crate::letting::Recorded;
+use crate::links::{LinksPublisher, LinksPublisherBuilder};
 use crate::loan::Filled;
 use crate::parts::lay_out;
 use crate::pending::Deadline;
 use crate::tensor::contiguous;
 use crate::{
-    ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, Patience, PublishError,
+    ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, PublishError,
     PublisherQos, PutError, SlowReaderPolicy, TensorType,
 };
 use rgaps_layout::{
@@ -93,13 +95,6 @@ impl PublisherBuilder {
     /// Default: any path.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
-        self
-    }
-
-    /// The path over which the messages of a remote publisher reach this host. For `rgaps-links`.
-    #[doc(hidden)]
-    pub fn came_over(mut self, over: CameOver) -> Self {
-        self.came_over = Some(over);
         self
     }
 
@@ -311,12 +306,6 @@ impl Publisher {
         self.core.wait_for_room(bytes, Deadline::after(timeout))
     }
 
-    /// The error that a publish of `bytes` bytes would return if its deadline were over now; `None` if it would succeed.
-    #[doc(hidden)]
-    pub fn overdue(&self, bytes: u64) -> Option<PublishError> {
-        self.core.overdue(bytes)
-    }
-
     /// Waits until this publisher has `n` matching subscribers, including those on other hosts. False after `timeout`.
     pub fn wait_for_subscribers(&self, n: u32, timeout: Duration) -> Result<bool, ClientError> {
         self.core.wait_for_subscribers(n, Deadline::after(timeout))
@@ -382,13 +371,6 @@ impl Publisher {
         Ok(own.map(|row| row.reason).collect())
     }
 
-    /// What was published so far is the history of a publisher on another host, and what follows is live. For
-    /// `rgaps-links`.
-    #[doc(hidden)]
-    pub fn end_history(&self) {
-        self.core.lock().writer.end_history();
-    }
-
     /// A random number that identifies this publisher, also in [`Sample::publisher_id`](crate::Sample::publisher_id).
     pub fn id(&self) -> u64 {
         self.core.member.incarnation
@@ -412,6 +394,25 @@ impl Publisher {
     /// Returns unused memory to the pools, except for `keep_bytes` bytes in each pool. Returns the number of bytes returned.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {
         self.core.trim(keep_bytes)
+    }
+}
+
+impl LinksPublisherBuilder for PublisherBuilder {
+    fn came_over(mut self, over: CameOver) -> Self {
+        self.came_over = Some(over);
+        self
+    }
+}
+
+impl LinksPublisher for Publisher {
+    fn end_history(&self) {
+        self.core.lock().writer.end_history();
+    }
+}
+
+impl PatientPublisher for Publisher {
+    fn overdue(&self, bytes: u64) -> Option<PublishError> {
+        self.core.overdue(bytes)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Large messages whose copies are used, or begun, before they are whole: parts of a copy on the host, and copies to
 //! GPUs of a loan that is still being filled. Over a test driver whose streams take their time.
 
-use rgaps::{Domain, Node, RecvError, Sample, Stream, Subscriber};
+use rgaps_client::links::LinksLoan;
+use rgaps_client::{Domain, Node, RecvError, Sample, Stream, Subscriber};
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
 use rgaps_testkit::Daemon;

@@ -1,0 +1,51 @@
+//! The client of the daemon: nodes, publishers, subscribers, and what is underneath.
+//!
+//! The crate `rgaps` exports the part that users see, and explains it. [`links`] is for the process that carries topics to
+//! other hosts, [`bindings`] for other languages: both offer more of the same types, as traits. These
+//! are `doc(hidden)`, since rustdoc would list them with the types that `rgaps` exports.
+
+pub mod bindings;
+mod client;
+mod error;
+mod header;
+mod holds;
+mod letting;
+pub mod links;
+mod listener;
+mod loan;
+mod node;
+mod parts;
+mod pending;
+mod publisher;
+mod qos;
+mod readiness;
+mod reading;
+mod sample;
+mod subscriber;
+pub mod tensor;
+mod wait_set;
+
+pub use client::ClientError;
+pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, SlowReader, Unpublished};
+pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
+pub use listener::Listener;
+pub use loan::Loan;
+pub use node::{Node, NodeBuilder};
+pub use parts::{Part, PartSpec, Parts, PartsError};
+pub use publisher::{Publisher, PublisherBuilder};
+pub use qos::{Late, PublisherQos, SlowReaderPolicy, SubscriberQos};
+pub use rgaps_layout::{
+    DType, Domain, GpuUuid, TensorType, TensorTypeError, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
+    MAX_PART_NAME,
+};
+pub use rgaps_pool::{PoolError, Stream};
+pub use rgaps_session::{
+    BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
+    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PathKind,
+    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, Refusal,
+    RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+};
+pub use rgaps_topic::Tensor;
+pub use sample::Sample;
+pub use subscriber::{Subscriber, SubscriberBuilder};
+pub use wait_set::{Token, WaitSet};
