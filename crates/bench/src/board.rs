@@ -143,7 +143,8 @@ impl Board {
 
     /// Futex word `index`.
     pub fn bell(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: as in `words`; the first page is accessed as 32-bit atomics only.
+        // SAFETY: the first page lies in the mapping, which lives as long as `self`, and all processes access it as 32-bit
+        // atomics only.
         let words: &[AtomicU32] =
             unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().cast(), PAGE / 4) };
         &words[index * BELL_STRIDE]

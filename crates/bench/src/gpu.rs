@@ -189,7 +189,8 @@ impl Gpu {
     /// Queues waiting for a number there.
     pub fn wait(&self, board: &Registered, line: usize, value: u64) -> anyhow::Result<()> {
         let on = self.streams.enter(&self.context, self.handle())?;
-        // SAFETY: as in `write`.
+        // SAFETY: a word of the registered board, whose words are atomics; its registration ends
+        // after the work, which the driver waits for.
         unsafe { on.wait_value(board.device_address() + Board::line_offset(line), value) }
             .context("a stream cannot wait for numbers in memory here")
     }
@@ -219,7 +220,8 @@ impl Gpu {
     /// Queues the reverse.
     pub fn copy_in(&self, to: &DeviceBuffer, from: &Registered, offset: u64) -> anyhow::Result<()> {
         assert!(offset + to.bytes() <= from.bytes() as u64);
-        // SAFETY: as in `copy_out`.
+        // SAFETY: both ranges are there until the work has finished: freeing either waits for it. Who else uses that part of
+        // the board writes it only before it says that it is this member's turn.
         unsafe {
             self.stream
                 .copy(to.address(), from.device_address() + offset, to.bytes())?
@@ -240,7 +242,7 @@ impl Gpu {
     pub fn copy_out_pageable(&self, to: &mut [u8], from: &DeviceBuffer) -> anyhow::Result<()> {
         assert!(to.len() as u64 <= from.bytes());
         let (address, bytes) = (to.as_mut_ptr().addr() as u64, to.len() as u64);
-        // SAFETY: as in `copy_in_pageable`.
+        // SAFETY: the slice is borrowed exclusively, and the buffer there, until the copy was waited for.
         unsafe { self.stream.copy(address, from.address(), bytes)? };
         self.finish("a copy to pageable memory")
     }

@@ -174,7 +174,8 @@ impl Member<'_> {
     }
 
     fn wait_for(&self, line: usize, number: u64) -> anyhow::Result<()> {
-        // SAFETY: as in `write`.
+        // SAFETY: the word is of the registered board, whose words are atomics of 8 bytes; the
+        // registration is dropped after the work has finished, which the driver waits for.
         unsafe { self.on.wait_value(self.address(line), number) }.context("a wait for a number")
     }
 }

@@ -35,7 +35,7 @@ impl Lock for Semaphore<'_> {
         // the line that `self` borrows. A signal may end the wait early.
         while unsafe { libc::sem_wait(self.raw()) } != 0 {}
         let result = work();
-        // SAFETY: as above; it was taken just now.
+        // SAFETY: the semaphore is initialised and lives as long as the line that `self` borrows, and we took it just now.
         unsafe { libc::sem_post(self.raw()) };
         result
     }
