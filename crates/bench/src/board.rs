@@ -64,7 +64,7 @@ impl Geometry {
 
 /// The memory, mapped.
 pub struct Board {
-    map: SharedMap,
+    map: Arc<SharedMap>,
     fd: OwnedFd,
     geometry: Geometry,
 }
@@ -80,7 +80,11 @@ impl Board {
     pub fn open(fd: OwnedFd, geometry: Geometry) -> anyhow::Result<Board> {
         anyhow::ensure!(geometry.members <= MEMBERS, "at most {MEMBERS} processes");
         let map = SharedMap::new(fd.as_fd(), geometry.bytes(), Access::ReadWrite)?;
-        Ok(Board { map, fd, geometry })
+        Ok(Board {
+            map: Arc::new(map),
+            fd,
+            geometry,
+        })
     }
 
     /// For a child's standard input.
@@ -104,14 +108,16 @@ impl Board {
         unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(PAGE).cast(), count) }
     }
 
-    /// The board as work on a GPU reaches it; [`line_offset`](Self::line_offset) finds lines in it. It
-    /// is dropped before the board.
-    pub fn register(&self, context: &Arc<rgaps_cuda::Context>) -> anyhow::Result<Registered> {
+    /// The board as work on a GPU reaches it; [`line_offset`](Self::line_offset) finds lines in it.
+    pub fn register(&self, context: &Arc<rgaps_cuda::Context>) -> anyhow::Result<PinnedBoard> {
         let (start, bytes) = (self.map.base().as_ptr(), self.map.bytes() as usize);
-        // SAFETY: the mapping is readable and writable, whole pages, and stays until `self` is dropped,
-        // which is after what borrows from it in the caller's function.
+        // SAFETY: `Board::open` mapped these whole pages readable and writable. `PinnedBoard` keeps the
+        // mapping until the registration has ended.
         let registered = unsafe { Registered::new(context.clone(), start.cast(), bytes) };
-        registered.context("shared memory cannot be registered with the GPU")
+        Ok(PinnedBoard {
+            registered: registered.context("shared memory cannot be registered with the GPU")?,
+            _map: self.map.clone(),
+        })
     }
 
     /// Where the first word of a line is.
@@ -130,9 +136,10 @@ impl Board {
     /// Bytes from `offset` (of [`data_offset`](Self::data_offset)) on, for `use_them`. Only for whose turn it is.
     pub fn bytes<R>(&self, offset: u64, bytes: u64, use_them: impl FnOnce(&mut [u8]) -> R) -> R {
         assert!(offset >= self.data_offset(0, 0) && offset + bytes <= self.map.bytes());
-        // SAFETY: the range lies in the mapping, behind the words that take turns, which lives as long as
-        // `self`. Of a board that is used so, nobody reads data as words, and a process touches a range
-        // only between the word that gave it the turn (acquired) and the one that passes it on (released).
+        // SAFETY: the range lies in the mapping, behind the words that take turns; both were just checked, and
+        // the mapping lives as long as `self`. The benchmarks that use a board so (`link`, and those of crate
+        // `compare`) read none of its data as words, and a process touches a range only between the word
+        // that gave it the turn (acquired) and the one that passes it on (released).
         use_them(unsafe {
             std::slice::from_raw_parts_mut(
                 self.map.base().as_ptr().add(offset as usize),
@@ -143,8 +150,8 @@ impl Board {
 
     /// Futex word `index`.
     pub fn bell(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: the first page lies in the mapping, which lives as long as `self`, and all processes access it as 32-bit
-        // atomics only.
+        // SAFETY: the mapping begins with a page, which lives as long as `self` and is aligned for words. All
+        // processes access that page through this function, as 32-bit atomics.
         let words: &[AtomicU32] =
             unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().cast(), PAGE / 4) };
         &words[index * BELL_STRIDE]
@@ -178,6 +185,25 @@ impl Board {
     pub fn results(&self, member: usize, area: usize, count: usize) -> Vec<u64> {
         let area = self.data(member, area)[..count].iter();
         area.map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// A board that a GPU's driver has pinned. It keeps the memory, also when the [`Board`] is dropped first.
+pub struct PinnedBoard {
+    // Fields drop in this order: the registration ends before the mapping.
+    registered: Registered,
+    _map: Arc<SharedMap>,
+}
+
+impl PinnedBoard {
+    /// The address at which work on the GPU finds the board.
+    pub fn device_address(&self) -> u64 {
+        self.registered.device_address()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.registered.bytes() as u64
     }
 }
 

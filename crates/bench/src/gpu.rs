@@ -4,12 +4,12 @@
 //! this process by [`DeviceBuffer`] and [`CudaMapping`], which callers drop after they have waited or
 //! fail and end; messages by rgaps.
 
-use crate::board::Board;
+use crate::board::{Board, PinnedBoard};
 use anyhow::Context as _;
 use rgaps::{Domain, GpuUuid, Loan, Sample, Stream};
 use rgaps_cuda::{
     Context, CudaMapping, CudaSource, CudaStream, DeviceBuffer, Driver, ForeignStreams,
-    PinnedBuffer, Registered,
+    PinnedBuffer,
 };
 use rgaps_kernels::Kernels;
 use rgaps_pool::{Access, Mapping, SegmentSource};
@@ -126,7 +126,8 @@ impl Gpu {
     ) -> anyhow::Result<()> {
         sample.record_stream(self.handle());
         let (address, words) = (sample.address(), sample.len() / WORD);
-        // SAFETY: the sample is readable where it says, and is kept until this stream has passed.
+        // SAFETY: rgaps maps a sample's bytes readable at its address, and `record_stream` keeps them until this
+        // stream has passed. `number` checked the word of `wrong`, and freeing that buffer waits for all work.
         unsafe {
             self.kernels
                 .check_pattern(self.handle(), address, words, seed, number(wrong, index))?
@@ -143,7 +144,8 @@ impl Gpu {
         index: usize,
     ) -> anyhow::Result<()> {
         let (address, words) = (buffer.address(), buffer.bytes() / WORD);
-        // SAFETY: freeing the buffer waits for all work.
+        // SAFETY: this process allocated the buffer, and freeing it waits for all work of the GPU; the kernel
+        // touches whole words inside it.
         unsafe {
             self.kernels
                 .check_pattern(self.handle(), address, words, seed, number(wrong, index))?
@@ -154,7 +156,8 @@ impl Gpu {
     /// Queues filling memory of this process's own with the contents of `seed`.
     pub fn fill_buffer(&self, buffer: &DeviceBuffer, seed: u64) -> anyhow::Result<()> {
         let (address, words) = (buffer.address(), buffer.bytes() / WORD);
-        // SAFETY: freeing the buffer waits for all work.
+        // SAFETY: this process allocated the buffer, and freeing it waits for all work of the GPU; the kernel
+        // touches whole words inside it.
         unsafe {
             self.kernels
                 .fill_pattern(self.handle(), address, words, seed)?
@@ -164,7 +167,7 @@ impl Gpu {
 
     /// Queues writing the GPU's clock to number `index`.
     pub fn stamp(&self, stamps: &DeviceBuffer, index: usize) -> anyhow::Result<()> {
-        // SAFETY: a word of the buffer, freeing which waits for all work.
+        // SAFETY: `number` checked that the word lies in the buffer, and freeing the buffer waits for all work.
         unsafe { self.kernels.stamp(self.handle(), number(stamps, index))? };
         Ok(())
     }
@@ -178,19 +181,19 @@ impl Gpu {
     }
 
     /// Queues writing a number to the first word of a line of the board.
-    pub fn write(&self, board: &Registered, line: usize, value: u64) -> anyhow::Result<()> {
+    pub fn write(&self, board: &PinnedBoard, line: usize, value: u64) -> anyhow::Result<()> {
         let on = self.streams.enter(&self.context, self.handle())?;
-        // SAFETY: a word of the registered board, whose words are atomics; its registration ends
-        // after the work, which the driver waits for.
+        // SAFETY: `line_offset` checked that the word lies in the board, whose words are atomics. The registration
+        // ends only after the work, for which the driver waits.
         unsafe { on.write_value(board.device_address() + Board::line_offset(line), value) }
             .context("a stream cannot write numbers to memory here")
     }
 
     /// Queues waiting for a number there.
-    pub fn wait(&self, board: &Registered, line: usize, value: u64) -> anyhow::Result<()> {
+    pub fn wait(&self, board: &PinnedBoard, line: usize, value: u64) -> anyhow::Result<()> {
         let on = self.streams.enter(&self.context, self.handle())?;
-        // SAFETY: a word of the registered board, whose words are atomics; its registration ends
-        // after the work, which the driver waits for.
+        // SAFETY: `line_offset` checked that the word lies in the board, which stays registered until the driver
+        // has waited for the work. The stream only reads it.
         unsafe { on.wait_value(board.device_address() + Board::line_offset(line), value) }
             .context("a stream cannot wait for numbers in memory here")
     }
@@ -203,11 +206,11 @@ impl Gpu {
     /// Queues copying all of a buffer to registered memory from `offset` on.
     pub fn copy_out(
         &self,
-        to: &Registered,
+        to: &PinnedBoard,
         offset: u64,
         from: &DeviceBuffer,
     ) -> anyhow::Result<()> {
-        assert!(offset + from.bytes() <= to.bytes() as u64);
+        assert!(offset + from.bytes() <= to.bytes());
         // SAFETY: both ranges are there until the work has finished: freeing either waits for it. Who
         // else uses that part of the board is told after the copy.
         unsafe {
@@ -218,10 +221,15 @@ impl Gpu {
     }
 
     /// Queues the reverse.
-    pub fn copy_in(&self, to: &DeviceBuffer, from: &Registered, offset: u64) -> anyhow::Result<()> {
-        assert!(offset + to.bytes() <= from.bytes() as u64);
-        // SAFETY: both ranges are there until the work has finished: freeing either waits for it. Who else uses that part of
-        // the board writes it only before it says that it is this member's turn.
+    pub fn copy_in(
+        &self,
+        to: &DeviceBuffer,
+        from: &PinnedBoard,
+        offset: u64,
+    ) -> anyhow::Result<()> {
+        assert!(offset + to.bytes() <= from.bytes());
+        // SAFETY: the range of the board was just checked, and that of the buffer is all of it. Both are there until
+        // the work has finished: freeing either waits for it. The caller has the turn to read that part of the board.
         unsafe {
             self.stream
                 .copy(to.address(), from.device_address() + offset, to.bytes())?
@@ -242,7 +250,8 @@ impl Gpu {
     pub fn copy_out_pageable(&self, to: &mut [u8], from: &DeviceBuffer) -> anyhow::Result<()> {
         assert!(to.len() as u64 <= from.bytes());
         let (address, bytes) = (to.as_mut_ptr().addr() as u64, to.len() as u64);
-        // SAFETY: the slice is borrowed exclusively, and the buffer there, until the copy was waited for.
+        // SAFETY: the slice is borrowed exclusively and the buffer borrowed until the copy was waited for; the slice is
+        // no longer than the buffer, which was just checked.
         unsafe { self.stream.copy(address, from.address(), bytes)? };
         self.finish("a copy to pageable memory")
     }

@@ -11,7 +11,7 @@
 //! The floor is the same in the same order without rgaps: a number that the stream writes behind the
 //! kernels, a 64-byte slot that the receiver waits at, a wait for the number, kernels.
 
-use crate::board::{Board, Field, Geometry};
+use crate::board::{Board, Field, Geometry, PinnedBoard};
 use crate::contents::seed;
 use crate::crew::{Crew, Job, Orders};
 use crate::exchange::Wait;
@@ -21,7 +21,7 @@ use crate::machine::Machine;
 use crate::stage::{node, Stage};
 use crate::summary::Micros;
 use rgaps::{Config, Domain, GpuUuid, Publisher, Sample, Subscriber, SubscriberQos};
-use rgaps_cuda::{DeviceBuffer, Driver, Registered};
+use rgaps_cuda::{DeviceBuffer, Driver};
 use rgaps_sync::{monotonic_ns, spin_hint};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
@@ -295,7 +295,7 @@ struct Side<'a> {
     /// Wrong words per message, then per hop of the floor.
     wrong: DeviceBuffer,
     payload: DeviceBuffer,
-    lines: Registered,
+    lines: PinnedBoard,
 }
 
 impl<'a> Side<'a> {

@@ -5,12 +5,12 @@
 //! processor has a part in it. Without MPS the two processes take turns on the GPU, and each hand-over
 //! waits for one.
 
-use crate::board::{Board, Field, Geometry};
+use crate::board::{Board, Field, Geometry, PinnedBoard};
 use crate::crew::{Crew, Job, Orders};
 use crate::summary::at;
 use anyhow::{bail, Context as _};
 use rgaps::{Config, GpuUuid};
-use rgaps_cuda::{Context, CudaStream, Driver, ForeignStreams, OnStream, Registered};
+use rgaps_cuda::{Context, CudaStream, Driver, ForeignStreams, OnStream};
 use rgaps_kernels::Kernels;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -117,7 +117,7 @@ pub(crate) fn hand_over(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::
 struct Member<'a> {
     own: usize,
     board: &'a Board,
-    numbers: &'a Registered,
+    numbers: &'a PinnedBoard,
     kernels: &'a Kernels,
     stream: &'a CudaStream,
     on: OnStream<'a>,
@@ -174,8 +174,8 @@ impl Member<'_> {
     }
 
     fn wait_for(&self, line: usize, number: u64) -> anyhow::Result<()> {
-        // SAFETY: the word is of the registered board, whose words are atomics of 8 bytes; the
-        // registration is dropped after the work has finished, which the driver waits for.
+        // SAFETY: the word is of the registered board, whose words are atomics of 8 bytes, and the stream only reads
+        // it. The registration is dropped after the work has finished, which the driver waits for.
         unsafe { self.on.wait_value(self.address(line), number) }.context("a wait for a number")
     }
 }

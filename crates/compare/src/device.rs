@@ -2,17 +2,17 @@
 //! for the GPU's, and plain copies for CUDA's.
 
 use rgaps::Domain;
-use rgaps_bench::board::Board;
+use rgaps_bench::board::{Board, PinnedBoard};
 use rgaps_bench::contents;
 use rgaps_bench::gpu::Gpu;
-use rgaps_cuda::{DeviceBuffer, Registered};
+use rgaps_cuda::DeviceBuffer;
 
 /// The memory.
 pub enum Device {
     Host(Vec<u8>),
     Cuda {
         // Fields drop in this order.
-        registered: Option<Registered>,
+        registered: Option<PinnedBoard>,
         buffer: DeviceBuffer,
         wrong: DeviceBuffer,
         gpu: Box<Gpu>,
@@ -37,7 +37,7 @@ impl Device {
         })
     }
 
-    /// For copies to and from this board, which is pinned and outlives it.
+    /// For copies to and from this board, which is pinned.
     pub fn pinned(domain: Domain, size: u64, bytes: &Board) -> anyhow::Result<Device> {
         let mut device = Device::new(domain, size)?;
         if let Device::Cuda {

@@ -108,7 +108,6 @@ struct Staged {
     schedule: Schedule,
     board: Board,
     crew: Crew,
-    // Fields drop in this order: the memory is pinned as long as the device is there.
     device: Device,
     bytes: Board,
     private: Vec<u8>,

@@ -16,8 +16,8 @@ impl<'a> Semaphore<'a> {
         assert!(size_of_val(line) >= size_of::<libc::sem_t>());
         let semaphore = Semaphore(line);
         if first {
-            // SAFETY: the line is large enough, aligned to a cache line, in memory that all
-            // processes map, and nobody else uses it before this returns.
+            // SAFETY: the line is large enough, which was just checked, and aligned to a cache line, in memory that
+            // all processes map. The process that passes `first` starts the others afterwards.
             let result = unsafe { libc::sem_init(semaphore.raw(), 1, 1) };
             assert_eq!(result, 0, "sem_init");
         }

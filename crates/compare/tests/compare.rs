@@ -1,33 +1,9 @@
 //! Both comparisons in small runs: all designs have their figures, and every byte is verified. The times mean
 //! nothing here.
 
+use rgaps_testkit::programs;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A program of another package. Built with the workspace, as `make test` does, it is beside this one; alone, it
-/// takes minutes, so an old one is used, too.
-fn program(package: &str, variable: &str) -> PathBuf {
-    if let Some(built) = std::env::var_os(variable) {
-        return built.into();
-    }
-    let own = Path::new(env!("CARGO_BIN_EXE_rgaps-compare"));
-    let there = own.with_file_name(package);
-    if !there.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", package, "--target-dir"]);
-        build.arg(own.parent().and_then(Path::parent).unwrap());
-        if own
-            .parent()
-            .is_some_and(|folder| folder.ends_with("release"))
-        {
-            build.arg("--release");
-        }
-        let built = build.status().expect("cargo can be started");
-        assert!(built.success(), "{package} does not build");
-    }
-    there
-}
 
 /// The last line of a run that succeeds.
 #[track_caller]
@@ -37,11 +13,8 @@ fn report(arguments: &[&str]) -> Value {
         .args(arguments)
         .current_dir(folder.path())
         .env("RGAPS_SOCKET", folder.path().join("r.sock"))
-        .env("RGAPS_DAEMON", program("rgapsd", "RGAPS_DAEMON"))
-        .env(
-            "RGAPS_LINKS_PROGRAM",
-            program("rgaps-links", "RGAPS_LINKS_PROGRAM"),
-        )
+        .env("RGAPS_DAEMON", programs::rgapsd())
+        .env("RGAPS_LINKS_PROGRAM", programs::rgaps_links())
         .env("RGAPS_POOL__HOST__CAP", "256MiB")
         .env("RGAPS_POOL__CUDA__CAP", "256MiB")
         .env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library())
