@@ -2,9 +2,14 @@
 
 mod figures;
 
-use crate::args::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait, Common};
+use crate::args::{
+    Bench, BenchAlloc, BenchCopies, BenchFanin, BenchFanout, BenchHandoff, BenchLatency, BenchLink,
+    BenchMemory, BenchNamespaces, BenchPath, BenchPeer, BenchSpread, BenchThroughput,
+    BenchTransport, BenchWait, Common,
+};
 use crate::output::Output;
 use crate::{domain, session};
+use rgaps::Config;
 use rgaps_bench::{LatencyOptions, LinkOptions, Namespaces, Wait};
 use rgaps_session::PeerUse;
 use serde::Serialize;
@@ -19,158 +24,44 @@ struct Broken {
 
 pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Result<()> {
     let config = session::config(common)?;
-    let counts = |counts: Vec<u32>| -> Vec<usize> {
-        counts.into_iter().map(|count| count as usize).collect()
-    };
     match bench {
-        Bench::Latency {
-            domain,
-            size,
-            subscribers,
-            messages,
-            wait,
-            kernel_us,
-            pause_us,
-            header,
-        } => {
-            let options = LatencyOptions {
-                domain: domain::parse(&domain)?,
-                size: size.0,
-                subscribers: subscribers as usize,
-                messages: messages as usize,
-                wait: way(wait),
-                kernel_us,
-                pause_us,
-                header_bytes: header.unwrap_or_default().into(),
-            };
-            let report = rgaps_bench::latency(&config, &options)?;
-            put(&report, output)?;
-            whole(report.lost, report.corrupt)
-        }
-        Bench::Handoff {
-            gpus,
-            size,
-            kernel_us,
-            messages,
-            wait,
-        } => {
-            let gpus = [gpus[0], *gpus.last().unwrap_or(&gpus[0])];
-            let sizes: Vec<u64> = size.iter().map(|size| size.0).collect();
-            let messages = messages as usize;
-            let report =
-                rgaps_bench::handoff(&config, gpus, &sizes, &kernel_us, messages, way(wait))?;
-            put(&report, output)?;
-            whole(report.lost, report.corrupt)
-        }
-        Bench::Spread {
-            from,
-            to,
-            peer,
-            readers,
-            size,
-            messages,
-        } => {
-            let (from, to) = (domain::parse(&from)?, domain::parse(&to)?);
-            let peer = match peer {
-                BenchPeer::Auto => PeerUse::Auto,
-                BenchPeer::Copy => PeerUse::Copy,
-                BenchPeer::Map => PeerUse::Map,
-            };
-            let (readers, messages) = (readers as usize, messages as usize);
-            let report = rgaps_bench::spread(&config, from, to, peer, readers, size.0, messages)?;
-            put(&report, output)?;
-            whole(report.lost, report.corrupt)
-        }
-        Bench::Alloc {
+        Bench::Latency(arguments) => latency(&config, &arguments, output),
+        Bench::Handoff(arguments) => handoff(&config, &arguments, output),
+        Bench::Spread(arguments) => spread(&config, &arguments, output),
+        Bench::Alloc(BenchAlloc {
             processes,
             operations,
-        } => put(
-            &rgaps_bench::alloc(&config, &counts(processes), operations as usize)?,
-            output,
-        ),
-        Bench::Fanout {
-            domain,
-            subscribers,
-            size,
-            messages,
-        } => {
-            let domain = domain::parse(&domain)?;
-            let subscribers = counts(subscribers);
-            let report =
-                rgaps_bench::fanout(&config, domain, size.0, &subscribers, messages as usize)?;
-            put(&report, output)?;
-            whole(report.lost, report.corrupt)
+        }) => {
+            let report = rgaps_bench::alloc(&config, &counts(&processes), operations as usize)?;
+            put(&report, output)
         }
-        Bench::Fanin {
-            domain,
-            publishers,
-            size,
-            messages,
-            wait,
-        } => {
-            let domain = domain::parse(&domain)?;
-            let (publishers, messages) = (counts(publishers), messages as usize);
-            let report =
-                rgaps_bench::fanin(&config, domain, size.0, &publishers, messages, way(wait))?;
-            put(&report, output)?;
-            whole(report.lost, report.corrupt)
-        }
-        Bench::Throughput {
+        Bench::Fanout(arguments) => fanout(&config, &arguments, output),
+        Bench::Fanin(arguments) => fanin(&config, &arguments, output),
+        Bench::Throughput(BenchThroughput {
             domain,
             size,
             messages,
-        } => {
+        }) => {
             let domain = domain::parse(&domain)?;
             let report = rgaps_bench::throughput(&config, domain, size.0, messages)?;
             put(&report, output)?;
             whole(report.lost, report.corrupt)
         }
-        Bench::Memory { topics } => put(&rgaps_bench::memory(&config, topics)?, output),
-        Bench::Link {
-            transport,
-            domain,
-            to,
-            size,
-            subscribers,
-            lanes,
-            topics,
-            tls,
-            messages,
-            wait,
-            namespaces,
-        } => {
-            let options = LinkOptions {
-                rdma: transport == BenchTransport::Rdma,
-                to: domain::parse(to.as_ref().unwrap_or(&domain))?,
-                domain: domain::parse(&domain)?,
-                size: size.0,
-                subscribers: subscribers as usize,
-                lanes,
-                topics: topics as usize,
-                tls,
-                messages: messages.into(),
-                wait: way(wait),
-                namespaces: match namespaces {
-                    BenchNamespaces::Auto => Namespaces::Auto,
-                    BenchNamespaces::Yes => Namespaces::Yes,
-                    BenchNamespaces::No => Namespaces::No,
-                },
-            };
-            let report = rgaps_bench::link(&config, &options)?;
-            put(&report, output)?;
-            whole(report.lost + report.duplicate, report.corrupt)
+        Bench::Memory(BenchMemory { topics }) => {
+            put(&rgaps_bench::memory(&config, topics)?, output)
         }
-        Bench::Copies {
+        Bench::Link(arguments) => link(&config, &arguments, output),
+        Bench::Copies(BenchCopies {
             domain,
             size,
             count,
-        } => {
+        }) => {
             let sizes: Vec<u64> = size.iter().map(|size| size.0).collect();
             let report = rgaps_bench::copies(domain::parse(&domain)?, &sizes, count as usize)?;
             put(&report, output)?;
             whole(0, report.corrupt)
         }
-        Bench::Path { size, messages } => {
+        Bench::Path(BenchPath { size, messages }) => {
             let report = rgaps_bench::path(&config, size.0, messages)?;
             put(&report, output)?;
             whole(report.lost, report.corrupt)
@@ -178,7 +69,88 @@ pub fn bench(common: &Common, bench: Bench, output: &mut Output) -> anyhow::Resu
     }
 }
 
-fn way(wait: BenchWait) -> Wait {
+fn latency(config: &Config, of: &BenchLatency, output: &mut Output) -> anyhow::Result<()> {
+    let options = LatencyOptions {
+        domain: domain::parse(&of.domain)?,
+        size: of.size.0,
+        subscribers: of.subscribers as usize,
+        messages: of.messages as usize,
+        wait: wait(of.wait),
+        kernel_us: of.kernel_us,
+        pause_us: of.pause_us,
+        header_bytes: of.header.unwrap_or_default().into(),
+    };
+    let report = rgaps_bench::latency(config, &options)?;
+    put(&report, output)?;
+    whole(report.lost, report.corrupt)
+}
+
+fn handoff(config: &Config, of: &BenchHandoff, output: &mut Output) -> anyhow::Result<()> {
+    let gpus = [of.gpus[0], *of.gpus.last().unwrap_or(&of.gpus[0])];
+    let sizes: Vec<u64> = of.size.iter().map(|size| size.0).collect();
+    let (messages, wait) = (of.messages as usize, wait(of.wait));
+    let report = rgaps_bench::handoff(config, gpus, &sizes, &of.kernel_us, messages, wait)?;
+    put(&report, output)?;
+    whole(report.lost, report.corrupt)
+}
+
+fn spread(config: &Config, of: &BenchSpread, output: &mut Output) -> anyhow::Result<()> {
+    let (from, to) = (domain::parse(&of.from)?, domain::parse(&of.to)?);
+    let peer = match of.peer {
+        BenchPeer::Auto => PeerUse::Auto,
+        BenchPeer::Copy => PeerUse::Copy,
+        BenchPeer::Map => PeerUse::Map,
+    };
+    let (readers, messages) = (of.readers as usize, of.messages as usize);
+    let report = rgaps_bench::spread(config, from, to, peer, readers, of.size.0, messages)?;
+    put(&report, output)?;
+    whole(report.lost, report.corrupt)
+}
+
+fn fanout(config: &Config, of: &BenchFanout, output: &mut Output) -> anyhow::Result<()> {
+    let (domain, subscribers) = (domain::parse(&of.domain)?, counts(&of.subscribers));
+    let messages = of.messages as usize;
+    let report = rgaps_bench::fanout(config, domain, of.size.0, &subscribers, messages)?;
+    put(&report, output)?;
+    whole(report.lost, report.corrupt)
+}
+
+fn fanin(config: &Config, of: &BenchFanin, output: &mut Output) -> anyhow::Result<()> {
+    let (domain, publishers) = (domain::parse(&of.domain)?, counts(&of.publishers));
+    let (messages, wait) = (of.messages as usize, wait(of.wait));
+    let report = rgaps_bench::fanin(config, domain, of.size.0, &publishers, messages, wait)?;
+    put(&report, output)?;
+    whole(report.lost, report.corrupt)
+}
+
+fn link(config: &Config, of: &BenchLink, output: &mut Output) -> anyhow::Result<()> {
+    let options = LinkOptions {
+        rdma: of.transport == BenchTransport::Rdma,
+        to: domain::parse(of.to.as_ref().unwrap_or(&of.domain))?,
+        domain: domain::parse(&of.domain)?,
+        size: of.size.0,
+        subscribers: of.subscribers as usize,
+        lanes: of.lanes,
+        topics: of.topics as usize,
+        tls: of.tls,
+        messages: of.messages.into(),
+        wait: wait(of.wait),
+        namespaces: match of.namespaces {
+            BenchNamespaces::Auto => Namespaces::Auto,
+            BenchNamespaces::Yes => Namespaces::Yes,
+            BenchNamespaces::No => Namespaces::No,
+        },
+    };
+    let report = rgaps_bench::link(config, &options)?;
+    put(&report, output)?;
+    whole(report.lost + report.duplicate, report.corrupt)
+}
+
+fn counts(counts: &[u32]) -> Vec<usize> {
+    counts.iter().map(|count| *count as usize).collect()
+}
+
+fn wait(wait: BenchWait) -> Wait {
     match wait {
         BenchWait::Poll => Wait::Poll,
         BenchWait::Block => Wait::Block,

@@ -5,11 +5,39 @@ use crate::output::{table, Output};
 use crate::top::{times, Times};
 use crate::{links, session, units};
 use rgaps::{
-    LaneEnd, LinkFigures, LinksInfo, LinksState, PathKind, PeerRow, PeerState, PeerTopic,
+    Config, LaneEnd, LinkFigures, LinksInfo, LinksState, PathKind, PeerRow, PeerState, PeerTopic,
     PeersInfo, RdmaFigures, Stage, TraceFigures,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Heads of the table of other hosts.
+const PEER_HEADS: [&str; 8] = [
+    "HOST",
+    "STATE",
+    "LANES",
+    "TOPICS OUT",
+    "IN",
+    "SENT",
+    "RECEIVED",
+    "HOW",
+];
+/// Heads of the table of links.
+const LINK_HEADS: [&str; 12] = [
+    "HOST",
+    "WIRE OUT",
+    "IN",
+    "CONNECTS",
+    "SKIPPED",
+    "GIVEN UP",
+    "MISSED",
+    "RESENT",
+    "DUPLICATES",
+    "VIOLATIONS",
+    "WIRE p50/p99",
+    "TOTAL p50/p99",
+];
 
 #[derive(Serialize)]
 struct Peer<'a> {
@@ -158,85 +186,67 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         let known = figures.iter().find(|link| link.host == peer.host);
         peer.link = known.map(Link::from);
     }
-    output.put(&report, |to| {
-        if report.host.is_empty() {
-            return match report.links.state {
-                LinksState::Off if !config.links.enabled => writeln!(
-                    to,
-                    "this host has no links to other hosts. To enable them, set links.enabled = true in rgaps.toml, then run 'rgaps \
-                     down' and 'rgaps up'"
-                ),
-                LinksState::Off | LinksState::Failed => writeln!(to, "this host has no links to other hosts"),
-                LinksState::Starting | LinksState::Running => writeln!(
-                    to,
-                    "the links to other hosts are starting; run this command again in a moment"
-                ),
-            };
-        }
-        writeln!(to, "this host is '{}'\n", report.host)?;
-        let cells: Vec<_> = report.peers.iter().map(cells).collect();
-        let heads = [
-            "HOST",
-            "STATE",
-            "LANES",
-            "TOPICS OUT",
-            "IN",
-            "SENT",
-            "RECEIVED",
-            "HOW",
-        ];
-        table(to, &heads, &cells)?;
-        let links: Vec<_> = report.peers.iter().filter_map(link_cells).collect();
-        if !links.is_empty() {
-            writeln!(to)?;
-            let heads = [
-                "HOST",
-                "WIRE OUT",
-                "IN",
-                "CONNECTS",
-                "SKIPPED",
-                "GIVEN UP",
-                "MISSED",
-                "RESENT",
-                "DUPLICATES",
-                "VIOLATIONS",
-                "WIRE p50/p99",
-                "TOTAL p50/p99",
-            ];
-            table(to, &heads, &links)?;
-        }
-        let of_peer = |peer: &Peer<'_>| {
-            let host = peer.host.to_owned();
-            let lines = peer.topics.iter().map(move |row| lost(&host, row));
-            lines.collect::<Vec<_>>()
-        };
-        let topics: Vec<_> = report.peers.iter().flat_map(of_peer).collect();
-        if !topics.is_empty() {
-            writeln!(to)?;
-            let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
-            table(to, &heads, &topics)?;
-        }
-        if let Some(traces) = &report.traces {
-            let (spans, dropped) = (traces.spans, traces.dropped);
-            write!(
-                to,
-                "\ntraces: {spans} spans to {}, {dropped} dropped",
-                traces.endpoint
-            )?;
-            match traces.error {
-                "" => writeln!(to)?,
-                error => writeln!(to, ": {error}")?,
-            }
-        }
-        if !report.troubles.is_empty() {
-            writeln!(to, "\nnot reached:")?;
-        }
-        for line in report.troubles {
-            writeln!(to, "  {line}")?;
-        }
-        Ok(())
+    output.put(&report, |to| match report.host {
+        "" => write_no_links(report.links.state, &config, to),
+        _ => write_text(&report, to),
     })?;
     failure.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+fn write_no_links(state: LinksState, config: &Config, to: &mut dyn Write) -> io::Result<()> {
+    match state {
+        LinksState::Off if !config.links.enabled => writeln!(
+            to,
+            "this host has no links to other hosts. To enable them, set links.enabled = true in rgaps.toml, then run 'rgaps \
+             down' and 'rgaps up'"
+        ),
+        LinksState::Off | LinksState::Failed => writeln!(to, "this host has no links to other hosts"),
+        LinksState::Starting | LinksState::Running => writeln!(
+            to,
+            "the links to other hosts are starting; run this command again in a moment"
+        ),
+    }
+}
+
+fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
+    writeln!(to, "this host is '{}'\n", report.host)?;
+    let peers: Vec<_> = report.peers.iter().map(cells).collect();
+    table(to, &PEER_HEADS, &peers)?;
+    let links: Vec<_> = report.peers.iter().filter_map(link_cells).collect();
+    if !links.is_empty() {
+        writeln!(to)?;
+        table(to, &LINK_HEADS, &links)?;
+    }
+    let of_peer = |peer: &Peer<'_>| {
+        let host = peer.host.to_owned();
+        let lines = peer.topics.iter().map(move |row| lost(&host, row));
+        lines.collect::<Vec<_>>()
+    };
+    let topics: Vec<_> = report.peers.iter().flat_map(of_peer).collect();
+    if !topics.is_empty() {
+        writeln!(to)?;
+        let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
+        table(to, &heads, &topics)?;
+    }
+    if let Some(traces) = &report.traces {
+        let (spans, dropped) = (traces.spans, traces.dropped);
+        write!(
+            to,
+            "\ntraces: {spans} spans to {}, {dropped} dropped",
+            traces.endpoint
+        )?;
+        match traces.error {
+            "" => writeln!(to)?,
+            error => writeln!(to, ": {error}")?,
+        }
+    }
+    if !report.troubles.is_empty() {
+        writeln!(to, "\nnot reached:")?;
+    }
+    for line in report.troubles {
+        writeln!(to, "  {line}")?;
+    }
+    Ok(())
 }
 
 /// What was counted and timed on the link.

@@ -3,9 +3,12 @@
 use crate::args::Common;
 use crate::output::{table, Output};
 use crate::{links, mps, session, units};
-use rgaps::{ClientRow, KeptHistory, LinksState, MpsInfo, MpsState, Status};
+use rgaps::{
+    ClientRow, KeptHistory, LinksFailure, LinksInfo, LinksState, MpsInfo, MpsState, Status,
+};
 use rgaps_session::{visible_daemons, VisibleDaemon};
 use serde::Serialize;
+use std::io::{self, Write};
 
 #[derive(Serialize)]
 struct Report {
@@ -29,67 +32,89 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let failure = links::failure(&config, &report.daemon.links);
     let split = VisibleDaemon::warning_of(&config, &report.daemons);
     output.put(&report, |to| {
-        let daemon = &report.daemon;
-        writeln!(
-            to,
-            "rgapsd {}, process {}, realm '{}'",
-            daemon.version, daemon.pid, daemon.realm
-        )?;
-        writeln!(to, "socket       {}", daemon.socket)?;
-        let stays = match daemon.idle_exit_ms {
-            None => "stays without clients".to_owned(),
-            Some(_) if daemon.kept.messages > 0 => "stays for the history that it keeps".to_owned(),
-            Some(ms) => format!("stops {} after its last client", units::span(ms)),
-        };
-        writeln!(
-            to,
-            "up           {}, {stays}",
-            units::span(daemon.uptime_ms)
-        )?;
-        writeln!(
-            to,
-            "memory       {} of its own",
-            units::bytes(daemon.rss_bytes)
-        )?;
-        writeln!(
-            to,
-            "serves       {} clients, {} topics, {} zones",
-            daemon.clients, daemon.topics, daemon.zones
-        )?;
-        if daemon.kept.messages > 0 {
-            let kept = describe_history(&daemon.kept);
-            writeln!(
-                to,
-                "keeps        {kept}; 'rgaps topic forget TOPIC' drops it"
-            )?;
-        }
-        writeln!(
-            to,
-            "cleaned up   {} dead clients, {} blocks; {} sessions closed for protocol violations",
-            daemon.clients_reaped, daemon.blocks_reclaimed, daemon.sessions_cut_off
-        )?;
-        if report.mps.state != MpsState::Off {
-            writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
-        }
-        if let Some(failure) = &failure {
-            writeln!(to, "links        not running: {failure}")?;
-        } else if daemon.links.state != LinksState::Off {
-            writeln!(to, "links        {}", links::describe(&daemon.links))?;
-        }
-        if let Some(warning) = &split {
-            writeln!(to, "warning      {warning}")?;
-        }
-        for warning in &daemon.warnings {
-            writeln!(to, "warning      {warning}")?;
-        }
-        writeln!(to)?;
-        let rows: Vec<_> = report.processes.iter().map(row).collect();
-        table(
-            to,
-            &["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"],
-            &rows,
-        )
+        write_text(&report, failure.as_ref(), split.as_deref(), to)
     })
+}
+
+fn write_text(
+    report: &Report,
+    failure: Option<&LinksFailure>,
+    split: Option<&str>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    let daemon = &report.daemon;
+    writeln!(
+        to,
+        "rgapsd {}, process {}, realm '{}'",
+        daemon.version, daemon.pid, daemon.realm
+    )?;
+    writeln!(to, "socket       {}", daemon.socket)?;
+    let stays = describe_end(daemon);
+    writeln!(
+        to,
+        "up           {}, {stays}",
+        units::span(daemon.uptime_ms)
+    )?;
+    writeln!(
+        to,
+        "memory       {} of its own",
+        units::bytes(daemon.rss_bytes)
+    )?;
+    writeln!(
+        to,
+        "serves       {} clients, {} topics, {} zones",
+        daemon.clients, daemon.topics, daemon.zones
+    )?;
+    if daemon.kept.messages > 0 {
+        let kept = describe_history(&daemon.kept);
+        writeln!(
+            to,
+            "keeps        {kept}; 'rgaps topic forget TOPIC' drops it"
+        )?;
+    }
+    writeln!(
+        to,
+        "cleaned up   {} dead clients, {} blocks; {} sessions closed for protocol violations",
+        daemon.clients_reaped, daemon.blocks_reclaimed, daemon.sessions_cut_off
+    )?;
+    if report.mps.state != MpsState::Off {
+        writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
+    }
+    write_links(&daemon.links, failure, to)?;
+    let warnings = split
+        .into_iter()
+        .chain(daemon.warnings.iter().map(String::as_str));
+    for warning in warnings {
+        writeln!(to, "warning      {warning}")?;
+    }
+    writeln!(to)?;
+    let rows: Vec<_> = report.processes.iter().map(row).collect();
+    table(
+        to,
+        &["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"],
+        &rows,
+    )
+}
+
+fn write_links(
+    links: &LinksInfo,
+    failure: Option<&LinksFailure>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    match failure {
+        Some(failure) => writeln!(to, "links        not running: {failure}"),
+        None if links.state == LinksState::Off => Ok(()),
+        None => writeln!(to, "links        {}", links::describe(links)),
+    }
+}
+
+/// When the daemon ends by itself.
+fn describe_end(daemon: &Status) -> String {
+    match daemon.idle_exit_ms {
+        None => "stays without clients".to_owned(),
+        Some(_) if daemon.kept.messages > 0 => "stays for the history that it keeps".to_owned(),
+        Some(ms) => format!("stops {} after its last client", units::span(ms)),
+    }
 }
 
 /// What publishers that are gone left for late joiners.

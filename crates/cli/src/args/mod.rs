@@ -7,7 +7,11 @@ mod bench;
 mod examples;
 mod topic;
 
-pub use bench::{Bench, BenchNamespaces, BenchPeer, BenchTransport, BenchWait};
+pub use bench::{
+    Bench, BenchAlloc, BenchCopies, BenchFanin, BenchFanout, BenchHandoff, BenchLatency, BenchLink,
+    BenchMemory, BenchNamespaces, BenchPath, BenchPeer, BenchSpread, BenchThroughput,
+    BenchTransport, BenchWait,
+};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;

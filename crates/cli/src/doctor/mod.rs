@@ -18,8 +18,9 @@ use crate::output::Output;
 use crate::session;
 use crate::status::describe_history;
 use rgaps::{Config, Node, Status};
-use rgaps_session::{visible_daemons, DaemonRole, VisibleDaemon};
+use rgaps_session::{visible_daemons, ConfigError, DaemonRole, VisibleDaemon};
 use serde::Serialize;
+use std::io::{self, Write};
 
 /// How a check came out.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -101,21 +102,7 @@ struct Unusable;
 
 pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::Result<()> {
     let (config, invalid) = session::config_or_address(common)?;
-    let mut checks = vec![match (invalid, &config.file) {
-        (Some(error), _) => Check::fail(
-            "configuration",
-            error.to_string(),
-            "correct it; the checks below use built-in values",
-        ),
-        (None, Some(file)) => Check::ok(
-            "configuration",
-            format!("'{}', realm '{}'", file.display(), config.realm),
-        ),
-        (None, None) => Check::ok(
-            "configuration",
-            format!("built-in values, realm '{}'", config.realm),
-        ),
-    }];
+    let mut checks = vec![configuration(&config, invalid)];
     checks.extend(system::checks());
     checks.extend(memory::checks(&config));
     checks.extend(limits::checks(&config));
@@ -151,25 +138,45 @@ pub fn doctor(common: &Common, doctor: &Doctor, output: &mut Output) -> anyhow::
         rdma: cards,
         handovers,
     };
-    output.put(&report, |to| {
-        for check in &report.checks {
-            let mark = match check.verdict {
-                Verdict::Ok => "ok  ",
-                Verdict::Lack => "lack",
-                Verdict::Fail => "FAIL",
-            };
-            writeln!(to, "{mark}  {:<18} {}", check.name, check.found)?;
-            if let Some(advice) = &check.advice {
-                writeln!(to, "{:25}-> {advice}", "")?;
-            }
-        }
-        writeln!(to, "\ndomains: {}", report.domains.join(", "))
-    })?;
+    output.put(&report, |to| write_text(&report, to))?;
     if usable {
         Ok(())
     } else {
         Err(Unusable.into())
     }
+}
+
+fn configuration(config: &Config, invalid: Option<ConfigError>) -> Check {
+    match (invalid, &config.file) {
+        (Some(error), _) => Check::fail(
+            "configuration",
+            error.to_string(),
+            "correct it; the checks below use built-in values",
+        ),
+        (None, Some(file)) => Check::ok(
+            "configuration",
+            format!("'{}', realm '{}'", file.display(), config.realm),
+        ),
+        (None, None) => Check::ok(
+            "configuration",
+            format!("built-in values, realm '{}'", config.realm),
+        ),
+    }
+}
+
+fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
+    for check in &report.checks {
+        let mark = match check.verdict {
+            Verdict::Ok => "ok  ",
+            Verdict::Lack => "lack",
+            Verdict::Fail => "FAIL",
+        };
+        writeln!(to, "{mark}  {:<18} {}", check.name, check.found)?;
+        if let Some(advice) = &check.advice {
+            writeln!(to, "{:25}-> {advice}", "")?;
+        }
+    }
+    writeln!(to, "\ndomains: {}", report.domains.join(", "))
 }
 
 /// The daemon, if one runs: none is no lack, clients start one.

@@ -2,7 +2,7 @@
 
 use super::gpu::Gpu;
 use super::Check;
-use rgaps_verbs::{Device, Port, Verbs, VerbsError};
+use rgaps_verbs::{Device, HostTrial, Port, Verbs, VerbsError};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::AsFd;
@@ -107,23 +107,7 @@ fn port_checks(
     gpus: &[Gpu],
 ) -> (Vec<Check>, Card) {
     let name = format!("RDMA {}/{}", port.device, port.number);
-    let mut card = Card {
-        device: port.device.clone(),
-        port: port.number,
-        state: port.state.clone(),
-        gid: port.address.as_ref().map(|address| shown(&address.gid)),
-        gid_index: port.address.as_ref().map(|address| address.index),
-        interface: port.address.as_ref().and_then(|of| of.interface.clone()),
-        mtu_bytes: None,
-        numa_node: port.location.numa_node,
-        distances: distances(port, gpus),
-        pci_path: port
-            .location
-            .pci_path
-            .as_ref()
-            .map(|path| path.display().to_string()),
-        registers: None,
-    };
+    let mut card = card(port, gpus);
     let device = match opened {
         // It was said above.
         None => return (vec![Check::ok(&name, place(&card))], card),
@@ -136,22 +120,7 @@ fn port_checks(
     };
     card.mtu_bytes = Some(device.mtu_bytes());
     let host = device.try_host();
-    let found = place(&card);
-    let mut checks = vec![match (&host.writable, &host.read_only) {
-        (Ok(()), Ok(())) => Check::ok(&name, format!("{found}; registers host memory")),
-        (Ok(()), Err(error)) => Check::ok(
-            &name,
-            format!(
-                "{found}; registers host memory (but not read-only mappings: {error}; pools are mapped writable \
-                 while they are registered)"
-            ),
-        ),
-        (Err(error), _) => Check::lack(
-            &name,
-            format!("{found}; cannot register host memory: {error}"),
-            advice(error),
-        ),
-    }];
+    let mut checks = vec![host_check(&name, place(&card), &host)];
     let mut of_gpus = Vec::new();
     for gpu in gpus {
         let Ok(exported) = &gpu.exported else {
@@ -159,18 +128,7 @@ fn port_checks(
             continue;
         };
         let tried = device.try_dmabuf(exported.dmabuf.as_fd(), exported.address, exported.bytes);
-        let name = format!("GPUDirect {} of {}", port.device, gpu.uuid);
-        checks.push(match &tried {
-            Ok(()) => Check::ok(
-                &name,
-                "the card registers the GPU's memory (as a dma-buf; nvidia-peermem is not needed)",
-            ),
-            Err(error) => Check::lack(
-                &name,
-                format!("the card cannot register the GPU's memory: {error}"),
-                dmabuf_advice(error),
-            ),
-        });
+        checks.push(gpu_check(port, gpu, &tried));
         of_gpus.push(OfGpu {
             gpu: gpu.uuid.to_string(),
             dma_buf: Outcome::of(&tried),
@@ -182,6 +140,57 @@ fn port_checks(
         gpus: of_gpus,
     });
     (checks, card)
+}
+
+/// What is known of a port before its card is opened.
+fn card(port: &Port, gpus: &[Gpu]) -> Card {
+    let pci_path = port.location.pci_path.as_ref();
+    Card {
+        device: port.device.clone(),
+        port: port.number,
+        state: port.state.clone(),
+        gid: port.address.as_ref().map(|address| shown(&address.gid)),
+        gid_index: port.address.as_ref().map(|address| address.index),
+        interface: port.address.as_ref().and_then(|of| of.interface.clone()),
+        mtu_bytes: None,
+        numa_node: port.location.numa_node,
+        distances: distances(port, gpus),
+        pci_path: pci_path.map(|path| path.display().to_string()),
+        registers: None,
+    }
+}
+
+fn host_check(name: &str, found: String, host: &HostTrial) -> Check {
+    match (&host.writable, &host.read_only) {
+        (Ok(()), Ok(())) => Check::ok(name, format!("{found}; registers host memory")),
+        (Ok(()), Err(error)) => Check::ok(
+            name,
+            format!(
+                "{found}; registers host memory (but not read-only mappings: {error}; pools are mapped writable \
+                 while they are registered)"
+            ),
+        ),
+        (Err(error), _) => Check::lack(
+            name,
+            format!("{found}; cannot register host memory: {error}"),
+            advice(error),
+        ),
+    }
+}
+
+fn gpu_check(port: &Port, gpu: &Gpu, tried: &Result<(), VerbsError>) -> Check {
+    let name = format!("GPUDirect {} of {}", port.device, gpu.uuid);
+    match tried {
+        Ok(()) => Check::ok(
+            &name,
+            "the card registers the GPU's memory (as a dma-buf; nvidia-peermem is not needed)",
+        ),
+        Err(error) => Check::lack(
+            &name,
+            format!("the card cannot register the GPU's memory: {error}"),
+            dmabuf_advice(error),
+        ),
+    }
 }
 
 /// `::ffff:10.9.0.1`.

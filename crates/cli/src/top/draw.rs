@@ -335,24 +335,13 @@ mod tests {
         (0..height).map(line).collect()
     }
 
-    fn report() -> Report {
-        let topic = |at: usize| Topic {
-            topic: format!("camera/{at}"),
-            domain: Some("host".to_owned()),
-            publishers: 1,
-            subscribers: 2,
-            remote_subscribers: 3,
-            messages_per_s: 100.0 - at as f64,
-            bytes_per_s: 3_145_728.0,
-            missed: 17,
-            ..Topic::default()
-        };
+    fn link() -> Link {
         let wire = Times {
             count: 9,
             p50_us: 80.0,
             p99_us: 1500.0,
         };
-        let link = Link {
+        Link {
             host: "robot-2".to_owned(),
             state: PeerState::Linked,
             lanes: 2,
@@ -375,6 +364,20 @@ mod tests {
             connects: 1,
             cut_off: 0,
             stages: [("wire", Some(wire)), ("total", None)].into(),
+        }
+    }
+
+    fn report() -> Report {
+        let topic = |at: usize| Topic {
+            topic: format!("camera/{at}"),
+            domain: Some("host".to_owned()),
+            publishers: 1,
+            subscribers: 2,
+            remote_subscribers: 3,
+            messages_per_s: 100.0 - at as f64,
+            bytes_per_s: 3_145_728.0,
+            missed: 17,
+            ..Topic::default()
         };
         Report {
             interval_s: 1.0,
@@ -388,7 +391,7 @@ mod tests {
                 ..Daemon::default()
             },
             topics: (0..40).map(topic).collect(),
-            links: vec![link],
+            links: vec![link()],
             pools: vec![Pool {
                 domain: "host".to_owned(),
                 access: "default".to_owned(),
@@ -429,6 +432,13 @@ mod tests {
         assert!(line(&screen, "q quit").contains("reverse"));
     }
 
+    #[track_caller]
+    fn assert_has(line: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+
     /// Eighty columns cut the last columns of topics and links off, and warnings before what they advise.
     #[test]
     fn eighty_columns_lose_nothing() {
@@ -449,45 +459,20 @@ mod tests {
                        and 'rgaps up': the program was not found";
         report.daemon.warnings = vec![warning.to_owned()];
         let screen = screen(80, 24, &View::default(), &report);
-        for head in [
-            "TOPIC", "DOMAIN", "PUB", "SUB", "MSG/S", "B/S", "LOST", "KEPT", "HELD",
-        ] {
-            assert!(
-                line(&screen, "TOPIC").contains(head),
-                "{head}:\n{}",
-                screen.join("\n")
-            );
-        }
+        assert_has(
+            line(&screen, "TOPIC"),
+            &[
+                "TOPIC", "DOMAIN", "PUB", "SUB", "MSG/S", "B/S", "LOST", "KEPT", "HELD",
+            ],
+        );
         let topic = line(&screen, "left/image");
-        for part in [
-            "\u{2026}",
-            "cuda:1234",
-            "16",
-            "2+40",
-            "123k",
-            "9.2G",
-            "2.5G",
-            " 16",
-            " 8",
-        ] {
-            assert!(topic.contains(part), "{part}: {topic}");
-        }
+        assert_has(topic, &["\u{2026}", "cuda:1234", "16", "2+40", "123k"]);
+        assert_has(topic, &["9.2G", "2.5G", " 16", " 8"]);
         let heads = line(&screen, "HOST");
-        for head in [
-            "STATE",
-            "LN",
-            "OUT/S",
-            "IN/S",
-            "WIRE50/99",
-            "ALL 50/99",
-            "LOST",
-        ] {
-            assert!(heads.contains(head), "{head}: {heads}");
-        }
+        assert_has(heads, &["STATE", "LN", "OUT/S", "IN/S"]);
+        assert_has(heads, &["WIRE50/99", "ALL 50/99", "LOST"]);
         let link = line(&screen, "linked");
-        for part in ["robot-2", "30.0", "1.0M", "80us/1.5ms", "99999"] {
-            assert!(link.contains(part), "{part}: {link}");
-        }
+        assert_has(link, &["robot-2", "30.0", "1.0M", "80us/1.5ms", "99999"]);
         assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));
         let all = screen
             .iter()

@@ -174,22 +174,20 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
             skipped.0 += message.missed;
         }
         match &mut save {
-            Some(save) => {
-                let files = save.save(&sample, &Content::read(&sample)?)?;
-                message.saved = files
-                    .iter()
-                    .map(|file| file.display().to_string())
-                    .collect();
-                message.lines = message
-                    .saved
-                    .iter()
-                    .map(|file| format!("  saved {file}"))
-                    .collect();
-            }
+            Some(save) => save_files(save, &sample, &mut message)?,
             None => show(&sample, echo, &mut message)?,
         }
         output.put(&message, |to| write_text(&message, tells_missed, to))?;
     }
+    Ok(())
+}
+
+fn save_files(save: &mut Save, sample: &Sample, message: &mut Message<'_>) -> anyhow::Result<()> {
+    let files = save.save(sample, &Content::read(sample)?)?;
+    let files = files.iter().map(|file| file.display().to_string());
+    message.saved = files.collect();
+    let lines = message.saved.iter().map(|file| format!("  saved {file}"));
+    message.lines = lines.collect();
     Ok(())
 }
 

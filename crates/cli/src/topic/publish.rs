@@ -11,7 +11,7 @@ use anyhow::{bail, Context};
 use rgaps::{History, Loan, Publisher, PublisherQos, SlowReaderPolicy};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
@@ -85,35 +85,37 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     report.seconds = begun.elapsed().as_secs_f64();
     report.drops = publisher.drops();
     let unmatched = unmatched(&publisher)?;
-    output.put(&report, |to| {
-        let bytes = units::bytes(report.bytes);
-        let messages = units::counted(report.messages, "message");
-        writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)?;
-        if report.drops > 0 {
-            let times = units::counted(report.drops, "time");
-            writeln!(
-                to,
-                "continued {times} without a slow subscriber, which missed messages"
-            )?;
-        }
-        match (report.messages, report.subscribers) {
-            (0, _) | (_, 1..) => Ok(()),
-            _ if publish.transient_local => {
-                writeln!(to, "no subscriber received them yet; the history keeps them for those that subscribe with --late")
-            }
-            _ => writeln!(
-                to,
-                "no subscriber received them: the topic had none. Start it first, wait for it (--wait-subscribers 1), or \
-                 keep the messages for it (--transient-local)"
-            ),
-        }
-    })?;
+    output.put(&report, |to| write_text(&report, publish, to))?;
     if report.messages == 0 && publish.lines && !stop.is_set() {
         bail!("the input has no line, so nothing was published");
     }
     match unmatched {
         Some(unmatched) => Err(unmatched.into()),
         None => Ok(()),
+    }
+}
+
+fn write_text(report: &Report<'_>, publish: &Publish, to: &mut dyn Write) -> io::Result<()> {
+    let bytes = units::bytes(report.bytes);
+    let messages = units::counted(report.messages, "message");
+    writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)?;
+    if report.drops > 0 {
+        let times = units::counted(report.drops, "time");
+        writeln!(
+            to,
+            "continued {times} without a slow subscriber, which missed messages"
+        )?;
+    }
+    match (report.messages, report.subscribers) {
+        (0, _) | (_, 1..) => Ok(()),
+        _ if publish.transient_local => {
+            writeln!(to, "no subscriber received them yet; the history keeps them for those that subscribe with --late")
+        }
+        _ => writeln!(
+            to,
+            "no subscriber received them: the topic had none. Start it first, wait for it (--wait-subscribers 1), or \
+             keep the messages for it (--transient-local)"
+        ),
     }
 }
 
