@@ -1,10 +1,10 @@
 //! Publishers: memory, loans, publishing.
 
+mod allocation;
+mod back_pressure;
 mod early;
 mod elsewhere;
 mod memory;
-mod pressure;
-mod room;
 mod staging;
 
 use self::early::Early;
