@@ -1,6 +1,6 @@
 //! Letting go of samples behind the work that still reads them.
 
-use crate::client::{add_chore, Asked, Conductor, PoolMapping, ZoneView};
+use crate::client::{add_chore, Conductor, PoolMapping, WorkEnd, ZoneView};
 use crate::pending::Pause;
 use rgaps_pool::Stream;
 use rgaps_topic::{progress, Held, LettingGo, Point, Progress, Shared};
@@ -65,7 +65,12 @@ impl Recorded {
     }
 
     /// When its work so far ends. Another thread's own stream cannot be asked: all work is waited for.
-    fn ask(self, mapping: &PoolMapping, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) -> Asked {
+    fn ask(
+        self,
+        mapping: &PoolMapping,
+        zone: &Arc<ZoneView>,
+        conductor: &Arc<Conductor>,
+    ) -> WorkEnd {
         match self.is_ours() {
             true => mapping.ask(zone, conductor, self.stream),
             false => mapping.ask_all(zone),
@@ -78,12 +83,12 @@ impl Recorded {
         mapping: &PoolMapping,
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
-    ) -> Asked {
+    ) -> WorkEnd {
         match self.is_ours() {
             true => mapping.ask(zone, conductor, self.stream),
             // Its thread does.
-            false if !zone.is_gpu_lost() => Asked::Later,
-            false => Asked::Done,
+            false if !zone.is_gpu_lost() => WorkEnd::Later,
+            false => WorkEnd::Done,
         }
     }
 }
@@ -117,9 +122,9 @@ impl Letting {
     ) {
         if let [stream] = streams {
             match stream.ask(mapping, zone, conductor) {
-                Asked::Done => return held.release(),
-                Asked::At(point) => return self.push(zone, conductor, mapping, held, point),
-                Asked::Later => {}
+                WorkEnd::Done => return held.release(),
+                WorkEnd::At(point) => return self.push(zone, conductor, mapping, held, point),
+                WorkEnd::Later => {}
             }
         }
         let mut gathering = Gathering {
@@ -256,7 +261,7 @@ impl Gathering {
         &mut self,
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
-        ask: impl Fn(Recorded, &PoolMapping, &Arc<ZoneView>, &Arc<Conductor>) -> Asked,
+        ask: impl Fn(Recorded, &PoolMapping, &Arc<ZoneView>, &Arc<Conductor>) -> WorkEnd,
     ) {
         let Gathering {
             mapping,
@@ -265,12 +270,12 @@ impl Gathering {
             ..
         } = self;
         unasked.retain(|stream| match ask(*stream, mapping, zone, conductor) {
-            Asked::Done => false,
-            Asked::At(point) => {
+            WorkEnd::Done => false,
+            WorkEnd::At(point) => {
                 points.push(point);
                 false
             }
-            Asked::Later => true,
+            WorkEnd::Later => true,
         });
     }
 }

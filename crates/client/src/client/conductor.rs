@@ -1,9 +1,9 @@
 //! The conductor as the rest of the process sees it.
 
-use super::book::Arena;
-use super::link;
+use super::daemon_session;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
+use super::zone_records::Arena;
 use super::{ClientError, ForkGuard, HostMemory, ZoneView};
 use crate::links::Interest;
 use rgaps_layout::Domain;
@@ -78,7 +78,7 @@ impl Conductor {
         watch: Option<Arc<dyn HostMemory>>,
     ) -> Result<Conductor, ClientError> {
         let guard = ForkGuard::new()?;
-        let session = link::open(&config, name, bin_dirs, config.autostart)?;
+        let session = daemon_session::open(&config, name, bin_dirs, config.autostart)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags).map_err(ClientError::system("eventfd"))?;
         let wake = Arc::new(wake);

@@ -42,7 +42,7 @@ impl fmt::Debug for PoolMapping {
 }
 
 /// What came of asking when a stream's work ends.
-pub(crate) enum Asked {
+pub(crate) enum WorkEnd {
     /// It has, or its context is lost.
     Done,
     /// When this point has passed.
@@ -290,12 +290,12 @@ impl PoolMapping {
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
         stream: Stream,
-    ) -> Asked {
+    ) -> WorkEnd {
         match self.point(zone, conductor, stream) {
-            Ok(point) if point.is_none() => Asked::Done,
-            Ok(point) => Asked::At(point),
-            Err(CudaError::Capturing) => Asked::Later,
-            Err(_) if zone.is_gpu_lost() => Asked::Done,
+            Ok(point) if point.is_none() => WorkEnd::Done,
+            Ok(point) => WorkEnd::At(point),
+            Err(CudaError::Capturing) => WorkEnd::Later,
+            Err(_) if zone.is_gpu_lost() => WorkEnd::Done,
             Err(error) => {
                 // A stream that was destroyed with work queued: the context knows of that work.
                 tracing::warn!(%error, "queueing a point failed; a block is kept until all work on the GPU has finished");
@@ -305,10 +305,10 @@ impl PoolMapping {
     }
 
     /// Waits on the CPU for all work of this process on the GPU.
-    pub(crate) fn ask_all(&self, zone: &ZoneView) -> Asked {
+    pub(crate) fn ask_all(&self, zone: &ZoneView) -> WorkEnd {
         match self.context().map(|context| context.synchronize()) {
-            Some(Err(_)) if !zone.is_gpu_lost() => Asked::Later,
-            _ => Asked::Done,
+            Some(Err(_)) if !zone.is_gpu_lost() => WorkEnd::Later,
+            _ => WorkEnd::Done,
         }
     }
 
@@ -390,7 +390,7 @@ impl Mapping for PoolMapping {
     }
     #[inline]
     fn mapped(&self) -> u64 {
-        // Asked for every message.
+        // WorkEnd for every message.
         match &*self.inner {
             Place::Host(mapping) => mapping.mapped(),
             Place::Cuda(mapping) => mapping.mapped(),

@@ -1,9 +1,9 @@
 //! Joining and leaving, the doorbells of wait sets and the timelines of streams.
 
-use super::book::{MemberBook, ZoneBook};
 use super::conductor::Joined;
-use super::link::Link;
+use super::daemon_session::Link;
 use super::worker::{reason, unexpected, Worker};
+use super::zone_records::{MemberBook, ZoneBook};
 use super::{ClientError, ZoneView};
 use rgaps_session::{Answer, Member, Request, Ring, ZoneGrant, ZoneId};
 use std::os::fd::OwnedFd;

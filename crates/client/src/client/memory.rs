@@ -1,8 +1,8 @@
 //! Leases, and the pools they are in.
 
-use super::book::{check_lease, subtract, Arena, PoolBook};
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, unknown_zone, Worker};
+use super::zone_records::{check_lease, subtract, Arena, PoolBook};
 use super::ClientError;
 use rgaps_layout::Domain;
 use rgaps_pool::Access;

@@ -5,22 +5,22 @@
 //! leases and maps for them, and when the daemon dies it finds or starts the next one and hands
 //! everything back. Nothing here is on the way of a message.
 
-mod book;
 mod conductor;
+mod daemon_session;
 mod error;
 mod fork;
+mod gpu_watch;
 mod host_memory;
 mod inherited;
-mod link;
 mod mapping;
 mod membership;
 mod memory;
-mod order;
 mod recovery;
 mod session;
-mod watch;
+mod timelines;
 mod worker;
 mod zone;
+mod zone_records;
 
 #[cfg(test)]
 mod engine_tests;
@@ -29,12 +29,12 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use book::{subtract, Arena};
 pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
+pub(crate) use gpu_watch::{add_chore, once_over};
 pub use host_memory::{GpuRange, HostMemory, MappedRange};
-pub(crate) use mapping::{Asked, PoolMapping};
-pub(crate) use watch::{add_chore, once_over};
+pub(crate) use mapping::{PoolMapping, WorkEnd};
 pub(crate) use zone::ZoneView;
+pub(crate) use zone_records::{subtract, Arena};

@@ -1,8 +1,8 @@
 //! Handing zones back to a daemon that did not make them.
 
-use super::book::ZoneBook;
 use super::session::{CallError, Session};
 use super::worker::Worker;
+use super::zone_records::ZoneBook;
 use rgaps_session::{Answer, Member, Range, Request, MAX_PACKET_FDS, MAX_RANGES};
 use std::os::fd::AsFd;
 

@@ -1,10 +1,10 @@
 //! The conductor's thread: its state, its loop, and what each command does.
 
-use super::book::ZoneBook;
 use super::conductor::Command;
-use super::link::Link;
+use super::daemon_session::Link;
 use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, News, Session};
+use super::zone_records::ZoneBook;
 use super::{ClientError, ForkGuard, HostMemory};
 use rgaps_pool::Access;
 use rgaps_session::{Answer, Config, Member, Notice, RefusalCode, Request, ZoneId};

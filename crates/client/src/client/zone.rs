@@ -1,7 +1,7 @@
 //! A zone as this process has it.
 
 use super::inherited::NotInherited;
-use super::order::{warn_of, Order};
+use super::timelines::{warn_of, ZoneTimelines};
 use super::{ClientError, Conductor, ForkGuard};
 use rgaps_cuda::Context;
 use rgaps_layout::{ControlHeader, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, LAYOUT_VERSION};
@@ -24,7 +24,7 @@ pub(crate) struct ZoneView {
     control_fd: ManuallyDrop<NotInherited<OwnedFd>>,
     registry: ManuallyDrop<NotInherited<OwnedFd>>,
     /// None: streams are waited for on the CPU.
-    order: ManuallyDrop<OnceLock<Option<Order>>>,
+    order: ManuallyDrop<OnceLock<Option<ZoneTimelines>>>,
     lost: OnceLock<String>,
     /// A context of this process is lost, and the daemon knows.
     gpu_lost: AtomicBool,
@@ -84,19 +84,19 @@ impl ZoneView {
         self.control.base()
     }
 
-    /// Order on the streams of a GPU, made when it is first wanted. None: it does not work there, and
+    /// ZoneTimelines on the streams of a GPU, made when it is first wanted. None: it does not work there, and
     /// streams are waited for on the CPU.
-    pub(crate) fn order(&self, context: &Arc<Context>) -> Option<&Order> {
+    pub(crate) fn order(&self, context: &Arc<Context>) -> Option<&ZoneTimelines> {
         let order = self.order.get_or_init(|| {
             // SAFETY: `order` is dropped before the control segment is unmapped.
-            let order = unsafe { Order::new(self, context) };
+            let order = unsafe { ZoneTimelines::new(self, context) };
             order.inspect_err(warn_of).ok()
         });
         order.as_ref().filter(|order| order.is_able(context))
     }
 
     /// The zone's order on streams, if there is any.
-    pub(crate) fn known_order(&self) -> Option<&Order> {
+    pub(crate) fn known_order(&self) -> Option<&ZoneTimelines> {
         self.order.get()?.as_ref()
     }
 

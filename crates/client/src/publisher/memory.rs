@@ -1,6 +1,6 @@
 //! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
 
-use crate::client::{subtract, Arena, Asked, Conductor, PoolMapping, ZoneView};
+use crate::client::{subtract, Arena, Conductor, PoolMapping, WorkEnd, ZoneView};
 use crate::letting::Recorded;
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Allocation, Mapping, Tlsf};
@@ -193,13 +193,13 @@ impl State {
     }
 
     /// Keeps a loan's block for as long as work on a stream may write it.
-    pub(super) fn give_back(&mut self, block: Loan, asked: Asked, stream: Recorded) {
+    pub(super) fn give_back(&mut self, block: Loan, asked: WorkEnd, stream: Recorded) {
         let State { writer, memory, .. } = self;
         let mut free = |block| memory.free(block);
         match asked {
-            Asked::Done => writer.abandon(block, Point::NONE, &mut free),
-            Asked::At(point) => writer.abandon(block, point, &mut free),
-            Asked::Later => self.unasked.push((block, stream)),
+            WorkEnd::Done => writer.abandon(block, Point::NONE, &mut free),
+            WorkEnd::At(point) => writer.abandon(block, point, &mut free),
+            WorkEnd::Later => self.unasked.push((block, stream)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! is used again when that has passed the last one of it.
 
 use super::PublisherCore;
-use crate::client::{Asked, PoolMapping};
+use crate::client::{PoolMapping, WorkEnd};
 use crate::LoanError;
 use rgaps_cuda::{Context, CudaError, CudaStream, PinnedBuffer};
 use rgaps_layout::BLOCK_ALIGN;
@@ -176,10 +176,10 @@ impl PublisherCore {
         let asked = self.own.mapping.ask(&self.zone, &self.conductor, stream);
         let mut blocks = block.staging.blocks();
         match asked {
-            Asked::Done => blocks.free(block.region, block.handle),
-            Asked::At(point) => blocks.returned.push((block.region, block.handle, point)),
+            WorkEnd::Done => blocks.free(block.region, block.handle),
+            WorkEnd::At(point) => blocks.returned.push((block.region, block.handle, point)),
             // Nobody knows: it stays until the publisher ends.
-            Asked::Later => {}
+            WorkEnd::Later => {}
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Order on streams: points that the streams of this process reach, and waits for those of others.
+//! ZoneTimelines on streams: points that the streams of this process reach, and waits for those of others.
 //!
 //! See `docs/decisions/0009-streams.md`.
 
 use super::conductor::Conductor;
-use super::watch::add_zone;
+use super::gpu_watch::add_zone;
 use super::ZoneView;
 use rgaps_cuda::{memory_operations_work, Context, CudaError, OnStream, Registered};
 use rgaps_layout::{GpuUuid, Timeline, CONTROL_BYTES, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET};
@@ -22,7 +22,7 @@ const LINES_MAX: usize = 64;
 const COUNT_END: u64 = u32::MAX as u64;
 
 /// A zone's timelines, as this process uses them on its GPUs.
-pub(crate) struct Order {
+pub(crate) struct ZoneTimelines {
     /// The table of timelines, as GPUs see it.
     table: Registered,
     storage: Shared,
@@ -52,12 +52,15 @@ impl Line {
     }
 }
 
-impl Order {
+impl ZoneTimelines {
     /// Registers the zone's table with the driver.
     ///
     /// # Safety
     /// The control segment stays mapped until the result is dropped.
-    pub(super) unsafe fn new(zone: &ZoneView, context: &Arc<Context>) -> Result<Order, CudaError> {
+    pub(super) unsafe fn new(
+        zone: &ZoneView,
+        context: &Arc<Context>,
+    ) -> Result<ZoneTimelines, CudaError> {
         memory_operations_work(context)?;
         // SAFETY: the table lies in the control segment, which is mapped for writing.
         let start = unsafe { zone.control().add(TIMELINE_TABLE_OFFSET as usize) };
@@ -69,7 +72,7 @@ impl Order {
                 TIMELINE_TABLE_BYTES as usize,
             )?
         };
-        Ok(Order {
+        Ok(ZoneTimelines {
             table,
             // SAFETY: the control segment is mapped for writing until the result is dropped, as our caller promises; all who
             // use it access it as atomics.
