@@ -162,7 +162,7 @@ pub enum PublishError {
     #[error(
         "no memory for a replica in the domain of some subscribers, so nothing was published: {0}"
     )]
-    Elsewhere(#[source] Box<LoanError>),
+    Replica(#[source] Box<LoanError>),
     /// Waiting for the CUDA stream failed. The bytes may be incomplete, so nothing was published.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -747,7 +747,7 @@ fn without_memory_for_a_copy_nothing_is_published_and_nothing_lost() {
     let mut loan = publisher.loan(6 << 20).unwrap();
     loan.write(0, &payload(6 << 20, 1)).unwrap();
     let unpublished = loan.publish().unwrap_err();
-    let PublishError::Elsewhere(error) = &unpublished.error else {
+    let PublishError::Replica(error) = &unpublished.error else {
         panic!("another error: {unpublished}");
     };
     assert!(

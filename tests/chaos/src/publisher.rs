@@ -194,7 +194,7 @@ impl Work {
 /// Whether there was no memory for a copy, or no daemon to have it from.
 fn has_no_copy(error: &PublishError) -> bool {
     match error {
-        PublishError::Elsewhere(error) => matches!(
+        PublishError::Replica(error) => matches!(
             **error,
             LoanError::PoolFull { .. } | LoanError::NoBlocks { .. }
         ),

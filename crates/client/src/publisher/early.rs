@@ -7,7 +7,7 @@
 //!
 //! A loan on a GPU is filled in host memory ([`staging`](super::staging)), and its own bytes are what is copied.
 
-use super::elsewhere::Provided;
+use super::replicas::ReplicaBlock;
 use super::staging::StagedBlock;
 use super::PublisherCore;
 use crate::{LoanError, PublishError};
@@ -67,7 +67,7 @@ struct State {
     busy: bool,
     /// Nothing more is begun.
     ended: bool,
-    begun: Vec<Provided>,
+    begun: Vec<ReplicaBlock>,
     /// `begun` is what was provided, maybe nothing.
     is_provided: bool,
     /// What of a loan on a GPU was copied there, or written by a network card.
@@ -142,7 +142,7 @@ impl EarlyCopies {
     }
 
     /// No more copies are queued. What was begun.
-    pub(crate) fn end(&self) -> Vec<Provided> {
+    pub(crate) fn end(&self) -> Vec<ReplicaBlock> {
         self.0.end()
     }
 }
@@ -214,10 +214,10 @@ impl Early {
     /// Queues the copies of what has arrived, into blocks that are provided if they are not yet.
     fn queue(
         &self,
-        begun: Vec<Provided>,
+        begun: Vec<ReplicaBlock>,
         is_provided: bool,
         arrived: &[(u64, u64)],
-    ) -> Vec<Provided> {
+    ) -> Vec<ReplicaBlock> {
         let core = &self.core;
         let begun = match is_provided {
             true => begun,
@@ -281,7 +281,7 @@ impl Early {
         }
     }
 
-    fn end(&self) -> Vec<Provided> {
+    fn end(&self) -> Vec<ReplicaBlock> {
         let mut state = self.lock();
         state.ended = true;
         while state.busy {

@@ -3,15 +3,15 @@
 mod allocation;
 mod back_pressure;
 mod early;
-mod elsewhere;
 mod memory;
+mod replicas;
 mod staging;
 
 use self::early::Early;
 pub use self::early::EarlyCopies;
-use self::elsewhere::Elsewhere;
-pub(crate) use self::elsewhere::Provided;
 use self::memory::{Memory, Place, State};
+pub(crate) use self::replicas::ReplicaBlock;
+use self::replicas::Replicas;
 use self::staging::Staging;
 use crate::bindings::{Patience, PatientPublisher};
 use crate::client::broken;
@@ -428,7 +428,7 @@ pub(crate) struct PublisherCore {
     pub(crate) guard: ForkGuard,
     /// Its pool and its arena there.
     own: Place,
-    elsewhere: Mutex<Elsewhere>,
+    replicas: Mutex<Replicas>,
     /// Loans that are copied before they are published.
     early: Mutex<Vec<Weak<Early>>>,
     /// Buffers for attachments and parts of loans, so that publishing with either allocates nothing.
@@ -515,7 +515,7 @@ impl PublisherCore {
                 pool,
                 mapping,
             },
-            elsewhere: Mutex::default(),
+            replicas: Mutex::default(),
             early: Mutex::default(),
             spare: Mutex::default(),
             staging: Mutex::default(),
@@ -707,7 +707,7 @@ impl PublisherCore {
         mut message: Message,
         filled: &Filled<'_>,
         stream: Stream,
-        mut begun: Vec<Provided>,
+        mut begun: Vec<ReplicaBlock>,
         patience: Patience,
     ) -> Result<u64, PublishError> {
         let targets = match self.provide(filled.bytes, &mut begun) {
@@ -791,7 +791,7 @@ impl PublisherCore {
     }
 
     /// Gives a loan's block back whose copies had been begun.
-    pub(crate) fn abandon_begun(&self, block: rgaps_topic::Loan, begun: Vec<Provided>) {
+    pub(crate) fn abandon_begun(&self, block: rgaps_topic::Loan, begun: Vec<ReplicaBlock>) {
         let read = self.end_begun(begun);
         let mut state = self.lock();
         state.loans -= 1;
@@ -895,7 +895,7 @@ impl Drop for PublisherCore {
         let (conductor, member) = (self.conductor.clone(), self.member);
         // What copies are made with is kept until then.
         let made_with = (
-            std::mem::take(&mut self.elsewhere),
+            std::mem::take(&mut self.replicas),
             std::mem::take(&mut self.staging),
         );
         let state = self.state.clone();

@@ -133,7 +133,7 @@ impl Place for Landed {
             }
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 // A reliable subscriber here is slow: asked again in a moment.
-                (PublishError::BackPressured { .. } | PublishError::Elsewhere(_), Some(loan)) => {
+                (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
                     landing.relay.undo(published);
                     self.loan = Some(*loan);
                     return Err(self);

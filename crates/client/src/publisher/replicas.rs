@@ -28,32 +28,32 @@ const PART_BYTES: u64 = 4 << 20;
 /// How long until a pool is tried again that could not be opened for lack of a daemon.
 const RETRY_NS: u64 = 500_000_000;
 
-/// What a publisher knows of the subscribers that read elsewhere.
+/// What a publisher knows of the subscribers that read replicas.
 #[derive(Default)]
-pub(super) struct Elsewhere {
-    /// `membership_epoch` and `elsewhere` of the topic when the rest was made.
+pub(super) struct Replicas {
+    /// `membership_epoch` and `elsewhere()` of the topic when the rest was made.
     seen: Option<(u32, u64)>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<ReadDomain>,
     /// When `wanted` is to be made again, because a pool is missing from it that may be had later.
     again_ns: Option<u64>,
     /// Every pool that was ever copied to, or need not or cannot be.
-    targets: Vec<(u32, Option<Arc<Target>>)>,
+    targets: Vec<(u32, Option<Arc<CopyTarget>>)>,
 }
 
 /// A pool that subscribers read in.
 #[derive(Clone)]
-struct Wanted {
-    target: Arc<Target>,
+struct ReadDomain {
+    target: Arc<CopyTarget>,
     readers: u64,
 }
 
 /// A pool that is copied to.
-pub(super) struct Target {
+pub(super) struct CopyTarget {
     place: Place,
-    way: Way,
+    path: CopyPath,
 }
 
-enum Way {
+enum CopyPath {
     /// One copy on a stream of a GPU that reaches both ends.
     Direct {
         stream: CudaStream,
@@ -76,8 +76,8 @@ struct Staged {
 }
 
 /// A block that waits for its copy.
-pub(crate) struct Provided {
-    target: Arc<Target>,
+pub(crate) struct ReplicaBlock {
+    target: Arc<CopyTarget>,
     loan: rgaps_topic::Loan,
     offset: u64,
     /// What of the message was copied before it was published.
@@ -90,23 +90,23 @@ impl PublisherCore {
     pub(super) fn provide(
         &self,
         bytes: u64,
-        begun: &mut Vec<Provided>,
-    ) -> Result<Vec<Provided>, PublishError> {
+        begun: &mut Vec<ReplicaBlock>,
+    ) -> Result<Vec<ReplicaBlock>, PublishError> {
         if self.read_elsewhere() == 0 {
             return Ok(Vec::new());
         }
-        let mut provided = Vec::new();
-        for Wanted { target, readers } in self.wanted() {
-            let same = |begun: &Provided| Arc::ptr_eq(&begun.target, &target);
+        let mut blocks = Vec::new();
+        for ReadDomain { target, readers } in self.wanted() {
+            let same = |begun: &ReplicaBlock| Arc::ptr_eq(&begun.target, &target);
             if let Some(at) = begun.iter().position(same) {
-                provided.push(begun.swap_remove(at));
+                blocks.push(begun.swap_remove(at));
                 continue;
             }
             if target.is_read_in_place(&self.conductor, bytes, readers) {
                 continue;
             }
             match self.block(&target.place, bytes, BLOCK_ALIGN) {
-                Ok((loan, offset)) => provided.push(Provided {
+                Ok((loan, offset)) => blocks.push(ReplicaBlock {
                     target,
                     loan,
                     offset,
@@ -115,23 +115,23 @@ impl PublisherCore {
                 // Whoever read there left since we looked: nobody needs the copy.
                 Err(LoanError::Client(error)) if is_unread(&error) => {}
                 Err(error) => {
-                    self.withdraw(provided);
+                    self.withdraw(blocks);
                     return Err(match error {
                         LoanError::Client(error) => PublishError::Client(error),
-                        error => PublishError::Elsewhere(Box::new(error)),
+                        error => PublishError::Replica(Box::new(error)),
                     });
                 }
             }
         }
-        Ok(provided)
+        Ok(blocks)
     }
 
     /// Gives blocks back that nothing was queued for.
-    pub(super) fn withdraw(&self, provided: Vec<Provided>) {
-        let (begun, others) = provided
+    pub(super) fn withdraw(&self, blocks: Vec<ReplicaBlock>) {
+        let (begun, others) = blocks
             .into_iter()
-            .partition(|provided| !provided.copied.is_empty());
-        for Provided { loan, .. } in Vec::from_iter::<Vec<Provided>>(others) {
+            .partition(|blocks| !blocks.copied.is_empty());
+        for ReplicaBlock { loan, .. } in Vec::from_iter::<Vec<ReplicaBlock>>(others) {
             self.give_back(loan, Point::NONE);
         }
         let read = self.end_begun(begun);
@@ -152,9 +152,9 @@ impl PublisherCore {
     }
 
     /// Gives blocks back that copies were begun into. Returns when the message is not read for them any more.
-    pub(super) fn end_begun(&self, begun: Vec<Provided>) -> Point {
+    pub(super) fn end_begun(&self, begun: Vec<ReplicaBlock>) -> Point {
         let mut read = Point::NONE;
-        for Provided { target, loan, .. } in begun {
+        for ReplicaBlock { target, loan, .. } in begun {
             let written = match target.end(self, read) {
                 Ok(queued) => {
                     read = queued.read;
@@ -183,11 +183,8 @@ impl PublisherCore {
     /// Asks the driver whether a context is lost whose work may still use blocks.
     pub(super) fn notice_loss(&self) {
         self.own.mapping.notice_loss(&self.zone, &self.conductor);
-        let elsewhere = self
-            .elsewhere
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for target in elsewhere.targets.iter().filter_map(|(_, t)| t.as_ref()) {
+        let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        for target in replicas.targets.iter().filter_map(|(_, t)| t.as_ref()) {
             let mapping = &target.place.mapping;
             mapping.notice_loss(&self.zone, &self.conductor);
         }
@@ -197,7 +194,7 @@ impl PublisherCore {
     /// more that are not needed after all. Returns when the message is not read any more, and the copies.
     pub(super) fn copy(
         &self,
-        provided: Vec<Provided>,
+        blocks: Vec<ReplicaBlock>,
         filled: &Filled<'_>,
         point: Point,
         before: Point,
@@ -207,12 +204,12 @@ impl PublisherCore {
             true => point,
             false => before,
         };
-        for Provided {
+        for ReplicaBlock {
             target,
             loan,
             offset,
             copied,
-        } in provided
+        } in blocks
         {
             let copied = target.copy(self, filled, (offset, &copied), point, read);
             // With the end of a context the order on all streams of this process ends: what is queued
@@ -250,18 +247,15 @@ impl PublisherCore {
     }
 
     /// The pools that subscribers read in now.
-    fn wanted(&self) -> Vec<Wanted> {
-        let mut elsewhere = self
-            .elsewhere
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    fn wanted(&self) -> Vec<ReadDomain> {
+        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (
             self.topic.membership_epoch().load(Ordering::Acquire),
             self.read_elsewhere(),
         );
-        let again = elsewhere.again_ns.is_some_and(|at| monotonic_ns() >= at);
-        if elsewhere.seen == Some(now) && !again {
-            return elsewhere.wanted.clone();
+        let again = replicas.again_ns.is_some_and(|at| monotonic_ns() >= at);
+        if replicas.seen == Some(now) && !again {
+            return replicas.wanted.clone();
         }
         let mut readers = [0u64; MAX_POOLS];
         let mut slots = now.1;
@@ -277,37 +271,37 @@ impl PublisherCore {
             }
         }
         let mut wanted = Vec::new();
-        elsewhere.again_ns = None;
+        replicas.again_ns = None;
         for (pool, readers) in (0u32..).zip(readers) {
             if readers == 0 || pool == self.own.pool.pool || wanted.len() == MAX_REPLICAS {
                 continue;
             }
-            if let Some(target) = self.target(&mut elsewhere, pool) {
-                wanted.push(Wanted { target, readers });
+            if let Some(target) = self.target(&mut replicas, pool) {
+                wanted.push(ReadDomain { target, readers });
             }
         }
-        elsewhere.seen = Some(now);
-        elsewhere.wanted.clone_from(&wanted);
+        replicas.seen = Some(now);
+        replicas.wanted.clone_from(&wanted);
         wanted
     }
 
     /// How to copy to a pool. None: there is no need to, or it cannot be done, which was said.
-    fn target(&self, elsewhere: &mut Elsewhere, pool: u32) -> Option<Arc<Target>> {
-        if let Some((_, known)) = elsewhere.targets.iter().find(|(known, _)| *known == pool) {
+    fn target(&self, replicas: &mut Replicas, pool: u32) -> Option<Arc<CopyTarget>> {
+        if let Some((_, known)) = replicas.targets.iter().find(|(known, _)| *known == pool) {
             return known.clone();
         }
         let target = match self.open(pool) {
             Ok(target) => target.map(Arc::new),
             // Whoever read there has left, and may come again.
             Err(error) if is_unread(&error) => {
-                elsewhere.again_ns = Some(monotonic_ns() + RETRY_NS);
+                replicas.again_ns = Some(monotonic_ns() + RETRY_NS);
                 return None;
             }
             // It is the daemon that was not there, and another one will be.
             Err(error) if !matches!(error, ClientError::Pool(_) | ClientError::Refused(_)) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
                     "messages are not copied to the domain of some subscribers for now");
-                elsewhere.again_ns = Some(monotonic_ns() + RETRY_NS);
+                replicas.again_ns = Some(monotonic_ns() + RETRY_NS);
                 return None;
             }
             Err(error) => {
@@ -316,12 +310,12 @@ impl PublisherCore {
                 None
             }
         };
-        elsewhere.targets.push((pool, target.clone()));
+        replicas.targets.push((pool, target.clone()));
         target
     }
 
     /// None: those who read there read the messages where they are.
-    fn open(&self, pool: u32) -> Result<Option<Target>, ClientError> {
+    fn open(&self, pool: u32) -> Result<Option<CopyTarget>, ClientError> {
         let (conductor, zone) = (&self.conductor, self.member.zone);
         let pool = conductor.pool_grant(zone, pool)?;
         if self.own.pool.domain == Domain::Host && self.reads_host_memory(pool.domain) {
@@ -336,7 +330,7 @@ impl PublisherCore {
             Ok(CudaStream::new(context.clone()).map_err(|error| mapping.fail(error))?)
         };
         let own = self.own.pool;
-        let (mapping, way) = match (own.domain, pool.domain) {
+        let (mapping, path) = match (own.domain, pool.domain) {
             (Domain::Host, _) => {
                 // The GPU that the copies go to makes them.
                 let mapping = map(pool, pool.domain)?;
@@ -345,7 +339,7 @@ impl PublisherCore {
                 let peers = false;
                 (
                     mapping,
-                    Way::Direct {
+                    CopyPath::Direct {
                         stream,
                         from,
                         peers,
@@ -366,7 +360,7 @@ impl PublisherCore {
                     buffer,
                     free,
                 };
-                (mapping, Way::Staged(staged))
+                (mapping, CopyPath::Staged(staged))
             }
             (Domain::Cuda(_), domain) => {
                 let mapping = map(pool, own.domain)?;
@@ -375,7 +369,7 @@ impl PublisherCore {
                 let peers = domain != Domain::Host;
                 (
                     mapping,
-                    Way::Direct {
+                    CopyPath::Direct {
                         stream,
                         from,
                         peers,
@@ -386,13 +380,13 @@ impl PublisherCore {
         };
         mapping.prepare(&self.zone);
         let arena = self.lock().memory.arena_of(pool.pool);
-        Ok(Some(Target {
+        Ok(Some(CopyTarget {
             place: Place {
                 arena,
                 pool,
                 mapping,
             },
-            way,
+            path,
         }))
     }
 
@@ -434,7 +428,7 @@ fn part_bytes(bytes: u64) -> u64 {
 }
 
 /// What a copy was queued as.
-struct Queued {
+struct QueuedCopy {
     /// When the message is read.
     read: Point,
     /// When the copy is there.
@@ -443,7 +437,7 @@ struct Queued {
     part_bytes: u64,
 }
 
-impl Provided {
+impl ReplicaBlock {
     /// Queues the copy of a part of a loan in host memory at `offset` of its pool.
     pub(super) fn copy_part(
         &mut self,
@@ -451,20 +445,20 @@ impl Provided {
         offset: u64,
         (from, end): (u64, u64),
     ) -> Result<(), CudaError> {
-        let Way::Direct {
+        let CopyPath::Direct {
             stream, from: pool, ..
-        } = &self.target.way
+        } = &self.target.path
         else {
             return Ok(());
         };
-        let lane = Lane {
+        let copying = CopyStream {
             core,
             mapping: pool,
             target: &self.target.place.mapping,
             stream: stream.handle(),
         };
         let to = self.target.place.mapping.base() + self.offset;
-        lane.copy(to + from, pool.base() + offset + from, end - from)?;
+        copying.copy(to + from, pool.base() + offset + from, end - from)?;
         self.copied.insert(from, end);
         Ok(())
     }
@@ -477,10 +471,10 @@ impl Provided {
     }
 }
 
-impl Target {
+impl CopyTarget {
     /// Whether the subscribers there read a message of `bytes` bytes where it is.
     fn is_read_in_place(&self, conductor: &Conductor, bytes: u64, readers: u64) -> bool {
-        let Way::Direct { peers: true, .. } = self.way else {
+        let CopyPath::Direct { peers: true, .. } = self.path else {
             return false;
         };
         let cuda = &conductor.config().pool.cuda;
@@ -500,19 +494,19 @@ impl Target {
         (offset, copied): (u64, &Ranges),
         point: Point,
         read: Point,
-    ) -> Result<Queued, CudaError> {
+    ) -> Result<QueuedCopy, CudaError> {
         let to = self.place.mapping.base() + offset;
-        match &self.way {
-            Way::Direct {
+        match &self.path {
+            CopyPath::Direct {
                 stream, from, turn, ..
             } => {
-                let lane = Lane {
+                let copying = CopyStream {
                     core,
                     mapping: from,
                     target: &self.place.mapping,
                     stream: stream.handle(),
                 };
-                lane.wait(point)?;
+                copying.wait(point)?;
                 let source = from.base() + filled.offset;
                 let mut part_bytes = match self.place.pool.domain {
                     Domain::Host => part_bytes(filled.bytes),
@@ -521,30 +515,30 @@ impl Target {
                 };
                 let written = if part_bytes == 0 {
                     for (start, end) in copied.missing(filled.bytes) {
-                        lane.copy(to + start, source + start, end - start)?;
+                        copying.copy(to + start, source + start, end - start)?;
                     }
-                    lane.point()?
+                    copying.point()?
                 } else {
                     let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                     let (written, in_order) =
-                        lane.copy_in_parts(to, source, filled.bytes, part_bytes)?;
+                        copying.copy_in_parts(to, source, filled.bytes, part_bytes)?;
                     if !in_order {
                         part_bytes = 0;
                     }
                     written
                 };
-                let mut queued = lane.end(written, point, read)?;
+                let mut queued = copying.end(written, point, read)?;
                 queued.part_bytes = part_bytes;
                 Ok(queued)
             }
-            Way::Staged(staged) => {
-                let near = Lane {
+            CopyPath::Staged(staged) => {
+                let near = CopyStream {
                     core,
                     mapping: &core.own.mapping,
                     target: &core.own.mapping,
                     stream: staged.near.handle(),
                 };
-                let far = Lane {
+                let far = CopyStream {
                     core,
                     mapping: &self.place.mapping,
                     target: &self.place.mapping,
@@ -569,7 +563,7 @@ impl Target {
                 }
                 near.wait(read)?;
                 let read = near.point()?;
-                Ok(Queued {
+                Ok(QueuedCopy {
                     read,
                     written,
                     part_bytes: 0,
@@ -587,29 +581,29 @@ impl Target {
     }
 
     /// When the copies that were begun are over; `read` is when those before them are.
-    fn end(&self, core: &PublisherCore, read: Point) -> Result<Queued, CudaError> {
-        let Way::Direct { stream, from, .. } = &self.way else {
-            return Ok(Queued {
+    fn end(&self, core: &PublisherCore, read: Point) -> Result<QueuedCopy, CudaError> {
+        let CopyPath::Direct { stream, from, .. } = &self.path else {
+            return Ok(QueuedCopy {
                 read,
                 written: Point::NONE,
                 part_bytes: 0,
             });
         };
-        let lane = Lane {
+        let copying = CopyStream {
             core,
             mapping: from,
             target: &self.place.mapping,
             stream: stream.handle(),
         };
-        let written = lane.point()?;
-        lane.end(written, Point::NONE, read)
+        let written = copying.point()?;
+        copying.end(written, Point::NONE, read)
     }
 
     /// Waits on the CPU for what was queued before something failed.
     fn settle(&self) {
-        let streams = match &self.way {
-            Way::Direct { stream, .. } => [Some(stream), None],
-            Way::Staged(staged) => [Some(&staged.near), Some(&staged.far)],
+        let streams = match &self.path {
+            CopyPath::Direct { stream, .. } => [Some(stream), None],
+            CopyPath::Staged(staged) => [Some(&staged.near), Some(&staged.far)],
         };
         for stream in streams.into_iter().flatten() {
             if let Err(error) = stream.synchronize() {
@@ -630,7 +624,7 @@ fn written_or(written: Point, read: Point, point: Point) -> Point {
 }
 
 /// A stream of our own that copies.
-struct Lane<'a> {
+struct CopyStream<'a> {
     core: &'a PublisherCore,
     /// What it copies from, on whose GPU's stream, and to.
     mapping: &'a Arc<PoolMapping>,
@@ -638,7 +632,7 @@ struct Lane<'a> {
     stream: Stream,
 }
 
-impl Lane<'_> {
+impl CopyStream<'_> {
     fn wait(&self, point: Point) -> Result<(), CudaError> {
         let core = self.core;
         let on_cpu = || core.wait_for(point);
@@ -693,8 +687,8 @@ impl Lane<'_> {
 
     /// What was queued up to `written` of a message that is there at `point`; `read` is when it is not read any more
     /// for the copies before.
-    fn end(&self, written: Point, point: Point, read: Point) -> Result<Queued, CudaError> {
-        let queued = |read| Queued {
+    fn end(&self, written: Point, point: Point, read: Point) -> Result<QueuedCopy, CudaError> {
+        let queued = |read| QueuedCopy {
             read,
             written,
             part_bytes: 0,
