@@ -4,6 +4,7 @@ use crate::gpu::{CopyMemory, Gpu};
 use crate::machine::Machine;
 use crate::summary::{median, round};
 use rgaps::Domain;
+use rgaps_cuda::DeviceBuffer;
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 
@@ -53,39 +54,8 @@ pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Cop
             size > 0 && size % 8 == 0,
             "sizes are whole words of 8 bytes"
         );
-        let device = CopyMemory::new(domain, &gpu, size)?;
-        let pinned = CopyMemory::new(Domain::Host, &gpu, size)?;
-        let buffer = gpu.buffer(size)?;
-        let mut pageable = vec![1u8; size as usize];
         let count = count.min((BYTES_MAX / size).max(3) as usize);
-        let mut took: [Vec<f64>; 4] = Default::default();
-        for number in 0..WARM_UP + count {
-            let seed = crate::contents::seed(1, number as u64);
-            gpu.fill_buffer(&buffer, seed)?;
-            gpu.finish("bytes to copy")?;
-            let timed = |work: &mut dyn FnMut() -> anyhow::Result<()>| -> anyhow::Result<f64> {
-                let begun = monotonic_ns();
-                work()?;
-                Ok((monotonic_ns() - begun) as f64 / 1e3)
-            };
-            let copy = |to: &CopyMemory, from: &CopyMemory| {
-                gpu.copy_between(to, from, size)?;
-                gpu.finish("a pinned copy")
-            };
-            let times = [
-                timed(&mut || copy(&pinned, &device))?,
-                timed(&mut || gpu.copy_out_pageable(&mut pageable, &buffer))?,
-                timed(&mut || copy(&device, &pinned))?,
-                timed(&mut || gpu.copy_in_pageable(&buffer, &pageable))?,
-            ];
-            gpu.check_buffer(&buffer, seed, &wrong, 0)?;
-            gpu.finish("a look at the bytes")?;
-            if number >= WARM_UP {
-                took.iter_mut()
-                    .zip(times)
-                    .for_each(|(all, one)| all.push(one));
-            }
-        }
+        let took = copies_of(&gpu, domain, size, count, &wrong)?;
         let [d2h_pinned, d2h_pageable, h2d_pinned, h2d_pageable] = took.map(median);
         report.copies.push(Copied {
             size,
@@ -100,4 +70,47 @@ pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Cop
     }
     report.corrupt = gpu.read_numbers(&wrong)?[0];
     Ok(report)
+}
+
+/// Times of copies to the host, pinned and pageable, and of those back, in microseconds.
+fn copies_of(
+    gpu: &Gpu,
+    domain: Domain,
+    size: u64,
+    count: usize,
+    wrong: &DeviceBuffer,
+) -> anyhow::Result<[Vec<f64>; 4]> {
+    let device = CopyMemory::new(domain, gpu, size)?;
+    let pinned = CopyMemory::new(Domain::Host, gpu, size)?;
+    let buffer = gpu.buffer(size)?;
+    let mut pageable = vec![1u8; size as usize];
+    let mut took: [Vec<f64>; 4] = Default::default();
+    for number in 0..WARM_UP + count {
+        let seed = crate::contents::seed(1, number as u64);
+        gpu.fill_buffer(&buffer, seed)?;
+        gpu.finish("bytes to copy")?;
+        let timed = |work: &mut dyn FnMut() -> anyhow::Result<()>| -> anyhow::Result<f64> {
+            let begun = monotonic_ns();
+            work()?;
+            Ok((monotonic_ns() - begun) as f64 / 1e3)
+        };
+        let copy = |to: &CopyMemory, from: &CopyMemory| {
+            gpu.copy_between(to, from, size)?;
+            gpu.finish("a pinned copy")
+        };
+        let times = [
+            timed(&mut || copy(&pinned, &device))?,
+            timed(&mut || gpu.copy_out_pageable(&mut pageable, &buffer))?,
+            timed(&mut || copy(&device, &pinned))?,
+            timed(&mut || gpu.copy_in_pageable(&buffer, &pageable))?,
+        ];
+        gpu.check_buffer(&buffer, seed, wrong, 0)?;
+        gpu.finish("a look at the bytes")?;
+        if number >= WARM_UP {
+            took.iter_mut()
+                .zip(times)
+                .for_each(|(all, one)| all.push(one));
+        }
+    }
+    Ok(took)
 }

@@ -20,7 +20,8 @@ use crate::floor::{self, NAP};
 use crate::gpu::Gpu;
 use crate::stage::{node, Stage};
 use rgaps::{
-    Domain, Header, Loan, PublisherQos, RecvError, Sample, Stream, Subscriber, SubscriberQos,
+    Domain, Header, Loan, Publisher, PublisherQos, RecvError, Sample, Stream, Subscriber,
+    SubscriberQos,
 };
 use rgaps_cuda::DeviceBuffer;
 use rgaps_sync::{monotonic_ns, spin_hint};
@@ -177,28 +178,8 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         samples: batch * rounds,
     };
     let board = Board::create(geometry)?;
-    let mut crew = Crew::default();
-    for member in 0..plan.subscribers {
-        let orders = Orders {
-            member,
-            geometry,
-            config: stage.config.clone(),
-            topic: topic.to_owned(),
-            job: Job::Listen(plan.clone()),
-        };
-        crew.add(&orders, &board)?;
-    }
-    let publisher = stage
-        .node
-        .publisher(topic)
-        .domain(stage.domain)
-        .qos(PublisherQos {
-            max_loans: plan.messages_per_round() as u32,
-            loan_timeout: Duration::from_secs(60),
-            ..PublisherQos::default()
-        })
-        .keep_last(1)
-        .create()?;
+    let crew = start_listeners(stage, topic, plan, &board, geometry)?;
+    let publisher = publisher(stage, topic, plan)?;
     let gpu = plan.gpu()?;
     let mut used_bytes = 0;
     let mut sender = Sender {
@@ -220,19 +201,8 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
     let mut sequence = 0;
     for round in 0..rounds {
         let header = header.as_ref().filter(|_| plan.has_header(round));
-        let mut loans = Vec::with_capacity(plan.messages_per_round());
-        for index in 0..plan.messages_per_round() {
-            let mut loan = publisher.loan(plan.bytes(index))?;
-            match &gpu {
-                Some(gpu) => gpu.fill(&mut loan, contents::seed(0, sequence))?,
-                None => contents::fill(&mut loan, contents::seed(0, sequence))?,
-            }
-            sequence += 1;
-            loans.push(loan);
-        }
-        if let Some(gpu) = &gpu {
-            gpu.finish("the messages' bytes")?;
-        }
+        let loans = filled_loans(&publisher, gpu.as_ref(), plan, sequence)?;
+        sequence += loans.len() as u64;
         let hops = WARM_UP + batch;
         for hop in 0..hops {
             sender.hop((round * hops + hop + 1) as u64, hop >= WARM_UP)?;
@@ -249,20 +219,67 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         sender.done += 1;
         sender.wait()?;
     }
-    let Sender {
-        crew,
-        publish,
-        publish_with_header,
-        floor_send,
-        ..
-    } = sender;
-    crew.finish()?;
+    sender.crew.finish()?;
     let mut outcome = outcome(&board, plan);
-    outcome.publish = publish;
-    outcome.header.publish = publish_with_header;
-    outcome.floor_send = floor_send;
+    outcome.publish = sender.publish;
+    outcome.header.publish = sender.publish_with_header;
+    outcome.floor_send = sender.floor_send;
     outcome.used_bytes = used_bytes;
     Ok(outcome)
+}
+
+fn start_listeners(
+    stage: &Stage,
+    topic: &str,
+    plan: &Plan,
+    board: &Board,
+    geometry: Geometry,
+) -> anyhow::Result<Crew> {
+    let mut crew = Crew::default();
+    for member in 0..plan.subscribers {
+        let orders = Orders {
+            member,
+            geometry,
+            config: stage.config.clone(),
+            topic: topic.to_owned(),
+            job: Job::Listen(plan.clone()),
+        };
+        crew.add(&orders, board)?;
+    }
+    Ok(crew)
+}
+
+fn publisher(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Publisher> {
+    let qos = PublisherQos {
+        max_loans: plan.messages_per_round() as u32,
+        loan_timeout: Duration::from_secs(60),
+        ..PublisherQos::default()
+    };
+    let builder = stage.node.publisher(topic).domain(stage.domain).qos(qos);
+    Ok(builder.keep_last(1).create()?)
+}
+
+/// The messages of a round, the first of which has number `sequence`.
+fn filled_loans(
+    publisher: &Publisher,
+    gpu: Option<&Gpu>,
+    plan: &Plan,
+    sequence: u64,
+) -> anyhow::Result<Vec<Loan>> {
+    let mut loans = Vec::with_capacity(plan.messages_per_round());
+    for index in 0..plan.messages_per_round() {
+        let mut loan = publisher.loan(plan.bytes(index))?;
+        let seed = contents::seed(0, sequence + index as u64);
+        match gpu {
+            Some(gpu) => gpu.fill(&mut loan, seed)?,
+            None => contents::fill(&mut loan, seed)?,
+        }
+        loans.push(loan);
+    }
+    if let Some(gpu) = gpu {
+        gpu.finish("the messages' bytes")?;
+    }
+    Ok(loans)
 }
 
 /// What the subscribers wrote on the board.
@@ -402,7 +419,6 @@ impl Sender<'_> {
 
 /// A subscriber's side.
 pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
-    let (batch, rounds) = (plan.batch(), plan.rounds());
     let node = node(&orders.config, "rgaps-bench-listener")?;
     let subscriber = node
         .subscriber(&orders.topic)
@@ -427,34 +443,13 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
         _ => Some(plan.header()?),
     };
     let mut sequence = 0;
-    for round in 0..rounds {
-        let hops = WARM_UP + batch;
-        for hop in 0..hops {
-            let took = listener.hop((round * hops + hop) as u64 + 1)?;
-            if hop >= WARM_UP {
-                let index = round * batch + hop - WARM_UP;
-                board.data(orders.member, FLOOR)[index].store(took, Ordering::Relaxed);
-            }
-            listener.has_done();
-        }
-        let mut samples = Vec::with_capacity(plan.messages_per_round());
-        for index in 0..plan.messages_per_round() {
-            let (sample, took) = listener.message(plan.has_header(round))?;
-            let result = match index {
-                0 => Some((FIRST, round)),
-                1..=WARM_UP => None,
-                _ => Some((MESSAGES, round * batch + index - WARM_UP - 1)),
-            };
-            if let Some((area, at)) = result {
-                board.data(orders.member, area)[at].store(took, Ordering::Relaxed);
-            }
-            samples.push(sample);
-            listener.has_done();
-        }
+    for round in 0..plan.rounds() {
+        listener.hops(round)?;
+        let samples = listener.messages(round)?;
         listener.wait_to_let_go(sequence + samples.len() as u64)?;
+        let header = header.as_ref().filter(|_| plan.has_header(round));
         for (index, sample) in samples.iter().enumerate() {
             listener.verify(sample, sequence, plan.bytes(index))?;
-            let header = header.as_ref().filter(|_| plan.has_header(round));
             let same_header = sample.header()?.as_ref() == header;
             listener.count(Field::Corrupt, u64::from(!same_header));
             sequence += 1;
@@ -481,6 +476,41 @@ struct Listener<'a> {
 }
 
 impl Listener<'_> {
+    /// The floor's messages of a round.
+    fn hops(&self, round: usize) -> anyhow::Result<()> {
+        let (batch, member) = (self.plan.batch(), self.orders.member);
+        let hops = WARM_UP + batch;
+        for hop in 0..hops {
+            let took = self.hop((round * hops + hop) as u64 + 1)?;
+            if hop >= WARM_UP {
+                let index = round * batch + hop - WARM_UP;
+                self.board.data(member, FLOOR)[index].store(took, Ordering::Relaxed);
+            }
+            self.has_done();
+        }
+        Ok(())
+    }
+
+    /// Those of rgaps.
+    fn messages(&self, round: usize) -> anyhow::Result<Vec<Sample>> {
+        let (batch, member) = (self.plan.batch(), self.orders.member);
+        let mut samples = Vec::with_capacity(self.plan.messages_per_round());
+        for index in 0..self.plan.messages_per_round() {
+            let (sample, took) = self.message(self.plan.has_header(round))?;
+            let result = match index {
+                0 => Some((FIRST, round)),
+                1..=WARM_UP => None,
+                _ => Some((MESSAGES, round * batch + index - WARM_UP - 1)),
+            };
+            if let Some((area, at)) = result {
+                self.board.data(member, area)[at].store(took, Ordering::Relaxed);
+            }
+            samples.push(sample);
+            self.has_done();
+        }
+        Ok(samples)
+    }
+
     fn has_done(&self) {
         self.count(Field::Done, 1);
     }

@@ -119,30 +119,31 @@ pub fn fanout(
             sleeping: run(Wait::Block)?,
         });
     }
-    let line = |of: fn(&Count) -> f64| {
-        let points: Vec<_> = counts
-            .iter()
-            .map(|c| (c.subscribers as f64, of(c)))
-            .collect();
-        round(slope(&points), 4)
-    };
     Ok(Fanout {
         domain: domain.to_string(),
         size,
         messages,
-        per_subscriber_us: PerSubscriber {
-            awake: line(|c| c.awake.publish.p50_us),
-            sleeping: line(|c| c.sleeping.publish.p50_us),
-            floor: FloorSlope {
-                awake: line(|c| c.awake.floor.send.p50_us),
-                sleeping: line(|c| c.sleeping.floor.send.p50_us),
-            },
-        },
+        per_subscriber_us: per_subscriber(&counts),
         counts,
         lost,
         corrupt,
         machine,
     })
+}
+
+fn per_subscriber(counts: &[Count]) -> PerSubscriber {
+    let line = |of: fn(&Count) -> f64| {
+        let points = counts.iter().map(|c| (c.subscribers as f64, of(c)));
+        round(slope(&points.collect::<Vec<_>>()), 4)
+    };
+    PerSubscriber {
+        awake: line(|c| c.awake.publish.p50_us),
+        sleeping: line(|c| c.sleeping.publish.p50_us),
+        floor: FloorSlope {
+            awake: line(|c| c.awake.floor.send.p50_us),
+            sleeping: line(|c| c.sleeping.floor.send.p50_us),
+        },
+    }
 }
 
 fn wait_report(wait: Wait, outcome: Outcome) -> WaitReport {

@@ -7,7 +7,7 @@ use crate::gpu::{is_under_mps, Gpu};
 use crate::machine::Machine;
 use crate::stage::Stage;
 use crate::summary::{round, Micros, Short};
-use rgaps::{Config, Domain};
+use rgaps::{Config, Domain, GpuUuid};
 use serde::Serialize;
 
 /// What `bench latency` reports.
@@ -149,43 +149,12 @@ pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latenc
     let publish = Micros::of(outcome.publish.clone()).short();
     let header = (header_bytes > 0)
         .then(|| with_header(header_bytes, outcome.header, latency.p50_us, publish.p50_us));
-    let plan = Plan {
-        header_bytes: 0,
-        ..plan
-    };
     let gpu = match domain {
         Domain::Cuda(uuid) if size > 0 && size % 8 == 0 => {
-            let busy = Plan {
-                kernel_ns: kernel_us * 1000,
-                messages: messages.min(IN_FLIGHT_MAX),
-                on_stream: true,
-                ..plan.clone()
-            };
-            let idle = Plan {
-                on_stream: true,
-                ..plan
-            };
-            let without = exchange::run(&stage, "bench/latency/idle-stream", &idle)?;
-            let with = exchange::run(&stage, "bench/latency/in-flight", &busy)?;
-            lost += without.lost + with.lost;
-            corrupt += without.corrupt + with.corrupt;
-            let idle_stream = IdleStream {
-                latency: Micros::of(without.messages.concat()),
-                messages: without.publish.len(),
-                publish: Micros::of(without.publish).short(),
-            };
-            let in_flight = in_flight(kernel_us, with, &idle_stream);
-            let gpu = Gpu::open(uuid)?;
-            let enqueue = enqueue(&gpu)?;
-            let copied = copied(&stage, uuid, size, messages, wait)?;
-            corrupt += copied.corrupt;
-            Some(OnGpu {
-                mps: is_under_mps(),
-                idle_stream,
-                in_flight,
-                enqueue,
-                copied,
-            })
+            let (report, losses) = on_gpu(&stage, uuid, &plan, kernel_us)?;
+            lost += losses.0;
+            corrupt += losses.1;
+            Some(report)
         }
         _ => None,
     };
@@ -206,6 +175,47 @@ pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latenc
         floor: Micros::of(outcome.floor).short(),
         machine,
     })
+}
+
+/// The same on streams of a GPU; and how many messages were lost and corrupt.
+fn on_gpu(
+    stage: &Stage,
+    uuid: GpuUuid,
+    plan: &Plan,
+    kernel_us: u64,
+) -> anyhow::Result<(OnGpu, (u64, u64))> {
+    let idle = Plan {
+        on_stream: true,
+        header_bytes: 0,
+        ..plan.clone()
+    };
+    let busy = Plan {
+        kernel_ns: kernel_us * 1000,
+        messages: plan.messages.min(IN_FLIGHT_MAX),
+        ..idle.clone()
+    };
+    let without = exchange::run(stage, "bench/latency/idle-stream", &idle)?;
+    let with = exchange::run(stage, "bench/latency/in-flight", &busy)?;
+    let lost = without.lost + with.lost;
+    let corrupt = without.corrupt + with.corrupt;
+    let idle_stream = IdleStream {
+        latency: Micros::of(without.messages.concat()),
+        messages: without.publish.len(),
+        publish: Micros::of(without.publish).short(),
+    };
+    let in_flight = in_flight(kernel_us, with, &idle_stream);
+    let gpu = Gpu::open(uuid)?;
+    let enqueue = enqueue(&gpu)?;
+    let copied = copied(stage, uuid, idle.size, idle.messages, idle.wait)?;
+    let corrupt = corrupt + copied.corrupt;
+    let report = OnGpu {
+        mps: is_under_mps(),
+        idle_stream,
+        in_flight,
+        enqueue,
+        copied,
+    };
+    Ok((report, (lost, corrupt)))
 }
 
 fn with_header(

@@ -68,6 +68,8 @@ pub struct Spread {
     pub machine: Machine,
 }
 
+const TOPIC: &str = "bench/spread";
+
 /// Has `readers` processes read `messages` messages in `to` that are published in `from`.
 pub fn spread(
     user: &Config,
@@ -92,62 +94,19 @@ pub fn spread(
         samples: plan.total(),
     };
     let board = Board::create(geometry)?;
-    let topic = "bench/spread";
-    let mut crew = Crew::default();
-    for member in 0..readers {
-        let orders = Orders {
-            member,
-            geometry,
-            config: stage.config.clone(),
-            topic: topic.to_owned(),
-            job: Job::Read(plan.clone()),
-        };
-        crew.add(&orders, &board)?;
-    }
+    let crew = start_readers(&stage, &plan, &board, geometry)?;
     let publisher = stage
         .node
-        .publisher(topic)
+        .publisher(TOPIC)
         .domain(from)
         .keep_last(1)
         .loan_timeout(SOON)
         .create()?;
     let bare = Bare::new(from, to, size)?;
-    let (mut used_bytes, mut bare_ns) = (0, Vec::new());
-    let done = |count: u64| {
-        let behind = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) < count;
-        !(0..readers).any(behind)
-    };
-    crew.wait_until("the readers", || done(1))?;
-    for message in 0..plan.total() {
-        publish(&publisher, &bare, from, &plan, message)?;
-        crew.wait_until("the readers", || done(message as u64 + 2))?;
-        if message == 0 {
-            // While everybody holds it.
-            publisher.trim(u64::MAX)?;
-            used_bytes = publisher.used_bytes();
-        }
-        board.line(LET_GO)[0].store(message as u64 + 1, Ordering::Release);
-        let took = bare.copy()?;
-        if message >= WARM_UP {
-            bare_ns.push(took);
-        }
-    }
-    crew.finish()?;
-    let last = |area: usize| {
-        let times: Vec<_> = (0..readers)
-            .map(|member| board.results(member, area, plan.total()))
-            .collect();
-        let most = |message: usize| times.iter().map(|t| t[message]).max().unwrap_or(0);
-        Micros::of((WARM_UP..plan.total()).map(most).collect())
-    };
-    let sum = |field| {
-        (0..readers)
-            .map(|m| board.field(m, field).load(Ordering::Acquire))
-            .sum()
-    };
+    let (used_bytes, bare_ns) = exchange(crew, &board, &publisher, &bare, from, &plan)?;
     let (arrived, consumed, bare) = (
-        last(ARRIVED),
-        last(CONSUMED).short(),
+        last(&board, &plan, ARRIVED),
+        last(&board, &plan, CONSUMED).short(),
         Micros::of(bare_ns).short(),
     );
     let speed = |us: f64| size as f64 / us.max(1e-3) / 1e3;
@@ -167,10 +126,80 @@ pub fn spread(
         // Blocks are rounded up by much less than half.
         copies: ((used_bytes + size / 2) / size).saturating_sub(1),
         used_bytes,
-        lost: sum(Field::Lost),
-        corrupt: sum(Field::Corrupt),
+        lost: sum(&board, Field::Lost),
+        corrupt: sum(&board, Field::Corrupt),
         machine,
     })
+}
+
+/// Times of the last reader.
+fn last(board: &Board, plan: &Plan, area: usize) -> Micros {
+    let times: Vec<_> = (0..board.members())
+        .map(|member| board.results(member, area, plan.total()))
+        .collect();
+    let most = |message: usize| times.iter().map(|t| t[message]).max().unwrap_or(0);
+    Micros::of((WARM_UP..plan.total()).map(most).collect())
+}
+
+/// Of all readers.
+fn sum(board: &Board, field: Field) -> u64 {
+    (0..board.members())
+        .map(|member| board.field(member, field).load(Ordering::Acquire))
+        .sum()
+}
+
+fn start_readers(
+    stage: &Stage,
+    plan: &Plan,
+    board: &Board,
+    geometry: Geometry,
+) -> anyhow::Result<Crew> {
+    let mut crew = Crew::default();
+    for member in 0..geometry.members {
+        let orders = Orders {
+            member,
+            geometry,
+            config: stage.config.clone(),
+            topic: TOPIC.to_owned(),
+            job: Job::Read(plan.clone()),
+        };
+        crew.add(&orders, board)?;
+    }
+    Ok(crew)
+}
+
+/// All messages, in turns with bare copies. Returns the memory that the publisher held while everybody held the first
+/// message, and the times of the copies.
+fn exchange(
+    mut crew: Crew,
+    board: &Board,
+    publisher: &Publisher,
+    bare: &Bare,
+    from: Domain,
+    plan: &Plan,
+) -> anyhow::Result<(u64, Vec<u64>)> {
+    let (mut used_bytes, mut bare_ns) = (0, Vec::new());
+    let done = |count: u64| {
+        let behind = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) < count;
+        !(0..board.members()).any(behind)
+    };
+    crew.wait_until("the readers", || done(1))?;
+    for message in 0..plan.total() {
+        publish(publisher, bare, from, plan, message)?;
+        crew.wait_until("the readers", || done(message as u64 + 2))?;
+        if message == 0 {
+            // While everybody holds it.
+            publisher.trim(u64::MAX)?;
+            used_bytes = publisher.used_bytes();
+        }
+        board.line(LET_GO)[0].store(message as u64 + 1, Ordering::Release);
+        let took = bare.copy()?;
+        if message >= WARM_UP {
+            bare_ns.push(took);
+        }
+    }
+    crew.finish()?;
+    Ok((used_bytes, bare_ns))
 }
 
 fn publish(

@@ -81,17 +81,7 @@ pub fn throughput(
     };
     let board = Board::create(geometry)?;
     let topic = "bench/throughput";
-    let publisher = stage
-        .node
-        .publisher(topic)
-        .domain(domain)
-        .qos(PublisherQos {
-            deadline: PATIENCE,
-            loan_timeout: PATIENCE,
-            ..PublisherQos::default()
-        })
-        .keep_last(DEPTH as u32)
-        .create()?;
+    let publisher = publisher(&stage, topic)?;
     let mut crew = Crew::default();
     let orders = Orders {
         member: 0,
@@ -132,6 +122,16 @@ pub fn throughput(
         },
         machine,
     })
+}
+
+fn publisher(stage: &Stage, topic: &str) -> anyhow::Result<Publisher> {
+    let qos = PublisherQos {
+        deadline: PATIENCE,
+        loan_timeout: PATIENCE,
+        ..PublisherQos::default()
+    };
+    let builder = stage.node.publisher(topic).domain(stage.domain).qos(qos);
+    Ok(builder.keep_last(DEPTH as u32).create()?)
 }
 
 struct Speed {

@@ -102,6 +102,52 @@ pub struct Hosts {
     pub folder: TempDir,
 }
 
+/// What both hosts know of each other.
+struct Network {
+    addresses: [IpAddr; 2],
+    ports: [u16; 2],
+    certificates: Option<[Certificates; 2]>,
+}
+
+impl Network {
+    /// The configuration of one of the hosts.
+    fn config(&self, user: &Config, wanted: &Wanted, folder: &Path, at: usize) -> Config {
+        let mut config = Config {
+            realm: "bench".to_owned(),
+            socket: Some(folder.join(["a.sock", "b.sock"][at])),
+            idle_exit_ms: 0,
+            autostart: false,
+            access: Vec::new(),
+            log: "error".to_owned(),
+            ..user.clone()
+        };
+        config.cuda.mps = false;
+        let protocol = if wanted.tls { "tls" } else { "tcp" };
+        let endpoint = |at: usize| format!("{protocol}/{}:{}", self.addresses[at], self.ports[at]);
+        let links = &mut config.links;
+        links.host = Some(["bench-a", "bench-b"][at].to_owned());
+        links.listen = Some((self.addresses[at], 0).into());
+        links.control = vec![endpoint(at)];
+        links.connect = vec![endpoint(1 - at)];
+        links.insecure = !wanted.tls;
+        links.lanes = wanted.lanes;
+        links.trusted_fabric = wanted.rdma;
+        links.rdma = match wanted.rdma {
+            true => Rdma::Only,
+            false => Rdma::Off,
+        };
+        links.outage_max = ByteSize(wanted.held);
+        links.landing_max = ByteSize(wanted.held);
+        links.in_flight_max = ByteSize(wanted.size.max(256 * MIB));
+        if let Some(both) = &self.certificates {
+            links.tls.ca = Some(both[at].ca.clone());
+            links.tls.certificate = Some(both[at].certificate.clone());
+            links.tls.key = Some(both[at].key.clone());
+        }
+        config
+    }
+}
+
 const NOT_SHARED: &str = "cards with RDMA are not shared with network namespaces";
 
 /// What the links are to be like.
@@ -173,41 +219,14 @@ impl Hosts {
             Some(_) => [CONTROL_PORT; 2],
             None => free_ports(addresses)?,
         };
+        let network = Network {
+            addresses,
+            ports,
+            certificates,
+        };
         let mut hosts = Vec::new();
         for at in 0..2 {
-            let other = 1 - at;
-            let mut config = Config {
-                realm: "bench".to_owned(),
-                socket: Some(folder.path().join(["a.sock", "b.sock"][at])),
-                idle_exit_ms: 0,
-                autostart: false,
-                access: Vec::new(),
-                log: "error".to_owned(),
-                ..user.clone()
-            };
-            config.cuda.mps = false;
-            let protocol = if wanted.tls { "tls" } else { "tcp" };
-            let endpoint = |at: usize| format!("{protocol}/{}:{}", addresses[at], ports[at]);
-            let links = &mut config.links;
-            links.host = Some(["bench-a", "bench-b"][at].to_owned());
-            links.listen = Some((addresses[at], 0).into());
-            links.control = vec![endpoint(at)];
-            links.connect = vec![endpoint(other)];
-            links.insecure = !wanted.tls;
-            links.lanes = wanted.lanes;
-            links.trusted_fabric = wanted.rdma;
-            links.rdma = match wanted.rdma {
-                true => Rdma::Only,
-                false => Rdma::Off,
-            };
-            links.outage_max = ByteSize(wanted.held);
-            links.landing_max = ByteSize(wanted.held);
-            links.in_flight_max = ByteSize(wanted.size.max(256 * MIB));
-            if let Some(both) = &certificates {
-                links.tls.ca = Some(both[at].ca.clone());
-                links.tls.certificate = Some(both[at].certificate.clone());
-                links.tls.key = Some(both[at].key.clone());
-            }
+            let config = network.config(user, wanted, folder.path(), at);
             hosts.push(start.host(config, addresses[at], netns.as_ref().map(|n| n[at].clone()))?);
         }
         let b = hosts.pop().context("two hosts")?;
@@ -217,7 +236,7 @@ impl Hosts {
             b,
             cable: netns.is_some(),
             why,
-            certificates,
+            certificates: network.certificates,
             crew: start.crew,
             folder,
         };

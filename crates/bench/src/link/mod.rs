@@ -73,6 +73,15 @@ pub struct LinkOptions {
     pub namespaces: Namespaces,
 }
 
+impl LinkOptions {
+    fn transport(&self) -> &'static str {
+        match self.rdma {
+            true => "rdma",
+            false => "tcp",
+        }
+    }
+}
+
 /// What all processes know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it

@@ -55,15 +55,7 @@ pub fn link_beside(
     options: &LinkOptions,
     beside: &mut dyn FnMut(&Round<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<LinkReport> {
-    anyhow::ensure!(options.size > 0, "a message has bytes");
-    anyhow::ensure!(
-        (1..=LANES_MAX as u32).contains(&options.lanes),
-        "--lanes is 1 to {LANES_MAX}"
-    );
-    anyhow::ensure!(
-        options.subscribers * options.topics <= SUBSCRIBERS_MAX,
-        "at most {SUBSCRIBERS_MAX} subscribers of all topics together"
-    );
+    check(options)?;
     let machine = Machine::describe();
     let pool_bytes = match options.domain {
         Domain::Host => user.pool.host.cap_bytes(),
@@ -114,6 +106,19 @@ pub fn link_beside(
         )?;
     }
     measure.report(user, hosts, machine)
+}
+
+fn check(options: &LinkOptions) -> anyhow::Result<()> {
+    anyhow::ensure!(options.size > 0, "a message has bytes");
+    anyhow::ensure!(
+        (1..=LANES_MAX as u32).contains(&options.lanes),
+        "--lanes is 1 to {LANES_MAX}"
+    );
+    anyhow::ensure!(
+        options.subscribers * options.topics <= SUBSCRIBERS_MAX,
+        "at most {SUBSCRIBERS_MAX} subscribers of all topics together"
+    );
+    Ok(())
 }
 
 struct Measure<'a> {
@@ -440,6 +445,55 @@ impl<'a> Measure<'a> {
         Ok(())
     }
 
+    /// How long messages or hops took, for each of the first topic's subscribers.
+    fn times(&self, area: usize, begun: &[u64], part: Range<usize>) -> Vec<Vec<u64>> {
+        let since = |member| {
+            let ended = self.board.results(member, area, begun.len());
+            let took = ended.iter().zip(begun);
+            let took = took.map(|(ended, begun)| ended.saturating_sub(*begun));
+            took.skip(part.start).take(part.len()).collect()
+        };
+        (0..self.plan.subscribers).map(since).collect()
+    }
+
+    /// Of bursts of so many bytes, the middle one.
+    fn gbit_s(&self, burst_bytes: u64) -> f64 {
+        let rounds = self.plan.rounds as usize;
+        let rate = |round: usize| {
+            let ended = |member| self.board.results(member, BURSTS, rounds)[round];
+            let ended = (0..self.plan.members()).map(ended).max().unwrap_or(0);
+            (burst_bytes * 8) as f64 / ended.saturating_sub(self.bursts[round]).max(1) as f64
+        };
+        median((GROWING as usize..rounds).map(rate).collect())
+    }
+
+    fn stages(&self, user: &Config) -> anyhow::Result<Stages> {
+        let (d2h_us, h2d_us) = copies_alone(self.plan)?;
+        Ok(Stages {
+            alloc_us: median_us(self.loans.clone()),
+            d2h_us,
+            wire_us: median_us(self.raw_one.clone()),
+            h2d_us,
+            notify_us: round(notice_alone(user, self.plan)?, 3),
+        })
+    }
+
+    fn cpu_per_gb(&self, payload_bytes: u64) -> Cpu {
+        let per_gb = |ns: u64| round(ns as f64 / payload_bytes as f64, 4);
+        Cpu {
+            daemons_s_per_gb: per_gb(self.cpu[0]),
+            sending_links_s_per_gb: per_gb(self.cpu[1]),
+            landing_links_s_per_gb: per_gb(self.cpu[2]),
+        }
+    }
+
+    /// Of all processes.
+    fn sum(&self, field: Field) -> u64 {
+        (0..self.geometry.members)
+            .map(|member| self.board.field(member, field).load(Ordering::Acquire))
+            .sum()
+    }
+
     fn report(
         mut self,
         user: &Config,
@@ -449,65 +503,20 @@ impl<'a> Measure<'a> {
         let plan = self.plan;
         // All have looked for messages that came again.
         self.subscribers(true)?;
-        let (growing, rounds) = ((GROWING * plan.single) as usize, plan.rounds as usize);
-        let first = 0..plan.subscribers;
-        let times = |area: usize, begun: &[u64], part: Range<usize>| -> Vec<Vec<u64>> {
-            let since = |member| {
-                let came = self.board.results(member, area, begun.len());
-                let took = came
-                    .iter()
-                    .zip(begun)
-                    .map(|(came, begun)| came.saturating_sub(*begun));
-                took.skip(part.start).take(part.len()).collect()
-            };
-            first.clone().map(since).collect()
-        };
-        let last = |times: &[Vec<u64>]| -> Vec<u64> {
-            let of = |at: usize| times.iter().map(|times| times[at]).max().unwrap_or(0);
-            (0..times[0].len()).map(of).collect()
-        };
-        let messages = times(MESSAGES, &self.published, growing..self.published.len());
-        let fresh = times(MESSAGES, &self.published, 0..growing);
-        let hops = times(HOPS, &self.hopped, growing..self.hopped.len());
+        let growing = (GROWING * plan.single) as usize;
+        let messages = self.times(MESSAGES, &self.published, growing..self.published.len());
+        let fresh = self.times(MESSAGES, &self.published, 0..growing);
+        let hops = self.times(HOPS, &self.hopped, growing..self.hopped.len());
         let latency = Micros::of(last(&messages));
         let floor = Micros::of(last(&hops)).short();
         let payload_bytes = plan.size * plan.burst * plan.topics as u64;
-        let rates: Vec<f64> = (GROWING as usize..rounds)
-            .map(|round| {
-                let ends =
-                    (0..plan.members()).map(|m| self.board.results(m, BURSTS, rounds)[round]);
-                let took = ends.max().unwrap_or(0).saturating_sub(self.bursts[round]);
-                (payload_bytes * 8) as f64 / took.max(1) as f64
-            })
-            .collect();
-        let gbit_s = median(rates);
+        let gbit_s = self.gbit_s(payload_bytes);
         let raw = median(self.raw.clone());
         let raw_tls = self.options.tls.then(|| median(self.raw_tls.clone()));
-        let middle = |mut ns: Vec<u64>| {
-            ns.sort_unstable();
-            round(at(&ns, 0.5) as f64 / 1e3, 3)
-        };
-        let (d2h_us, h2d_us) = copies_alone(plan)?;
-        let stages = Stages {
-            alloc_us: middle(self.loans.clone()),
-            d2h_us,
-            wire_us: middle(self.raw_one.clone()),
-            h2d_us,
-            notify_us: round(notice_alone(user, plan)?, 3),
-        };
+        let stages = self.stages(user)?;
         let payload_bytes = payload_bytes * (plan.rounds - GROWING);
-        let per_gb = |ns: u64| round(ns as f64 / payload_bytes as f64, 4);
-        let sum = |field| -> u64 {
-            (0..self.geometry.members)
-                .map(|member| self.board.field(member, field).load(Ordering::Acquire))
-                .sum()
-        };
-        let of = |a: f64, b: f64| round(a / b.max(1e-9), 3);
         Ok(LinkReport {
-            transport: match self.options.rdma {
-                true => "rdma",
-                false => "tcp",
-            },
+            transport: self.options.transport(),
             domain: plan.domain.to_string(),
             to: plan.to.to_string(),
             size: plan.size,
@@ -520,35 +529,46 @@ impl<'a> Measure<'a> {
             without_namespaces: hosts.why.clone(),
             messages: messages[0].len(),
             each: Micros::of(messages.concat()).short(),
-            of_floor: of(latency.p50_us, floor.p50_us),
-            fresh_us: middle(last(&fresh)),
+            of_floor: ratio(latency.p50_us, floor.p50_us),
+            fresh_us: median_us(last(&fresh)),
             floor_us: floor.p50_us,
             floor,
             gbit_s: round(gbit_s, 3),
             messages_per_s: round(gbit_s * 1e9 / 8.0 / plan.size as f64, 1),
             burst: plan.burst,
             raw_tcp_gbit_s: round(raw, 3),
-            of_raw_tcp: of(gbit_s, raw),
-            of_raw_tls: raw_tls.map(|raw| of(gbit_s, raw)),
+            of_raw_tcp: ratio(gbit_s, raw),
+            of_raw_tls: raw_tls.map(|raw| ratio(gbit_s, raw)),
             raw_tls_gbit_s: raw_tls.map(|raw| round(raw, 3)),
-            raw_tcp_half_rtt_us: middle(self.round_trips.clone()),
-            of_slowest_stage: of(latency.p50_us, stages.slowest_us()),
+            raw_tcp_half_rtt_us: median_us(self.round_trips.clone()),
+            of_slowest_stage: ratio(latency.p50_us, stages.slowest_us()),
             stages,
             latency,
             wire_bytes: self.wire_bytes,
             payload_bytes,
             wire_of_payload: round(self.wire_bytes as f64 / payload_bytes as f64, 5),
-            cpu: Cpu {
-                daemons_s_per_gb: per_gb(self.cpu[0]),
-                sending_links_s_per_gb: per_gb(self.cpu[1]),
-                landing_links_s_per_gb: per_gb(self.cpu[2]),
-            },
-            lost: sum(Field::Lost),
-            duplicate: sum(DUPLICATE),
-            corrupt: sum(Field::Corrupt),
+            cpu: self.cpu_per_gb(payload_bytes),
+            lost: self.sum(Field::Lost),
+            duplicate: self.sum(DUPLICATE),
+            corrupt: self.sum(Field::Corrupt),
             machine,
         })
     }
+}
+
+/// The last subscriber's time of each message.
+fn last(times: &[Vec<u64>]) -> Vec<u64> {
+    let of = |at: usize| times.iter().map(|times| times[at]).max().unwrap_or(0);
+    (0..times[0].len()).map(of).collect()
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    round(a / b.max(1e-9), 3)
+}
+
+fn median_us(mut ns: Vec<u64>) -> f64 {
+    ns.sort_unstable();
+    round(at(&ns, 0.5) as f64 / 1e3, 3)
 }
 
 fn publish(loan: Loan) -> anyhow::Result<()> {
