@@ -1,6 +1,6 @@
 //! What a subscriber knows of the samples that it holds.
 
-use crate::letting::Recorded;
+use crate::deferred_release::Recorded;
 use rgaps_pool::Stream;
 use rgaps_topic::{Metadata, Reader, Shared, Tensor};
 use std::cell::UnsafeCell;

@@ -6,10 +6,10 @@
 
 pub mod bindings;
 mod client;
+mod deferred_release;
 mod error;
 mod header;
 mod holds;
-mod letting;
 pub mod links;
 mod listener;
 mod loan;

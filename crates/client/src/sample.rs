@@ -29,7 +29,7 @@ pub struct Sample {
     /// Of a copy that is made in parts: bytes of each.
     pub(crate) part_bytes: u64,
     pub(crate) subscriber: Arc<SubscriberCore>,
-    /// The same hold in all clones; the last of them lets go.
+    /// The same hold in all clones; the last of them releases it.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
     /// Index of what all clones share.
     pub(crate) hold: u32,
@@ -429,7 +429,7 @@ impl Drop for Sample {
         let core = &self.subscriber;
         match self.private {
             Some(_) => core.release(self.hold, held),
-            None => core.let_go(self.hold, held, self.message.pool),
+            None => core.release_behind(self.hold, held, self.message.pool),
         }
     }
 }

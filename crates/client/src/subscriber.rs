@@ -2,8 +2,8 @@
 
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::deferred_release::{DeferredReleases, Recorded};
 use crate::holds::Holds;
-use crate::letting::{Letting, Recorded};
 use crate::links::{LinksSubscriber, LinksSubscriberBuilder};
 use crate::listener::Listener;
 use crate::pending::Deadline;
@@ -17,7 +17,7 @@ use rgaps_session::{
 };
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
-    progress, Held, LettingGo, Message, Progress, Reader, Shared, Sleeper, Start, SubscriberView,
+    progress, Held, Message, Progress, Reader, ReleaseList, Shared, Sleeper, Start, SubscriberView,
     Taken, TopicView,
 };
 use std::fmt;
@@ -447,7 +447,7 @@ pub(crate) struct SubscriberCore {
     own_doorbell: u32,
     pub(crate) qos: SubscriberQos,
     pub(crate) holds: Holds,
-    letting: Arc<Letting>,
+    deferred: Arc<DeferredReleases>,
     /// The pools' mappings, each from the first message in it on.
     pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
     /// The pool of the domain that this subscriber reads in, where it named one.
@@ -543,7 +543,10 @@ impl SubscriberCore {
             own_doorbell: doorbell,
             qos,
             holds: Holds::new(qos.max_held),
-            letting: Arc::new(Letting::new(LettingGo::new(topic, member.slot), storage)),
+            deferred: Arc::new(DeferredReleases::new(
+                ReleaseList::new(topic, member.slot),
+                storage,
+            )),
             pools,
             own,
             copied: AtomicU32::new(0),
@@ -621,7 +624,7 @@ impl SubscriberCore {
 
     fn try_recv(core: &Arc<SubscriberCore>) -> Result<Option<Sample>, RecvError> {
         core.guard.check()?;
-        core.letting.tidy(&core.zone, &core.conductor);
+        core.deferred.tidy(&core.zone, &core.conductor);
         let mut state = core.lock();
         let next = match state.unlocated.take() {
             Some(next) => Some(next),
@@ -870,8 +873,8 @@ impl SubscriberCore {
         }
     }
 
-    /// Lets go of a block whose last sample was dropped, behind the work that may still read it.
-    pub(crate) fn let_go(&self, hold: u32, held: Held<Shared>, pool: u16) {
+    /// Releases a block whose last sample was dropped, behind the work that may still read it.
+    pub(crate) fn release_behind(&self, hold: u32, held: Held<Shared>, pool: u16) {
         let mapping = self.mapping(pool);
         if mapping.context().is_none() {
             held.release();
@@ -882,15 +885,15 @@ impl SubscriberCore {
                 [] => &[Recorded::DEFAULT],
                 streams => streams,
             };
-            let letting = &self.letting;
-            letting.let_go(&self.zone, &self.conductor, held, mapping, streams);
+            let deferred = &self.deferred;
+            deferred.release_behind(&self.zone, &self.conductor, held, mapping, streams);
             // Its memory stays for the place's next sample.
             recorded.clear();
         }
         self.end(hold);
     }
 
-    /// Lets go of a block that no work of ours reads.
+    /// Releases a block that no work of ours reads.
     pub(crate) fn release(&self, hold: u32, held: Held<Shared>) {
         held.release();
         self.end(hold);
@@ -946,12 +949,12 @@ impl Drop for SubscriberCore {
             taken.held.release();
         }
         let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
-        let letting = self.letting.clone();
+        let deferred = self.deferred.clone();
         // Whether no work of our own may still read a block.
         let is_over = move || {
-            letting.tidy(&zone, &conductor);
+            deferred.tidy(&zone, &conductor);
             // With a context that is lost its work has ended; the daemon clears what is left.
-            letting.is_empty() || zone.is_gpu_lost()
+            deferred.is_empty() || zone.is_gpu_lost()
         };
         let (conductor, member) = (self.conductor.clone(), self.member);
         once_over(is_over, move || {

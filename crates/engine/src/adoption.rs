@@ -163,7 +163,7 @@ impl Zone {
             words.incarnation().store(incarnation, Ordering::Release);
         }
         // Of one that has left, publishers may have still to finish entries.
-        topic.held_up = view.letting().load(Ordering::Acquire)
+        topic.held_up = view.deferring().load(Ordering::Acquire)
             & ((1 << MAX_SUBSCRIBERS) - 1)
             & !topic.subscriber_bits();
         if topic.held_up != 0 {

@@ -12,8 +12,8 @@ use rgaps_layout::{PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::{Side, MAX_DEPARTED};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, live_blocks,
-    ring_publishers,
+    abandon, clear_deferred_releases, clear_holder, clear_strangers, empty_deferred_releases,
+    live_blocks, ring_publishers,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -135,11 +135,11 @@ impl Zone {
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");
         // Before its bits: no publisher begins to clear one that is somebody else's by then.
-        if !empty_letting_go(&view, slot, |slot, number| topic.publishes(slot, number)) {
+        if !empty_deferred_releases(&view, slot, |slot, number| topic.publishes(slot, number)) {
             topic.held_up |= 1 << slot;
             self.held_up.insert(index);
         }
-        step!("leave.letting_go");
+        step!("leave.deferred_releases");
         let freed = clear_holds(&self.control, topic, slot);
         step!("leave.holders");
         let words = view.subscriber(slot as usize);
@@ -194,11 +194,11 @@ impl Zone {
         });
         self.control.settle(publisher);
         step!("orphan.settled");
-        let let_go = clear_let_go(&view, &region, slot, publisher.incarnation);
-        step!("orphan.let_go");
+        let released = clear_deferred_releases(&view, &region, slot, publisher.incarnation);
+        step!("orphan.deferred_releases");
         announce(&self.control, topic);
         self.orphaned.insert(index);
-        left.freed + let_go
+        left.freed + released
     }
 
     /// Does for a topic's orphans, quarantined regions and itself what is due. True: something
@@ -208,7 +208,7 @@ impl Zone {
         let mut changed = false;
         for slot in orphans {
             changed |= self.settle_points(index, slot);
-            changed |= self.clear_let_go(index, slot);
+            changed |= self.clear_deferred_releases(index, slot);
             changed |= self.evict_read(index, slot);
             changed |= self.settle_orphan(index, slot);
         }

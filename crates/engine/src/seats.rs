@@ -9,7 +9,7 @@ use crate::topic::Subscriber;
 use crate::zone::Zone;
 use rgaps_session::{Demand, Side};
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{empty_letting_go, ring_publishers};
+use rgaps_topic::{empty_deferred_releases, ring_publishers};
 use std::time::{Duration, Instant};
 
 /// How long a seat stays empty before it is taken away.
@@ -36,10 +36,10 @@ impl Zone {
         let view = self.control.topic(topic.region);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         // Before its bits: no publisher begins to clear one that is the successor's by then.
-        if !empty_letting_go(&view, slot, |slot, number| topic.publishes(slot, number)) {
+        if !empty_deferred_releases(&view, slot, |slot, number| topic.publishes(slot, number)) {
             return None;
         }
-        step!("vacate.letting_go");
+        step!("vacate.deferred_releases");
         let freed = clear_holds(&self.control, topic, slot);
         step!("vacate.holders");
         ring_publishers(&view, u64::MAX);

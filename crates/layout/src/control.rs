@@ -13,8 +13,9 @@
 
 use crate::define::{define, record};
 use crate::{
-    BlockWord, ElementWord, MetadataLengths, ReplicaPair, CONTROL_PAGE, MAX_DIMS, MAX_DOORBELLS,
-    MAX_LETTING_GO, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES, REPLICA_PAIRS,
+    BlockWord, ElementWord, MetadataLengths, ReplicaPair, CONTROL_PAGE, MAX_DEFERRED_RELEASES,
+    MAX_DIMS, MAX_DOORBELLS, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES,
+    REPLICA_PAIRS,
 };
 use std::mem::size_of;
 
@@ -94,8 +95,8 @@ macro_rules! control_structures {
             /// The subscriber fills a free entry and makes it pending. Whoever finds the point passed claims it,
             /// clears the holder's bit and frees the entry: the subscriber, the block's publisher, or the daemon
             /// for either of them.
-            LettingGo as LettingGoView [64] {
-                /// How often the entry was used, times 4, and one of `LETTING_GO_FREE`, `_PENDING`,
+            DeferredRelease as DeferredReleaseView [64] {
+                /// How often the entry was used, times 4, and one of `DEFERRED_RELEASE_FREE`, `_PENDING`,
                 /// `_BY_SUBSCRIBER` and `_BY_PUBLISHER`.
                  0 state: u64,
                 /// Incarnation of the block's publisher.
@@ -220,7 +221,7 @@ macro_rules! control_structures {
             }
 
             /// A topic. Created by the daemon at the first join from either side.
-            TopicRegion as TopicView [25344 + 64 * MAX_LETTING_GO * MAX_SUBSCRIBERS] {
+            TopicRegion as TopicView [25344 + 64 * MAX_DEFERRED_RELEASES * MAX_SUBSCRIBERS] {
                 /// `TOPIC_MAGIC`.
                   0 magic: u64,
                 /// Random, never 0.
@@ -250,9 +251,9 @@ macro_rules! control_structures {
                 /// Padding.
                 136 reserved3: pad[56],
 
-                /// Subscriber slots that may have entries in `letting_go` that are not free: set by the
+                /// Subscriber slots that may have entries in `deferred_releases` that are not free: set by the
                 /// subscriber before it makes one pending, cleared by the daemon when it leaves, and by itself.
-                192 letting: u64,
+                192 deferring: u64,
                 /// Padding.
                 200 reserved4: pad[56],
 
@@ -260,8 +261,8 @@ macro_rules! control_structures {
                 256 publisher: ([PublisherSlot; MAX_PUBLISHERS]),
                 /// Subscribers.
                 2304 subscriber: ([SubscriberSlot; MAX_SUBSCRIBERS]),
-                /// Of each subscriber, the holds that it lets go of.
-                25344 letting_go: ([[LettingGo; MAX_LETTING_GO]; MAX_SUBSCRIBERS]),
+                /// Of each subscriber, its deferred releases.
+                25344 deferred_releases: ([[DeferredRelease; MAX_DEFERRED_RELEASES]; MAX_SUBSCRIBERS]),
             }
 
             /// One message, as its publisher announces it. A reader needs only the first cache line of an
@@ -332,15 +333,15 @@ control_structures!(define);
 pub const POINT_NONE: u64 = 0;
 /// `Descriptor::point`: the work that was to write the bytes never finished.
 pub const POINT_ABORTED: u64 = u64::MAX;
-/// `LettingGo::state`, low two bits: not in use.
-pub const LETTING_GO_FREE: u64 = 0;
-/// `LettingGo::state`, low two bits: to be cleared when the point has passed.
-pub const LETTING_GO_PENDING: u64 = 1;
-/// `LettingGo::state`, low two bits: the subscriber is clearing it.
-pub const LETTING_GO_BY_SUBSCRIBER: u64 = 2;
-/// `LettingGo::state`, low two bits: the block's publisher is clearing it. The daemon gives the
+/// `DeferredRelease::state`, low two bits: not in use.
+pub const DEFERRED_RELEASE_FREE: u64 = 0;
+/// `DeferredRelease::state`, low two bits: to be cleared when the point has passed.
+pub const DEFERRED_RELEASE_PENDING: u64 = 1;
+/// `DeferredRelease::state`, low two bits: the subscriber is clearing it.
+pub const DEFERRED_RELEASE_BY_SUBSCRIBER: u64 = 2;
+/// `DeferredRelease::state`, low two bits: the block's publisher is clearing it. The daemon gives the
 /// subscriber's slot to nobody else before it has.
-pub const LETTING_GO_BY_PUBLISHER: u64 = 3;
+pub const DEFERRED_RELEASE_BY_PUBLISHER: u64 = 3;
 /// `PublisherSlot::state`: nobody publishes here.
 pub const PUBLISHER_EMPTY: u32 = 0;
 /// `PublisherSlot::state`: a client publishes here.

@@ -53,7 +53,7 @@ pub const MAX_DOORBELLS: u32 = 1 << 16;
 pub const MAX_TIMELINES: u32 = 4096;
 /// Holds of one subscriber that wait for its GPU work to finish; to let go of one more waits for the
 /// oldest on the CPU.
-pub const MAX_LETTING_GO: usize = 128;
+pub const MAX_DEFERRED_RELEASES: usize = 128;
 
 /// Publishers lease memory in multiples of this: the page of GPU memory that network cards know
 /// (GPUDirect), and the largest page of any host that we run on.

@@ -11,9 +11,9 @@
 mod admit;
 mod backlog;
 mod block_use;
+mod deferred_release;
 mod dropped;
 mod holder;
-mod letting_go;
 mod metadata;
 mod missed_so_far;
 mod orphan;
@@ -33,12 +33,12 @@ mod writer;
 pub use admit::{admit_subscriber, Admission};
 pub use backlog::{published_after, published_ns};
 pub use block_use::{block_uses, BlockUse};
+pub use deferred_release::ReleaseList;
 pub use holder::{Holders, Outcome};
-pub use letting_go::LettingGo;
 pub use metadata::Metadata;
 pub use orphan::{
-    abandon, clear_holder, clear_let_go, clear_strangers, empty_letting_go, evict_lost,
-    evict_through, live_blocks, ring_range, Abandoned,
+    abandon, clear_deferred_releases, clear_holder, clear_strangers, empty_deferred_releases,
+    evict_lost, evict_through, live_blocks, ring_range, Abandoned,
 };
 pub use point::{bytes_there, progress, Point, Progress};
 pub use queue::wanted_from;
@@ -51,8 +51,8 @@ pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
 pub use verdict::{queued_points, settle_points, Place};
 pub use view::{
-    pool_copies, timeline, BlockView, DescriptorView, LettingGoView, PublisherView, RegionView,
-    SubscriberView, TimelineView, TopicView,
+    pool_copies, timeline, BlockView, DeferredReleaseView, DescriptorView, PublisherView,
+    RegionView, SubscriberView, TimelineView, TopicView,
 };
 pub use wake::{ring, ring_ahead, ring_publishers, ring_sleepers, Sleeper};
 pub use writer::{Freed, Loan, LoanError, Message, PublishError, Tensor, With, Writer};

@@ -4,12 +4,13 @@
 //! The daemon calls these for members whose death is proven, so nobody else writes what they
 //! write; but what it reads was written by the dead, who may have lied.
 
+use crate::deferred_release::{claim_passed, KIND};
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
-use crate::letting_go::{claim_passed, KIND};
 use crate::step::step;
 use crate::{replicas, PublisherView, RegionView, Storage, TopicView};
 use rgaps_layout::{
-    BlockWord, LETTING_GO_BY_PUBLISHER, LETTING_GO_FREE, MAX_LETTING_GO, SEQUENCE_END,
+    BlockWord, DEFERRED_RELEASE_BY_PUBLISHER, DEFERRED_RELEASE_FREE, MAX_DEFERRED_RELEASES,
+    SEQUENCE_END,
 };
 use rgaps_sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -56,31 +57,31 @@ pub fn clear_holder<S: Storage>(
 /// Looks at an entry of a list, while its publisher may finish with it, at most this often.
 const LOOKS_MAX: u32 = 4;
 
-/// Empties the list of holds that subscriber slot `subscriber`, which is gone, was letting go of. Its
+/// Empties the list of deferred releases of subscriber slot `subscriber`, which is gone. Its
 /// bits are cleared elsewhere. What a publisher has claimed that still `publishes`, by slot and
 /// incarnation, it has to free itself: until it has, nobody else may get the subscriber's slot, or it
 /// could clear a bit of theirs. True: nothing is left.
-pub fn empty_letting_go<S: Storage>(
+pub fn empty_deferred_releases<S: Storage>(
     topic: &TopicView<S>,
     subscriber: u32,
     publishes: impl Fn(u32, u64) -> bool,
 ) -> bool {
-    if topic.letting().load(Ordering::Acquire) >> subscriber & 1 == 0 {
+    if topic.deferring().load(Ordering::Acquire) >> subscriber & 1 == 0 {
         return true;
     }
     let is_empty = |entry| {
-        let view = topic.letting_go(subscriber as usize, entry);
+        let view = topic.deferred_releases(subscriber as usize, entry);
         for _ in 0..LOOKS_MAX {
             let state = view.state().load(Ordering::Acquire);
-            let claimed = state & KIND == LETTING_GO_BY_PUBLISHER;
-            if state & KIND == LETTING_GO_FREE {
+            let claimed = state & KIND == DEFERRED_RELEASE_BY_PUBLISHER;
+            if state & KIND == DEFERRED_RELEASE_FREE {
                 return true;
             }
             let publisher = view.publisher().load(Ordering::Relaxed);
             if claimed && publishes(publisher, view.incarnation().load(Ordering::Relaxed)) {
                 return false;
             }
-            let free = state & !KIND | LETTING_GO_FREE;
+            let free = state & !KIND | DEFERRED_RELEASE_FREE;
             let freed =
                 view.state()
                     .compare_exchange(state, free, Ordering::AcqRel, Ordering::Acquire);
@@ -91,14 +92,14 @@ pub fn empty_letting_go<S: Storage>(
         false
     };
     // All of them, whatever the first one says.
-    let left = (0..MAX_LETTING_GO)
+    let left = (0..MAX_DEFERRED_RELEASES)
         .filter(|entry| !is_empty(*entry))
         .count();
-    step!("letting_go.emptied");
+    step!("deferred_release.emptied");
     if left == 0 {
         // Last: a successor looks at the lists of slots whose bit is set.
         topic
-            .letting()
+            .deferring()
             .fetch_and(!(1 << subscriber), Ordering::AcqRel);
     }
     left == 0
@@ -107,21 +108,21 @@ pub fn empty_letting_go<S: Storage>(
 /// Does for a publisher that is gone what it did with holds on its blocks that subscribers let go of:
 /// finishes what it had claimed, and clears those that their work has passed. Returns how many blocks
 /// that freed.
-pub fn clear_let_go<S: Storage>(
+pub fn clear_deferred_releases<S: Storage>(
     topic: &TopicView<S>,
     region: &RegionView<S>,
     publisher: u32,
     incarnation: u64,
 ) -> u64 {
     let mut freed = 0;
-    let mut letting = topic.letting().load(Ordering::Acquire) & SUBSCRIBERS;
-    while letting != 0 {
-        let subscriber = letting.trailing_zeros();
-        letting &= letting - 1;
-        for entry in 0..MAX_LETTING_GO {
-            let view = topic.letting_go(subscriber as usize, entry);
+    let mut deferring = topic.deferring().load(Ordering::Acquire) & SUBSCRIBERS;
+    while deferring != 0 {
+        let subscriber = deferring.trailing_zeros();
+        deferring &= deferring - 1;
+        for entry in 0..MAX_DEFERRED_RELEASES {
+            let view = topic.deferred_releases(subscriber as usize, entry);
             let state = view.state().load(Ordering::Acquire);
-            if state & KIND != LETTING_GO_BY_PUBLISHER
+            if state & KIND != DEFERRED_RELEASE_BY_PUBLISHER
                 || view.publisher().load(Ordering::Relaxed) != publisher
                 || view.incarnation().load(Ordering::Relaxed) != incarnation
             {
@@ -130,9 +131,9 @@ pub fn clear_let_go<S: Storage>(
             let block = view.block().load(Ordering::Relaxed);
             let generation = view.generation().load(Ordering::Relaxed);
             freed += u64::from(clear_in(region, block, generation, 1 << subscriber));
-            step!("letting_go.cleared");
-            // Release: done with the block's word (SYNC: letting go).
-            let free = state & !KIND | LETTING_GO_FREE;
+            step!("deferred_release.cleared");
+            // Release: done with the block's word (SYNC: deferred release).
+            let free = state & !KIND | DEFERRED_RELEASE_FREE;
             view.state().store(free, Ordering::Release);
         }
     }

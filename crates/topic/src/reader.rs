@@ -1,4 +1,4 @@
-//! A subscriber's side: taking messages in order, noticing what was missed, letting go.
+//! A subscriber's side: taking messages in order, noticing what was missed, releasing.
 //!
 //! A late joiner first reads the history, merged by the time of publishing over all publishers ([`history`]), then takes
 //! what is published from then on of the publishers in turn.
@@ -88,7 +88,7 @@ impl<S: Storage> Held<S> {
         }
     }
 
-    /// Lets go of the block. May be called from any thread, also while another polls.
+    /// Releases the block. May be called from any thread, also while another polls.
     pub fn release(self) {
         step!("release.begin");
         self.clear();

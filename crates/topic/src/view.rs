@@ -5,9 +5,9 @@
 
 use crate::Storage;
 use rgaps_layout::{
-    BlockEntry, BlockWord, Descriptor, Doorbell, ElementWord, LettingGo, MetadataLengths,
+    BlockEntry, BlockWord, DeferredRelease, Descriptor, Doorbell, ElementWord, MetadataLengths,
     PoolCounts, PublisherRegion, PublisherSlot, ReplicaPair, SubscriberSlot, Timeline, TopicRegion,
-    CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DIMS, MAX_DOORBELLS, MAX_LETTING_GO,
+    CONTROL_PAGE, DOORBELL_TABLE_OFFSET, MAX_DEFERRED_RELEASES, MAX_DIMS, MAX_DOORBELLS,
     MAX_METADATA_BYTES, MAX_POOLS, MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TIMELINES,
     POOL_COUNTS_OFFSET, REPLICA_PAIRS, TIMELINE_TABLE_OFFSET,
 };
@@ -131,14 +131,14 @@ impl<S: Storage> TopicView<S> {
         }
     }
 
-    /// Entry `entry`, which is below `MAX_LETTING_GO`, of the holds that subscriber slot
-    /// `subscriber`, which is below `MAX_SUBSCRIBERS`, lets go of.
+    /// Entry `entry`, which is below `MAX_DEFERRED_RELEASES`, of the holds that subscriber slot
+    /// `subscriber`, which is below `MAX_SUBSCRIBERS`, releases later.
     #[inline]
-    pub fn letting_go(&self, subscriber: usize, entry: usize) -> LettingGoView<S> {
-        assert!(subscriber < MAX_SUBSCRIBERS && entry < MAX_LETTING_GO);
-        let number = subscriber * MAX_LETTING_GO + entry;
-        let at = offset_of!(TopicRegion, letting_go) + number * size_of::<LettingGo>();
-        LettingGoView {
+    pub fn deferred_releases(&self, subscriber: usize, entry: usize) -> DeferredReleaseView<S> {
+        assert!(subscriber < MAX_SUBSCRIBERS && entry < MAX_DEFERRED_RELEASES);
+        let number = subscriber * MAX_DEFERRED_RELEASES + entry;
+        let at = offset_of!(TopicRegion, deferred_releases) + number * size_of::<DeferredRelease>();
+        DeferredReleaseView {
             storage: self.storage.clone(),
             base: self.base + at as u64,
         }

@@ -1,8 +1,8 @@
 //! A publisher's side: loans, publishing, eviction, blocks that come back.
 
+use crate::deferred_release::claim_passed;
 use crate::dropped::Dropped;
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
-use crate::letting_go::claim_passed;
 use crate::step::step;
 use crate::wake::Foresight;
 use crate::{
@@ -351,7 +351,7 @@ impl<S: Storage> Writer<S> {
 
     /// Takes the bits of subscribers off blocks that they have let go of behind work that has passed
     /// them. Costs a load when there are none.
-    pub fn collect_let_go(&mut self, freed: &mut impl Freed) {
+    pub fn collect_deferred_releases(&mut self, freed: &mut impl Freed) {
         let topic = self.topic.clone();
         claim_passed(&topic, self.slot_index, self.incarnation, |passed| {
             // An entry may name any block.
@@ -363,8 +363,8 @@ impl<S: Storage> Writer<S> {
     }
 
     /// Whether subscribers have let go of blocks behind work that may still run.
-    pub fn is_let_go(&self) -> bool {
-        self.topic.letting().load(Ordering::Acquire) != 0
+    pub fn has_deferred_releases(&self) -> bool {
+        self.topic.deferring().load(Ordering::Acquire) != 0
     }
 
     /// Whether the next message may be published now, or would push out one of `bytes` that a

@@ -7,14 +7,14 @@ mod fixture;
 use fixture::Fixture;
 use proptest::prelude::*;
 use rgaps_layout::{
-    LettingGo as Entry, PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_LETTING_GO,
-    MAX_SUBSCRIBERS, MAX_TIMELINES, TIMELINE_TABLE_OFFSET,
+    DeferredRelease as Entry, PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET,
+    MAX_DEFERRED_RELEASES, MAX_SUBSCRIBERS, MAX_TIMELINES, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_topic::{
-    abandon, clear_holder, clear_let_go, empty_letting_go, evict_through, live_blocks, progress,
-    ring_publishers, ring_range, ring_sleepers, settle_points, timeline, Held, Holders, LettingGo,
-    Message, Metadata, Point, Progress, Reader, RegionView, Shared, Start, Storage, TopicView,
-    With, Writer,
+    abandon, clear_deferred_releases, clear_holder, empty_deferred_releases, evict_through,
+    live_blocks, progress, ring_publishers, ring_range, ring_sleepers, settle_points, timeline,
+    Held, Holders, Message, Metadata, Point, Progress, Reader, RegionView, ReleaseList, Shared,
+    Start, Storage, TopicView, With, Writer,
 };
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::SeqCst;
@@ -196,14 +196,14 @@ fn a_reader_that_was_lied_away_comes_back_for_the_next_publisher_of_the_slot() {
 }
 
 #[test]
-fn an_entry_that_is_scribbled_on_is_let_go_of_all_the_same() {
+fn an_entry_that_is_scribbled_on_is_released_all_the_same() {
     // Uses of the entry that never were, and all kinds of states.
     for state in (0..20).chain([u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]) {
         for publisher_first in [false, true] {
             let fixture = Fixture::with_geometry(SMALL);
             let mut writer = fixture.writer(0, 4);
             let mut reader = fixture.reader(7, false, Start::Live);
-            let mut list = LettingGo::new(fixture.topic.clone(), 7);
+            let mut list = ReleaseList::new(fixture.topic.clone(), 7);
             let mut freed = Vec::new();
             let passed = Point {
                 timeline: 1,
@@ -213,9 +213,13 @@ fn an_entry_that_is_scribbled_on_is_let_go_of_all_the_same() {
                 publish(&mut writer, 0, &mut freed);
                 list.push(reader.poll().unwrap().held, passed).unwrap();
             }
-            fixture.topic.letting_go(7, 0).state().store(state, SeqCst);
+            fixture
+                .topic
+                .deferred_releases(7, 0)
+                .state()
+                .store(state, SeqCst);
             let collect = |writer: &mut Writer<Shared>, freed: &mut Vec<u32>| {
-                writer.collect_let_go(&mut |block| freed.push(block));
+                writer.collect_deferred_releases(&mut |block| freed.push(block));
                 writer.collect_returned(&mut |block| freed.push(block));
             };
             // Whatever it says: not before the point has passed.
@@ -247,7 +251,10 @@ fn an_entry_that_is_scribbled_on_is_let_go_of_all_the_same() {
             }
             freed.sort_unstable();
             assert_eq!(freed, [0, 1], "{state}");
-            assert!(empty_letting_go(&fixture.topic, 7, |_, _| true), "{state}");
+            assert!(
+                empty_deferred_releases(&fixture.topic, 7, |_, _| true),
+                "{state}"
+            );
         }
     }
 }
@@ -300,7 +307,7 @@ enum Step {
         word: u64,
         value: u64,
     },
-    LieOfLettingGo {
+    LieOfReleaseList {
         subscriber: usize,
         entry: usize,
         state: u64,
@@ -343,7 +350,7 @@ fn step(words: u64) -> impl Strategy<Value = Step> {
         1 => (0u32..7).prop_map(Step::Daemon),
         4 => (0..words, value()).prop_map(|(word, value)| Step::Lie { word, value }),
         2 => (0usize..2, 0usize..4, value()).prop_map(|(subscriber, entry, state)| {
-            Step::LieOfLettingGo { subscriber, entry, state }
+            Step::LieOfReleaseList { subscriber, entry, state }
         }),
         1 => (0u64..16, value()).prop_map(|(word, value)| Step::LieOfTime { word, value }),
         4 => holders.prop_map(|(block, generation, mask)| Step::LieOfHolders { block, generation, mask }),
@@ -351,15 +358,15 @@ fn step(words: u64) -> impl Strategy<Value = Step> {
 }
 
 /// Of the topic's region: all but what subscribers that there are not let go of.
-const TOPIC_BYTES_SCRIBBLED: u64 =
-    (offset_of!(TopicRegion, letting_go) + 2 * MAX_LETTING_GO * size_of::<Entry>()) as u64;
+const TOPIC_BYTES_SCRIBBLED: u64 = (offset_of!(TopicRegion, deferred_releases)
+    + 2 * MAX_DEFERRED_RELEASES * size_of::<Entry>()) as u64;
 
 /// The honest ones among whom the liar is: a publisher with its memory, two subscribers.
 struct Honest {
     fixture: Fixture,
     writer: Writer<Shared>,
     readers: [Reader<Shared>; 2],
-    lists: [LettingGo<Shared>; 2],
+    lists: [ReleaseList<Shared>; 2],
     /// By whom.
     held: Vec<(usize, Held<Shared>)>,
     /// Points that were queued, and those that were passed, of timeline 1.
@@ -374,7 +381,7 @@ impl Honest {
         let fixture = Fixture::with_geometry(SMALL);
         let writer = fixture.writer_limited(0, 4, 1000);
         let readers = [0, 1].map(|index| fixture.reader(index, index == 0, Start::Live));
-        let lists = [0, 1].map(|index| LettingGo::new(fixture.topic.clone(), index));
+        let lists = [0, 1].map(|index| ReleaseList::new(fixture.topic.clone(), index));
         Honest {
             fixture,
             writer,
@@ -436,9 +443,9 @@ impl Honest {
             }
             Step::Collect => {
                 writer.collect_queued(&mut freed);
-                writer.collect_let_go(&mut freed);
+                writer.collect_deferred_releases(&mut freed);
                 writer.collect_returned(&mut freed);
-                let _ = (writer.has_queued(), writer.is_let_go());
+                let _ = (writer.has_queued(), writer.has_deferred_releases());
             }
             Step::Evict => drop(writer.evict_oldest(&mut freed)),
             Step::Room(bytes) => {
@@ -490,11 +497,11 @@ impl Honest {
             }
             Step::Daemon(3) => {
                 let lives = |slot, incarnation| (slot, incarnation) == (0, fixture.incarnation(0));
-                let _ = empty_letting_go(&fixture.topic, 1, lives);
+                let _ = empty_deferred_releases(&fixture.topic, 1, lives);
             }
             Step::Daemon(4) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
-                let _ = clear_let_go(&fixture.topic, &region, 0, incarnation);
+                let _ = clear_deferred_releases(&fixture.topic, &region, 0, incarnation);
             }
             Step::Daemon(5) => {
                 let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
@@ -513,12 +520,12 @@ impl Honest {
                 fixture.shared.u64(at).store(value, SeqCst);
                 fixture.bump_epoch();
             }
-            Step::LieOfLettingGo {
+            Step::LieOfReleaseList {
                 subscriber,
                 entry,
                 state,
             } => {
-                let view = fixture.topic.letting_go(subscriber, entry);
+                let view = fixture.topic.deferred_releases(subscriber, entry);
                 view.state().store(state, SeqCst);
             }
             Step::LieOfTime { word, value } => {

@@ -36,7 +36,7 @@ pub const DAEMON: &[&str] = &[
     "join.publisher",
     "join.subscriber",
     "leave.masks",
-    "leave.letting_go",
+    "leave.deferred_releases",
     "return.emptied",
     "return.bitmap",
     "wake.publisher",
@@ -44,7 +44,7 @@ pub const DAEMON: &[&str] = &[
     "orphan.begin",
     "orphan.abandoned",
     "orphan.settled",
-    "orphan.let_go",
+    "orphan.deferred_releases",
     "orphan.tail",
     "orphan.released",
     "orphan.evicted",
@@ -57,16 +57,16 @@ pub const DAEMON: &[&str] = &[
     "timeline.ended",
 ];
 /// Steps of each role that are reached only where there is GPU work.
-const PUBLISHER_ON_GPU: &[&str] = &["letting_go.taken"];
+const PUBLISHER_ON_GPU: &[&str] = &["deferred_release.taken"];
 const SUBSCRIBER_ON_GPU: &[&str] = &[
-    "letting_go.filled",
-    "letting_go.pending",
-    "letting_go.claimed",
+    "deferred_release.filled",
+    "deferred_release.pending",
+    "deferred_release.claimed",
 ];
-const DAEMON_ON_GPU: &[&str] = &["timeline.reached", "settle.point", "letting_go.taken"];
+const DAEMON_ON_GPU: &[&str] = &["timeline.reached", "settle.point", "deferred_release.taken"];
 /// Those that are reached too seldom to wait for. Nobody is killed there: tests of `rgaps-engine` make
 /// what is left by those who die there.
-const SELDOM: &[&str] = &["letting_go.cleared", "letting_go.emptied"];
+const SELDOM: &[&str] = &["deferred_release.cleared", "deferred_release.emptied"];
 /// Steps of one role at most: places for them in the scoreboard.
 pub const MAX_STEPS: usize = 32;
 

@@ -141,7 +141,7 @@ impl Supervisor {
         let step = steps[0];
         let passes = match (role, step) {
             (_, "return.emptied" | "return.bitmap" | "wake.publisher") => 2,
-            (_, "letting_go.taken" | "letting_go.claimed") => 3,
+            (_, "deferred_release.taken" | "deferred_release.claimed") => 3,
             // Once in the life of a daemon.
             (Role::Daemon, "state.written" | "adopt.begin" | "adopt.loaded") => 1,
             (Role::Daemon, "registry.write") => 20,

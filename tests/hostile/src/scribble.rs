@@ -2,9 +2,9 @@
 
 use crate::liar::{publisher, subscriber, Liar};
 use rgaps_layout::{
-    Doorbell, LettingGo, PublisherRecord, PublisherRegion, RegistryHeader, Timeline, TopicRecord,
-    TopicRegion, CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_LETTING_GO, RECORD_LIVE,
-    TIMELINE_TABLE_OFFSET,
+    DeferredRelease, Doorbell, PublisherRecord, PublisherRegion, RegistryHeader, Timeline,
+    TopicRecord, TopicRegion, CONTROL_BYTES, DOORBELL_TABLE_OFFSET, MAX_DEFERRED_RELEASES,
+    RECORD_LIVE, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Member, Side, ZoneId};
@@ -30,7 +30,7 @@ pub enum Target {
     /// Holder words, extents, bitmaps.
     Blocks,
     /// What the topic's first subscribers let go of.
-    LettingGo,
+    DeferredRelease,
     /// Everybody's doorbells.
     Doorbells,
     /// Everybody's timelines.
@@ -130,16 +130,16 @@ impl Scribbler {
         let topic = self.record();
         let mut ranges = Vec::new();
         if matches!(target, Target::Topic | Target::All) {
-            let end = topic.region_offset + offset_of!(TopicRegion, letting_go) as u64;
+            let end = topic.region_offset + offset_of!(TopicRegion, deferred_releases) as u64;
             ranges.push(topic.region_offset..end);
         }
-        if matches!(target, Target::LettingGo | Target::All) {
-            let lists = topic.region_offset + offset_of!(TopicRegion, letting_go) as u64;
-            let list = (MAX_LETTING_GO * size_of::<LettingGo>()) as u64;
+        if matches!(target, Target::DeferredRelease | Target::All) {
+            let lists = topic.region_offset + offset_of!(TopicRegion, deferred_releases) as u64;
+            let list = (MAX_DEFERRED_RELEASES * size_of::<DeferredRelease>()) as u64;
             ranges.push(lists..lists + LISTS * list);
             // Without it nobody looks at them.
-            let letting = topic.region_offset + offset_of!(TopicRegion, letting) as u64;
-            ranges.push(letting..letting + 8);
+            let deferring = topic.region_offset + offset_of!(TopicRegion, deferring) as u64;
+            ranges.push(deferring..deferring + 8);
         }
         let publishers = topic.publishers.iter().filter(|p| p.state != 0);
         for PublisherRecord {

@@ -101,7 +101,7 @@ fn scribbled_blocks() {
 
 #[test]
 fn scribbled_holds_that_are_let_go_of() {
-    scribbled("letting_go");
+    scribbled("deferred_releases");
 }
 
 #[test]

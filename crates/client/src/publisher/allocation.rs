@@ -104,7 +104,7 @@ impl PublisherCore {
     /// How long to wait for memory before another look.
     fn retry_ns(&self) -> u64 {
         let state = self.lock();
-        match state.is_written() || state.writer.is_let_go() {
+        match state.is_written() || state.writer.has_deferred_releases() {
             true => GPU_LOOK_NS,
             false => POOL_RETRY_NS,
         }
@@ -126,8 +126,8 @@ impl PublisherCore {
         }
         state.collect();
         let mut allocation = state.memory.allocate(place.arena, bytes, align);
-        if allocation.is_none() && state.writer.is_let_go() {
-            state.collect_let_go();
+        if allocation.is_none() && state.writer.has_deferred_releases() {
+            state.collect_deferred_releases();
             allocation = state.memory.allocate(place.arena, bytes, align);
         }
         let allocation = allocation.ok_or(Shortage::Memory)?;
@@ -149,7 +149,7 @@ impl PublisherCore {
             }
             Err(rgaps_topic::LoanError::NoBlocks) => {
                 memory.undo(place.arena, &allocation);
-                state.collect_let_go();
+                state.collect_deferred_releases();
                 Err(Shortage::Blocks)
             }
         }

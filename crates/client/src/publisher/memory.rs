@@ -1,7 +1,7 @@
 //! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
 
 use crate::client::{subtract, Arena, Conductor, PoolMapping, WorkEnd, ZoneView};
-use crate::letting::Recorded;
+use crate::deferred_release::Recorded;
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Allocation, Mapping, Tlsf};
 use rgaps_session::{PoolGrant, Range};
@@ -222,16 +222,16 @@ impl State {
     }
 
     /// Frees what subscribers have let go of behind work that has passed it.
-    pub(super) fn collect_let_go(&mut self) {
+    pub(super) fn collect_deferred_releases(&mut self) {
         let State { writer, memory, .. } = self;
-        writer.collect_let_go(&mut |block| memory.free(block));
+        writer.collect_deferred_releases(&mut |block| memory.free(block));
     }
 
     /// Takes leased memory of one arena that no message needs out of the allocator, but for
     /// `keep_bytes`.
     pub(super) fn take_free(&mut self, arena: usize, keep_bytes: u64) -> Vec<Range> {
         self.collect();
-        self.collect_let_go();
+        self.collect_deferred_releases();
         let Some(leased) = self.memory.arenas.get_mut(arena) else {
             return Vec::new();
         };

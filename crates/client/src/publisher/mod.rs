@@ -16,7 +16,7 @@ use self::staging::Staging;
 use crate::bindings::{Patience, PatientPublisher};
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
-use crate::letting::Recorded;
+use crate::deferred_release::Recorded;
 use crate::links::{LinksPublisher, LinksPublisherBuilder};
 use crate::loan::Filled;
 use crate::parts::lay_out;

@@ -44,7 +44,7 @@ fn a_capturing_stream_is_refused_and_the_loan_given_back() {
 /// What was queued before the capture began may still read the block; whether it does cannot be asked
 /// before the capture has ended.
 #[test]
-fn what_is_let_go_of_on_a_capturing_stream_is_kept_until_the_capture_has_ended() {
+fn what_has_deferred_releases_of_on_a_capturing_stream_is_kept_until_the_capture_has_ended() {
     alone(&[], || {
         let gpu = gpu();
         let daemon = small_pool();

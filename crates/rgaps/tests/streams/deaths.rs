@@ -32,7 +32,7 @@ pub fn publisher() {
 }
 
 /// Role: takes a message and tells its value; when told to hold the next, reads it with work that
-/// never ends, without letting go of it.
+/// never ends, without releasing it.
 pub fn reader() {
     let gpu = gpu();
     let node = role_node("reader");

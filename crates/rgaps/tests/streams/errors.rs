@@ -60,9 +60,9 @@ fn calls_that_fail_are_named_and_leave_everything_usable() {
     });
 }
 
-/// Letting go has nobody to tell: it waits for all work instead, and leaks nothing.
+/// A release has nobody to tell: it waits for all work instead, and leaks nothing.
 #[test]
-fn letting_go_outlives_calls_that_fail() {
+fn a_deferred_release_outlives_calls_that_fail() {
     alone(&[], || {
         let gpu = gpu();
         if gpu.control.is_none() {

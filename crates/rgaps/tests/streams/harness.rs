@@ -69,7 +69,7 @@ fn role() {
         return;
     };
     match &*role {
-        "subscriber" => crate::letting::subscriber(),
+        "subscriber" => crate::deferred_release::subscriber(),
         "publisher" => crate::deaths::publisher(),
         "reader" => crate::deaths::reader(),
         "loser" => crate::lost::loser(),

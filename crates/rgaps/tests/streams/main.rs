@@ -6,11 +6,11 @@
 mod capture;
 mod daemon;
 mod deaths;
+mod deferred_release;
 mod errors;
 mod failures;
 mod gpu;
 mod harness;
-mod letting;
 mod loans;
 mod lost;
 mod many;

@@ -75,7 +75,7 @@ fn reading_on_the_cpu_waits() {
     });
 }
 
-/// Where streams cannot write numbers, publishing and letting go wait on the CPU.
+/// Where streams cannot write numbers, publishing and releasing wait on the CPU.
 #[test]
 fn without_memory_operations_the_cpu_waits() {
     alone(&[("RGAPS_TEST_DRIVER_LACK", "memops")], || {
@@ -125,7 +125,7 @@ fn order_on_the_cpu(lack: &str) {
         unsafe { reads.copy(other.address(), sample.address(), 64) }.unwrap();
         scope.spawn(|| open(gate));
         sample.release_on(reads.handle());
-        assert!(opened.load(Ordering::Acquire), "letting go did not wait");
+        assert!(opened.load(Ordering::Acquire), "the release did not wait");
         other.discard_on(reads.handle());
     });
     for call in ["cuStreamWriteValue64", "cuStreamWaitValue64"] {

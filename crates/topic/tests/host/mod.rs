@@ -12,10 +12,10 @@ use gpu::Gpu;
 use rgaps_layout::{PublisherRegion, TopicRegion, CONTROL_PAGE, DYNAMIC_OFFSET, MAX_PUBLISHERS};
 use rgaps_sync::Wake;
 use rgaps_topic::{
-    abandon, admit_subscriber, clear_holder, clear_let_go, empty_letting_go, evict_through,
-    live_blocks, progress, ring, ring_publishers, ring_range, settle_points, Admission, Held,
-    LettingGo, Message, Point, Progress, Reader, RegionView, Shared, Sleeper, Start, Storage,
-    Taken, TopicView, Writer,
+    abandon, admit_subscriber, clear_deferred_releases, clear_holder, empty_deferred_releases,
+    evict_through, live_blocks, progress, ring, ring_publishers, ring_range, settle_points,
+    Admission, Held, Message, Point, Progress, Reader, RegionView, ReleaseList, Shared, Sleeper,
+    Start, Storage, Taken, TopicView, Writer,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
@@ -192,7 +192,7 @@ impl Host {
         self.topic.blocked().fetch_and(!(1 << slot), AcqRel);
         if let Some(gpu) = &self.gpu {
             gpu.tear_down(slot);
-            clear_let_go(&self.topic, &view, slot as u32, incarnation);
+            clear_deferred_releases(&self.topic, &view, slot as u32, incarnation);
             settle_points(&view, incarnation, ring_range(&words, &view), |_| false);
         }
         let left = abandon(&words, &view, incarnation, start);
@@ -211,7 +211,7 @@ impl Host {
             evict_through(&words, &view, incarnation, tail..read.max(tail));
             tail = tail.max(read);
             self.run_each();
-            clear_let_go(&self.topic, &view, slot as u32, incarnation);
+            clear_deferred_releases(&self.topic, &view, slot as u32, incarnation);
             assert!(
                 Instant::now() < deadline,
                 "a dead publisher's block is never let go of"
@@ -279,7 +279,7 @@ impl Host {
             reader: Reader::new(self.topic.clone(), slot, reliable, Start::Live).unwrap(),
             slot,
             reliable,
-            list: LettingGo::new(self.topic.clone(), slot),
+            list: ReleaseList::new(self.topic.clone(), slot),
             held: VecDeque::new(),
             last: [(0, 0); MAX_PUBLISHERS],
             received: 0,
@@ -297,7 +297,7 @@ impl Host {
             daemon.publishers[slot as usize].is_some_and(|(_, there, _)| there == incarnation)
         };
         let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
-        while !empty_letting_go(&self.topic, slot, lives) {
+        while !empty_deferred_releases(&self.topic, slot, lives) {
             assert!(Instant::now() < deadline, "a slot never becomes free");
             std::thread::yield_now();
         }
@@ -381,7 +381,7 @@ impl Memory<'_> {
     fn collect(&mut self, writer: &mut Writer<Shared>) {
         let freed = &mut |block| self.free(block);
         writer.collect_queued(freed);
-        writer.collect_let_go(freed);
+        writer.collect_deferred_releases(freed);
         writer.collect_returned(freed);
     }
 
@@ -450,7 +450,7 @@ impl Publisher<'_> {
                 break;
             }
             // Nobody rings when work has passed.
-            match writer.has_queued() || writer.is_let_go() {
+            match writer.has_queued() || writer.has_deferred_releases() {
                 true => host.run_each(),
                 false => host.sleep(&sleeper),
             }
@@ -489,7 +489,7 @@ pub struct Subscriber<'a> {
     reader: Reader<Shared>,
     slot: u32,
     reliable: bool,
-    list: LettingGo<Shared>,
+    list: ReleaseList<Shared>,
     held: VecDeque<(u64, Point, Held<Shared>)>,
     /// Per publisher slot: incarnation and the number of its message that is next.
     last: [(u64, u64); MAX_PUBLISHERS],

@@ -14,7 +14,7 @@ const SMALL: Shape = Shape {
     blocks: 3,
     doorbells: 3,
     timelines: 0,
-    letting_go: 0,
+    deferred_releases: 0,
 };
 
 /// A publisher pushes a message out and reuses its block while a reader takes and lets go.
@@ -55,7 +55,7 @@ fn of_two_readers_and_the_ring_the_last_one_returns_the_block() {
         let [mut first, mut second] = [0, 1].map(|index| world.subscriber(index, false));
         publisher.publish(1);
         let held = first.poll().unwrap();
-        let letting_go = thread::spawn({
+        let deferred_releases = thread::spawn({
             let world = world.clone();
             move || world.consume(held)
         });
@@ -66,7 +66,7 @@ fn of_two_readers_and_the_ring_the_last_one_returns_the_block() {
         publisher.evict();
         publisher.collect();
         publisher.reuse();
-        letting_go.join().unwrap();
+        deferred_releases.join().unwrap();
         reading.join().unwrap();
         publisher.finish();
     });
@@ -136,7 +136,7 @@ fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
                 world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
             }
         });
-        let letting_go = thread::spawn({
+        let deferred_releases = thread::spawn({
             let world = world.clone();
             move || world.consume(held)
         });
@@ -144,7 +144,7 @@ fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
         publisher.collect();
         publisher.publish(2);
         daemon.join().unwrap();
-        letting_go.join().unwrap();
+        deferred_releases.join().unwrap();
         publisher.finish();
         drop(held_by_the_dead);
     });

@@ -1,9 +1,9 @@
 //! Words that loom watches, at the offsets of a small topic.
 
 use rgaps_layout::{
-    BlockEntry, Descriptor, Doorbell, LettingGo, PublisherRegion, PublisherSlot, SubscriberSlot,
-    Timeline, TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET, MAX_LETTING_GO,
-    REPLICA_PAIRS, TIMELINE_TABLE_OFFSET,
+    BlockEntry, DeferredRelease, Descriptor, Doorbell, PublisherRegion, PublisherSlot,
+    SubscriberSlot, Timeline, TopicRegion, CONTROL_PAGE, DOORBELL_TABLE_OFFSET, DYNAMIC_OFFSET,
+    MAX_DEFERRED_RELEASES, REPLICA_PAIRS, TIMELINE_TABLE_OFFSET,
 };
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 use rgaps_topic::Storage;
@@ -33,7 +33,7 @@ pub struct Shape {
     /// Timelines, from number 1.
     pub timelines: u32,
     /// Entries of a subscriber's list of holds that it lets go of; the others stay unused.
-    pub letting_go: usize,
+    pub deferred_releases: usize,
 }
 
 /// Where the region of publisher `index` lies.
@@ -152,7 +152,7 @@ impl Cells {
         }
         for index in 0..shape.subscribers {
             add(subscriber_at(index), subscriber_fields(shape.publishers));
-            for entry in 0..shape.letting_go {
+            for entry in 0..shape.deferred_releases {
                 add(letting_go_at(index, entry), letting_go_fields());
             }
         }
@@ -189,7 +189,7 @@ impl Cells {
         };
         let slots = offset_of!(TopicRegion, publisher) as u64;
         let subscribers = offset_of!(TopicRegion, subscriber) as u64;
-        if from >= offset_of!(TopicRegion, letting_go) as u64 {
+        if from >= offset_of!(TopicRegion, deferred_releases) as u64 {
             return true;
         }
         match from.checked_sub(subscribers) {
@@ -216,8 +216,10 @@ fn subscriber_at(index: usize) -> u64 {
 }
 
 fn letting_go_at(subscriber: usize, entry: usize) -> u64 {
-    let number = subscriber * MAX_LETTING_GO + entry;
-    TOPIC + (offset_of!(TopicRegion, letting_go) + number * size_of::<LettingGo>()) as u64
+    let number = subscriber * MAX_DEFERRED_RELEASES + entry;
+    TOPIC
+        + (offset_of!(TopicRegion, deferred_releases) + number * size_of::<DeferredRelease>())
+            as u64
 }
 
 fn topic_fields() -> Vec<(usize, usize)> {
@@ -229,7 +231,7 @@ fn topic_fields() -> Vec<(usize, usize)> {
         elsewhere,
         sleepers,
         blocked,
-        letting,
+        deferring,
     })
 }
 
@@ -269,7 +271,7 @@ fn subscriber_fields(publishers: usize) -> Vec<(usize, usize)> {
 }
 
 fn letting_go_fields() -> Vec<(usize, usize)> {
-    fields!(LettingGo {
+    fields!(DeferredRelease {
         state,
         incarnation,
         generation,

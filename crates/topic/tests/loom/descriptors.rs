@@ -18,7 +18,7 @@ fn a_descriptor_is_never_a_mixture_of_two() {
             blocks: 3,
             doorbells: 3,
             timelines: 0,
-            letting_go: 0,
+            deferred_releases: 0,
         });
         let mut publisher = world.publisher();
         let [mut other, mut slow] = [0, 1].map(|index| world.subscriber(index, false));
@@ -51,7 +51,7 @@ fn an_attachment_is_never_a_mixture_of_two() {
             blocks: 3,
             doorbells: 3,
             timelines: 0,
-            letting_go: 0,
+            deferred_releases: 0,
         });
         let mut publisher = world.publisher();
         let [mut other, mut slow] = [0, 1].map(|index| world.subscriber(index, false));

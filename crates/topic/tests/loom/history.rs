@@ -13,7 +13,7 @@ const SMALL: Shape = Shape {
     blocks: 2,
     doorbells: 1,
     timelines: 0,
-    letting_go: 0,
+    deferred_releases: 0,
 };
 
 /// The message alone wakes it, too, and it sleeps again: only the end of the history lets it read.

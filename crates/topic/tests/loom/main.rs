@@ -15,9 +15,9 @@
 
 mod blocks;
 mod cells;
+mod deferred_release;
 mod descriptors;
 mod history;
-mod letting_go;
 mod membership;
 mod points;
 mod replicas;

@@ -16,7 +16,7 @@ const SMALL: Shape = Shape {
     blocks: 2,
     doorbells: 2,
     timelines: 0,
-    letting_go: 0,
+    deferred_releases: 0,
 };
 
 /// A publisher has died with a message in its ring and a loan open. What the daemon does about it,
@@ -106,7 +106,7 @@ fn a_region_is_reused_only_when_the_subscriber_does_not_look_at_it() {
 /// The same, but the subscriber still holds a block, which another thread lets go of: the region
 /// counts as looked at until that is done.
 #[test]
-fn a_region_is_not_reused_before_the_last_block_in_it_is_let_go_of() {
+fn a_region_is_not_reused_before_the_last_block_in_it_has_deferred_releases_of() {
     check(5, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
@@ -116,7 +116,7 @@ fn a_region_is_not_reused_before_the_last_block_in_it_is_let_go_of() {
         publisher.evict();
         drop(publisher);
         let epoch = world.remove_publisher(0);
-        let letting_go = thread::spawn({
+        let deferred_releases = thread::spawn({
             let world = world.clone();
             move || world.consume(taken)
         });
@@ -127,7 +127,7 @@ fn a_region_is_not_reused_before_the_last_block_in_it_is_let_go_of() {
         assert!(reader.poll().is_none());
         assert!(reader.poll().is_none());
         let reused = daemon.join().unwrap();
-        letting_go.join().unwrap();
+        deferred_releases.join().unwrap();
         assert!(reader.poll().is_none());
         assert!(
             reused || reuse_region(&world, epoch),

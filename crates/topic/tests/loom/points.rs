@@ -14,7 +14,7 @@ const SMALL: Shape = Shape {
     blocks: 3,
     doorbells: 2,
     timelines: 1,
-    letting_go: 1,
+    deferred_releases: 1,
 };
 
 /// A kernel writes a message that is announced already. Who reads it looks first, and the publisher

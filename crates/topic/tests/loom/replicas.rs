@@ -13,7 +13,7 @@ const SMALL: Shape = Shape {
     blocks: 4,
     doorbells: 2,
     timelines: 0,
-    letting_go: 1,
+    deferred_releases: 1,
 };
 
 const TWO: Shape = Shape {

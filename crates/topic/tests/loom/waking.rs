@@ -14,7 +14,7 @@ const SMALL: Shape = Shape {
     blocks: 2,
     doorbells: 2,
     timelines: 0,
-    letting_go: 0,
+    deferred_releases: 0,
 };
 /// Doorbells: of subscriber 0, and one that is the publisher's or a wait set's.
 const OWN: u32 = 0;
@@ -140,7 +140,7 @@ fn a_publisher_that_wants_blocks_is_woken_by_the_last_holder() {
         publisher.publish(1);
         let taken = reader.poll().unwrap();
         publisher.evict();
-        let letting_go = thread::spawn({
+        let deferred_releases = thread::spawn({
             let world = world.clone();
             move || world.consume(taken)
         });
@@ -154,7 +154,7 @@ fn a_publisher_that_wants_blocks_is_woken_by_the_last_holder() {
         }
         publisher.writer.announce_wants_blocks(false);
         publisher.publish(2);
-        letting_go.join().unwrap();
+        deferred_releases.join().unwrap();
         publisher.finish();
     });
 }

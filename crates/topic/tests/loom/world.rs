@@ -5,8 +5,8 @@ use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_layout::{HISTORY_LANDING, PUBLISHER_ACTIVE};
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_topic::{
-    timeline, Copied, LettingGo, Loan, Message, Metadata, Point, PublisherView, Reader, RegionView,
-    Start, Taken, TopicView, With, Writer,
+    timeline, Copied, Loan, Message, Metadata, Point, PublisherView, Reader, RegionView,
+    ReleaseList, Start, Taken, TopicView, With, Writer,
 };
 use std::sync::Arc;
 
@@ -203,8 +203,8 @@ impl World {
     }
 
     /// The list of what subscriber `index` lets go of.
-    pub fn letting_go(&self, index: u32) -> LettingGo<Cells> {
-        LettingGo::new(self.topic.clone(), index)
+    pub fn deferred_releases(&self, index: u32) -> ReleaseList<Cells> {
+        ReleaseList::new(self.topic.clone(), index)
     }
 
     /// What a GPU does behind the work of a stream.
@@ -430,7 +430,7 @@ impl Publisher {
         let Publisher { writer, memory } = self;
         let freed = &mut |block| memory.free(block);
         writer.collect_queued(freed);
-        writer.collect_let_go(freed);
+        writer.collect_deferred_releases(freed);
         writer.collect_returned(freed);
     }
 

@@ -14,7 +14,7 @@ fn main() {
         "topic" => Target::Topic,
         "rings" => Target::Rings,
         "blocks" => Target::Blocks,
-        "letting_go" => Target::LettingGo,
+        "deferred_releases" => Target::DeferredRelease,
         "doorbells" => Target::Doorbells,
         "timelines" => Target::Timelines,
         "all" => Target::All,

@@ -5,11 +5,11 @@ use crate::cells::{Cells, Shape};
 use crate::check;
 use crate::world::World;
 use loom::thread;
-use rgaps_layout::LETTING_GO_BY_PUBLISHER;
+use rgaps_layout::DEFERRED_RELEASE_BY_PUBLISHER;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_holder, clear_let_go, empty_letting_go, evict_through, live_blocks, Holders,
-    Point, Reader, Start, Taken,
+    abandon, clear_deferred_releases, clear_holder, empty_deferred_releases, evict_through,
+    live_blocks, Holders, Point, Reader, Start, Taken,
 };
 
 const SMALL: Shape = Shape {
@@ -18,7 +18,7 @@ const SMALL: Shape = Shape {
     blocks: 3,
     doorbells: 2,
     timelines: 1,
-    letting_go: 2,
+    deferred_releases: 2,
 };
 
 /// A point of the subscriber's stream.
@@ -29,12 +29,12 @@ fn point(value: u64) -> Point {
 /// A kernel reads a block that its subscriber has let go of behind it, while the publisher wants the
 /// block back and the subscriber looks, too.
 #[test]
-fn a_block_that_is_let_go_of_is_not_reused_before_its_reader_has_passed() {
+fn a_block_that_has_deferred_releases_of_is_not_reused_before_its_reader_has_passed() {
     check(4, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         publisher.publish(1);
         let taken = reader.poll().unwrap();
         let payload = world.payload(&taken);
@@ -75,7 +75,7 @@ fn an_entry_that_is_used_again_is_not_taken_for_what_it_was() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         let [first, second] = [1, 2].map(|tag| {
             publisher.publish(tag);
             reader.poll().unwrap()
@@ -118,7 +118,7 @@ fn a_publisher_needs_no_subscriber_to_get_its_block_back() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         publisher.publish(1);
         let taken = reader.poll().unwrap();
         publisher.evict();
@@ -151,14 +151,14 @@ fn of_two_that_let_go_behind_points_the_last_one_frees_the_block() {
         let world = World::new(Shape {
             subscribers: 2,
             doorbells: 3,
-            letting_go: 1,
+            deferred_releases: 1,
             ..SMALL
         });
         let mut publisher = world.publisher();
         let mut readers = [0, 1].map(|index| world.subscriber(index, false));
         publisher.publish(1);
         world.reach(point(1));
-        let mut lists = [0, 1].map(|index| world.letting_go(index));
+        let mut lists = [0, 1].map(|index| world.deferred_releases(index));
         for (reader, list) in readers.iter_mut().zip(&mut lists) {
             let held = reader.poll().unwrap().held;
             list.push(held, point(1)).unwrap();
@@ -191,7 +191,7 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
         });
         let mut old = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         old.publish(1);
         list.push(reader.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
@@ -223,7 +223,7 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
 fn take_over(world: &World) -> Option<Taken<Cells>> {
     clear_holder(&world.slot(0), &world.region(0), 0);
     world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
-    if !empty_letting_go(&world.topic, 0, |_, _| true) {
+    if !empty_deferred_releases(&world.topic, 0, |_, _| true) {
         return None;
     }
     let next = Reader::new(world.topic.clone(), 0, false, Start::Kept(1));
@@ -249,7 +249,7 @@ fn a_late_publisher_does_not_clear_the_bit_of_the_slots_next_owner() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut dead = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         publisher.publish(1);
         list.push(dead.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
@@ -273,7 +273,7 @@ fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         let [first, second] = [1, 2].map(|tag| {
             publisher.publish(tag);
             reader.poll().unwrap()
@@ -301,7 +301,7 @@ fn bury_publisher(world: &World) -> bool {
     let incarnation = World::incarnation(0);
     let left = abandon(&slot, &region, incarnation, 0);
     evict_through(&slot, &region, incarnation, left.tail..left.head);
-    clear_let_go(&world.topic, &region, 0, incarnation);
+    clear_deferred_releases(&world.topic, &region, 0, incarnation);
     live_blocks(&slot, &region).count() == 0
 }
 
@@ -313,7 +313,7 @@ fn the_daemon_collects_for_a_dead_publisher() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         publisher.publish(1);
         let taken = reader.poll().unwrap();
         let payload = world.payload(&taken);
@@ -352,14 +352,14 @@ fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        let mut list = world.letting_go(0);
+        let mut list = world.deferred_releases(0);
         publisher.publish(1);
         list.push(reader.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
         // Its last step.
-        let view = world.topic.letting_go(0, 0);
+        let view = world.topic.deferred_releases(0, 0);
         view.state()
-            .store(1 << 2 | LETTING_GO_BY_PUBLISHER, Ordering::Release);
+            .store(1 << 2 | DEFERRED_RELEASE_BY_PUBLISHER, Ordering::Release);
         drop(publisher);
         let subscriber = thread::spawn(move || {
             list.tidy();

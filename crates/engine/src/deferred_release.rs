@@ -2,12 +2,12 @@
 
 use crate::zone::Zone;
 use rgaps_layout::MAX_SUBSCRIBERS;
-use rgaps_topic::{clear_let_go, empty_letting_go};
+use rgaps_topic::{clear_deferred_releases, empty_deferred_releases};
 
 impl Zone {
     /// Clears the bits of subscribers that have let go of an orphan's blocks, where their work has
     /// passed.
-    pub(crate) fn clear_let_go(&self, index: u32, slot: u32) -> bool {
+    pub(crate) fn clear_deferred_releases(&self, index: u32, slot: u32) -> bool {
         let Some(topic) = self.topics.get(&index) else {
             return false;
         };
@@ -18,7 +18,7 @@ impl Zone {
         let region = self
             .control
             .region(publisher.ring.region_offset, publisher.geometry());
-        clear_let_go(&view, &region, slot, publisher.incarnation) > 0
+        clear_deferred_releases(&view, &region, slot, publisher.incarnation) > 0
     }
 
     /// Gives back the slots of former subscribers whose entries publishers have finished.
@@ -31,7 +31,7 @@ impl Zone {
         let empty = (0..MAX_SUBSCRIBERS as u32)
             .filter(|slot| before >> slot & 1 != 0)
             .filter(|slot| {
-                empty_letting_go(&view, *slot, |slot, number| topic.publishes(slot, number))
+                empty_deferred_releases(&view, *slot, |slot, number| topic.publishes(slot, number))
             })
             .fold(0, |bits, slot| bits | 1 << slot);
         topic.held_up &= !empty;

@@ -1,4 +1,4 @@
-//! Holds that a subscriber lets go of behind GPU work that may still read the block.
+//! Deferred releases: holds that a subscriber gives up behind GPU work that may still read the block.
 //!
 //! The subscriber writes down what is to be cleared and when, and need not come back for it: the
 //! block's publisher clears the bit as soon as it wants the block and finds the point passed. Whoever
@@ -14,8 +14,8 @@ use crate::reader::Held;
 use crate::step::step;
 use crate::{Storage, TopicView};
 use rgaps_layout::{
-    LETTING_GO_BY_PUBLISHER, LETTING_GO_BY_SUBSCRIBER, LETTING_GO_FREE, LETTING_GO_PENDING,
-    MAX_LETTING_GO,
+    DEFERRED_RELEASE_BY_PUBLISHER, DEFERRED_RELEASE_BY_SUBSCRIBER, DEFERRED_RELEASE_FREE,
+    DEFERRED_RELEASE_PENDING, MAX_DEFERRED_RELEASES,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(crate) const KIND: u64 = 3;
 
 /// One subscriber's list. Exactly one exists per subscriber.
 #[derive(Debug)]
-pub struct LettingGo<S: Storage> {
+pub struct ReleaseList<S: Storage> {
     topic: TopicView<S>,
     slot: u32,
     entries: Vec<Entry<S>>,
@@ -38,24 +38,24 @@ pub struct LettingGo<S: Storage> {
 #[derive(Debug)]
 struct Entry<S: Storage> {
     uses: u64,
-    let_go: Option<(Held<S>, Point)>,
+    release: Option<(Held<S>, Point)>,
 }
 
-impl<S: Storage> LettingGo<S> {
+impl<S: Storage> ReleaseList<S> {
     /// The list of subscriber slot `slot`, which the daemon left empty.
     pub fn new(topic: TopicView<S>, slot: u32) -> Self {
         let entry = |index| Entry {
             uses: topic
-                .letting_go(slot as usize, index)
+                .deferred_releases(slot as usize, index)
                 .state()
                 .load(Ordering::Acquire)
                 >> 2,
-            let_go: None,
+            release: None,
         };
-        LettingGo {
-            entries: (0..MAX_LETTING_GO).map(entry).collect(),
-            pending: VecDeque::with_capacity(MAX_LETTING_GO),
-            free: (0..MAX_LETTING_GO).rev().collect(),
+        ReleaseList {
+            entries: (0..MAX_DEFERRED_RELEASES).map(entry).collect(),
+            pending: VecDeque::with_capacity(MAX_DEFERRED_RELEASES),
+            free: (0..MAX_DEFERRED_RELEASES).rev().collect(),
             topic,
             slot,
         }
@@ -73,14 +73,14 @@ impl<S: Storage> LettingGo<S> {
         self.pending.len()
     }
 
-    /// Lets go of a hold when `point` has passed. The hold comes back when the list is full.
+    /// Releases a hold when `point` has passed. The hold comes back when the list is full.
     pub fn push(&mut self, held: Held<S>, point: Point) -> Result<(), Held<S>> {
         let Some(index) = self.free.pop() else {
             return Err(held);
         };
         let entry = &mut self.entries[index];
         entry.uses = entry.uses.wrapping_add(1) << 2 >> 2;
-        let view = self.topic.letting_go(self.slot as usize, index);
+        let view = self.topic.deferred_releases(self.slot as usize, index);
         let (publisher, incarnation, block, generation) = held.names();
         view.incarnation().store(incarnation, Ordering::Relaxed);
         view.generation().store(generation, Ordering::Relaxed);
@@ -89,14 +89,16 @@ impl<S: Storage> LettingGo<S> {
         view.block().store(block, Ordering::Relaxed);
         view.publisher().store(publisher, Ordering::Relaxed);
         self.topic
-            .letting()
+            .deferring()
             .fetch_or(1 << self.slot, Ordering::AcqRel);
-        step!("letting_go.filled");
-        // Release: whoever sees it pending sees what it says (SYNC: letting go).
-        view.state()
-            .store(entry.uses << 2 | LETTING_GO_PENDING, Ordering::Release);
-        step!("letting_go.pending");
-        entry.let_go = Some((held, point));
+        step!("deferred_release.filled");
+        // Release: whoever sees it pending sees what it says (SYNC: deferred release).
+        view.state().store(
+            entry.uses << 2 | DEFERRED_RELEASE_PENDING,
+            Ordering::Release,
+        );
+        step!("deferred_release.pending");
+        entry.release = Some((held, point));
         self.pending.push_back(index);
         Ok(())
     }
@@ -116,7 +118,7 @@ impl<S: Storage> LettingGo<S> {
         }
         if before > 0 && self.pending.is_empty() {
             self.topic
-                .letting()
+                .deferring()
                 .fetch_and(!(1 << self.slot), Ordering::AcqRel);
         }
         self.pending.len()
@@ -125,23 +127,23 @@ impl<S: Storage> LettingGo<S> {
     /// Finishes one entry, if that can be done now.
     fn finish(&mut self, index: usize) -> bool {
         let entry = &mut self.entries[index];
-        let Some((held, point)) = &entry.let_go else {
+        let Some((held, point)) = &entry.release else {
             return true;
         };
-        let view = self.topic.letting_go(self.slot as usize, index);
+        let view = self.topic.deferred_releases(self.slot as usize, index);
         let ours = entry.uses << 2;
-        // Acquire: who freed it has done with the block's word (SYNC: letting go).
+        // Acquire: who freed it has done with the block's word (SYNC: deferred release).
         let state = view.state().load(Ordering::Acquire);
-        if state == ours | LETTING_GO_BY_PUBLISHER {
+        if state == ours | DEFERRED_RELEASE_BY_PUBLISHER {
             return false;
         }
-        if state == ours | LETTING_GO_PENDING {
+        if state == ours | DEFERRED_RELEASE_PENDING {
             if progress(self.topic.storage(), *point) == Progress::Pending {
                 return false;
             }
             let claimed = view.state().compare_exchange(
                 state,
-                ours | LETTING_GO_BY_SUBSCRIBER,
+                ours | DEFERRED_RELEASE_BY_SUBSCRIBER,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             );
@@ -149,20 +151,20 @@ impl<S: Storage> LettingGo<S> {
                 // Its publisher was faster.
                 return false;
             }
-            step!("letting_go.claimed");
+            step!("deferred_release.claimed");
             held.clear();
             view.state()
-                .store(ours | LETTING_GO_FREE, Ordering::Release);
-        } else if state != ours | LETTING_GO_FREE {
+                .store(ours | DEFERRED_RELEASE_FREE, Ordering::Release);
+        } else if state != ours | DEFERRED_RELEASE_FREE {
             // Somebody has scribbled here. Nobody else will clear the bit.
             if progress(self.topic.storage(), *point) == Progress::Pending {
                 return false;
             }
             held.clear();
             view.state()
-                .store(ours | LETTING_GO_FREE, Ordering::Release);
+                .store(ours | DEFERRED_RELEASE_FREE, Ordering::Release);
         }
-        if let Some((held, _)) = entry.let_go.take() {
+        if let Some((held, _)) = entry.release.take() {
             held.forget();
         }
         true
@@ -185,13 +187,13 @@ pub(crate) fn claim_passed<S: Storage>(
     incarnation: u64,
     mut clear: impl FnMut(Passed),
 ) {
-    let mut letting = topic.letting().load(Ordering::Acquire) & crate::holder::SUBSCRIBERS;
-    while letting != 0 {
-        let subscriber = letting.trailing_zeros();
-        letting &= letting - 1;
-        for entry in 0..MAX_LETTING_GO {
-            let view = topic.letting_go(subscriber as usize, entry);
-            // SYNC: letting go.
+    let mut deferring = topic.deferring().load(Ordering::Acquire) & crate::holder::SUBSCRIBERS;
+    while deferring != 0 {
+        let subscriber = deferring.trailing_zeros();
+        deferring &= deferring - 1;
+        for entry in 0..MAX_DEFERRED_RELEASES {
+            let view = topic.deferred_releases(subscriber as usize, entry);
+            // SYNC: deferred release.
             let state = view.state().load(Ordering::Acquire);
             if state == 0 {
                 // Never used, so neither are those that come after it.
@@ -200,8 +202,10 @@ pub(crate) fn claim_passed<S: Storage>(
             // One that is claimed for us was so by who died in this slot, or by a scribbler: we finish
             // what we claim before we look again.
             let kind = state & KIND;
-            if !matches!(kind, LETTING_GO_PENDING | LETTING_GO_BY_PUBLISHER)
-                || view.publisher().load(Ordering::Relaxed) != publisher
+            if !matches!(
+                kind,
+                DEFERRED_RELEASE_PENDING | DEFERRED_RELEASE_BY_PUBLISHER
+            ) || view.publisher().load(Ordering::Relaxed) != publisher
                 || view.incarnation().load(Ordering::Relaxed) != incarnation
             {
                 continue;
@@ -222,16 +226,16 @@ pub(crate) fn claim_passed<S: Storage>(
             // With its use count: what was read belongs to the entry that is claimed.
             let claimed = view.state().compare_exchange(
                 state,
-                state & !KIND | LETTING_GO_BY_PUBLISHER,
+                state & !KIND | DEFERRED_RELEASE_BY_PUBLISHER,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             );
             if claimed.is_ok() {
-                step!("letting_go.taken");
-                let free = passed.uses << 2 | LETTING_GO_FREE;
+                step!("deferred_release.taken");
+                let free = passed.uses << 2 | DEFERRED_RELEASE_FREE;
                 clear(passed);
-                step!("letting_go.cleared");
-                // Release: done with the block's word (SYNC: letting go).
+                step!("deferred_release.cleared");
+                // Release: done with the block's word (SYNC: deferred release).
                 view.state().store(free, Ordering::Release);
             }
         }

@@ -1,31 +1,31 @@
-//! Letting go of samples behind the work that still reads them.
+//! Deferred releases: samples whose blocks GPU work still reads when the program drops them.
 
 use crate::client::{add_chore, Conductor, PoolMapping, WorkEnd, ZoneView};
 use crate::pending::Pause;
 use rgaps_pool::Stream;
-use rgaps_topic::{progress, Held, LettingGo, Point, Progress, Shared};
+use rgaps_topic::{progress, Held, Point, Progress, ReleaseList, Shared};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// The holds that a subscriber lets go of.
-pub(crate) struct Letting {
+/// The holds that a subscriber releases later.
+pub(crate) struct DeferredReleases {
     /// How many there are, so that a look for none costs a load.
     waiting: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<ReleaseLists>,
     storage: Shared,
 }
 
-struct State {
-    list: LettingGo<Shared>,
+struct ReleaseLists {
+    list: ReleaseList<Shared>,
     /// What cannot go to the list yet: it waits for several streams, or for one that captures a graph.
-    gathering: Vec<Gathering>,
+    unplaced: Vec<UnplacedRelease>,
     /// Somebody looks after those.
     is_watched: bool,
 }
 
 /// A hold that several streams have to pass.
-struct Gathering {
+struct UnplacedRelease {
     held: Held<Shared>,
     mapping: Arc<PoolMapping>,
     points: Vec<Point>,
@@ -93,26 +93,26 @@ impl Recorded {
     }
 }
 
-impl Letting {
-    pub(crate) fn new(list: LettingGo<Shared>, storage: Shared) -> Letting {
-        Letting {
+impl DeferredReleases {
+    pub(crate) fn new(list: ReleaseList<Shared>, storage: Shared) -> DeferredReleases {
+        DeferredReleases {
             waiting: AtomicUsize::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(ReleaseLists {
                 list,
-                gathering: Vec::new(),
+                unplaced: Vec::new(),
                 is_watched: false,
             }),
             storage,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReleaseLists> {
         // Nothing in there panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of a hold when all work queued on `streams` so far has finished.
-    pub(crate) fn let_go(
+    /// Releases a hold when all work queued on `streams` so far has finished.
+    pub(crate) fn release_behind(
         self: &Arc<Self>,
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
@@ -127,16 +127,16 @@ impl Letting {
                 WorkEnd::Later => {}
             }
         }
-        let mut gathering = Gathering {
+        let mut unplaced = UnplacedRelease {
             held,
             mapping: mapping.clone(),
             points: Vec::new(),
             unasked: streams.to_vec(),
         };
-        gathering.ask(zone, conductor, Recorded::ask);
-        if let Err(gathering) = self.try_push(gathering) {
+        unplaced.ask(zone, conductor, Recorded::ask);
+        if let Err(unplaced) = self.try_push(unplaced) {
             let mut state = self.lock();
-            state.gathering.push(gathering);
+            state.unplaced.push(unplaced);
             self.count(&state);
             if !std::mem::replace(&mut state.is_watched, true) {
                 drop(state);
@@ -147,17 +147,17 @@ impl Letting {
 
     /// Has what is gathered looked after: its publisher cannot.
     fn watch(self: &Arc<Self>, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
-        let letting = Arc::downgrade(self);
+        let deferred = Arc::downgrade(self);
         let (zone, conductor) = (Arc::downgrade(zone), Arc::downgrade(conductor));
         add_chore(Box::new(move || {
             // Whoever drops these waits for what is gathered himself.
             let (Some(zone), Some(conductor)) = (zone.upgrade(), conductor.upgrade()) else {
                 return true;
             };
-            letting.upgrade().is_none_or(|letting| {
-                letting.tidy_now(&zone, &conductor);
-                let mut state = letting.lock();
-                state.is_watched = !state.gathering.is_empty();
+            deferred.upgrade().is_none_or(|deferred| {
+                deferred.tidy_now(&zone, &conductor);
+                let mut state = deferred.lock();
+                state.is_watched = !state.unplaced.is_empty();
                 !state.is_watched
             })
         }));
@@ -180,26 +180,26 @@ impl Letting {
     fn tidy_now(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
         let mut state = self.lock();
         state.list.tidy();
-        for mut gathering in std::mem::take(&mut state.gathering) {
-            gathering.ask(zone, conductor, Recorded::ask_again);
-            gathering
+        for mut unplaced in std::mem::take(&mut state.unplaced) {
+            unplaced.ask(zone, conductor, Recorded::ask_again);
+            unplaced
                 .points
                 .retain(|point| progress(&self.storage, *point) == Progress::Pending);
-            if let Err(gathering) = push_gathered(&mut state.list, gathering) {
-                state.gathering.push(gathering);
+            if let Err(unplaced) = push_unplaced(&mut state.list, unplaced) {
+                state.unplaced.push(unplaced);
             }
         }
         self.count(&state);
     }
 
-    fn count(&self, state: &State) {
+    fn count(&self, state: &ReleaseLists) {
         self.waiting
-            .store(state.list.len() + state.gathering.len(), Ordering::Relaxed);
+            .store(state.list.len() + state.unplaced.len(), Ordering::Relaxed);
     }
 
-    fn try_push(&self, gathering: Gathering) -> Result<(), Gathering> {
+    fn try_push(&self, unplaced: UnplacedRelease) -> Result<(), UnplacedRelease> {
         let mut state = self.lock();
-        let outcome = push_gathered(&mut state.list, gathering);
+        let outcome = push_unplaced(&mut state.list, unplaced);
         self.count(&state);
         outcome
     }
@@ -233,37 +233,40 @@ impl Letting {
 }
 
 /// Puts a hold that waits for one point at most where it goes.
-fn push_gathered(list: &mut LettingGo<Shared>, gathering: Gathering) -> Result<(), Gathering> {
-    match (&gathering.points[..], gathering.unasked.is_empty()) {
-        ([], true) => gathering.held.release(),
+fn push_unplaced(
+    list: &mut ReleaseList<Shared>,
+    unplaced: UnplacedRelease,
+) -> Result<(), UnplacedRelease> {
+    match (&unplaced.points[..], unplaced.unasked.is_empty()) {
+        ([], true) => unplaced.held.release(),
         ([point], true) => {
             let point = *point;
-            let Gathering {
+            let UnplacedRelease {
                 held,
                 mapping,
                 points,
                 unasked,
-            } = gathering;
-            return list.push(held, point).map_err(|held| Gathering {
+            } = unplaced;
+            return list.push(held, point).map_err(|held| UnplacedRelease {
                 held,
                 mapping,
                 points,
                 unasked,
             });
         }
-        _ => return Err(gathering),
+        _ => return Err(unplaced),
     }
     Ok(())
 }
 
-impl Gathering {
+impl UnplacedRelease {
     fn ask(
         &mut self,
         zone: &Arc<ZoneView>,
         conductor: &Arc<Conductor>,
         ask: impl Fn(Recorded, &PoolMapping, &Arc<ZoneView>, &Arc<Conductor>) -> WorkEnd,
     ) {
-        let Gathering {
+        let UnplacedRelease {
             mapping,
             points,
             unasked,

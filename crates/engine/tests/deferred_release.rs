@@ -3,14 +3,14 @@
 mod support;
 
 use rgaps_layout::{
-    PublisherRegion, GRANULE_BYTES, LETTING_GO_BY_PUBLISHER as BY_PUBLISHER,
-    LETTING_GO_BY_SUBSCRIBER as BY_SUBSCRIBER, LETTING_GO_FREE as FREE,
-    LETTING_GO_PENDING as PENDING, MAX_LETTING_GO, MAX_SUBSCRIBERS,
+    PublisherRegion, DEFERRED_RELEASE_BY_PUBLISHER as BY_PUBLISHER,
+    DEFERRED_RELEASE_BY_SUBSCRIBER as BY_SUBSCRIBER, DEFERRED_RELEASE_FREE as FREE,
+    DEFERRED_RELEASE_PENDING as PENDING, GRANULE_BYTES, MAX_DEFERRED_RELEASES, MAX_SUBSCRIBERS,
 };
 use rgaps_session::{RefusalCode, Role, ZoneId};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    timeline, Holders, LettingGo, Message, Point, Reader, RegionView, Shared, Start, TopicView,
+    timeline, Holders, Message, Point, Reader, RegionView, ReleaseList, Shared, Start, TopicView,
     Writer,
 };
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Scene {
     ranges: Vec<rgaps_session::Range>,
     writer: Writer<Shared>,
     _reader: Reader<Shared>,
-    letting: LettingGo<Shared>,
+    releases: ReleaseList<Shared>,
     point: Point,
 }
 
@@ -65,8 +65,8 @@ impl Scene {
             value: 1,
         };
         let slot = subscriber.member.slot;
-        let mut letting = LettingGo::new(world.topic(&b, &subscriber), slot);
-        letting.push(held, point).unwrap();
+        let mut releases = ReleaseList::new(world.topic(&b, &subscriber), slot);
+        releases.push(held, point).unwrap();
         b.timelines = vec![index];
         let scene = Scene {
             zone,
@@ -78,7 +78,7 @@ impl Scene {
             c,
             writer,
             _reader: reader,
-            letting,
+            releases,
             point,
         };
         assert_eq!(scene.word().mask, 1 << slot);
@@ -105,18 +105,18 @@ impl Scene {
     }
 
     fn kind(&self) -> u64 {
-        let view = self.topic().letting_go(self.slot() as usize, 0);
+        let view = self.topic().deferred_releases(self.slot() as usize, 0);
         view.state().load(Ordering::Acquire) & 3
     }
 
     fn set_kind(&self, kind: u64) {
-        let view = self.topic().letting_go(self.slot() as usize, 0);
+        let view = self.topic().deferred_releases(self.slot() as usize, 0);
         let state = view.state().load(Ordering::Acquire);
         view.state().store(state & !3 | kind, Ordering::Release);
     }
 
     fn is_letting(&self) -> bool {
-        self.topic().letting().load(Ordering::Acquire) >> self.slot() & 1 != 0
+        self.topic().deferring().load(Ordering::Acquire) >> self.slot() & 1 != 0
     }
 
     /// Clears the bit, as one who has claimed the entry does.
@@ -271,7 +271,7 @@ fn a_publisher_ends_before_the_holds_on_its_blocks_are_cleared() {
             assert_eq!(scene.kind(), BY_SUBSCRIBER, "{case}: it lives");
             scene.subscriber_ends(dies);
         } else {
-            assert_eq!(scene.letting.tidy(), 0, "{case}: it goes on");
+            assert_eq!(scene.releases.tidy(), 0, "{case}: it goes on");
         }
         scene.world.pass(LATER);
         assert_eq!(leased(&mut scene), 1, "{case}");
@@ -285,10 +285,14 @@ fn a_dead_subscribers_work_waits_for_nobody() {
     // Both are there, the point passes by the subscriber's death: its timeline's tenure.
     let mut scene = Scene::new();
     let mut freed = Vec::new();
-    scene.writer.collect_let_go(&mut |block| freed.push(block));
+    scene
+        .writer
+        .collect_deferred_releases(&mut |block| freed.push(block));
     assert!(freed.is_empty());
     scene.subscriber_ends(true);
-    scene.writer.collect_let_go(&mut |block| freed.push(block));
+    scene
+        .writer
+        .collect_deferred_releases(&mut |block| freed.push(block));
     scene
         .writer
         .collect_returned(&mut |block| freed.push(block));
@@ -298,26 +302,28 @@ fn a_dead_subscribers_work_waits_for_nobody() {
     let lost = rgaps_session::Request::GpuLost { zone: scene.zone };
     scene.world.ask(scene.b.as_ref().unwrap(), lost).unwrap();
     let mut freed = Vec::new();
-    scene.writer.collect_let_go(&mut |block| freed.push(block));
+    scene
+        .writer
+        .collect_deferred_releases(&mut |block| freed.push(block));
     assert_eq!((freed, scene.kind()), (vec![0], FREE));
-    assert_eq!(scene.letting.tidy(), 0);
+    assert_eq!(scene.releases.tidy(), 0);
 }
 
 #[test]
 fn a_list_is_emptied_to_its_end() {
     let mut scene = Scene::new();
     let topic = scene.topic();
-    let entry = |entry| topic.letting_go(scene.seats[1].member.slot as usize, entry);
+    let entry = |entry| topic.deferred_releases(scene.seats[1].member.slot as usize, entry);
     // Of a publisher that there is not, and of one that has still to finish.
     entry(5).state().store(7 << 2 | PENDING, Ordering::Release);
     entry(6)
         .state()
         .store(7 << 2 | BY_PUBLISHER, Ordering::Release);
-    let last = entry(MAX_LETTING_GO - 1);
+    let last = entry(MAX_DEFERRED_RELEASES - 1);
     let incarnation = scene.seats[0].member.incarnation;
     last.incarnation().store(incarnation, Ordering::Release);
     last.state().store(BY_PUBLISHER, Ordering::Release);
-    let kinds = [0, 5, 6, MAX_LETTING_GO - 1].map(entry);
+    let kinds = [0, 5, 6, MAX_DEFERRED_RELEASES - 1].map(entry);
     scene.subscriber_ends(true);
     let found = kinds.map(|view| view.state().load(Ordering::Acquire) & 3);
     assert_eq!(found, [FREE, FREE, FREE, BY_PUBLISHER]);
@@ -364,7 +370,10 @@ fn scribbled_entries_keep_nothing_for_ever() {
         let incarnation = scene.seats[0].member.incarnation;
         for _ in 0..300 {
             let subscriber = dice.roll() % 4;
-            let view = topic.letting_go(subscriber as usize, dice.roll() as usize % MAX_LETTING_GO);
+            let view = topic.deferred_releases(
+                subscriber as usize,
+                dice.roll() as usize % MAX_DEFERRED_RELEASES,
+            );
             view.incarnation().store(
                 [incarnation, dice.roll()][dice.roll() as usize % 2],
                 Ordering::Release,
@@ -381,7 +390,7 @@ fn scribbled_entries_keep_nothing_for_ever() {
             let slot = [0, 0, dice.roll() as u32][dice.roll() as usize % 3];
             view.publisher().store(slot, Ordering::Release);
             view.state().store(dice.roll(), Ordering::Release);
-            topic.letting().store(dice.roll(), Ordering::Release);
+            topic.deferring().store(dice.roll(), Ordering::Release);
         }
         if dice.roll() % 2 == 0 {
             scene.restart();

@@ -7,11 +7,12 @@ mod fixture;
 use fixture::Fixture;
 use proptest::prelude::*;
 use rgaps_layout::{
-    PublisherRegion, LETTING_GO_BY_PUBLISHER, LETTING_GO_PENDING, MAX_LETTING_GO, MAX_TIMELINES,
+    PublisherRegion, DEFERRED_RELEASE_BY_PUBLISHER, DEFERRED_RELEASE_PENDING,
+    MAX_DEFERRED_RELEASES, MAX_TIMELINES,
 };
 use rgaps_topic::{
-    clear_holder, clear_let_go, empty_letting_go, live_blocks, progress, timeline, Held, LettingGo,
-    Message, Point, Progress, Reader, Shared, Start, Writer,
+    clear_deferred_releases, clear_holder, empty_deferred_releases, live_blocks, progress,
+    timeline, Held, Message, Point, Progress, Reader, ReleaseList, Shared, Start, Writer,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::SeqCst;
@@ -49,16 +50,16 @@ fn publish(writer: &mut Writer<Shared>, point: Point, freed: &mut Vec<u32>) -> u
 fn collect(writer: &mut Writer<Shared>, freed: &mut Vec<u32>) {
     let freed = &mut |block| freed.push(block);
     writer.collect_queued(freed);
-    writer.collect_let_go(freed);
+    writer.collect_deferred_releases(freed);
     writer.collect_returned(freed);
 }
 
-fn list(fixture: &Fixture, subscriber: u32) -> LettingGo<Shared> {
-    LettingGo::new(fixture.topic.clone(), subscriber)
+fn list(fixture: &Fixture, subscriber: u32) -> ReleaseList<Shared> {
+    ReleaseList::new(fixture.topic.clone(), subscriber)
 }
 
-fn letting(fixture: &Fixture) -> u64 {
-    fixture.topic.letting().load(SeqCst)
+fn deferring(fixture: &Fixture) -> u64 {
+    fixture.topic.deferring().load(SeqCst)
 }
 
 #[test]
@@ -126,8 +127,8 @@ fn a_publisher_gets_back_what_was_let_go_of_though_the_subscriber_never_looks() 
     let second = publish(&mut writer, Point::NONE, &mut freed);
     list.push(reader.poll().unwrap().held, point(1, 2)).unwrap();
     publish(&mut writer, Point::NONE, &mut freed);
-    assert_eq!((letting(&fixture), list.len()), (1 << 3, 2));
-    assert!(writer.is_let_go() && !writer.has_queued());
+    assert_eq!((deferring(&fixture), list.len()), (1 << 3, 2));
+    assert!(writer.has_deferred_releases() && !writer.has_queued());
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [0; 0], "a kernel reads them");
     reach(&fixture, point(1, 1));
@@ -139,7 +140,7 @@ fn a_publisher_gets_back_what_was_let_go_of_though_the_subscriber_never_looks() 
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [first, second]);
     // The subscriber finds it done.
-    assert_eq!((list.tidy(), letting(&fixture)), (0, 0));
+    assert_eq!((list.tidy(), deferring(&fixture)), (0, 0));
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [first, second]);
 }
@@ -155,19 +156,19 @@ fn a_full_list_gives_the_hold_back_and_has_room_again_when_one_has_passed() {
         publish(&mut writer, Point::NONE, freed);
         reader.poll().unwrap().held
     };
-    for value in 1..=MAX_LETTING_GO as u64 {
+    for value in 1..=MAX_DEFERRED_RELEASES as u64 {
         list.push(take(&mut freed), point(1, value)).unwrap();
     }
     let held = take(&mut freed);
     let held = list.push(held, point(2, 1)).unwrap_err();
-    assert_eq!(list.tidy(), MAX_LETTING_GO);
+    assert_eq!(list.tidy(), MAX_DEFERRED_RELEASES);
     reach(&fixture, point(1, 1));
-    assert_eq!(list.tidy(), MAX_LETTING_GO - 1);
+    assert_eq!(list.tidy(), MAX_DEFERRED_RELEASES - 1);
     list.push(held, point(2, 1)).unwrap();
     // What passes out of order leaves, too.
     reach(&fixture, point(2, 1));
-    assert_eq!(list.tidy(), MAX_LETTING_GO - 1);
-    reach(&fixture, point(1, MAX_LETTING_GO as u64));
+    assert_eq!(list.tidy(), MAX_DEFERRED_RELEASES - 1);
+    reach(&fixture, point(1, MAX_DEFERRED_RELEASES as u64));
     assert_eq!(list.tidy(), 0);
     while writer.evict_oldest(&mut |block| freed.push(block)) {}
     collect(&mut writer, &mut freed);
@@ -214,11 +215,14 @@ fn one_is_claimed() -> (Fixture, Writer<Shared>, Vec<u32>) {
             .unwrap();
     }
     assert_eq!(freed, [0; 0]);
-    let claimed = fixture.topic.letting_go(5, 1);
-    assert_eq!(claimed.state().load(SeqCst), 1 << 2 | LETTING_GO_PENDING);
+    let claimed = fixture.topic.deferred_releases(5, 1);
+    assert_eq!(
+        claimed.state().load(SeqCst),
+        1 << 2 | DEFERRED_RELEASE_PENDING
+    );
     claimed
         .state()
-        .store(1 << 2 | LETTING_GO_BY_PUBLISHER, SeqCst);
+        .store(1 << 2 | DEFERRED_RELEASE_BY_PUBLISHER, SeqCst);
     (fixture, writer, freed)
 }
 
@@ -228,14 +232,24 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
     clear_holder(&fixture.topic.publisher(0), &fixture.region(0), 5);
     let lives = |slot, incarnation| (slot, incarnation) == (0, fixture.incarnation(0));
     for _ in 0..2 {
-        assert!(!empty_letting_go(&fixture.topic, 5, lives));
-        assert_eq!(letting(&fixture), 1 << 5);
+        assert!(!empty_deferred_releases(&fixture.topic, 5, lives));
+        assert_eq!(deferring(&fixture), 1 << 5);
     }
     // It has done so.
-    fixture.topic.letting_go(5, 1).state().store(1 << 2, SeqCst);
-    assert!(empty_letting_go(&fixture.topic, 5, lives));
-    assert_eq!(letting(&fixture), 0);
-    let state = |entry| fixture.topic.letting_go(5, entry).state().load(SeqCst);
+    fixture
+        .topic
+        .deferred_releases(5, 1)
+        .state()
+        .store(1 << 2, SeqCst);
+    assert!(empty_deferred_releases(&fixture.topic, 5, lives));
+    assert_eq!(deferring(&fixture), 0);
+    let state = |entry| {
+        fixture
+            .topic
+            .deferred_releases(5, entry)
+            .state()
+            .load(SeqCst)
+    };
     assert_eq!([0, 1, 2, 3].map(state), [4, 4, 4, 0]);
     // The next owner's entries are other uses of the same.
     let mut writer = fixture.writer(1, 1);
@@ -243,15 +257,15 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
     let mut next = list(&fixture, 5);
     publish(&mut writer, Point::NONE, &mut Vec::new());
     next.push(reader.poll().unwrap().held, point(2, 1)).unwrap();
-    assert_eq!(state(0), 2 << 2 | LETTING_GO_PENDING);
+    assert_eq!(state(0), 2 << 2 | DEFERRED_RELEASE_PENDING);
 }
 
 #[test]
 fn a_slot_is_given_away_when_the_publisher_that_had_claimed_is_gone() {
     let (fixture, _writer, _) = one_is_claimed();
     clear_holder(&fixture.topic.publisher(0), &fixture.region(0), 5);
-    assert!(empty_letting_go(&fixture.topic, 5, |_, _| false));
-    assert_eq!(letting(&fixture), 0);
+    assert!(empty_deferred_releases(&fixture.topic, 5, |_, _| false));
+    assert_eq!(deferring(&fixture), 0);
 }
 
 #[test]
@@ -263,7 +277,8 @@ fn what_a_dead_publisher_would_have_cleared_is_and_nothing_else() {
     rgaps_topic::abandon(&slot, &region, incarnation, 0);
     rgaps_topic::evict_through(&slot, &region, incarnation, 0..3);
     assert_eq!(live_blocks(&slot, &region).count(), 3);
-    let collect = |slot, incarnation| clear_let_go(&fixture.topic, &region, slot, incarnation);
+    let collect =
+        |slot, incarnation| clear_deferred_releases(&fixture.topic, &region, slot, incarnation);
     reach(&fixture, point(1, 2));
     assert_eq!(
         (collect(0, incarnation + 1), collect(1, incarnation)),
@@ -327,7 +342,7 @@ struct Model {
     fixture: Fixture,
     writer: Writer<Shared>,
     readers: Vec<Reader<Shared>>,
-    lists: Vec<LettingGo<Shared>>,
+    lists: Vec<ReleaseList<Shared>>,
     held: Vec<Vec<(u32, Held<Shared>)>>,
     ring: VecDeque<u32>,
     uses: BTreeMap<u32, BTreeSet<Use>>,
@@ -504,7 +519,7 @@ impl Model {
         for list in &mut self.lists {
             assert_eq!(list.tidy(), 0);
         }
-        assert_eq!(letting(&self.fixture), 0);
+        assert_eq!(deferring(&self.fixture), 0);
     }
 }
 
