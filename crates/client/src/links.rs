@@ -6,7 +6,7 @@
 
 pub use crate::bindings::{SetMetadata, WithMetadata};
 pub use crate::client::{GpuRange, HostMemory, MappedRange};
-pub use crate::publisher::EarlyCopies;
+pub use crate::publisher::StreamingCopy;
 pub use rgaps_layout::{MetadataLengths, MAX_METADATA_BYTES};
 pub use rgaps_session::{
     CameOver, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
@@ -103,10 +103,10 @@ pub trait LinksLoan {
     /// The host bytes to fill: those of a loan in host memory, or of the staging buffer of a loan on a GPU.
     fn filled(&mut self) -> Result<&mut [u8], LoanError>;
 
-    /// Starts copies to GPUs while the loan is still being filled. Each range passed to [`EarlyCopies::arrived`] is copied
+    /// Starts copies to GPUs while the loan is still being filled. Each range passed to [`StreamingCopy::arrived`] is copied
     /// at once, the rest when the loan is published. For a loan in host memory these are the replicas for subscribers
     /// that read on GPUs; for a loan with a staging buffer ([`stage`](Self::stage)), the loan's own bytes.
-    fn copy_early(&mut self) -> Option<EarlyCopies>;
+    fn begin_streaming_copy(&mut self) -> Option<StreamingCopy>;
 
     /// Says how many messages between those of this publisher, up to this one, never reached this host: a running sum.
     fn set_missed_so_far(&mut self, missed: u64);

@@ -2,7 +2,7 @@
 
 use crate::bindings::{Patience, PatientLoan, SetMetadata, WithMetadata};
 use crate::links::LinksLoan;
-use crate::publisher::{EarlyCopies, PublisherCore};
+use crate::publisher::{PublisherCore, StreamingCopy};
 use crate::tensor::{check_extent, contiguous};
 use crate::{ClientError, DType, Header, LoanError, Part, Parts, PublishError, Unpublished};
 use rgaps_cuda::{CudaError, DeviceReader};
@@ -31,7 +31,7 @@ pub struct Loan {
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
     /// Copies that are made while it is filled.
-    pub(crate) early: Option<EarlyCopies>,
+    pub(crate) streaming: Option<StreamingCopy>,
 }
 
 impl fmt::Debug for Loan {
@@ -292,16 +292,20 @@ impl Loan {
             missed_so_far: self.missed_so_far,
         };
         let mut staged = None;
-        let early = match self.early.as_ref().filter(|e| e.filled_in().is_some()) {
+        let streaming = match self
+            .streaming
+            .as_ref()
+            .filter(|copy| copy.filled_in().is_some())
+        {
             Some(copies) => {
                 copies.copy_rest(self.bytes)?;
                 // It may have to be published again, with what is copied already.
                 &mut staged
             }
-            None => &mut self.early,
+            None => &mut self.streaming,
         };
         self.publisher
-            .publish(&mut self.block, &filled, stream, early, patience)
+            .publish(&mut self.block, &filled, stream, streaming, patience)
     }
 
     #[cold]
@@ -355,10 +359,10 @@ impl LinksLoan for Loan {
 
     fn stage(&mut self, may_wait: bool) -> Result<bool, LoanError> {
         self.publisher.guard.check()?;
-        if self.domain() != Domain::Host && self.early.is_none() {
+        if self.domain() != Domain::Host && self.streaming.is_none() {
             let (publisher, offset) = (&self.publisher, self.offset);
-            self.early = EarlyCopies::staged(publisher, offset, self.bytes, may_wait)?;
-            let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
+            self.streaming = StreamingCopy::staged(publisher, offset, self.bytes, may_wait)?;
+            let filled_in = self.streaming.as_ref().and_then(StreamingCopy::filled_in);
             let Some((_, _, stream)) = filled_in else {
                 return Ok(false);
             };
@@ -368,20 +372,20 @@ impl LinksLoan for Loan {
     }
 
     fn filled(&mut self) -> Result<&mut [u8], LoanError> {
-        let filled_in = self.early.as_ref().and_then(EarlyCopies::filled_in);
+        let filled_in = self.streaming.as_ref().and_then(StreamingCopy::filled_in);
         let Some((address, bytes, _)) = filled_in else {
             return self.as_mut_slice();
         };
-        // SAFETY: the block of staging memory is this loan's alone until its `EarlyCopies` are dropped, and the borrow
+        // SAFETY: the block of staging memory is this loan's alone until its `StreamingCopy` are dropped, and the borrow
         // of `self` is the only way to its bytes but for copies to the GPU, which are queued of what was filled.
         Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) })
     }
 
-    fn copy_early(&mut self) -> Option<EarlyCopies> {
-        if self.domain() == Domain::Host && self.early.is_none() {
-            self.early = Some(EarlyCopies::new(&self.publisher, self.offset, self.bytes));
+    fn begin_streaming_copy(&mut self) -> Option<StreamingCopy> {
+        if self.domain() == Domain::Host && self.streaming.is_none() {
+            self.streaming = Some(StreamingCopy::new(&self.publisher, self.offset, self.bytes));
         }
-        self.early.clone()
+        self.streaming.clone()
     }
 
     fn set_missed_so_far(&mut self, missed: u64) {
@@ -410,8 +414,8 @@ fn from_driver(error: CudaError) -> LoanError {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let begun = match self.early.take() {
-            Some(early) if !self.publisher.guard.is_child() => early.end(),
+        let begun = match self.streaming.take() {
+            Some(streaming) if !self.publisher.guard.is_child() => streaming.end(),
             _ => Vec::new(),
         };
         if let Some(metadata) = self.metadata.take() {

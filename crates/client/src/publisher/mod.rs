@@ -2,17 +2,17 @@
 
 mod allocation;
 mod back_pressure;
-mod early;
 mod memory;
 mod replicas;
 mod staging;
+mod streaming_copy;
 
-use self::early::Early;
-pub use self::early::EarlyCopies;
 use self::memory::{Memory, Place, State};
 pub(crate) use self::replicas::ReplicaBlock;
 use self::replicas::Replicas;
 use self::staging::Staging;
+pub use self::streaming_copy::StreamingCopy;
+use self::streaming_copy::StreamingCopyCore;
 use crate::bindings::{Patience, PatientPublisher};
 use crate::client::broken;
 use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
@@ -430,7 +430,7 @@ pub(crate) struct PublisherCore {
     own: Place,
     replicas: Mutex<Replicas>,
     /// Loans that are copied before they are published.
-    early: Mutex<Vec<Weak<Early>>>,
+    streaming: Mutex<Vec<Weak<StreamingCopyCore>>>,
     /// Buffers for attachments and parts of loans, so that publishing with either allocates nothing.
     // Boxes, since a loan takes one as it is.
     #[allow(clippy::vec_box)]
@@ -516,7 +516,7 @@ impl PublisherCore {
                 mapping,
             },
             replicas: Mutex::default(),
-            early: Mutex::default(),
+            streaming: Mutex::default(),
             spare: Mutex::default(),
             staging: Mutex::default(),
             member,
@@ -573,7 +573,7 @@ impl PublisherCore {
             publish_ns: None,
             missed_so_far: 0,
             failed: None,
-            early: None,
+            streaming: None,
         }
     }
 
@@ -633,7 +633,7 @@ impl PublisherCore {
         block: &mut Option<rgaps_topic::Loan>,
         filled: &Filled<'_>,
         stream: Stream,
-        early: &mut Option<EarlyCopies>,
+        streaming: &mut Option<StreamingCopy>,
         patience: Patience,
     ) -> Result<u64, PublishError> {
         let publish_ns = filled.publish_ns.unwrap_or_else(monotonic_ns);
@@ -664,9 +664,11 @@ impl PublisherCore {
         let mut state = self.room(filled.bytes, patience)?;
         state.writer.ring_ahead();
         let is_elsewhere = self.read_elsewhere() != 0;
-        if is_elsewhere || self.own.mapping.context().is_some() || early.is_some() {
+        if is_elsewhere || self.own.mapping.context().is_some() || streaming.is_some() {
             drop(state);
-            let begun = early.take().map_or_else(Vec::new, |early| early.end());
+            let begun = streaming
+                .take()
+                .map_or_else(Vec::new, |streaming| streaming.end());
             return self.publish_behind(block, message, filled, stream, begun, patience);
         }
         let with = With {
@@ -715,7 +717,7 @@ impl PublisherCore {
             Err(error) => {
                 self.withdraw(begun);
                 // Later messages may have the memory that this one needs.
-                self.end_early();
+                self.end_streaming_copies();
                 return Err(error);
             }
         };

@@ -4,8 +4,8 @@
 //! Nothing here waits for the GPU: a copy is queued on a stream of our own that waits for the message's
 //! point, and is announced with a point of its own.
 
-use super::early::Ranges;
 use super::memory::Place;
+use super::streaming_copy::Ranges;
 use super::PublisherCore;
 use crate::client::{Conductor, PoolMapping};
 use crate::loan::Filled;

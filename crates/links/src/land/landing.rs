@@ -7,7 +7,7 @@ use crate::fetch::Wanted;
 use crate::quotas::Reserved;
 use crate::relay::{Carry, Ours, Relay};
 use crate::wire::monotonic_ns;
-use rgaps_client::links::{EarlyCopies, LinksLoan, LinksPublisher};
+use rgaps_client::links::{LinksLoan, LinksPublisher, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, Publisher};
 use rgaps_transport::Room;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub struct Landing {
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
     /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
-    early: Mutex<Vec<(u64, EarlyCopies)>>,
+    early: Mutex<Vec<(u64, StreamingCopy)>>,
     limits: LandingLimits,
     /// Memory for the next message.
     fetched: Mutex<Fetched>,
@@ -168,13 +168,13 @@ impl Landing {
         // What goes on to other hosts is read on this one.
         let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
         let on_gpu = match lands_on_gpu {
-            true => loan.copy_early(),
+            true => loan.begin_streaming_copy(),
             false => None,
         };
         let address = loan.address();
         let on_gpu = on_gpu.map(|copies| Arc::new(OnGpu { address, copies }));
         let early = match bytes >= EARLY_BYTES_MIN && !lands_on_gpu {
-            true => loan.copy_early(),
+            true => loan.begin_streaming_copy(),
             false => None,
         };
         if let Some(early) = &early {
@@ -266,7 +266,7 @@ impl Landing {
         self.relay.repeat(sequence, meta, bytes, carry, published);
     }
 
-    pub(super) fn early(&self) -> MutexGuard<'_, Vec<(u64, EarlyCopies)>> {
+    pub(super) fn early(&self) -> MutexGuard<'_, Vec<(u64, StreamingCopy)>> {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,7 +4,7 @@ use super::{Arrived, Came, Heard, Landing};
 use crate::notes::Notes;
 use crate::relay::{Admission, Carry};
 use crate::wire::{from_wall, monotonic_ns, Meta};
-use rgaps_client::links::{EarlyCopies, LinksLoan, SetMetadata};
+use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Loan, PublishError};
 use rgaps_transport::{OnCard, Place};
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Landed {
     pub(super) loan: Option<Loan>,
     /// Copies that are begun while it lands, of a message that lands on the host.
-    pub(super) early: Option<EarlyCopies>,
+    pub(super) early: Option<StreamingCopy>,
     /// Where it is on a GPU, until the link asks.
     pub(super) on_gpu: Option<Arc<OnGpu>>,
     pub(super) bytes: u64,
@@ -32,7 +32,7 @@ pub(super) struct Landed {
 /// The memory on a GPU of a message that lands there, and the copies of what lands on the host instead.
 pub(super) struct OnGpu {
     pub(super) address: u64,
-    pub(super) copies: EarlyCopies,
+    pub(super) copies: StreamingCopy,
 }
 
 impl OnCard for OnGpu {

@@ -117,10 +117,10 @@ fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
 fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
     let gpu = gpu("delay_us=300;seed=3;fail=");
     let (_daemon, node) = node();
-    let publisher = node.publisher("early").domain(Domain::Host).create();
+    let publisher = node.publisher("streaming").domain(Domain::Host).create();
     let publisher = publisher.unwrap();
     let subscribe = || {
-        let subscriber = node.subscriber("early").domain(gpu.domain);
+        let subscriber = node.subscriber("streaming").domain(gpu.domain);
         subscriber.reliable().create().unwrap()
     };
     let copied = || gpu.driver.calls("cuMemcpyAsync");
@@ -129,8 +129,8 @@ fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
     for (round, joins_at) in [(0, 99), (1, 0), (2, 2)] {
         let expected = payload(5 * MIB + 77, round);
         let mut loan = publisher.loan(expected.len() as u64).unwrap();
-        let early = loan.copy_early().unwrap();
-        assert!(loan.copy_early().unwrap().is_same(&early));
+        let streaming = loan.begin_streaming_copy().unwrap();
+        assert!(loan.begin_streaming_copy().unwrap().is_same(&streaming));
         if round == 2 {
             subscribers.clear();
         }
@@ -144,21 +144,21 @@ fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
             loan.write(from as u64, &expected[from..to]).unwrap();
             let before = copied();
             if turn < 5 {
-                early.arrived(from as u64, (to - from) as u64);
+                streaming.arrived(from as u64, (to - from) as u64);
             }
             // One copy for two subscribers, and none for nobody.
             let one = u64::from(turn < 5 && !subscribers.is_empty());
             assert_eq!(copied() - before, one, "round {round}, chunk {chunk}");
         }
         // Outside of the loan.
-        early.arrived(expected.len() as u64, 1);
-        early.arrived(u64::MAX, 2);
+        streaming.arrived(expected.len() as u64, 1);
+        streaming.arrived(u64::MAX, 2);
         loan.publish().unwrap();
         for subscriber in &subscribers {
             assert!(bytes_of(&receive(subscriber)) == expected, "round {round}");
         }
         // Told too late.
-        early.arrived(0, 10);
+        streaming.arrived(0, 10);
     }
     drop(subscribers);
 }
@@ -182,18 +182,18 @@ fn loans_that_are_dropped_with_copies_on_their_way_give_everything_back() {
             dropped
                 .write(0, &payload(2 * MIB, round + 100 + seed))
                 .unwrap();
-            let early = dropped.copy_early().unwrap();
-            early.arrived(0, MIB as u64);
-            early.arrived(MIB as u64, MIB as u64);
+            let streaming = dropped.begin_streaming_copy().unwrap();
+            streaming.arrived(0, MIB as u64);
+            streaming.arrived(MIB as u64, MIB as u64);
             drop(dropped);
-            early.arrived(0, MIB as u64);
+            streaming.arrived(0, MIB as u64);
         }
         let mut loan = publisher.loan(2 * MIB as u64).unwrap();
         loan.write(0, &expected).unwrap();
-        let early = loan.copy_early().unwrap();
-        early.arrived(0, MIB as u64);
+        let streaming = loan.begin_streaming_copy().unwrap();
+        streaming.arrived(0, MIB as u64);
         // As where it lands once more.
-        early.arrived(MIB as u64 / 2, MIB as u64);
+        streaming.arrived(MIB as u64 / 2, MIB as u64);
         loan.publish().unwrap();
         let sample = receive(&subscriber);
         sample.wait_on(Stream(0)).unwrap();
@@ -229,9 +229,9 @@ fn a_copy_that_fails_while_a_loan_is_filled_is_made_when_it_is_published() {
         let expected = payload(3 * MIB, nth);
         let mut loan = publisher.loan(3 * MIB as u64).unwrap();
         loan.write(0, &expected).unwrap();
-        let early = loan.copy_early().unwrap();
+        let streaming = loan.begin_streaming_copy().unwrap();
         for chunk in 0..2 {
-            early.arrived(chunk * MIB as u64, MIB as u64);
+            streaming.arrived(chunk * MIB as u64, MIB as u64);
         }
         loan.publish().unwrap();
         assert!(bytes_of(&receive(&subscriber)) == expected, "call {nth}");
@@ -263,7 +263,10 @@ fn a_loan_that_waits_for_memory_gets_what_later_ones_have_begun_with() {
     // The later one has the memory; the first one's turn is first.
     let first = fill(1);
     let mut second = fill(2);
-    second.copy_early().unwrap().arrived(0, large as u64);
+    second
+        .begin_streaming_copy()
+        .unwrap()
+        .arrived(0, large as u64);
     let mut first = Some(first);
     let end = Instant::now() + SOON;
     while let Some(loan) = first.take() {
@@ -305,14 +308,17 @@ fn a_loan_on_a_gpu_is_filled_on_the_host_and_copied_up_meanwhile_without_waiting
         // What is not published gives its memory back, copies on their way or not.
         let mut dropped = publisher.loan(bytes as u64).unwrap();
         assert!(dropped.stage(false).unwrap());
-        dropped.copy_early().unwrap().arrived(0, bytes as u64);
+        dropped
+            .begin_streaming_copy()
+            .unwrap()
+            .arrived(0, bytes as u64);
         drop(dropped);
         let mut loan = publisher.loan(bytes as u64).unwrap();
         let end = Instant::now() + SOON;
         while !loan.stage(false).unwrap() {
             assert!(Instant::now() < end, "the memory does not come back");
         }
-        let early = loan.copy_early().unwrap();
+        let streaming = loan.begin_streaming_copy().unwrap();
         let filled = loan.filled().unwrap();
         assert_eq!(filled.len(), bytes);
         filled.copy_from_slice(&expected);
@@ -320,11 +326,11 @@ fn a_loan_on_a_gpu_is_filled_on_the_host_and_copied_up_meanwhile_without_waiting
         let copies = || gpu.driver.calls("cuMemcpyAsync");
         let waits = gpu.driver.calls("cuStreamSynchronize");
         let before = copies();
-        early.arrived(MIB as u64, MIB as u64);
-        early.arrived(0, MIB as u64);
+        streaming.arrived(MIB as u64, MIB as u64);
+        streaming.arrived(0, MIB as u64);
         // It lands once more, with other bytes.
         loan.filled().unwrap()[..100].copy_from_slice(&expected[..100]);
-        early.arrived(0, 100);
+        streaming.arrived(0, 100);
         assert_eq!(copies() - before, 3);
         loan.publish().unwrap();
         // What was not told of is copied now.

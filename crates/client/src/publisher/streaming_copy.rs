@@ -49,18 +49,18 @@ impl Ranges {
 }
 
 /// The copies of a loan that is being filled.
-pub(crate) struct Early {
+pub(crate) struct StreamingCopyCore {
     core: Arc<PublisherCore>,
     offset: u64,
     bytes: u64,
     /// Of a loan on a GPU: the host memory that it is filled in.
     staged: Option<StagedBlock>,
-    state: Mutex<State>,
+    state: Mutex<CopyState>,
     idle: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CopyState {
     /// Ranges that are there and not queued.
     arrived: Vec<(u64, u64)>,
     /// Somebody queues.
@@ -78,23 +78,26 @@ struct State {
 
 /// Tells of a loan that is filled in host memory what of it is filled, so that copies of that begin. Clones are the same.
 #[derive(Clone)]
-pub struct EarlyCopies(Arc<Early>);
+pub struct StreamingCopy(Arc<StreamingCopyCore>);
 
-impl std::fmt::Debug for EarlyCopies {
+impl std::fmt::Debug for StreamingCopy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EarlyCopies")
+        f.debug_struct("StreamingCopy")
             .field("bytes", &self.0.bytes)
             .finish_non_exhaustive()
     }
 }
 
-impl EarlyCopies {
-    pub(crate) fn new(core: &Arc<PublisherCore>, offset: u64, bytes: u64) -> EarlyCopies {
-        let early = Early::new(core, offset, bytes, None);
-        let mut known = core.early.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|early| early.strong_count() > 0);
-        known.push(Arc::downgrade(&early));
-        EarlyCopies(early)
+impl StreamingCopy {
+    pub(crate) fn new(core: &Arc<PublisherCore>, offset: u64, bytes: u64) -> StreamingCopy {
+        let streaming = StreamingCopyCore::new(core, offset, bytes, None);
+        let mut known = core
+            .streaming
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.retain(|streaming| streaming.strong_count() > 0);
+        known.push(Arc::downgrade(&streaming));
+        StreamingCopy(streaming)
     }
 
     /// Of a loan on a GPU. None: nothing is free, and `may_wait` does not say that there is time to find some.
@@ -103,13 +106,13 @@ impl EarlyCopies {
         offset: u64,
         bytes: u64,
         may_wait: bool,
-    ) -> Result<Option<EarlyCopies>, LoanError> {
+    ) -> Result<Option<StreamingCopy>, LoanError> {
         let block = match may_wait {
             true => Some(core.staged(bytes)?),
             false => core.staged_at_hand(bytes),
         };
-        let early = block.map(|block| Early::new(core, offset, bytes, Some(block)));
-        Ok(early.map(EarlyCopies))
+        let streaming = block.map(|block| StreamingCopyCore::new(core, offset, bytes, Some(block)));
+        Ok(streaming.map(StreamingCopy))
     }
 
     /// Of a loan on a GPU: where its bytes are filled in, how many these are, and the stream that copies them up.
@@ -125,7 +128,7 @@ impl EarlyCopies {
     }
 
     /// Whether both are of the same loan.
-    pub fn is_same(&self, other: &EarlyCopies) -> bool {
+    pub fn is_same(&self, other: &StreamingCopy) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -147,14 +150,14 @@ impl EarlyCopies {
     }
 }
 
-impl Early {
+impl StreamingCopyCore {
     fn new(
         core: &Arc<PublisherCore>,
         offset: u64,
         bytes: u64,
         staged: Option<StagedBlock>,
-    ) -> Arc<Early> {
-        Arc::new(Early {
+    ) -> Arc<StreamingCopyCore> {
+        Arc::new(StreamingCopyCore {
             core: core.clone(),
             offset,
             bytes,
@@ -164,7 +167,7 @@ impl Early {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CopyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -295,7 +298,7 @@ impl Early {
     }
 }
 
-impl Drop for Early {
+impl Drop for StreamingCopyCore {
     fn drop(&mut self) {
         if let Some(staged) = self.staged.take() {
             if !self.core.guard.is_child() {
@@ -308,13 +311,16 @@ impl Drop for Early {
 impl PublisherCore {
     /// Gives back what loans that are not published yet have for their copies.
     #[cold]
-    pub(super) fn end_early(&self) {
+    pub(super) fn end_streaming_copies(&self) {
         let known = {
-            let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *early)
+            let mut streaming = self
+                .streaming
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *streaming)
         };
-        for early in known.iter().filter_map(std::sync::Weak::upgrade) {
-            let begun = early.end();
+        for streaming in known.iter().filter_map(std::sync::Weak::upgrade) {
+            let begun = streaming.end();
             self.withdraw(begun);
         }
     }
