@@ -40,6 +40,7 @@ impl Engine {
         let Some(ended) = self.sessions.remove(&session) else {
             return;
         };
+        self.links.forget(session);
         if !held {
             let pid = ended.peer.credentials.pid.unwrap_or(0);
             self.clean_up_after(&ended.name, pid, &ended.zones);

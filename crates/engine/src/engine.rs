@@ -1,5 +1,6 @@
 //! The engine: sessions, and what each may ask.
 
+use crate::links_report::LinksReport;
 use crate::quarantine::Holdings;
 use crate::recovery::{Recovery, Unwritten};
 use crate::refuse::refuse;
@@ -7,13 +8,11 @@ use crate::sources::Sources;
 use crate::zone::Zone;
 use rgaps_mps::{MpsIdentity, Quarantine};
 use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, LinkFigures, LinksFailure, Notice, PeersInfo,
-    Refusal, RefusalCode, RemoteRow, Request, ZoneId,
+    Access, AccessError, Answer, Config, Credentials, Notice, Refusal, RefusalCode, Request, ZoneId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A session has to say hello within this time.
@@ -121,16 +120,9 @@ pub struct Engine {
     /// The state file could not be written.
     pub(crate) unwritten: Option<Unwritten>,
     pub(crate) counters: Counters,
-    /// What the links told last of the other hosts.
-    pub(crate) peers: Option<(SessionId, PeersInfo)>,
-    /// What they told last of each link, by hosts.
-    pub(crate) figures: BTreeMap<String, (SessionId, LinkFigures)>,
+    pub(crate) links: LinksReport,
     /// What is not as it was configured, since the start.
     pub(crate) troubles: Vec<String>,
-    /// Of topics that do not cross between hosts: who said so, and why.
-    pub(crate) unserved: BTreeMap<String, (SessionId, Vec<RemoteRow>)>,
-    /// Why there are no links where there should be.
-    pub(crate) links_failure: Option<Arc<Mutex<Option<LinksFailure>>>>,
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
@@ -168,11 +160,8 @@ impl Engine {
             quarantine: Quarantine::default(),
             unwritten: None,
             counters: Counters::default(),
-            peers: None,
-            figures: BTreeMap::new(),
+            links: LinksReport::default(),
             troubles: Vec::new(),
-            unserved: BTreeMap::new(),
-            links_failure: None,
             requests: 0,
             notices: Vec::new(),
             stopping: false,

@@ -70,6 +70,7 @@ impl Engine {
             client.session = None;
             if old.zones.is_empty() {
                 self.sessions.remove(&number);
+                self.links.forget(number);
             }
         }
     }

@@ -25,6 +25,7 @@ mod join;
 mod leases;
 mod leave;
 mod links;
+mod links_report;
 mod listing;
 mod matching;
 mod membership;

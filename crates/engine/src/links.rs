@@ -2,57 +2,29 @@
 //! its own; its members are left out of what it is told, so that no interest and no message comes back.
 
 use crate::engine::{Engine, SessionId};
+use crate::links_report::{are_hosts, bad_hosts};
 use crate::membership::announce;
 use crate::refuse::{bad, refuse};
 use crate::requests::{bad_path, is_path};
 use crate::topic::Topic;
 use crate::zone::Zone;
-use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinkFigures, LinksFailure, LinksInfo,
-    LinksState, Member, PeersInfo, Refusal, RefusalCode, RemoteRow, Side, FIGURES_ROWS,
-    INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED, MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS,
-    MAX_REMOTE_HOSTS, MAX_TROUBLES,
+    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinksFailure, LinksInfo, Member,
+    Refusal, RefusalCode, RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
 };
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Topics that do not cross, of which it is known why.
-const MAX_UNSERVED: usize = 8192;
-/// Longest advice, and longest reason, of links that do not run; both fit a packet with all else.
-const MAX_FAILURE_CHARS: usize = 4096;
+use std::sync::{Arc, Mutex};
 
 impl Engine {
     /// The daemon keeps the links' process running, and puts here why it does not run.
     pub fn watch_links(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
-        self.links_failure = Some(failure);
+        self.links.watch(failure);
     }
 
     pub(crate) fn links_info(&self) -> LinksInfo {
-        let Some(failure) = &self.links_failure else {
-            return LinksInfo::default();
-        };
-        // What failed before it joined is over.
-        if self.sessions.keys().any(|session| self.is_links(*session)) {
-            return LinksInfo {
-                state: LinksState::Running,
-                failure: None,
-            };
-        }
-        let failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-        LinksInfo {
-            state: match *failure {
-                Some(_) => LinksState::Failed,
-                None => LinksState::Starting,
-            },
-            failure: failure.as_ref().map(|failure| {
-                Box::new(LinksFailure {
-                    advice: clip(&failure.advice),
-                    reason: clip(&failure.reason),
-                })
-            }),
-        }
+        let joined = self.sessions.keys().any(|session| self.is_links(*session));
+        self.links.info(joined)
     }
 
     /// Refuses those who call themselves links and are not of the daemon's user.
@@ -68,7 +40,7 @@ impl Engine {
         Ok(())
     }
 
-    fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
+    pub(crate) fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
         match self.is_links(session) {
             true => Ok(()),
             false => Err(refuse(
@@ -133,11 +105,8 @@ impl Engine {
         hosts: Vec<RemoteRow>,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
-        if member.side != Side::Subscriber
-            || hosts.len() > MAX_REMOTE_HOSTS
-            || !hosts.iter().all(row_fits)
-        {
-            return Err(bad("the list of a topic's hosts is invalid"));
+        if member.side != Side::Subscriber || !are_hosts(&hosts) {
+            return Err(bad_hosts());
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
@@ -180,121 +149,6 @@ impl Engine {
         }
         Ok(Answer::Done)
     }
-
-    pub(crate) fn set_unserved(
-        &mut self,
-        session: SessionId,
-        topic: String,
-        hosts: Vec<RemoteRow>,
-    ) -> Result<Answer, Refusal> {
-        self.require_links(session)?;
-        let full = self.unserved.len() >= MAX_UNSERVED && !self.unserved.contains_key(&topic);
-        if topic.len() > MAX_TOPIC_NAME
-            || hosts.len() > MAX_REMOTE_HOSTS
-            || !hosts.iter().all(row_fits)
-        {
-            return Err(bad("the list of a topic's hosts is invalid"));
-        }
-        match hosts.is_empty() {
-            true => {
-                self.unserved.remove(&topic);
-            }
-            // Of more than that nobody reads the reasons.
-            false if full => {}
-            false => {
-                self.unserved.insert(topic, (session, hosts));
-            }
-        }
-        Ok(Answer::Done)
-    }
-
-    /// Hosts between which and this one a topic does not cross.
-    pub(crate) fn unserved_rows(&self, topic: &str) -> Vec<RemoteRow> {
-        let told = self.unserved.get(topic);
-        told.filter(|(session, _)| self.sessions.contains_key(session))
-            .map_or_else(Vec::new, |(_, rows)| rows.clone())
-    }
-
-    pub(crate) fn set_peers(
-        &mut self,
-        session: SessionId,
-        peers: PeersInfo,
-    ) -> Result<Answer, Refusal> {
-        self.require_links(session)?;
-        let fits = |text: &str, most| text.len() <= most && !text.chars().any(char::is_control);
-        let rows = &peers.peers;
-        let mut topics = rows.iter().flat_map(|row| &row.topics);
-        if rows.len() > MAX_REMOTE_HOSTS
-            || !fits(&peers.host, MAX_HOST_NAME)
-            || !fits(&peers.traces.endpoint, MAX_PEER_TEXT)
-            || !fits(&peers.traces.error, MAX_PEER_TEXT)
-            || peers.troubles.len() > MAX_TROUBLES
-            || !peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
-            || rows.iter().map(|row| row.topics.len()).sum::<usize>() > MAX_PEER_TOPICS
-            || !topics.all(|row| fits(&row.topic, MAX_TOPIC_NAME) && fits(&row.why, MAX_PEER_TEXT))
-            || !rows.iter().all(|row| {
-                let texts = [&row.detail, &row.over, &row.why_not];
-                fits(&row.host, MAX_HOST_NAME) && texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
-            })
-        {
-            return Err(bad("the list of hosts is invalid"));
-        }
-        self.peers = Some((session, peers));
-        Ok(Answer::Done)
-    }
-
-    pub(crate) fn set_figures(
-        &mut self,
-        session: SessionId,
-        figures: LinkFigures,
-    ) -> Result<Answer, Refusal> {
-        self.require_links(session)?;
-        let known = self.list_peers().peers;
-        if !known.iter().any(|row| row.host == figures.host) {
-            return Err(bad(
-                "these figures are of a host that is not in the list of hosts",
-            ));
-        }
-        // No more than there are hosts in the listing.
-        self.figures
-            .retain(|host, (of, _)| *of == session && known.iter().any(|row| row.host == *host));
-        self.figures
-            .insert(figures.host.clone(), (session, figures));
-        Ok(Answer::Done)
-    }
-
-    pub(crate) fn list_figures(&self, from: u32) -> Answer {
-        let page = self.link_figures().skip(from as usize).take(FIGURES_ROWS);
-        Answer::Figures(page.cloned().collect())
-    }
-
-    /// Of links that run, by hosts.
-    pub(crate) fn link_figures(&self) -> impl Iterator<Item = &LinkFigures> {
-        let known = self.figures.values();
-        let there = |session| self.sessions.contains_key(session);
-        known
-            .filter(move |(session, _)| there(session))
-            .map(|(_, figures)| figures)
-    }
-
-    /// What the links said of other hosts, as long as they are there.
-    fn told_peers(&self) -> Option<&PeersInfo> {
-        let told = self.peers.as_ref();
-        told.filter(|(session, _)| self.sessions.contains_key(session))
-            .map(|(_, peers)| peers)
-    }
-
-    pub(crate) fn list_peers(&self) -> PeersInfo {
-        self.told_peers().cloned().unwrap_or_default()
-    }
-}
-
-fn clip(text: &str) -> String {
-    text.chars().take(MAX_FAILURE_CHARS).collect()
-}
-
-fn row_fits(row: &RemoteRow) -> bool {
-    row.host.len() <= MAX_HOST_NAME && is_path(&row.path)
 }
 
 /// Order matters: a change that undoes another still counts.

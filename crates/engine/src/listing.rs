@@ -179,7 +179,7 @@ impl Engine {
                 .collect(),
             remote: {
                 let mut rows = remote_rows(topic);
-                rows.extend(self.unserved_rows(name));
+                rows.extend(self.links.unserved_rows(name));
                 rows.truncate(MAX_REMOTE_HOSTS);
                 rows
             },

@@ -8,7 +8,8 @@ use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
-    Role, Side, ZoneGrant, ZoneId, MAX_PACKET_FDS, MAX_PATH_BYTES, MAX_RANGES, PROTOCOL_VERSION,
+    Role, Side, ZoneGrant, ZoneId, FIGURES_ROWS, MAX_PACKET_FDS, MAX_PATH_BYTES, MAX_RANGES,
+    PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
 
@@ -182,13 +183,27 @@ impl Engine {
             Request::Clients { from } => self.list_clients(session, from),
             Request::Stop => self.stop_for(session),
             Request::Interest { known, from } => self.interest(session, known, from),
-            Request::Unserved { topic, hosts } => self.set_unserved(session, topic, hosts),
+            Request::Unserved { topic, hosts } => {
+                self.require_links(session)?;
+                let set = self.links.set_unserved(session, topic, hosts);
+                set.map(|()| Answer::Done)
+            }
             Request::ComesOver { member, over } => self.comes_over(session, &member, over),
             Request::StandsFor { member, hosts } => self.stands_for(session, &member, hosts),
-            Request::SetPeers(peers) => self.set_peers(session, peers),
-            Request::Peers => Ok(Answer::Peers(self.list_peers())),
-            Request::SetFigures(figures) => self.set_figures(session, *figures),
-            Request::Figures { from } => Ok(self.list_figures(from)),
+            Request::SetPeers(peers) => {
+                self.require_links(session)?;
+                self.links.set_peers(session, peers).map(|()| Answer::Done)
+            }
+            Request::Peers => Ok(Answer::Peers(self.links.peers())),
+            Request::SetFigures(figures) => {
+                self.require_links(session)?;
+                let set = self.links.set_figures(session, *figures);
+                set.map(|()| Answer::Done)
+            }
+            Request::Figures { from } => {
+                let page = self.links.figures().skip(from as usize);
+                Ok(Answer::Figures(page.take(FIGURES_ROWS).cloned().collect()))
+            }
             Request::Compare { settings } => Ok(Answer::Unlike(self.unlike(settings))),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
             Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),

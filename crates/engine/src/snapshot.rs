@@ -68,7 +68,7 @@ impl Engine {
             let rows = zone.pools.iter();
             rows.map(|pool| (zone.pool_row(pool), zone.blocks_used(pool.index)))
         });
-        let peers = self.list_peers();
+        let peers = self.links.peers();
         Snapshot {
             status: self.status(None),
             requests: self.requests(),
@@ -79,7 +79,7 @@ impl Engine {
             pools: pools.collect(),
             peers: peers.peers,
             traces: peers.traces,
-            links: self.link_figures().cloned().collect(),
+            links: self.links.figures().cloned().collect(),
         }
     }
 }

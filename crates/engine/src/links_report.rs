@@ -1,0 +1,176 @@
+//! What the links' process reported last: its hosts, the figures of its links, and the topics that do not cross.
+//!
+//! A report counts as long as its session is there: [`LinksReport::forget`] drops it with the session. Why the links' process
+//! does not run, the thread that starts it knows; it shares that here.
+
+use crate::engine::SessionId;
+use crate::refuse::bad;
+use crate::requests::is_path;
+use rgaps_layout::MAX_TOPIC_NAME;
+use rgaps_session::{
+    LinkFigures, LinksFailure, LinksInfo, LinksState, PeerRow, PeersInfo, Refusal, RemoteRow,
+    MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Topics that do not cross and whose reasons are kept.
+const MAX_UNSERVED: usize = 8192;
+/// Longest advice, and longest reason, of links that do not run; both fit a packet with all else.
+const MAX_FAILURE_CHARS: usize = 4096;
+
+/// What the links' process reported last, with the session that reported it.
+#[derive(Default)]
+pub(crate) struct LinksReport {
+    peers: Option<(SessionId, PeersInfo)>,
+    /// By host.
+    figures: BTreeMap<String, (SessionId, LinkFigures)>,
+    /// By topic: hosts that it does not reach, and why.
+    unserved: BTreeMap<String, (SessionId, Vec<RemoteRow>)>,
+    /// Why the links' process does not run. None: it is not meant to.
+    failure: Option<Arc<Mutex<Option<LinksFailure>>>>,
+}
+
+impl LinksReport {
+    /// The links' process is meant to run; why it does not will stand in `failure`.
+    pub(crate) fn watch(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
+        self.failure = Some(failure);
+    }
+
+    /// The state of the links' process. `joined`: it has a session.
+    pub(crate) fn info(&self, joined: bool) -> LinksInfo {
+        let Some(failure) = &self.failure else {
+            return LinksInfo::default();
+        };
+        // A failure before it joined is over.
+        if joined {
+            return LinksInfo {
+                state: LinksState::Running,
+                failure: None,
+            };
+        }
+        let failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+        LinksInfo {
+            state: match *failure {
+                Some(_) => LinksState::Failed,
+                None => LinksState::Starting,
+            },
+            failure: failure.as_ref().map(|failure| {
+                Box::new(LinksFailure {
+                    advice: shorten(&failure.advice),
+                    reason: shorten(&failure.reason),
+                })
+            }),
+        }
+    }
+
+    /// Drops what a session reported that has ended.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.peers.take_if(|(of, _)| *of == session);
+        self.figures.retain(|_, (of, _)| *of != session);
+        self.unserved.retain(|_, (of, _)| *of != session);
+    }
+
+    /// Replaces the list of hosts.
+    pub(crate) fn set_peers(
+        &mut self,
+        session: SessionId,
+        peers: PeersInfo,
+    ) -> Result<(), Refusal> {
+        if !is_within_limits(&peers) {
+            return Err(bad("the list of hosts is invalid"));
+        }
+        self.peers = Some((session, peers));
+        Ok(())
+    }
+
+    pub(crate) fn peers(&self) -> PeersInfo {
+        let peers = self.peers.as_ref();
+        peers.map_or_else(PeersInfo::default, |(_, peers)| peers.clone())
+    }
+
+    /// Replaces the figures of the link with one host.
+    pub(crate) fn set_figures(
+        &mut self,
+        session: SessionId,
+        figures: LinkFigures,
+    ) -> Result<(), Refusal> {
+        let known: &[PeerRow] = self.peers.as_ref().map_or(&[], |(_, peers)| &peers.peers);
+        if !known.iter().any(|row| row.host == figures.host) {
+            return Err(bad(
+                "these figures are of a host that is not in the list of hosts",
+            ));
+        }
+        // So there are no more than hosts in the list.
+        self.figures
+            .retain(|host, (of, _)| *of == session && known.iter().any(|row| row.host == *host));
+        self.figures
+            .insert(figures.host.clone(), (session, figures));
+        Ok(())
+    }
+
+    /// Of all links, by host.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = &LinkFigures> {
+        self.figures.values().map(|(_, figures)| figures)
+    }
+
+    /// Replaces the hosts that a topic does not reach.
+    pub(crate) fn set_unserved(
+        &mut self,
+        session: SessionId,
+        topic: String,
+        hosts: Vec<RemoteRow>,
+    ) -> Result<(), Refusal> {
+        if topic.len() > MAX_TOPIC_NAME || !are_hosts(&hosts) {
+            return Err(bad_hosts());
+        }
+        let full = self.unserved.len() >= MAX_UNSERVED && !self.unserved.contains_key(&topic);
+        if hosts.is_empty() {
+            self.unserved.remove(&topic);
+        // Nobody reads the reasons of more topics than that.
+        } else if !full {
+            self.unserved.insert(topic, (session, hosts));
+        }
+        Ok(())
+    }
+
+    /// Hosts that a topic does not reach.
+    pub(crate) fn unserved_rows(&self, topic: &str) -> Vec<RemoteRow> {
+        let unserved = self.unserved.get(topic);
+        unserved.map_or_else(Vec::new, |(_, rows)| rows.clone())
+    }
+}
+
+/// Whether a list of hosts can be kept and shown.
+pub(crate) fn are_hosts(hosts: &[RemoteRow]) -> bool {
+    let is_row = |row: &RemoteRow| row.host.len() <= MAX_HOST_NAME && is_path(&row.path);
+    hosts.len() <= MAX_REMOTE_HOSTS && hosts.iter().all(is_row)
+}
+
+pub(crate) fn bad_hosts() -> Refusal {
+    bad("the list of a topic's hosts is invalid")
+}
+
+fn is_within_limits(peers: &PeersInfo) -> bool {
+    let fits = |text: &str, most| text.len() <= most && !text.chars().any(char::is_control);
+    let is_row = |row: &PeerRow| {
+        let texts = [&row.detail, &row.over, &row.why_not];
+        fits(&row.host, MAX_HOST_NAME) && texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
+    };
+    let rows = &peers.peers;
+    let mut topics = rows.iter().flat_map(|row| &row.topics);
+    let traces = &peers.traces;
+    rows.len() <= MAX_REMOTE_HOSTS
+        && rows.iter().all(is_row)
+        && rows.iter().map(|row| row.topics.len()).sum::<usize>() <= MAX_PEER_TOPICS
+        && topics.all(|row| fits(&row.topic, MAX_TOPIC_NAME) && fits(&row.why, MAX_PEER_TEXT))
+        && fits(&peers.host, MAX_HOST_NAME)
+        && fits(&traces.endpoint, MAX_PEER_TEXT)
+        && fits(&traces.error, MAX_PEER_TEXT)
+        && peers.troubles.len() <= MAX_TROUBLES
+        && peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(MAX_FAILURE_CHARS).collect()
+}
