@@ -10,7 +10,7 @@ impl Engine {
     /// What the client holds stays as long as its process lives: it may still read the bytes, or
     /// have forked a child that does. Only where its end cannot be seen, the socket's stands for it.
     pub fn hang_up(&mut self, session: SessionId, ended: bool) {
-        let Some(known) = self.sessions.get_mut(&session) else {
+        let Some(known) = self.sessions.get_mut(session) else {
             return;
         };
         let holdings = known.zones.iter().any(|(zone, client)| {
@@ -37,13 +37,12 @@ impl Engine {
 
     fn end_session(&mut self, session: SessionId) {
         let held = self.quarantine_session(session);
-        let Some(ended) = self.sessions.remove(&session) else {
+        let Some(ended) = self.sessions.close(session) else {
             return;
         };
         self.links.forget(session);
         if !held {
-            let pid = ended.peer.credentials.pid.unwrap_or(0);
-            self.clean_up_after(&ended.name, pid, &ended.zones);
+            self.clean_up_after(&ended.name, ended.pid(), &ended.zones);
         }
         self.wake_tending();
         self.note_idleness();
@@ -75,6 +74,6 @@ impl Engine {
 
     /// Whether the session still counts although its socket is closed.
     pub fn is_detached(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|s| s.detached)
+        self.sessions.get(session).is_some_and(|s| s.detached)
     }
 }

@@ -3,26 +3,18 @@
 use crate::links_report::LinksReport;
 use crate::quarantine::Holdings;
 use crate::recovery::{Recovery, Unwritten};
-use crate::refuse::refuse;
+use crate::sessions::{Session, Sessions};
 use crate::sources::Sources;
 use crate::zone::Zone;
-use rgaps_mps::{MpsIdentity, Quarantine};
+use rgaps_mps::Quarantine;
 use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, Notice, Refusal, RefusalCode, Request, ZoneId,
+    Access, AccessError, Answer, Config, Credentials, Notice, Refusal, Request, ZoneId,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A session has to say hello within this time.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Sessions over the limits that are kept until they say hello, to be told so.
-const MAX_TURNED_AWAY: usize = 64;
-/// Sessions that are kept for root and the daemon's own user.
-const RESERVED_SESSIONS: usize = 64;
-/// And no more than one in so many of all.
-const OWNERS_SHARE: usize = 8;
 /// After how many requests the page tables of control segments are dropped, which grow with every
 /// topic that is looked at.
 const TRIM_REQUESTS: u64 = 1024;
@@ -78,21 +70,14 @@ pub enum Verdict {
     CutOff(&'static str),
 }
 
-/// A client's session.
-pub(crate) struct Session {
-    pub(crate) peer: Peer,
-    pub(crate) name: String,
-    pub(crate) welcomed: bool,
-    /// Its index in each zone.
-    pub(crate) zones: BTreeMap<ZoneId, u32>,
-    /// Pools that it fetched segments of.
-    pub(crate) pools: BTreeSet<(ZoneId, u32)>,
-    pub(crate) mps: MpsIdentity,
-    /// Its socket is closed, but its process lives and may still read what it holds.
-    pub(crate) detached: bool,
-    /// The answer to its hello, if there were too many sessions when it came.
-    turned_away: Option<Refusal>,
-    deadline: Instant,
+impl Verdict {
+    fn answer(result: Result<Answer, Refusal>, fds: Vec<OwnedFd>, last: bool) -> Verdict {
+        Verdict::Answer {
+            result: Box::new(result),
+            fds,
+            last,
+        }
+    }
 }
 
 /// Counted since the start.
@@ -111,8 +96,7 @@ pub struct Engine {
     pub(crate) daemon: u64,
     pub(crate) started: Instant,
     pub(crate) now: Instant,
-    pub(crate) sessions: HashMap<SessionId, Session>,
-    next_session: u64,
+    pub(crate) sessions: Sessions,
     pub(crate) zones: BTreeMap<ZoneId, Zone>,
     pub(crate) classes: HashMap<String, ZoneId>,
     pub(crate) recovery: Recovery,
@@ -152,8 +136,7 @@ impl Engine {
             daemon: crate::random::nonzero_u64(),
             started: now,
             now,
-            sessions: HashMap::new(),
-            next_session: 1,
+            sessions: Sessions::new(&setup.config.limits),
             zones: BTreeMap::new(),
             classes: HashMap::new(),
             recovery,
@@ -183,92 +166,20 @@ impl Engine {
     pub fn connect(&mut self, now: Instant, peer: Peer) -> Option<SessionId> {
         self.now = now;
         self.recovery.begin(now);
-        let turned_away = self.over_limit(peer.credentials.uid);
-        let waiting = self
-            .sessions
-            .values()
-            .filter(|s| s.turned_away.is_some())
-            .count();
-        if turned_away.is_some() && waiting >= MAX_TURNED_AWAY {
-            return None;
-        }
-        let id = SessionId(self.next_session);
-        self.next_session += 1;
+        let session = self.sessions.open(peer, now)?;
         self.idle_since = None;
-        self.sessions
-            .insert(id, Session::new(peer, turned_away, now + HANDSHAKE));
-        Some(id)
-    }
-
-    /// Why a session of this user is one too many, if it is.
-    fn over_limit(&self, uid: u32) -> Option<Refusal> {
-        let limits = &self.setup.config.limits;
-        let (all, of_user) = (self.admitted().count(), self.admitted_of(uid));
-        let (count, key) = if all >= self.room_for(uid) {
-            (limits.connections, "connections")
-        } else if of_user >= limits.connections_per_user as usize {
-            (limits.connections_per_user, "connections_per_user")
-        } else {
-            return None;
-        };
-        let message = format!(
-            "the limit of {count} open sessions is reached; close some, or raise limits.{key} in rgaps.toml, then run 'rgaps down'"
-        );
-        Some(refuse(RefusalCode::LimitReached, message))
-    }
-
-    fn admitted(&self) -> impl Iterator<Item = (&SessionId, &Session)> {
-        self.sessions
-            .iter()
-            .filter(|(_, s)| s.turned_away.is_none())
-    }
-
-    fn admitted_of(&self, uid: u32) -> usize {
-        self.admitted()
-            .filter(|(_, s)| s.peer.credentials.uid == uid)
-            .count()
-    }
-
-    /// How many sessions there may be when one of this user is to come in: the last ones are for root and the daemon's
-    /// user, who must be able to look and to stop the daemon.
-    fn room_for(&self, uid: u32) -> usize {
-        let all = self.setup.config.limits.connections as usize;
-        match is_owner(uid) {
-            true => all,
-            false => all - (all / OWNERS_SHARE).min(RESERVED_SESSIONS),
-        }
+        Some(session)
     }
 
     /// A session that has to end so that this user gets one, if all are taken: the newest one in no zone of the user who
     /// has the most, if that user has more than the other would have.
     pub fn makes_room(&self, uid: u32) -> Option<SessionId> {
-        if self.admitted().count() < self.room_for(uid) {
-            return None;
-        }
-        let mut counts: HashMap<u32, usize> = HashMap::new();
-        for (_, session) in self.admitted() {
-            *counts.entry(session.peer.credentials.uid).or_default() += 1;
-        }
-        let own = counts.get(&uid).copied().unwrap_or_default();
-        let (most, count) = counts
-            .into_iter()
-            .max_by_key(|(uid, count)| (*count, *uid))?;
-        if count <= own + 1 {
-            return None;
-        }
-        let of_most = self
-            .admitted()
-            .filter(|(_, s)| s.peer.credentials.uid == most);
-        of_most
-            .filter(|(_, s)| s.zones.is_empty())
-            .map(|(id, _)| *id)
-            .max()
+        self.sessions.makes_room(uid)
     }
 
     /// The user of a session's client; `u32::MAX` if there is no such session.
     pub fn uid_of(&self, session: SessionId) -> u32 {
-        let known = self.sessions.get(&session);
-        known.map_or(u32::MAX, |known| known.peer.credentials.uid)
+        self.sessions.get(session).map_or(u32::MAX, Session::uid)
     }
 
     /// Descriptors of memory that the daemon keeps: segments, registries and control segments.
@@ -292,7 +203,7 @@ impl Engine {
         fds: Vec<OwnedFd>,
     ) -> Verdict {
         self.now = now;
-        let Some(known) = self.sessions.get(&session) else {
+        let Some(known) = self.sessions.get(session) else {
             return Verdict::CutOff("the session has ended");
         };
         let takes_fds = matches!(
@@ -319,16 +230,9 @@ impl Engine {
                 realm,
                 name,
             } => {
-                let result = match &self.sessions[&session].turned_away {
-                    Some(refusal) => Err(refusal.clone()),
-                    None => self.hello(session, protocol, layout, &realm, name),
-                };
+                let result = self.hello(session, protocol, layout, &realm, name);
                 let last = result.is_err();
-                Verdict::Answer {
-                    result: Box::new(result),
-                    fds: Vec::new(),
-                    last,
-                }
+                Verdict::answer(result, Vec::new(), last)
             }
             _ if !welcomed => Verdict::CutOff("a request before hello"),
             request => {
@@ -338,11 +242,7 @@ impl Engine {
                     out.clear();
                 }
                 self.wake_tending();
-                Verdict::Answer {
-                    result: Box::new(result),
-                    fds: out,
-                    last: false,
-                }
+                Verdict::answer(result, out, false)
             }
         }
     }
@@ -367,11 +267,7 @@ impl Engine {
 
     /// Sessions that have not said hello in time; the caller cuts them off.
     pub fn overdue(&self, now: Instant) -> Vec<SessionId> {
-        let late = self
-            .sessions
-            .iter()
-            .filter(|(_, s)| !s.welcomed && now >= s.deadline);
-        late.map(|(id, _)| *id).collect()
+        self.sessions.overdue(now)
     }
 
     /// Does what is due. To be called when `next_tick` says so, and may be at any time.
@@ -424,12 +320,7 @@ impl Engine {
 
     /// When `tick` has something to do next.
     pub fn next_tick(&self) -> Option<Instant> {
-        let hello = self
-            .sessions
-            .values()
-            .filter(|s| !s.welcomed)
-            .map(|s| s.deadline)
-            .min();
+        let hello = self.sessions.next_deadline();
         let idle = self
             .idle_since
             .zip(self.setup.config.idle_exit())
@@ -499,21 +390,5 @@ impl Engine {
     /// The session was cut off for breaking the protocol.
     pub fn count_cut_off(&mut self) {
         self.counters.sessions_cut_off += 1;
-    }
-}
-
-impl Session {
-    fn new(peer: Peer, turned_away: Option<Refusal>, deadline: Instant) -> Session {
-        Session {
-            peer,
-            name: String::new(),
-            welcomed: false,
-            zones: BTreeMap::new(),
-            pools: BTreeSet::new(),
-            mps: MpsIdentity::default(),
-            detached: false,
-            turned_away,
-            deadline,
-        }
     }
 }

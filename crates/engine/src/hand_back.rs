@@ -29,16 +29,13 @@ impl Engine {
         client_id: u64,
         fds: Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
-        let known = self.session(session)?;
+        let known = self.sessions.require(session)?;
         if known.zones.contains_key(&zone_id) || client_index as usize >= MAX_CLIENTS {
             return Err(bad(
                 "this session is already in that zone, or has no such place there",
             ));
         }
-        let (uid, pid) = (
-            known.peer.credentials.uid,
-            known.peer.credentials.pid.unwrap_or(0),
-        );
+        let (uid, pid) = (known.uid(), known.pid());
         if !self.zones.contains_key(&zone_id) {
             self.adopt(zone_id, fds)?;
         }
@@ -49,7 +46,10 @@ impl Engine {
             .expect("adopted, if it was not there");
         zone.attach(client_index, client_id, uid, pid, session)?;
         let wants_segments = zone.pools.iter().any(|pool| pool.is_incomplete());
-        self.session(session)?.zones.insert(zone_id, client_index);
+        self.sessions
+            .require(session)?
+            .zones
+            .insert(zone_id, client_index);
         Ok(Answer::Zone { wants_segments })
     }
 
@@ -65,11 +65,11 @@ impl Engine {
         let Some(number) = client.session else {
             return;
         };
-        if let Some(old) = self.sessions.get_mut(&number).filter(|old| old.detached) {
+        if let Some(old) = self.sessions.get_mut(number).filter(|old| old.detached) {
             old.zones.remove(&zone_id);
             client.session = None;
             if old.zones.is_empty() {
-                self.sessions.remove(&number);
+                self.sessions.close(number);
                 self.links.forget(number);
             }
         }

@@ -296,7 +296,7 @@ impl Engine {
         name: &str,
     ) -> Result<Answer, Refusal> {
         check_topic_name(name).map_err(|error| bad(error.to_string()))?;
-        let peer = self.session(session)?.peer.clone();
+        let peer = self.sessions.require(session)?.peer.clone();
         let class = self.access.class_of(name);
         if !class.may_publish(&peer.credentials, &peer.groups) {
             return Err(refuse(

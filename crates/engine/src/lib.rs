@@ -42,6 +42,7 @@ mod refuse;
 mod registry;
 mod requests;
 mod seats;
+mod sessions;
 mod snapshot;
 mod sources;
 mod state_file;

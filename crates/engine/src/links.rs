@@ -6,6 +6,7 @@ use crate::links_report::{are_hosts, bad_hosts};
 use crate::membership::announce;
 use crate::refuse::{bad, refuse};
 use crate::requests::{bad_path, is_path};
+use crate::sessions::Session;
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_session::{
@@ -23,13 +24,12 @@ impl Engine {
     }
 
     pub(crate) fn links_info(&self) -> LinksInfo {
-        let joined = self.sessions.keys().any(|session| self.is_links(*session));
-        self.links.info(joined)
+        self.links.info(self.sessions.have_links())
     }
 
     /// Refuses those who call themselves links and are not of the daemon's user.
     pub(crate) fn check_links(&self, session: SessionId, name: &str) -> Result<(), Refusal> {
-        let uid = self.sessions.get(&session).map(|s| s.peer.credentials.uid);
+        let uid = self.sessions.get(session).map(Session::uid);
         let own = rustix::process::geteuid().as_raw();
         if name == LINKS_CLIENT && !uid.is_some_and(|uid| uid == 0 || uid == own) {
             return Err(refuse(
@@ -41,19 +41,13 @@ impl Engine {
     }
 
     pub(crate) fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
-        match self.is_links(session) {
+        match self.sessions.is_links(session) {
             true => Ok(()),
             false => Err(refuse(
                 RefusalCode::NotPermitted,
                 format!("only the client '{LINKS_CLIENT}' may send this request"),
             )),
         }
-    }
-
-    pub(crate) fn is_links(&self, session: SessionId) -> bool {
-        // `check_links` has seen to it that nobody else is called so.
-        let known = self.sessions.get(&session);
-        known.is_some_and(|session| session.welcomed && session.name == LINKS_CLIENT)
     }
 
     pub(crate) fn interest(

@@ -32,8 +32,8 @@ impl Engine {
     pub(crate) fn status(&self, session: Option<SessionId>) -> Status {
         let clients = self
             .sessions
-            .values()
-            .filter(|session| session.welcomed)
+            .iter()
+            .filter(|(_, session)| session.welcomed)
             .count();
         Status {
             version: self.setup.version.clone(),
@@ -87,12 +87,12 @@ impl Engine {
                 .map(|unwritten| unwritten.warning.clone()),
         );
         warnings.extend(self.troubles.iter().cloned());
-        for session in self.sessions.values().filter(|session| session.detached) {
+        for (_, session) in self.sessions.iter().filter(|(_, s)| s.detached) {
             warnings.push(format!(
                 "client '{}' (process {}) closed its session without leaving and is detached: the memory that \
                  it holds stays until the process ends",
                 session.name,
-                session.peer.credentials.pid.unwrap_or(0)
+                session.pid()
             ));
         }
         for zone in self.zones.values() {
@@ -128,7 +128,7 @@ impl Engine {
 
     /// Whether the session may know of a zone's topics.
     pub(crate) fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
-        let Some(known) = self.sessions.get(&session) else {
+        let Some(known) = self.sessions.get(session) else {
             return false;
         };
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
@@ -212,10 +212,10 @@ impl Engine {
             .iter()
             .filter(|(_, session)| {
                 let shares = || session.zones.keys().any(|zone| visible.contains(zone));
-                session.welcomed && (sees_all || session.peer.credentials.uid == uid || shares())
+                session.welcomed && (sees_all || session.uid() == uid || shares())
             })
             .collect();
-        known.sort_unstable_by_key(|(id, _)| **id);
+        known.sort_unstable_by_key(|(id, _)| *id);
         let counts = visible.iter().filter_map(|id| self.zones.get(id));
         let counts: BTreeMap<ZoneId, _> =
             counts.map(|zone| (zone.id, zone.member_counts())).collect();
@@ -229,8 +229,8 @@ impl Engine {
                 of_zones.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
             ClientRow {
                 name: session.name.clone(),
-                pid: session.peer.credentials.pid.unwrap_or(0),
-                uid: session.peer.credentials.uid,
+                pid: session.pid(),
+                uid: session.uid(),
                 publishers,
                 subscribers,
             }

@@ -146,7 +146,7 @@ impl Engine {
         for (session, mut reason) in news {
             tracing::info!(topic, "{reason}");
             let there = session.filter(|session| {
-                let known = self.sessions.get(session);
+                let known = self.sessions.get(*session);
                 known.is_some_and(|session| !session.detached)
             });
             let Some(session) = there else { continue };

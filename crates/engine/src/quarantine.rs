@@ -3,8 +3,9 @@
 //! What such a client held stays as it is (its blocks, its holder bits) until MPS confirms that its GPU work has ended;
 //! [`rgaps_mps::Quarantine`] waits for that. Meanwhile its subscribers are closed, so that no publisher waits for them.
 
-use crate::engine::{is_owner, Engine, Session, SessionId};
+use crate::engine::{is_owner, Engine, SessionId};
 use crate::refuse::{bad, refuse};
+use crate::sessions::Session;
 use crate::zone::Zone;
 use rgaps_layout::Domain;
 use rgaps_mps::{DeadClient, Mps};
@@ -40,7 +41,7 @@ impl Engine {
         session: SessionId,
         pipe_directory: String,
     ) -> Result<Answer, Refusal> {
-        let identity = &mut self.session(session)?.mps;
+        let identity = &mut self.sessions.require(session)?.mps;
         let set = identity.set_pipe_directory(pipe_directory);
         set.map_err(|error| bad(error.to_string()))?;
         self.note_process(session);
@@ -52,7 +53,7 @@ impl Engine {
         if !self.quarantine.has_mps() {
             return;
         }
-        if let Some(known) = self.sessions.get_mut(&session) {
+        if let Some(known) = self.sessions.get_mut(session) {
             if let Some(pid) = known.peer.credentials.pid {
                 known.mps.note_process(pid);
             }
@@ -62,7 +63,7 @@ impl Engine {
     /// Takes a session's dead client into quarantine, if its work on GPUs may go on. False: it may
     /// be cleaned up after.
     pub(crate) fn quarantine_session(&mut self, session: SessionId) -> bool {
-        let Some(ended) = self.sessions.get(&session) else {
+        let Some(ended) = self.sessions.get(session) else {
             return false;
         };
         let dead = ended.dead_client();
@@ -105,7 +106,7 @@ impl Engine {
     /// A client's GPU context is lost, so that its timelines end; under MPS only when its work has.
     pub(crate) fn gpu_lost(&mut self, session: SessionId, zone: ZoneId, client: u32) {
         let id = self.zones.get(&zone).and_then(|z| z.clients.get(&client));
-        let (Some(lost), Some(id)) = (self.sessions.get(&session), id.map(|c| c.id)) else {
+        let (Some(lost), Some(id)) = (self.sessions.get(session), id.map(|c| c.id)) else {
             return;
         };
         let lost = DeadClient {
@@ -143,9 +144,7 @@ impl Engine {
 impl Session {
     /// As MPS may know it.
     fn dead_client(&self) -> DeadClient {
-        let credentials = &self.peer.credentials;
-        let pid = credentials.pid.unwrap_or(0);
-        self.mps.dead_client(&self.name, pid, credentials.uid)
+        self.mps.dead_client(&self.name, self.pid(), self.uid())
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::engine::{is_owner, Engine, SessionId};
 use crate::join::Wish;
 use crate::refuse::{bad, refuse, system};
+use crate::sessions::Session;
 use crate::topic::Topic;
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
@@ -22,6 +23,8 @@ impl Engine {
         realm: &str,
         name: String,
     ) -> Result<Answer, Refusal> {
+        let known = self.sessions.get(session);
+        known.map_or(Ok(()), Session::check_admitted)?;
         if (protocol, layout) != (PROTOCOL_VERSION, LAYOUT_VERSION) {
             return Err(refuse(
                 RefusalCode::VersionMismatch,
@@ -50,7 +53,7 @@ impl Engine {
         }
         self.check_links(session, &name)?;
         let expects_hand_back = self.recovery.expects_any();
-        let known = self.session(session)?;
+        let known = self.sessions.require(session)?;
         known.name = name;
         known.welcomed = true;
         Ok(Answer::Welcome {
@@ -59,15 +62,6 @@ impl Engine {
             daemon: self.daemon,
             expects_hand_back,
         })
-    }
-
-    pub(crate) fn session(
-        &mut self,
-        session: SessionId,
-    ) -> Result<&mut crate::engine::Session, Refusal> {
-        self.sessions
-            .get_mut(&session)
-            .ok_or_else(|| bad("the session has ended"))
     }
 
     /// Everything but hello. Descriptors for the answer go to `out`.
@@ -98,7 +92,7 @@ impl Engine {
                     domain,
                     role,
                     require,
-                    came_over: came_over.filter(|_| self.is_links(session)),
+                    came_over: came_over.filter(|_| self.sessions.is_links(session)),
                 };
                 self.join(session, &wish, out)
             }
@@ -216,7 +210,7 @@ impl Engine {
         session: SessionId,
         zone: ZoneId,
     ) -> Result<(&mut Zone, u32), Refusal> {
-        let client = self.session(session)?.zones.get(&zone).copied();
+        let client = self.sessions.require(session)?.zones.get(&zone).copied();
         let zone = self.zones.get_mut(&zone);
         zone.zip(client).ok_or_else(|| {
             refuse(
@@ -234,13 +228,13 @@ impl Engine {
     ) -> Result<Answer, Refusal> {
         check_topic_name(wish.topic).map_err(|error| bad(error.to_string()))?;
         let zone_id = self.zone_for(session, wish)?;
-        let peer = self.session(session)?;
+        let peer = self.sessions.require(session)?;
         let known = peer.zones.get(&zone_id).copied();
         let client = Client {
             session: Some(session),
             id: 0,
-            pid: peer.peer.credentials.pid.unwrap_or(0),
-            uid: peer.peer.credentials.uid,
+            pid: peer.pid(),
+            uid: peer.uid(),
             gid: peer.peer.credentials.gid,
             name: peer.name.clone(),
             claims: None,
@@ -284,7 +278,7 @@ impl Engine {
         let zone = &self.zones[&zone_id];
         let client_id = zone.clients.get(&index).map_or(0, |client| client.id);
         let subscribed = zone.subscribed_sessions(seat.member.topic);
-        self.session(session)?.zones.insert(zone_id, index);
+        self.sessions.require(session)?.zones.insert(zone_id, index);
         if let Some(pool) = seat.pool {
             for subscribed in subscribed {
                 self.notify_pool(subscribed, zone_id, pool);
@@ -313,7 +307,7 @@ impl Engine {
     fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
         let known = self
             .sessions
-            .get(&session)
+            .get(session)
             .ok_or_else(|| bad("the session has ended"))?;
         let class = self.access.class_of(wish.topic);
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
@@ -377,7 +371,7 @@ impl Engine {
         writable: bool,
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
-        let is_links = self.is_links(session);
+        let is_links = self.sessions.is_links(session);
         let (zone, client) = self.zone_of(session, zone_id)?;
         if writable && !is_links && !zone.may_write(client, pool) {
             return Err(refuse(
@@ -390,7 +384,10 @@ impl Engine {
             .pool(pool)?
             .descriptors(from, MAX_PACKET_FDS, writable)?;
         out.extend(fds);
-        self.session(session)?.pools.insert((zone_id, pool));
+        self.sessions
+            .require(session)?
+            .pools
+            .insert((zone_id, pool));
         Ok(Answer::Segments { bytes })
     }
 
@@ -430,13 +427,13 @@ impl Engine {
     fn notify_pool(&mut self, session: SessionId, zone: ZoneId, pool: PoolGrant) {
         let knows = self
             .sessions
-            .get(&session)
+            .get(session)
             .is_none_or(|s| s.detached || s.pools.contains(&(zone, pool.pool)));
         if knows {
             return;
         }
         self.notify(session, Notice::TopicPool { zone, pool }, Vec::new());
-        if let Some(known) = self.sessions.get_mut(&session) {
+        if let Some(known) = self.sessions.get_mut(session) {
             known.pools.insert((zone, pool.pool));
         }
         self.send_segments(session, zone, pool.pool, 0);
@@ -447,12 +444,12 @@ impl Engine {
         let Some(zone) = self.zones.get(&zone_id) else {
             return;
         };
-        let leases = |session: &crate::engine::Session| {
+        let leases = |session: &Session| {
             let client = session.zones.get(&zone_id);
             !session.detached && client.is_some_and(|client| zone.leases_in(*client, pool))
         };
         let publishing = self.sessions.iter().filter(|(_, s)| leases(s));
-        let publishing: Vec<SessionId> = publishing.map(|(id, _)| *id).collect();
+        let publishing: Vec<SessionId> = publishing.map(|(id, _)| id).collect();
         let short = Notice::PoolShort {
             zone: zone_id,
             pool,
@@ -469,7 +466,7 @@ impl Engine {
             .sessions
             .iter()
             .filter(|(_, s)| !s.detached && s.pools.contains(&(zone, pool)));
-        let using: Vec<SessionId> = using.map(|(id, _)| *id).collect();
+        let using: Vec<SessionId> = using.map(|(id, _)| id).collect();
         for session in using {
             self.send_segments(session, zone, pool, from);
         }
@@ -478,12 +475,12 @@ impl Engine {
     fn send_segments(&mut self, session: SessionId, zone_id: ZoneId, pool: u32, from: u32) {
         let client = self
             .sessions
-            .get(&session)
+            .get(session)
             .and_then(|known| known.zones.get(&zone_id));
         let (Some(zone), Some(client)) = (self.zones.get(&zone_id), client) else {
             return;
         };
-        let writable = self.is_links(session) || zone.may_write(*client, pool);
+        let writable = self.sessions.is_links(session) || zone.may_write(*client, pool);
         let sent = zone
             .pool(pool)
             .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));
@@ -521,7 +518,7 @@ impl Engine {
     }
 
     fn stop_for(&mut self, session: SessionId) -> Result<Answer, Refusal> {
-        let uid = self.session(session)?.peer.credentials.uid;
+        let uid = self.sessions.require(session)?.uid();
         if !is_owner(uid) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
