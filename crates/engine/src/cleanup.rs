@@ -15,7 +15,7 @@ impl Engine {
         };
         let holdings = known.zones.iter().any(|(zone, client)| {
             self.zones
-                .get(zone)
+                .get(*zone)
                 .is_some_and(|z| z.has_holdings(*client))
         });
         if holdings && known.peer.process_is_watched && !ended {
@@ -44,16 +44,16 @@ impl Engine {
         if !held {
             self.clean_up_after(&ended.name, ended.pid(), &ended.zones);
         }
-        self.wake_tending();
+        self.maintain_soon();
         self.note_idleness();
     }
 
     /// Gives back all that a client held that is gone, in all its zones.
     pub(crate) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
         let (mut died, mut freed) = (false, 0);
-        self.sweep_soon();
+        self.maintenance.sweep_soon(self.now);
         for (zone, client) in zones {
-            let Some(zone) = self.zones.get_mut(zone) else {
+            let Some(zone) = self.zones.get_mut(*zone) else {
                 continue;
             };
             died |= zone.has_holdings(*client);

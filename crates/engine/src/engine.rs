@@ -1,16 +1,15 @@
 //! The engine: sessions, and what each may ask.
 
 use crate::links_report::LinksReport;
+use crate::maintenance::Maintenance;
 use crate::quarantine::Holdings;
 use crate::recovery::{Recovery, Unwritten};
 use crate::sessions::{Session, Sessions};
 use crate::sources::Sources;
 use crate::zone::Zone;
+use crate::zones::Zones;
 use rgaps_mps::Quarantine;
-use rgaps_session::{
-    Access, AccessError, Answer, Config, Credentials, Notice, Refusal, Request, ZoneId,
-};
-use std::collections::{BTreeMap, HashMap};
+use rgaps_session::{Access, AccessError, Answer, Config, Credentials, Notice, Refusal, Request};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,13 +17,6 @@ use std::time::{Duration, Instant};
 /// After how many requests the page tables of control segments are dropped, which grow with every
 /// topic that is looked at.
 const TRIM_REQUESTS: u64 = 1024;
-/// How soon orphans are looked at after something changed.
-const TEND_FIRST: Duration = Duration::from_millis(20);
-/// How often control segments are looked through.
-const SWEEP_PAUSE: Duration = Duration::from_secs(10);
-/// How seldom when nothing changes.
-const TEND_LAST: Duration = Duration::from_millis(640);
-
 /// Number of a session; never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
@@ -97,8 +89,7 @@ pub struct Engine {
     pub(crate) started: Instant,
     pub(crate) now: Instant,
     pub(crate) sessions: Sessions,
-    pub(crate) zones: BTreeMap<ZoneId, Zone>,
-    pub(crate) classes: HashMap<String, ZoneId>,
+    pub(crate) zones: Zones,
     pub(crate) recovery: Recovery,
     pub(crate) quarantine: Quarantine<Holdings>,
     /// The state file could not be written.
@@ -110,13 +101,7 @@ pub struct Engine {
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
-    idle_since: Option<Instant>,
-    /// No late joiner can come any more.
-    history_given_up: bool,
-    next_tend: Option<Instant>,
-    /// When control segments are looked through for memory that nobody was given.
-    next_sweep: Option<Instant>,
-    tend_pause: Duration,
+    pub(crate) maintenance: Maintenance,
 }
 
 /// Whether a user owns the realm: root and the daemon's own user do.
@@ -137,8 +122,7 @@ impl Engine {
             started: now,
             now,
             sessions: Sessions::new(&setup.config.limits),
-            zones: BTreeMap::new(),
-            classes: HashMap::new(),
+            zones: Zones::default(),
             recovery,
             quarantine: Quarantine::default(),
             unwritten: None,
@@ -148,11 +132,7 @@ impl Engine {
             requests: 0,
             notices: Vec::new(),
             stopping: false,
-            idle_since: Some(now),
-            history_given_up: false,
-            next_tend: None,
-            next_sweep: None,
-            tend_pause: TEND_FIRST,
+            maintenance: Maintenance::new(setup.config.idle_exit(), now),
             setup,
         })
     }
@@ -167,7 +147,7 @@ impl Engine {
         self.now = now;
         self.recovery.begin(now);
         let session = self.sessions.open(peer, now)?;
-        self.idle_since = None;
+        self.maintenance.note_use(now, true);
         Some(session)
     }
 
@@ -184,14 +164,7 @@ impl Engine {
 
     /// Descriptors of memory that the daemon keeps: segments, registries and control segments.
     pub fn segment_count(&self) -> usize {
-        let of_zone = |zone: &Zone| {
-            2 + zone
-                .pools
-                .iter()
-                .map(|pool| pool.segment_count() as usize)
-                .sum::<usize>()
-        };
-        self.zones.values().map(of_zone).sum()
+        self.zones.segment_count()
     }
 
     /// A request of a session, with the descriptors that came with it.
@@ -219,7 +192,7 @@ impl Engine {
         self.requests += 1;
         if self.requests % TRIM_REQUESTS == 0 {
             self.zones
-                .values()
+                .iter()
                 .for_each(|zone| zone.control.forget_pages());
         }
         match request {
@@ -241,7 +214,7 @@ impl Engine {
                 if result.is_err() {
                     out.clear();
                 }
-                self.wake_tending();
+                self.maintain_soon();
                 Verdict::answer(result, out, false)
             }
         }
@@ -273,62 +246,40 @@ impl Engine {
     /// Does what is due. To be called when `next_tick` says so, and may be at any time.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
-        if self.tend_quarantine() {
-            self.wake_tending();
+        if self.release_quarantined() {
+            self.maintain_soon();
         }
         self.write_state_again();
         self.sweep_control();
-        if self.next_tend.is_some_and(|at| now >= at) {
+        if self.maintenance.is_due(now) {
             let mut changed = false;
-            for zone in self.zones.values_mut() {
-                changed |= zone.tend();
+            for zone in self.zones.iter_mut() {
+                changed |= zone.maintain();
             }
             changed |= self.check_absent();
-            self.tend_pause = if changed {
-                TEND_FIRST
-            } else {
-                (self.tend_pause * 2).min(TEND_LAST)
-            };
-            self.next_tend = self.needs_tending().then(|| now + self.tend_pause);
+            let needed = self.needs_maintenance();
+            self.maintenance.done(now, changed, needed);
         }
         self.note_idleness();
     }
 
     /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has gone.
     fn sweep_control(&mut self) {
-        if self.next_sweep.is_some_and(|at| self.now < at) {
+        if !self.maintenance.is_sweep_due(self.now) {
             return;
         }
-        let more = self
-            .zones
-            .values()
-            .filter(|zone| zone.control.sweep())
-            .count()
-            > 0;
-        let in_use = self.zones.values().any(|zone| !zone.clients.is_empty());
-        self.next_sweep = match (more, in_use) {
-            (true, _) => Some(self.now + TEND_FIRST),
-            (false, true) => Some(self.now + SWEEP_PAUSE),
-            (false, false) => None,
-        };
-    }
-
-    /// Looks through control segments at the next tick.
-    pub(crate) fn sweep_soon(&mut self) {
-        self.next_sweep = Some(self.now);
+        let zones = self.zones.iter();
+        let more = zones.filter(|zone| zone.control.sweep()).count() > 0;
+        let in_use = self.zones.have_clients();
+        self.maintenance.swept(self.now, more, in_use);
     }
 
     /// When `tick` has something to do next.
     pub fn next_tick(&self) -> Option<Instant> {
         let hello = self.sessions.next_deadline();
-        let idle = self
-            .idle_since
-            .zip(self.setup.config.idle_exit())
-            .map(|(since, wait)| since + wait);
         let proof = self.quarantine.next_look();
         let write = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        let sweep = self.next_sweep;
-        [hello, idle, self.next_tend, proof, write, sweep]
+        [hello, self.maintenance.next(), proof, write]
             .into_iter()
             .flatten()
             .min()
@@ -337,49 +288,39 @@ impl Engine {
     /// Whether nobody has needed the daemon for as long as the configuration lets it wait. Whoever left history
     /// for late joiners needs it.
     pub fn is_idle(&self, now: Instant) -> bool {
-        let wait = self.setup.config.idle_exit();
-        self.idle_since
-            .zip(wait)
-            .is_some_and(|(since, wait)| now >= since + wait)
+        self.maintenance.is_idle(now)
     }
 
     /// Whether history for late joiners is all that keeps the daemon from being idle.
     pub(crate) fn stays_for_history(&self) -> bool {
-        let keeps = || self.zones.values().any(Zone::keeps_history);
-        !self.is_in_use() && !self.history_given_up && keeps()
+        let keeps = || self.zones.iter().any(Zone::keeps_history);
+        !self.is_in_use() && !self.maintenance.gave_up_history() && keeps()
     }
 
-    /// History keeps the daemon no longer: its socket is gone, so no late joiner can come.
+    /// History keeps the daemon no longer: its socket is gone, so no late joiner can connect.
     pub(crate) fn give_up_history(&mut self) {
-        self.history_given_up = true;
+        self.maintenance.give_up_history();
         self.note_idleness();
     }
 
     fn is_in_use(&self) -> bool {
-        let absent = || self.zones.values().any(|zone| !zone.clients.is_empty());
-        !self.sessions.is_empty() || absent()
+        !self.sessions.is_empty() || self.zones.have_clients()
     }
 
     pub(crate) fn note_idleness(&mut self) {
-        if self.is_in_use() || self.stays_for_history() {
-            self.idle_since = None;
-        } else if self.idle_since.is_none() {
-            self.idle_since = Some(self.now);
-        }
+        let in_use = self.is_in_use() || self.stays_for_history();
+        self.maintenance.note_use(self.now, in_use);
     }
 
-    fn needs_tending(&self) -> bool {
-        self.zones
-            .values()
-            .any(|zone| zone.needs_tending() || zone.has_absent_clients())
+    fn needs_maintenance(&self) -> bool {
+        let mut zones = self.zones.iter();
+        zones.any(|zone| zone.needs_maintenance() || zone.has_absent_clients())
     }
 
     /// Something happened: looks after orphans soon.
-    pub(crate) fn wake_tending(&mut self) {
-        if self.needs_tending() {
-            self.tend_pause = TEND_FIRST;
-            let soon = self.now + TEND_FIRST;
-            self.next_tend = Some(self.next_tend.map_or(soon, |at| at.min(soon)));
+    pub(crate) fn maintain_soon(&mut self) {
+        if self.needs_maintenance() {
+            self.maintenance.wake(self.now);
         }
     }
 

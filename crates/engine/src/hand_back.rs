@@ -36,13 +36,13 @@ impl Engine {
             ));
         }
         let (uid, pid) = (known.uid(), known.pid());
-        if !self.zones.contains_key(&zone_id) {
+        if self.zones.get(zone_id).is_none() {
             self.adopt(zone_id, fds)?;
         }
         self.end_detachment(zone_id, client_index, client_id);
         let zone = self
             .zones
-            .get_mut(&zone_id)
+            .get_mut(zone_id)
             .expect("adopted, if it was not there");
         zone.attach(client_index, client_id, uid, pid, session)?;
         let wants_segments = zone.pools.iter().any(|pool| pool.is_incomplete());
@@ -57,7 +57,7 @@ impl Engine {
     /// the old one has nothing in the zone from here on. That it is the same client, the number
     /// says, which only it was told.
     fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
-        let clients = self.zones.get_mut(&zone_id).map(|zone| &mut zone.clients);
+        let clients = self.zones.get_mut(zone_id).map(|zone| &mut zone.clients);
         let client = clients.and_then(|clients| clients.get_mut(&client_index));
         let Some(client) = client.filter(|client| client.id == client_id) else {
             return;
@@ -84,15 +84,9 @@ impl Engine {
             )
         };
         let saved = self.recovery.expected(zone_id).cloned().ok_or_else(lost)?;
-        let replacement = self.classes.get(&saved.class).copied();
-        if let Some(replacement) = replacement {
-            let used = self
-                .zones
-                .get(&replacement)
-                .is_some_and(|zone| !zone.topics.is_empty() || !zone.clients.is_empty());
-            if used {
-                return Err(lost());
-            }
+        let replacement = self.zones.of_class(&saved.class);
+        if replacement.is_some_and(|zone| !zone.topics.is_empty() || !zone.clients.is_empty()) {
+            return Err(lost());
         }
         let [registry, control] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|_| bad("the request needs the registry and the control segment"))?;
@@ -104,17 +98,13 @@ impl Engine {
             self.setup.sources.as_mut(),
             &limits,
         )?;
-        if let Some(replacement) = replacement {
-            self.zones.remove(&replacement);
-        }
         tracing::info!(
             class = saved.class,
             topics = zone.topics.len(),
             clients = zone.clients.len(),
             "took over a zone of the previous daemon"
         );
-        self.classes.insert(saved.class, zone_id);
-        self.zones.insert(zone_id, zone);
+        self.zones.add(zone);
         self.counters.zones_adopted += 1;
         self.recovery.forget(zone_id);
         self.write_state();
@@ -230,25 +220,29 @@ impl Engine {
         let now = self.now;
         let (mut reaped, mut freed) = (0, 0);
         let mut dead = Vec::new();
-        for (id, zone) in &mut self.zones {
+        for zone in self.zones.iter_mut() {
             for client in zone.overdue_seats(now) {
                 tracing::info!("no links came for the seats of those that ended");
                 freed += zone.reap_client(client, now);
             }
-            dead.extend(zone.find_dead(now).into_iter().map(|client| (*id, client)));
+            dead.extend(
+                zone.find_dead(now)
+                    .into_iter()
+                    .map(|client| (zone.id, client)),
+            );
         }
         for (id, client) in dead {
             tracing::info!(client, "a client of the previous daemon has ended");
             if self.quarantine_absent(id, client) {
                 continue;
             }
-            if let Some(zone) = self.zones.get_mut(&id) {
+            if let Some(zone) = self.zones.get_mut(id) {
                 freed += zone.reap_client(client, now);
                 reaped += 1;
             }
         }
         self.save_departed();
-        for zone in self.zones.values_mut() {
+        for zone in self.zones.iter_mut() {
             zone.give_up_unclaimed();
         }
         self.counters.clients_reaped += reaped;

@@ -258,7 +258,7 @@ impl Zone {
             }
             self.drop_history(index, slot);
         }
-        self.tend_topic(index);
+        self.maintain_topic(index);
         forgotten
     }
 
@@ -272,7 +272,7 @@ impl Engine {
     /// What publishers that are gone left for late joiners; with the names of topics that the session may see.
     pub(crate) fn kept_history(&self, session: Option<SessionId>) -> KeptHistory {
         let mut all = KeptHistory::default();
-        for zone in self.zones.values() {
+        for zone in self.zones.iter() {
             let may_see = session.is_some_and(|session| self.may_see(session, zone));
             for topic in zone.orphaned.iter().filter_map(|at| zone.topics.get(at)) {
                 let messages: u64 = topic.publishers.iter().filter_map(Publisher::kept).sum();
@@ -310,8 +310,7 @@ impl Engine {
             ));
         }
         let class = class.name().to_owned();
-        let zone = self.classes.get(&class).copied();
-        let zone = zone.and_then(|zone| self.zones.get_mut(&zone));
+        let zone = self.zones.of_class_mut(&class);
         let found = zone.and_then(|zone| Some((zone.names.get(name).copied()?, zone)));
         let Some((index, zone)) = found else {
             self.check_recovered(&class)?;

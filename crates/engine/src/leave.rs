@@ -99,7 +99,7 @@ impl Zone {
             Side::Publisher => self.orphan_publisher(topic, slot),
             Side::Subscriber => self.remove_subscriber(topic, slot),
         };
-        self.tend_topic(topic);
+        self.maintain_topic(topic);
         freed
     }
 
@@ -112,7 +112,7 @@ impl Zone {
         topic.close_subscriber(slot);
         announce(&self.control, topic);
         ring_publishers(&self.control.topic(topic.region), u64::MAX);
-        self.tend_topic(index);
+        self.maintain_topic(index);
     }
 
     pub(crate) fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
@@ -203,7 +203,7 @@ impl Zone {
 
     /// Does for a topic's orphans, quarantined regions and itself what is due. True: something
     /// changed.
-    pub(crate) fn tend_topic(&mut self, index: u32) -> bool {
+    pub(crate) fn maintain_topic(&mut self, index: u32) -> bool {
         let orphans = self.orphans_of(index);
         let mut changed = false;
         for slot in orphans {
@@ -374,18 +374,18 @@ impl Zone {
     }
 
     /// Does what is due for the dead of all topics. True: something changed.
-    pub(crate) fn tend(&mut self) -> bool {
+    pub(crate) fn maintain(&mut self) -> bool {
         let mut topics = &self.orphaned | &self.quarantined;
         topics.extend(&self.held_up);
         let mut changed = false;
         for topic in topics {
-            changed |= self.tend_topic(topic);
+            changed |= self.maintain_topic(topic);
         }
         changed | self.release_set_aside()
     }
 
-    /// Whether `tend` has anything to look after.
-    pub(crate) fn needs_tending(&self) -> bool {
+    /// Whether `maintain` has anything to look after.
+    pub(crate) fn needs_maintenance(&self) -> bool {
         !self.orphaned.is_empty()
             || !self.quarantined.is_empty()
             || !self.held_up.is_empty()

@@ -27,6 +27,7 @@ mod leave;
 mod links;
 mod links_report;
 mod listing;
+mod maintenance;
 mod matching;
 mod membership;
 mod near;
@@ -50,6 +51,7 @@ mod step;
 mod timelines;
 mod topic;
 mod zone;
+mod zones;
 
 pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
 pub use reactor::{Reactor, ReactorError};

@@ -59,7 +59,7 @@ impl Engine {
         self.require_links(session)?;
         // Topics that nobody seems to subscribe to now would be given up on other hosts.
         self.check_all_recovered()?;
-        let version = self.zones.values().fold(0u64, |version, zone| {
+        let version = self.zones.iter().fold(0u64, |version, zone| {
             zone.topics.values().fold(version, |version, topic| {
                 mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
             })
@@ -70,7 +70,7 @@ impl Engine {
         if version != known || from > 0 {
             let by_name: BTreeMap<&str, (&Zone, &Topic)> = self
                 .zones
-                .values()
+                .iter()
                 .flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
                 .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
                 .collect();
@@ -79,7 +79,7 @@ impl Engine {
         }
         let departed = match (known, from) {
             (0, 0) => {
-                let all = self.zones.values().flat_map(|zone| zone.departed.iter());
+                let all = self.zones.iter().flat_map(|zone| zone.departed.iter());
                 all.take(MAX_DEPARTED).copied().collect()
             }
             _ => Vec::new(),

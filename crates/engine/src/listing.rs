@@ -42,12 +42,8 @@ impl Engine {
             socket: self.setup.socket.display().to_string(),
             uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
             clients: clients as u32,
-            topics: self
-                .zones
-                .values()
-                .map(|zone| zone.topics.len() as u32)
-                .sum(),
-            zones: self.zones.len() as u32,
+            topics: self.zones.iter().map(|zone| zone.topics.len() as u32).sum(),
+            zones: self.zones.count() as u32,
             rss_bytes: rss_bytes(),
             idle_exit_ms: self
                 .setup
@@ -74,7 +70,7 @@ impl Engine {
 
     fn is_recovering(&self) -> bool {
         let awaits = |zone: &Zone| zone.clients.values().any(|client| client.is_awaited());
-        self.recovery.expects_any() || self.zones.values().any(awaits)
+        self.recovery.expects_any() || self.zones.iter().any(awaits)
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -95,7 +91,7 @@ impl Engine {
                 session.pid()
             ));
         }
-        for zone in self.zones.values() {
+        for zone in self.zones.iter() {
             let absent = zone
                 .clients
                 .values()
@@ -141,10 +137,7 @@ impl Engine {
     }
 
     pub(crate) fn list_topics(&self, session: SessionId, from: u32) -> Result<Answer, Refusal> {
-        let visible = self
-            .zones
-            .values()
-            .filter(|zone| self.may_see(session, zone));
+        let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let page = by_name(visible).skip(from as usize).take(PAGE_ROWS);
         Ok(Answer::Topics(
             page.map(|(zone, topic)| zone.topic_row(topic)).collect(),
@@ -153,10 +146,7 @@ impl Engine {
 
     pub(crate) fn describe_topic(&self, session: SessionId, name: &str) -> Result<Answer, Refusal> {
         check_topic_name(name).map_err(|error| bad(error.to_string()))?;
-        let mut zones = self
-            .zones
-            .values()
-            .filter(|zone| self.may_see(session, zone));
+        let mut zones = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.names.get(name)?)?)));
         let (zone, topic) = found.ok_or_else(|| {
             refuse(
@@ -188,10 +178,7 @@ impl Engine {
     }
 
     pub(crate) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
-        let visible = self
-            .zones
-            .values()
-            .filter(|zone| self.may_see(session, zone));
+        let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let rows = visible.flat_map(|zone| zone.pools.iter().map(|pool| zone.pool_row(pool)));
         Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
     }
@@ -203,7 +190,7 @@ impl Engine {
         let sees_all = is_owner(uid);
         let visible: BTreeSet<ZoneId> = self
             .zones
-            .values()
+            .iter()
             .filter(|zone| sees_all || self.may_see(asker, zone))
             .map(|zone| zone.id)
             .collect();
@@ -216,7 +203,7 @@ impl Engine {
             })
             .collect();
         known.sort_unstable_by_key(|(id, _)| *id);
-        let counts = visible.iter().filter_map(|id| self.zones.get(id));
+        let counts = visible.iter().filter_map(|id| self.zones.get(*id));
         let counts: BTreeMap<ZoneId, _> =
             counts.map(|zone| (zone.id, zone.member_counts())).collect();
         let page = known.into_iter().skip(from as usize).take(PAGE_ROWS);

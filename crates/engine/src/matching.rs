@@ -129,8 +129,8 @@ impl Zone {
 
 impl Engine {
     /// Tells the processes of a member that has joined, and of those that do not match it.
-    pub(crate) fn tell_mismatches(&mut self, zone_id: ZoneId, member: &Member) {
-        let Some(zone) = self.zones.get(&zone_id) else {
+    pub(crate) fn notify_mismatches(&mut self, zone_id: ZoneId, member: &Member) {
+        let Some(zone) = self.zones.get(zone_id) else {
             return;
         };
         let topic = zone.topics.get(&member.topic);

@@ -73,7 +73,7 @@ impl Engine {
 
     /// The same for a client of a predecessor's that did not come back.
     pub(crate) fn quarantine_absent(&mut self, zone: ZoneId, client: u32) -> bool {
-        let known = self.zones.get(&zone).and_then(|z| z.clients.get(&client));
+        let known = self.zones.get(zone).and_then(|z| z.clients.get(&client));
         let Some(known) = known else {
             return false;
         };
@@ -88,7 +88,7 @@ impl Engine {
 
     fn quarantine(&mut self, dead: DeadClient, zones: BTreeMap<ZoneId, u32>) -> bool {
         let on_gpus = zones.iter().any(|(zone, client)| {
-            let zone = self.zones.get(zone);
+            let zone = self.zones.get(*zone);
             zone.is_some_and(|zone| zone.is_on_gpus(*client))
         });
         let holdings = Holdings::Client(zones.clone());
@@ -96,7 +96,7 @@ impl Engine {
             return false;
         }
         for (zone, client) in &zones {
-            if let Some(zone) = self.zones.get_mut(zone) {
+            if let Some(zone) = self.zones.get_mut(*zone) {
                 zone.hold_dead(*client);
             }
         }
@@ -105,7 +105,7 @@ impl Engine {
 
     /// A client's GPU context is lost, so that its timelines end; under MPS only when its work has.
     pub(crate) fn gpu_lost(&mut self, session: SessionId, zone: ZoneId, client: u32) {
-        let id = self.zones.get(&zone).and_then(|z| z.clients.get(&client));
+        let id = self.zones.get(zone).and_then(|z| z.clients.get(&client));
         let (Some(lost), Some(id)) = (self.sessions.get(session), id.map(|c| c.id)) else {
             return;
         };
@@ -115,20 +115,20 @@ impl Engine {
         };
         let holdings = Holdings::Timelines(zone, client, id);
         let held = self.quarantine.admit(lost, holdings, self.now);
-        if let (false, Some(zone)) = (held, self.zones.get_mut(&zone)) {
+        if let (false, Some(zone)) = (held, self.zones.get_mut(zone)) {
             zone.end_timelines_of(client);
         }
     }
 
     /// Cleans up after those whose GPU work has ended for certain. True: something changed.
-    pub(crate) fn tend_quarantine(&mut self) -> bool {
+    pub(crate) fn release_quarantined(&mut self) -> bool {
         let proven = self.quarantine.poll(self.now);
         let changed = !proven.is_empty();
         for dead in proven {
             match dead.holdings {
                 Holdings::Client(zones) => self.clean_up_after(&dead.name, dead.pid, &zones),
                 Holdings::Timelines(zone, client, id) => {
-                    let zone = self.zones.get_mut(&zone);
+                    let zone = self.zones.get_mut(zone);
                     // Its index may be another's by now.
                     let is_it = |zone: &Zone| zone.clients.get(&client).is_some_and(|c| c.id == id);
                     if let Some(zone) = zone.filter(|zone| is_it(zone)) {

@@ -79,7 +79,7 @@ impl Recovery {
 impl Engine {
     /// Refuses joins while the topics of their class may still come back.
     pub(crate) fn check_recovered(&self, class: &str) -> Result<(), Refusal> {
-        let zone = self.classes.get(class).and_then(|id| self.zones.get(id));
+        let zone = self.zones.of_class(class);
         let incomplete =
             zone.is_some_and(|zone| zone.pools.iter().any(|pool| pool.is_incomplete()));
         match incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
@@ -96,7 +96,7 @@ impl Engine {
             zone.pools.iter().any(|pool| pool.is_incomplete())
                 || clients.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
         };
-        match self.recovery.waits_for_any(self.now) || self.zones.values().any(awaited) {
+        match self.recovery.waits_for_any(self.now) || self.zones.iter().any(awaited) {
             true => Err(recovering()),
             false => Ok(()),
         }
@@ -108,7 +108,7 @@ impl Engine {
         let Some(path) = &self.setup.state_file else {
             return;
         };
-        let zones = self.zones.values().map(|zone| SavedZone {
+        let zones = self.zones.iter().map(|zone| SavedZone {
             id: zone.id,
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
@@ -121,7 +121,7 @@ impl Engine {
             .collect();
         let written = state_file::write(path, &all);
         // What could not be written is tried again as a whole.
-        for zone in self.zones.values_mut() {
+        for zone in self.zones.iter_mut() {
             zone.departed.is_unsaved = false;
         }
         match (&written, &self.unwritten) {
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Writes down publishers of links that are gone, before their orphans, from which a successor would know it, go.
     pub(crate) fn save_departed(&mut self) {
-        if self.zones.values().any(|zone| zone.departed.is_unsaved) {
+        if self.zones.iter().any(|zone| zone.departed.is_unsaved) {
             self.write_state();
         }
     }
@@ -165,8 +165,7 @@ impl Engine {
     /// after a death; with nobody there, there is nothing to hand back.
     pub fn leave_state(&mut self) {
         self.quarantine.stop_mps();
-        let in_use =
-            self.recovery.expects_any() || self.zones.values().any(|zone| !zone.clients.is_empty());
+        let in_use = self.recovery.expects_any() || self.zones.have_clients();
         match &self.setup.state_file {
             Some(path) if !in_use => state_file::remove(path),
             _ => {}

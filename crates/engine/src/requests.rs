@@ -1,9 +1,10 @@
 //! What each request does.
 
 use crate::engine::{is_owner, Engine, SessionId};
-use crate::join::Wish;
+use crate::join::{Seat, Wish};
 use crate::refuse::{bad, refuse, system};
 use crate::sessions::Session;
+use crate::sources::Sources;
 use crate::topic::Topic;
 use crate::zone::{Client, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
@@ -211,7 +212,7 @@ impl Engine {
         zone: ZoneId,
     ) -> Result<(&mut Zone, u32), Refusal> {
         let client = self.sessions.require(session)?.zones.get(&zone).copied();
-        let zone = self.zones.get_mut(&zone);
+        let zone = self.zones.get_mut(zone);
         zone.zip(client).ok_or_else(|| {
             refuse(
                 RefusalCode::NotFound,
@@ -230,70 +231,25 @@ impl Engine {
         let zone_id = self.zone_for(session, wish)?;
         let peer = self.sessions.require(session)?;
         let known = peer.zones.get(&zone_id).copied();
-        let client = Client {
-            session: Some(session),
-            id: 0,
-            pid: peer.pid(),
-            uid: peer.uid(),
-            gid: peer.peer.credentials.gid,
-            name: peer.name.clone(),
-            claims: None,
-            unlocked_since: None,
-            vacant_until: None,
-        };
-        let zone = self
-            .zones
-            .get_mut(&zone_id)
-            .expect("`zone_for` gives a zone that is there");
-        let index = match known {
-            Some(index) => index,
-            None => zone.add_client(client)?,
-        };
-        let seat = zone
-            .join(index, wish, self.setup.sources.as_mut())
-            .and_then(|seat| {
-                if known.is_none() {
-                    let opened = zone.open_for_client();
-                    let fds = opened.map_err(|e| {
-                        zone.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
-                        system("open the zone for you", e)
-                    })?;
-                    out.extend(fds);
-                }
-                Ok(seat)
-            });
-        let seat = match seat {
-            Ok(seat) => seat,
-            Err(refusal) => {
-                if known.is_none() {
-                    zone.remove_client(index);
-                }
-                return Err(refusal);
+        let zone = self.zones.get_mut(zone_id);
+        let zone = zone.expect("`zone_for` gives a zone that is there");
+        let sources = self.setup.sources.as_mut();
+        let (seat, grant) = match known {
+            Some(client) => (zone.join(client, wish, sources)?, None),
+            None => {
+                let client = Client::of(session, peer);
+                let (seat, grant) = zone.join_first(client, wish, sources, out)?;
+                peer.zones.insert(zone_id, grant.client_index);
+                // A successor would take the zone for one of the dead, if this one alone lived.
+                self.write_state();
+                (seat, Some(grant))
             }
         };
-        if known.is_none() {
-            // A successor would take the zone for one of the dead, if this one alone lived.
-            self.write_state();
-        }
-        let zone = &self.zones[&zone_id];
-        let client_id = zone.clients.get(&index).map_or(0, |client| client.id);
-        let subscribed = zone.subscribed_sessions(seat.member.topic);
-        self.sessions.require(session)?.zones.insert(zone_id, index);
-        if let Some(pool) = seat.pool {
-            for subscribed in subscribed {
-                self.notify_pool(subscribed, zone_id, pool);
-            }
-        }
-        if let Some(pool) = seat.reads {
-            self.notify_pool(session, zone_id, pool);
-        }
-        self.tell_mismatches(zone_id, &seat.member);
+        self.notify_seat(session, zone_id, &seat);
+        self.notify_mismatches(zone_id, &seat.member);
         Ok(Answer::Joined {
             member: seat.member,
-            grant: known.is_none().then_some(ZoneGrant {
-                client_index: index,
-                client_id,
-            }),
+            grant,
             region_offset: seat.region_offset,
             topic_id: seat.topic_id,
             doorbell: seat.doorbell,
@@ -301,6 +257,20 @@ impl Engine {
             pool: seat.pool,
             reads: seat.reads,
         })
+    }
+
+    /// Tells sessions of the pools that a new member's topic is in, and that it reads in.
+    fn notify_seat(&mut self, session: SessionId, zone_id: ZoneId, seat: &Seat) {
+        let zone = self.zones.get(zone_id);
+        let subscribed = zone.map(|zone| zone.subscribed_sessions(seat.member.topic));
+        if let Some(pool) = seat.pool {
+            for subscribed in subscribed.unwrap_or_default() {
+                self.notify_pool(subscribed, zone_id, pool);
+            }
+        }
+        if let Some(pool) = seat.reads {
+            self.notify_pool(session, zone_id, pool);
+        }
     }
 
     /// The zone of a topic's access class, made if it is not there, if the session may join.
@@ -331,14 +301,13 @@ impl Engine {
         }
         let class = class.name().to_owned();
         self.check_recovered(&class)?;
-        if let Some(zone) = self.classes.get(&class) {
-            return Ok(*zone);
+        if let Some(zone) = self.zones.of_class(&class) {
+            return Ok(zone.id);
         }
         let zone = Zone::create(&class, &self.setup.config.limits)?;
         let id = zone.id;
         tracing::info!(class, "created a zone");
-        self.zones.insert(id, zone);
-        self.classes.insert(class, id);
+        self.zones.add(zone);
         Ok(id)
     }
 
@@ -441,7 +410,7 @@ impl Engine {
 
     /// Asks all publishers that have memory of a pool for what they do not need of it.
     fn notify_shortage(&mut self, zone_id: ZoneId, pool: u32) {
-        let Some(zone) = self.zones.get(&zone_id) else {
+        let Some(zone) = self.zones.get(zone_id) else {
             return;
         };
         let leases = |session: &Session| {
@@ -477,7 +446,7 @@ impl Engine {
             .sessions
             .get(session)
             .and_then(|known| known.zones.get(&zone_id));
-        let (Some(zone), Some(client)) = (self.zones.get(&zone_id), client) else {
+        let (Some(zone), Some(client)) = (self.zones.get(zone_id), client) else {
             return;
         };
         let writable = self.sessions.is_links(session) || zone.may_write(*client, pool);
@@ -531,6 +500,34 @@ impl Engine {
 }
 
 impl Zone {
+    /// The same as `join`, for a client that is not in the zone yet. Nothing of it stays if it cannot join.
+    fn join_first(
+        &mut self,
+        client: Client,
+        wish: &Wish<'_>,
+        sources: &mut dyn Sources,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<(Seat, ZoneGrant), Refusal> {
+        let client_index = self.add_client(client)?;
+        let seat = self.join(client_index, wish, sources).and_then(|seat| {
+            let fds = self.open_for_client().map_err(|e| {
+                self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
+                system("open the zone for you", e)
+            })?;
+            out.extend(fds);
+            Ok(seat)
+        });
+        if seat.is_err() {
+            self.remove_client(client_index);
+        }
+        let client_id = self.clients.get(&client_index).map_or(0, |c| c.id);
+        let grant = ZoneGrant {
+            client_index,
+            client_id,
+        };
+        Ok((seat?, grant))
+    }
+
     /// Descriptors for a client that is new here: registry and control segment.
     fn open_for_client(&self) -> std::io::Result<[OwnedFd; 2]> {
         let registry = self.registry.client_fd()?;

@@ -57,14 +57,14 @@ impl Engine {
     /// All figures, of so many topics at most.
     pub fn snapshot(&self, topics_max: usize) -> Snapshot {
         let all = || {
-            let zones = self.zones.values();
+            let zones = self.zones.iter();
             zones.flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
         };
         let topics: Vec<TopicFigures> = all()
             .take(topics_max)
             .map(|(zone, topic)| zone.topic_figures(topic))
             .collect();
-        let pools = self.zones.values().flat_map(|zone| {
+        let pools = self.zones.iter().flat_map(|zone| {
             let rows = zone.pools.iter();
             rows.map(|pool| (zone.pool_row(pool), zone.blocks_used(pool.index)))
         });

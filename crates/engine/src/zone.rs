@@ -8,6 +8,7 @@ use crate::pools::Pool;
 use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::Registry;
+use crate::sessions::Session;
 use crate::sources::Sources;
 use crate::topic::{Publisher, Topic};
 use rgaps_layout::{
@@ -41,6 +42,21 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// The client of a session, without a number yet.
+    pub(crate) fn of(session: SessionId, of: &Session) -> Client {
+        Client {
+            session: Some(session),
+            id: 0,
+            pid: of.pid(),
+            uid: of.uid(),
+            gid: of.peer.credentials.gid,
+            name: of.name.clone(),
+            claims: None,
+            unlocked_since: None,
+            vacant_until: None,
+        }
+    }
+
     /// Whether it is a predecessor's, and may come back.
     pub(crate) fn is_awaited(&self) -> bool {
         self.session.is_none() && self.vacant_until.is_none()
