@@ -201,30 +201,8 @@ pub(crate) fn export<'py>(
             "a loan is there to be written: a copy of it makes no sense",
         ));
     };
-    order::before_reading_on_cpu(py, sample)?;
     let span = span_bytes(&view.geometry);
-    let (address, owner) =
-        match domain {
-            _ if there.0 == CPU => {
-                let mut bytes = vec![0; span].into_boxed_slice();
-                py.detach(|| sample.read(at, &mut bytes))
-                    .map_err(IntoPyErr::into_py_err)?;
-                (bytes.as_ptr() as u64, Owner::Copy(bytes))
-            }
-            Domain::Cuda(uuid) if there == here => {
-                let context = device::context(uuid)?;
-                // SAFETY: the tensor lies within the sample's bytes, which the sample keeps.
-                let copied = py.detach(|| unsafe {
-                    DeviceBuffer::copy_of(context, sample.address() + at, span as u64)
-                });
-                let copied = copied.map_err(IntoPyErr::into_py_err)?;
-                (copied.address(), Owner::DeviceCopy(copied))
-            }
-            _ => return Err(PyBufferError::new_err(
-                "rgaps copies to the host or within a device only; take the tensor where it is \
-                 and have the framework copy it (for torch: .to(device))",
-            )),
-        };
+    let (address, owner) = copy(py, domain, (here, there), (sample, at), span)?;
     let copied = View {
         address,
         geometry: view.geometry,
@@ -233,6 +211,37 @@ pub(crate) fn export<'py>(
     };
     let there = if there.0 == CPU { (CPU, 0) } else { there };
     capsule(py, there, copied, IS_COPIED, wanted)
+}
+
+/// A copy of `span` bytes of a sample, from byte `at` on, from one device to another: where it is, and what keeps it.
+fn copy(
+    py: Python<'_>,
+    domain: Domain,
+    (here, there): ((i32, i32), (i32, i32)),
+    (sample, at): (&rgaps::Sample, u64),
+    span: usize,
+) -> PyResult<(u64, Owner)> {
+    order::before_reading_on_cpu(py, sample)?;
+    match domain {
+        _ if there.0 == CPU => {
+            let mut bytes = vec![0; span].into_boxed_slice();
+            py.detach(|| sample.read(at, &mut bytes))
+                .map_err(IntoPyErr::into_py_err)?;
+            Ok((bytes.as_ptr() as u64, Owner::Copy(bytes)))
+        }
+        Domain::Cuda(uuid) if there == here => {
+            let context = device::context(uuid)?;
+            let (address, bytes) = (sample.address() + at, span as u64);
+            // SAFETY: the tensor lies within the sample's bytes, which the sample keeps.
+            let copied = py.detach(|| unsafe { DeviceBuffer::copy_of(context, address, bytes) });
+            let copied = copied.map_err(IntoPyErr::into_py_err)?;
+            Ok((copied.address(), Owner::DeviceCopy(copied)))
+        }
+        _ => Err(PyBufferError::new_err(
+            "rgaps copies to the host or within a device only; take the tensor where it is \
+             and have the framework copy it (for torch: .to(device))",
+        )),
+    }
 }
 
 /// Bytes from the first to the end of the last element.

@@ -411,6 +411,22 @@ fn consume(
         (tensor, read(tensor.shape), strides)
     };
     let dtype = tensor.dtype();
+    check_description(&shape, dtype)?;
+    let strides = strides.unwrap_or_else(|| row_major(&shape));
+    let tensor = Tensor {
+        address: tensor.data as u64 + tensor.byte_offset,
+        device,
+        shape,
+        strides,
+        element_bytes: dtype.element_bytes() as usize,
+        after,
+        _consumed: consumed,
+    };
+    Ok((tensor, dtype))
+}
+
+/// Whether a message can have such elements and such a shape.
+fn check_description(shape: &[i64], dtype: DType) -> PyResult<()> {
     if shape.len() > MAX_DIMS || shape.iter().any(|length| *length < 0) {
         return Err(invalid(format!(
             "a message cannot have the shape {shape:?}"
@@ -424,17 +440,7 @@ fn consume(
             "elements of {dtype} do not fill whole bytes"
         )));
     }
-    let strides = strides.unwrap_or_else(|| row_major(&shape));
-    let tensor = Tensor {
-        address: tensor.data as u64 + tensor.byte_offset,
-        device,
-        shape,
-        strides,
-        element_bytes: dtype.element_bytes() as usize,
-        after,
-        _consumed: consumed,
-    };
-    Ok((tensor, dtype))
+    Ok(())
 }
 
 fn row_major(shape: &[i64]) -> Vec<i64> {
