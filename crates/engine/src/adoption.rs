@@ -3,10 +3,10 @@
 
 use crate::control::Control;
 use crate::engine::SessionId;
-use crate::granules::FREE;
 use crate::history::order_orphans;
 use crate::leave::has_reached;
 use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
+use crate::memory::Memory;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
 use crate::sources::Sources;
@@ -90,10 +90,10 @@ impl Zone {
             zone.departed.add(*incarnation, *published);
         }
         zone.load_clients().map_err(read)?;
-        zone.load_pools(sources)?;
+        zone.memory = Memory::load(&zone.registry, sources)?;
         zone.load_topics().map_err(read)?;
         zone.restore_topics();
-        zone.load_granules().map_err(read)?;
+        zone.load_leases().map_err(read)?;
         step!("adopt.loaded");
         zone.set_aside(header.control_used);
         if let Err(error) = zone.registry.count_daemon(header.daemons.wrapping_add(1)) {
@@ -185,7 +185,7 @@ impl Zone {
         }
     }
 
-    fn load_granules(&mut self) -> std::io::Result<()> {
+    fn load_leases(&mut self) -> std::io::Result<()> {
         // Of any pool: copies are in others than the publisher's own.
         let owners: HashSet<u32> = self
             .topics
@@ -195,22 +195,7 @@ impl Zone {
                 slots.map(|slot| topic.granule_owner(slot))
             })
             .collect();
-        for pool in &mut self.pools {
-            let recorded = self.registry.granules(pool.index, pool.granule_count())?;
-            let mut at = 0;
-            for run in recorded.chunk_by(|owner, next| owner == next) {
-                let (first, count, owner) = (at, run.len(), run[0]);
-                at += count;
-                if owner == FREE {
-                    continue;
-                }
-                pool.restore_owner(first, count, owner);
-                if !owners.contains(&owner) {
-                    pool.free(&self.registry, first, count);
-                }
-            }
-        }
-        Ok(())
+        self.memory.load_leases(&self.registry, &owners)
     }
 
     /// Keeps what a predecessor may have had in quarantine from being handed out until all

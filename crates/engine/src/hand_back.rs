@@ -2,7 +2,7 @@
 //! clients that do not come.
 
 use crate::engine::{Engine, SessionId};
-use crate::granule_set::GranuleSet;
+use crate::granule_set::LiveGranules;
 use crate::refuse::{bad, refuse};
 use crate::state_file::may_live;
 use crate::step::step;
@@ -45,7 +45,7 @@ impl Engine {
             .get_mut(zone_id)
             .expect("adopted, if it was not there");
         zone.attach(client_index, client_id, uid, pid, session)?;
-        let wants_segments = zone.pools.iter().any(|pool| pool.is_incomplete());
+        let wants_segments = zone.memory.is_incomplete();
         self.sessions
             .require(session)?
             .zones
@@ -120,10 +120,7 @@ impl Engine {
         fds: Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
         let (zone, _) = self.claiming(session, zone)?;
-        zone.pool(pool)?;
-        for (fd, number) in fds.into_iter().zip(from..) {
-            zone.pools[pool as usize].adopt(number, fd)?;
-        }
+        zone.memory.adopt(pool, from, fds)?;
         Ok(Answer::Done)
     }
 
@@ -145,7 +142,7 @@ impl Engine {
         if !ranges.is_empty() {
             let (topic, _) = zone.publisher_of(member, client)?;
             let owner = topic.granule_owner(member.slot);
-            let pool = zone.pool(pool)?;
+            let pool = zone.memory.require(pool)?;
             leased = pool.granules_of(owner);
             if ranges
                 .iter()
@@ -310,13 +307,14 @@ impl Zone {
             return;
         };
         let owner = topic.granule_owner(slot);
-        for pool in &mut self.pools {
-            let mut kept = GranuleSet::default();
-            for range in claimed.get(&pool.index).into_iter().flatten() {
-                kept.add(range.offset, range.bytes);
+        let mut kept = LiveGranules::default();
+        for (pool, ranges) in claimed {
+            for range in ranges {
+                kept.add(*pool, range.offset, range.bytes);
             }
-            pool.free_except(&self.registry, owner, &kept);
         }
+        self.memory
+            .free_except(&self.registry, owner, |pool| kept.of(pool));
     }
 
     /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
@@ -326,11 +324,7 @@ impl Zone {
         if self.clients.values().any(waiting) {
             return;
         }
-        let incomplete = self.pools.iter_mut().filter(|pool| pool.is_incomplete());
-        let left: Vec<(u32, u64)> = incomplete
-            .map(|pool| (pool.index, pool.drop_missing(&self.registry)))
-            .collect();
-        for (pool, bytes) in left {
+        for (pool, bytes) in self.memory.drop_missing(&self.registry) {
             self.evict_lost(pool, bytes);
         }
         // What the dead of quarantine had may be among them.

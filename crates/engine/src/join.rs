@@ -145,7 +145,10 @@ impl Zone {
                 let pool = match (wish.domain, named) {
                     // `check_domain` has compared them.
                     (_, Some(pool)) => pool,
-                    (domain, None) => self.pool_for(domain.unwrap_or(Domain::Host), sources)?,
+                    (domain, None) => {
+                        let domain = domain.unwrap_or(Domain::Host);
+                        self.memory.pool_for(domain, &self.registry, sources)?
+                    }
                 };
                 let added = self.add_publisher(client, index, offer, pool, wish)?;
                 self.settle_pool(index, pool);
@@ -175,7 +178,7 @@ impl Zone {
         let Some(domain) = domain else {
             return Ok(None);
         };
-        let pool = self.pool_for(domain, sources)?;
+        let pool = self.memory.pool_for(domain, &self.registry, sources)?;
         let topic = &self.topics[&index];
         if topic.pool == Some(pool) {
             return Ok(None);
@@ -208,7 +211,7 @@ impl Zone {
                 (doorbell, Ring::default(), subscriber.and_then(|s| s.pool))
             }
         };
-        let grant = |pool: u32| self.pools[pool as usize].grant();
+        let grant = |pool: u32| self.memory.pool(pool).grant();
         Seat {
             member,
             region_offset: topic.region,
@@ -300,7 +303,7 @@ impl Zone {
 
     /// A publisher's domain against the topic's.
     fn check_domain(&self, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let named = topic.pool.map(|pool| self.pools[pool as usize].domain);
+        let named = topic.pool.map(|pool| self.memory.domain(pool));
         if let (Role::Publisher(_), Some(has), Some(wants)) = (&wish.role, named, wish.domain) {
             if has != wants {
                 return Err(refuse(
@@ -331,7 +334,7 @@ impl Zone {
     /// hosts is for the links, which do not carry it where it is slower than its publisher requires.
     fn check_paths(&self, client: u32, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
         let own = self.is_links_client(client);
-        let domain_of = |pool: u32| self.pools[pool as usize].domain;
+        let domain_of = |pool: u32| self.memory.domain(pool);
         let clash = match wish.role {
             Role::Publisher(_) => {
                 let home = topic.pool.map(domain_of).or(wish.domain);

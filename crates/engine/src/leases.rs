@@ -30,14 +30,13 @@ impl Zone {
             ));
         }
         let owner = topic.granule_owner(member.slot);
-        let pool = self.pool(index)?;
+        let pool = self.memory.require(index)?;
         let before = pool.segment_count();
         check_limit(pool.leased_bytes_of(owner), bytes, limit)?;
         loop {
-            let pool = &mut self.pools[index as usize];
-            match pool.lease(&self.registry, bytes, owner) {
+            match self.memory.lease(index, &self.registry, bytes, owner) {
                 Ok(range) => {
-                    let grown = pool.segment_count() != before;
+                    let grown = self.memory.pool(index).segment_count() != before;
                     return Ok((range, grown.then_some(before)));
                 }
                 Err(LeaseError::Other(refusal)) => return Err(refusal),
@@ -62,8 +61,7 @@ impl Zone {
         let (topic, publisher) = self.publisher_of(member, client)?;
         let owner = topic.granule_owner(member.slot);
         let live = self.live_granules(topic, publisher);
-        self.pool(index)?;
-        let pool = &mut self.pools[index as usize];
+        let pool = self.memory.require(index)?;
         let mut owned = Vec::new();
         for range in ranges {
             let (first, count) = pool.owned(range, owner).ok_or_else(|| {
@@ -80,10 +78,7 @@ impl Zone {
             }
             owned.push((first, count));
         }
-        for (first, count) in owned {
-            pool.free(&self.registry, first, count);
-        }
-        Ok(())
+        self.memory.free(index, &self.registry, owned)
     }
 }
 

@@ -258,10 +258,9 @@ impl Zone {
         }
         let live = self.live_granules(topic, publisher);
         let owner = topic.granule_owner(slot);
-        let mut freed = 0;
-        for pool in &mut self.pools {
-            freed += pool.free_except(&self.registry, owner, live.of(pool.index));
-        }
+        let freed = self
+            .memory
+            .free_except(&self.registry, owner, |pool| live.of(pool));
         if live.is_empty() && drained {
             self.end_publisher(index, slot);
             return true;

@@ -30,6 +30,7 @@ mod listing;
 mod maintenance;
 mod matching;
 mod membership;
+mod memory;
 mod near;
 mod pools;
 mod qos;

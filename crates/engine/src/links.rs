@@ -169,14 +169,14 @@ impl Zone {
         let (mut subscribers, mut readers) = (0, BTreeSet::new());
         for subscriber in own {
             subscribers += 1;
-            let reads = subscriber.pool.map(|pool| self.pools[pool as usize].domain);
+            let reads = subscriber.pool.map(|pool| self.memory.domain(pool));
             readers.extend(reads);
             let own = subscriber.demand;
             demand = Some(demand.unwrap_or(own).and(own));
         }
         InterestRow {
             name: topic.name.clone(),
-            domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
+            domain: topic.pool.map(|pool| self.memory.domain(pool)),
             publishers: publishers
                 .into_iter()
                 .map(|publisher| InterestPublisher {

@@ -111,7 +111,7 @@ impl Engine {
                     warnings.push(format!("{count} of at most {most} {what} (limits.{what})"));
                 }
             }
-            warnings.extend(zone.pools.iter().flat_map(pool_warnings));
+            warnings.extend(zone.memory.iter().flat_map(pool_warnings));
         }
         if self.recovery.expects_any() {
             warnings.push(
@@ -179,7 +179,7 @@ impl Engine {
 
     pub(crate) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
         let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
-        let rows = visible.flat_map(|zone| zone.pools.iter().map(|pool| zone.pool_row(pool)));
+        let rows = visible.flat_map(|zone| zone.memory.iter().map(|pool| zone.pool_row(pool)));
         Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
     }
 
@@ -284,7 +284,7 @@ impl Zone {
         TopicRow {
             name: topic.name.clone(),
             type_name: topic.type_name().to_owned(),
-            domain: topic.pool.map(|pool| self.pools[pool as usize].domain),
+            domain: topic.pool.map(|pool| self.memory.domain(pool)),
             publishers: (topic.publishers.len() - orphans) as u32,
             subscribers: topic.subscribers.iter().filter(|s| !s.closed).count() as u32,
             orphans: orphans as u32,
@@ -317,7 +317,7 @@ impl Zone {
             sum.add(bytes);
         }
         let owner = topic.granule_owner(publisher.slot);
-        let leased_bytes = self.pools.iter().map(|p| p.leased_bytes_of(owner)).sum();
+        let leased_bytes = self.memory.iter().map(|p| p.leased_bytes_of(owner)).sum();
         PublisherRow {
             slot: publisher.slot,
             client: publisher.client_name.clone(),
@@ -379,7 +379,7 @@ impl Zone {
             domain: subscriber
                 .pool
                 .filter(|pool| topic.pool != Some(*pool))
-                .map(|pool| self.pools[pool as usize].domain),
+                .map(|pool| self.memory.domain(pool)),
             path: self.path(topic, subscriber),
         }
     }
@@ -393,7 +393,7 @@ impl Zone {
             (None, None) => "zero copy".to_owned(),
             (None, Some(pool)) => format!(
                 "copied to {}, or read in place; known with the first message",
-                self.pools[pool as usize].domain
+                self.memory.domain(pool)
             ),
         }
     }

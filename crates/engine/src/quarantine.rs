@@ -171,10 +171,7 @@ impl Zone {
             .filter(|(_, side, _)| *side == Side::Publisher)
             .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(&topic)?, slot, pool)))
             .sum();
-        let cap = self
-            .pools
-            .get(pool as usize)
-            .map_or(0, |pool| pool.cap_bytes);
+        let cap = self.memory.get(pool).map_or(0, |pool| pool.cap_bytes);
         if held < cap / QUARANTINE_SHARE {
             return Ok(());
         }
@@ -197,7 +194,7 @@ impl Zone {
         let members = self.members_of(client).into_iter();
         let mut pools = members.flat_map(|(topic, side, slot)| self.pools_of(topic, side, slot));
         pools.any(|pool| {
-            let pool = self.pools.get(pool as usize);
+            let pool = self.memory.get(pool);
             pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
         })
     }
@@ -212,7 +209,7 @@ impl Zone {
             Side::Subscriber => pools.extend(topic.subscriber(slot).and_then(|s| s.pool)),
             Side::Publisher => {
                 pools.extend(topic.foreign_pools());
-                let all = self.pools.iter().map(|pool| pool.index);
+                let all = self.memory.iter().map(|pool| pool.index);
                 pools.extend(all.filter(|pool| self.leased(topic, slot, *pool) > 0));
             }
         }

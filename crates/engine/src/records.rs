@@ -1,17 +1,13 @@
 //! Reading a predecessor's records. What cannot be is left out.
 
 use crate::join::TOPIC_BYTES;
-use crate::pools::Pool;
-use crate::refuse::{memory, refuse, system};
-use crate::sources::Sources;
 use crate::topic::{require_of, Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
 use crate::zone::{Client, Zone};
 use rgaps_layout::{
-    ClientRecord, Domain, GpuUuid, PoolRecord, PublisherRecord, PublisherRegion, SubscriberRecord,
-    TopicRecord, CONTROL_PAGE, MAX_CLIENTS, MAX_DEPTH, MAX_POOLS, MAX_POOL_BYTES, MAX_PUBLISHERS,
-    MAX_SEGMENTS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEGMENT_UNIT_BYTES, SEQUENCE_END,
+    ClientRecord, PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, CONTROL_PAGE,
+    MAX_CLIENTS, MAX_DEPTH, MAX_PUBLISHERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
 };
-use rgaps_session::{check_topic_name, Refusal, RefusalCode, Ring};
+use rgaps_session::{check_topic_name, Ring};
 use rgaps_sync::atomic::Ordering;
 
 const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");
@@ -23,30 +19,6 @@ impl Zone {
             if record.state == RECORD_LIVE {
                 self.clients.insert(index, client_of(&record));
             }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn load_pools(&mut self, sources: &mut dyn Sources) -> Result<(), Refusal> {
-        for index in 0..MAX_POOLS as u32 {
-            let record = self
-                .registry
-                .pool(index)
-                .map_err(|e| system("read the registry", e))?;
-            if record.state != RECORD_LIVE {
-                break;
-            }
-            check_pool(&record)?;
-            let domain = match record.domain_kind {
-                0 => Domain::Host,
-                _ => Domain::Cuda(GpuUuid(record.gpu_uuid)),
-            };
-            let opened = sources.open(domain).map_err(memory)?;
-            // The recorded cap, not today's: clients have reserved that much address space.
-            let mut pool = Pool::new(index, opened.source, record.cap_bytes, opened.segment_bytes);
-            pool.expect(&record.segments[..record.segment_count as usize]);
-            pool.pinned = record.pinned != 0;
-            self.pools.push(pool);
         }
         Ok(())
     }
@@ -78,7 +50,7 @@ impl Zone {
             && check_topic_name(&name).is_ok()
             && !self.names.contains_key(&name)
             && record.region_offset % CONTROL_PAGE == 0
-            && pool.is_none_or(|pool| (pool as usize) < self.pools.len());
+            && pool.is_none_or(|pool| self.memory.get(pool).is_some());
         if !sound || !self.control.reserve(record.region_offset, TOPIC_BYTES) {
             return None;
         }
@@ -133,7 +105,7 @@ impl Zone {
             && (1..=MAX_DEPTH).contains(&record.depth)
             && record.depth < record.ring_capacity
             && record.start < SEQUENCE_END
-            && (record.pool as usize) < self.pools.len()
+            && self.memory.get(record.pool).is_some()
             && record.region_offset % CONTROL_PAGE == 0;
         let type_name = self
             .registry
@@ -227,7 +199,7 @@ impl Zone {
             closed: type_name.is_err(),
             type_name: type_name.unwrap_or_default(),
             doorbell,
-            pool: pool.filter(|pool| (*pool as usize) < self.pools.len()),
+            pool: pool.filter(|pool| self.memory.get(*pool).is_some()),
             path: None,
             remote: Vec::new(),
             require: require_of(record.qos_flags),
@@ -256,29 +228,6 @@ fn client_of(record: &ClientRecord) -> Client {
         unlocked_since: None,
         vacant_until: None,
     }
-}
-
-fn check_pool(record: &PoolRecord) -> Result<(), Refusal> {
-    let count = record.segment_count as usize;
-    let segments = record
-        .segments
-        .get(..count.min(MAX_SEGMENTS))
-        .unwrap_or_default();
-    let sizes = segments
-        .iter()
-        .all(|s| s.bytes > 0 && s.bytes % SEGMENT_UNIT_BYTES == 0 && s.bytes <= MAX_POOL_BYTES);
-    let total: u128 = segments.iter().map(|s| u128::from(s.bytes)).sum();
-    let sound = count <= MAX_SEGMENTS
-        && sizes
-        && record.cap_bytes <= MAX_POOL_BYTES
-        && total <= u128::from(record.cap_bytes)
-        && record.domain_kind <= 1;
-    sound.then_some(()).ok_or_else(|| {
-        refuse(
-            RefusalCode::ZoneLost,
-            "the registry's records of pools are invalid; restart the clients",
-        )
-    })
 }
 
 fn text(bytes: &[u8], length: u32) -> Option<String> {

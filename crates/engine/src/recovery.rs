@@ -80,8 +80,7 @@ impl Engine {
     /// Refuses joins while the topics of their class may still come back.
     pub(crate) fn check_recovered(&self, class: &str) -> Result<(), Refusal> {
         let zone = self.zones.of_class(class);
-        let incomplete =
-            zone.is_some_and(|zone| zone.pools.iter().any(|pool| pool.is_incomplete()));
+        let incomplete = zone.is_some_and(|zone| zone.memory.is_incomplete());
         match incomplete || (zone.is_none() && self.recovery.waits_for(class, self.now)) {
             true => Err(recovering()),
             false => Ok(()),
@@ -93,7 +92,7 @@ impl Engine {
     pub(crate) fn check_all_recovered(&self) -> Result<(), Refusal> {
         let awaited = |zone: &Zone| {
             let mut clients = zone.clients.values();
-            zone.pools.iter().any(|pool| pool.is_incomplete())
+            zone.memory.is_incomplete()
                 || clients.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
         };
         match self.recovery.waits_for_any(self.now) || self.zones.iter().any(awaited) {

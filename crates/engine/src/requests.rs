@@ -101,7 +101,7 @@ impl Engine {
             Request::Close(member) => self.close(session, &member),
             Request::Pool { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
-                Ok(Answer::Pool(zone.pool(pool)?.grant()))
+                Ok(Answer::Pool(zone.memory.require(pool)?.grant()))
             }
             Request::Segments {
                 zone,
@@ -349,9 +349,10 @@ impl Engine {
                  as a publisher",
             ));
         }
-        let (bytes, fds) = zone
-            .pool(pool)?
-            .descriptors(from, MAX_PACKET_FDS, writable)?;
+        let (bytes, fds) =
+            zone.memory
+                .require(pool)?
+                .descriptors(from, MAX_PACKET_FDS, writable)?;
         out.extend(fds);
         self.sessions
             .require(session)?
@@ -451,7 +452,8 @@ impl Engine {
         };
         let writable = self.sessions.is_links(session) || zone.may_write(*client, pool);
         let sent = zone
-            .pool(pool)
+            .memory
+            .require(pool)
             .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));
         // Without them the client asks, and is told then what is wrong.
         let (bytes, fds) = sent.unwrap_or_default();
@@ -554,14 +556,12 @@ impl Zone {
 
     /// Bytes of a pool that a publisher has.
     pub(crate) fn leased(&self, topic: &Topic, slot: u32, pool: u32) -> u64 {
-        let pool = self.pools.get(pool as usize);
-        pool.map_or(0, |pool| pool.leased_bytes_of(topic.granule_owner(slot)))
+        self.memory.leased(pool, topic.granule_owner(slot))
     }
 
     /// Says that a client registers the pages of a pool with a driver.
     fn pin(&mut self, index: u32) -> Result<(), Refusal> {
-        self.pool(index)?;
-        self.pools[index as usize].pin(&self.registry)
+        self.memory.pin(index, &self.registry)
     }
 
     /// Says how a subscriber's messages reach it.

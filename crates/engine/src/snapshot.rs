@@ -65,7 +65,7 @@ impl Engine {
             .map(|(zone, topic)| zone.topic_figures(topic))
             .collect();
         let pools = self.zones.iter().flat_map(|zone| {
-            let rows = zone.pools.iter();
+            let rows = zone.memory.iter();
             rows.map(|pool| (zone.pool_row(pool), zone.blocks_used(pool.index)))
         });
         let peers = self.links.peers();
@@ -86,7 +86,7 @@ impl Engine {
 
 impl Zone {
     fn topic_figures(&self, topic: &Topic) -> TopicFigures {
-        let domain = |pool: u32| self.pools[pool as usize].domain.to_string();
+        let domain = |pool: u32| self.memory.domain(pool).to_string();
         let mut readers = BTreeMap::new();
         for subscriber in &topic.subscribers {
             if let Some(pool) = subscriber.pool.or(topic.pool) {

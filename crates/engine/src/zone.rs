@@ -4,16 +4,13 @@ use crate::adoption::{Claims, SetAside};
 use crate::control::Control;
 use crate::engine::SessionId;
 use crate::leave::Departed;
-use crate::pools::Pool;
+use crate::memory::Memory;
 use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::Registry;
 use crate::sessions::Session;
-use crate::sources::Sources;
 use crate::topic::{Publisher, Topic};
-use rgaps_layout::{
-    ClientRecord, Domain, RegistryHeader, MAX_CLIENTS, MAX_CLIENT_NAME, MAX_POOLS, RECORD_LIVE,
-};
+use rgaps_layout::{ClientRecord, RegistryHeader, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +68,7 @@ pub(crate) struct Zone {
     pub(crate) registry_inode: u64,
     pub(crate) control: Control,
     pub(crate) clients: BTreeMap<u32, Client>,
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) memory: Memory,
     pub(crate) topics: BTreeMap<u32, Topic>,
     pub(crate) names: BTreeMap<String, u32>,
     /// Topics with orphans.
@@ -118,7 +115,7 @@ impl Zone {
             registry_inode,
             control,
             clients: BTreeMap::new(),
-            pools: Vec::new(),
+            memory: Memory::default(),
             topics: BTreeMap::new(),
             names: BTreeMap::new(),
             orphaned: BTreeSet::new(),
@@ -245,40 +242,6 @@ impl Zone {
         topic
             .and_then(|topic| Some((topic, topic.publisher(member.slot)?)))
             .ok_or_else(|| bad("there is no such publisher"))
-    }
-
-    /// The pool of a domain, made if it is not there.
-    pub(crate) fn pool_for(
-        &mut self,
-        domain: Domain,
-        sources: &mut dyn Sources,
-    ) -> Result<u32, Refusal> {
-        if let Some(pool) = self.pools.iter().find(|pool| pool.domain == domain) {
-            return Ok(pool.index);
-        }
-        if self.pools.len() >= MAX_POOLS {
-            return Err(refuse(
-                RefusalCode::LimitReached,
-                format!("the limit of pools in {MAX_POOLS} domains is reached"),
-            ));
-        }
-        let opened = sources.open(domain).map_err(memory)?;
-        let index = self.pools.len() as u32;
-        let pool = Pool::new(index, opened.source, opened.cap_bytes, opened.segment_bytes);
-        self.registry
-            .set_pool(index, &pool.record())
-            .map_err(|e| system("write its registry", e))?;
-        self.pools.push(pool);
-        Ok(index)
-    }
-
-    pub(crate) fn pool(&self, index: u32) -> Result<&Pool, Refusal> {
-        self.pools.get(index as usize).ok_or_else(|| {
-            refuse(
-                RefusalCode::NotFound,
-                format!("the zone has no pool {index}"),
-            )
-        })
     }
 
     /// A doorbell for a wait set of the client's.

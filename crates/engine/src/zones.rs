@@ -58,7 +58,7 @@ impl Zones {
     /// Descriptors of memory that the zones keep: segments, registries and control segments.
     pub(crate) fn segment_count(&self) -> usize {
         let of_pools = |zone: &Zone| -> usize {
-            let pools = zone.pools.iter();
+            let pools = zone.memory.iter();
             pools.map(|pool| pool.segment_count() as usize).sum()
         };
         self.iter().map(|zone| 2 + of_pools(zone)).sum()
