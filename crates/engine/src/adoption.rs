@@ -5,7 +5,9 @@ use crate::control::Control;
 use crate::engine::SessionId;
 use crate::history::order_orphans;
 use crate::leave::has_reached;
-use crate::membership::{announce, begin_topic, describe_publisher, empty_publisher};
+use crate::membership::{
+    announce, begin_topic, describe_publisher, describe_subscriber, empty_publisher,
+};
 use crate::memory::Memory;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{reopen, Registry};
@@ -151,16 +153,7 @@ impl Zone {
         }
         self.next_orphan += order_orphans(&self.control, topic, self.next_orphan);
         for slot in 0..MAX_SUBSCRIBERS as u32 {
-            let known = topic.subscriber(slot);
-            let words = view.subscriber(slot as usize);
-            let pool = known.and_then(|subscriber| subscriber.pool);
-            words
-                .pool()
-                .store(pool.map_or(0, |pool| pool + 1), Ordering::Relaxed);
-            let depth = known.map_or(0, |subscriber| subscriber.demand.depth);
-            words.depth().store(depth, Ordering::Relaxed);
-            let incarnation = known.map_or(0, |subscriber| subscriber.incarnation);
-            words.incarnation().store(incarnation, Ordering::Release);
+            describe_subscriber(&view, slot, topic.subscriber(slot));
         }
         // Of one that has left, publishers may have still to finish entries.
         topic.held_up = view.deferring().load(Ordering::Acquire)

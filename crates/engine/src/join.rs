@@ -384,25 +384,13 @@ impl Zone {
     ) -> Result<(Side, u32, u64), Refusal> {
         let (slot, start) = self.publisher_slot(index)?;
         let geometry = PublisherRegion::for_history(offer.history.depth(), offer.loans);
-        let doorbell = self.new_doorbell(client)?;
-        let region = self
-            .check_control_share(client, geometry.bytes())
-            .and_then(|()| self.take_range(geometry.bytes()));
-        let region_offset = match region {
-            Ok(offset) => offset,
-            Err(refusal) => {
-                self.control.doorbells.give(doorbell);
-                return Err(refusal);
-            }
-        };
+        let (doorbell, region_offset) = self.take_ring(client, geometry.bytes())?;
+        let known = self.clients.get(&client);
         let publisher = Publisher {
             slot,
             owner: Owner::Client(client),
-            client_name: self
-                .clients
-                .get(&client)
-                .map_or_else(String::new, |c| c.name.clone()),
-            client_pid: self.clients.get(&client).map_or(0, |c| c.pid),
+            client_name: known.map_or_else(String::new, |c| c.name.clone()),
+            client_pid: known.map_or(0, |c| c.pid),
             incarnation: random::nonzero_u64(),
             offer,
             type_name: wish.type_name.to_owned(),
@@ -439,6 +427,18 @@ impl Zone {
         topic.publishers.push(publisher);
         announce(&self.control, topic);
         Ok((Side::Publisher, slot, incarnation))
+    }
+
+    /// A doorbell, and a range of the control segment for a ring: both or neither.
+    fn take_ring(&mut self, client: u32, bytes: u64) -> Result<(u32, u64), Refusal> {
+        let doorbell = self.new_doorbell(client)?;
+        let region = self
+            .check_control_share(client, bytes)
+            .and_then(|()| self.take_range(bytes));
+        if region.is_err() {
+            self.control.doorbells.give(doorbell);
+        }
+        Ok((doorbell, region?))
     }
 
     /// A free publisher slot and where its sequence numbers go on. Takes an orphan's if need be.
@@ -498,16 +498,7 @@ impl Zone {
             self.forget_seatless();
             return taken;
         }
-        let slot = self.topics[&index].free_subscriber_slot().ok_or_else(|| {
-            refuse(
-                RefusalCode::LimitReached,
-                format!(
-                    "topic '{}' has {MAX_SUBSCRIBERS} subscribers, which is the limit on a \
-                     host; close some, or let one process read for several others",
-                    self.topics[&index].name
-                ),
-            )
-        })?;
+        let slot = self.subscriber_slot(index)?;
         let doorbell = self.new_doorbell(client)?;
         let incarnation = random::nonzero_u64();
         let subscriber = Subscriber {
@@ -547,6 +538,20 @@ impl Zone {
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
         Ok((Side::Subscriber, slot, incarnation))
+    }
+
+    fn subscriber_slot(&self, index: u32) -> Result<u32, Refusal> {
+        let topic = &self.topics[&index];
+        topic.free_subscriber_slot().ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                format!(
+                    "topic '{}' has {MAX_SUBSCRIBERS} subscribers, which is the limit on a \
+                     host; close some, or let one process read for several others",
+                    topic.name
+                ),
+            )
+        })
     }
 
     /// Links take the seat of those before them: its bit and its cursors stay as they are.

@@ -123,6 +123,23 @@ pub(crate) fn fill_subscriber(
     admit_subscriber(view, subscriber.slot as usize, admission);
 }
 
+/// Writes again what the daemon alone writes of a subscriber's slot; none: nobody is in it.
+pub(crate) fn describe_subscriber(
+    view: &TopicView<Shared>,
+    slot: u32,
+    subscriber: Option<&Subscriber>,
+) {
+    let words = view.subscriber(slot as usize);
+    let pool = subscriber.and_then(|subscriber| subscriber.pool);
+    words
+        .pool()
+        .store(pool.map_or(0, |pool| pool + 1), Ordering::Relaxed);
+    let depth = subscriber.map_or(0, |subscriber| subscriber.demand.depth);
+    words.depth().store(depth, Ordering::Relaxed);
+    let incarnation = subscriber.map_or(0, |subscriber| subscriber.incarnation);
+    words.incarnation().store(incarnation, Ordering::Release);
+}
+
 /// Writes from what the daemon knows who matches whom, and how many do not. A pair matches as long as both
 /// are there, so this changes bits only of members that come or go.
 pub(crate) fn write_matches(view: &TopicView<Shared>, topic: &Topic) {

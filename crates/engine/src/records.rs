@@ -96,25 +96,7 @@ impl Zone {
         if !matches!(record.state, RECORD_LIVE | RECORD_ORPHAN) {
             return None;
         }
-        let geometry = PublisherRegion {
-            ring_capacity: record.ring_capacity,
-            block_capacity: record.block_capacity,
-        };
-        let sound = record.incarnation != 0
-            && geometry.is_sound()
-            && (1..=MAX_DEPTH).contains(&record.depth)
-            && record.depth < record.ring_capacity
-            && record.start < SEQUENCE_END
-            && self.memory.get(record.pool).is_some()
-            && record.region_offset % CONTROL_PAGE == 0;
-        let type_name = self
-            .registry
-            .publisher_type(topic, slot, record.type_bytes)
-            .ok()
-            .filter(|_| sound);
-        let reserved =
-            type_name.filter(|_| self.control.reserve(record.region_offset, geometry.bytes()));
-        let Some(type_name) = reserved else {
+        let Some(type_name) = self.reserve_publisher(topic, slot, record) else {
             tracing::error!(
                 slot,
                 "the registry's record of a publisher is invalid; the publisher is dropped"
@@ -162,6 +144,33 @@ impl Zone {
             require: require_of(record.qos_flags),
             came_over: None,
         })
+    }
+
+    /// Reserves the region of a recorded publisher. Returns its type; none: the record is invalid.
+    fn reserve_publisher(
+        &mut self,
+        topic: u32,
+        slot: u32,
+        record: &PublisherRecord,
+    ) -> Option<String> {
+        let geometry = PublisherRegion {
+            ring_capacity: record.ring_capacity,
+            block_capacity: record.block_capacity,
+        };
+        let sound = record.incarnation != 0
+            && geometry.is_sound()
+            && (1..=MAX_DEPTH).contains(&record.depth)
+            && record.depth < record.ring_capacity
+            && record.start < SEQUENCE_END
+            && self.memory.get(record.pool).is_some()
+            && record.region_offset % CONTROL_PAGE == 0;
+        let type_name = self
+            .registry
+            .publisher_type(topic, slot, record.type_bytes)
+            .ok()
+            .filter(|_| sound)?;
+        let reserved = self.control.reserve(record.region_offset, geometry.bytes());
+        reserved.then_some(type_name)
     }
 
     fn load_subscriber(

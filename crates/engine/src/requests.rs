@@ -74,7 +74,6 @@ impl Engine {
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
         match request {
-            Request::Hello { .. } => Err(bad("a second hello")),
             Request::Join {
                 topic,
                 type_name,
@@ -123,6 +122,18 @@ impl Engine {
                 let (zone, _) = self.zone_of(session, zone)?;
                 zone.pin(pool).map(|()| Answer::Done)
             }
+            request => self.serve_waiting(session, request, fds),
+        }
+    }
+
+    /// What clients report, what they wait on, and what they hand back after a restart of the daemon.
+    fn serve_waiting(
+        &mut self,
+        session: SessionId,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        match request {
             Request::Path { member, path } => {
                 let (zone, client) = self.zone_of(session, member.zone)?;
                 zone.set_path(&member, client, path).map(|()| Answer::Done)
@@ -170,6 +181,14 @@ impl Engine {
                 doorbells,
                 timelines,
             } => self.handed_back(session, zone, &doorbells, &timelines),
+            Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),
+            request => self.serve_listing(session, request),
+        }
+    }
+
+    /// What there is on this host, and what the links report of others.
+    fn serve_listing(&mut self, session: SessionId, request: Request) -> Result<Answer, Refusal> {
+        match request {
             Request::Status => Ok(Answer::Status(self.status(Some(session)))),
             Request::Topics { from } => self.list_topics(session, from),
             Request::Topic { topic } => self.describe_topic(session, &topic),
@@ -201,7 +220,27 @@ impl Engine {
             }
             Request::Compare { settings } => Ok(Answer::Unlike(self.unlike(settings))),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
-            Request::UnderMps { pipe_directory } => self.under_mps(session, pipe_directory),
+            // Served before. They are named so that a new request does not compile until it is served.
+            Request::Hello { .. }
+            | Request::Join { .. }
+            | Request::Leave(_)
+            | Request::Close(_)
+            | Request::Pool { .. }
+            | Request::Segments { .. }
+            | Request::Lease { .. }
+            | Request::Return { .. }
+            | Request::Pin { .. }
+            | Request::Path { .. }
+            | Request::TakeDoorbell { .. }
+            | Request::ReturnDoorbell { .. }
+            | Request::TakeTimeline { .. }
+            | Request::ReturnTimeline { .. }
+            | Request::GpuLost { .. }
+            | Request::HandBack { .. }
+            | Request::HandBackSegments { .. }
+            | Request::Claim { .. }
+            | Request::HandedBack { .. }
+            | Request::UnderMps { .. } => Err(bad("a second hello")),
         }
     }
 

@@ -9,7 +9,7 @@ use anyhow::{bail, Context};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SystemSources};
+use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SnapshotAsker, SystemSources};
 use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
     on_own_stack, split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment,
@@ -114,17 +114,7 @@ fn run(
         engine.watch_links(links.failure());
     }
     let (asker, source) = snapshots(config.metrics.topics_max as usize)?;
-    // Messages do not wait for figures: a port that is taken is a warning.
-    let metrics = metrics::Server::start(&config.metrics, asker).unwrap_or_else(|error| {
-        let address = config.metrics.listen.map(|address| address.to_string());
-        let trouble = format!(
-            "serving metrics at {} failed: {error}; set metrics.listen to another address",
-            address.unwrap_or_default()
-        );
-        tracing::error!("{trouble}");
-        engine.tell_trouble(trouble);
-        None
-    });
+    let metrics = start_metrics(&config, asker, &mut engine);
     let mut reactor = Reactor::new(engine, listener, signals)?;
     reactor.serve_snapshots(source)?;
     tracing::info!(socket = %socket.display(), realm = config.realm, version = env!("CARGO_PKG_VERSION"), "ready");
@@ -137,6 +127,24 @@ fn run(
     drop((links, metrics));
     outcome?;
     Ok(())
+}
+
+/// Messages do not wait for figures: a port that is taken is a warning.
+fn start_metrics(
+    config: &Config,
+    asker: SnapshotAsker,
+    engine: &mut Engine,
+) -> Option<metrics::Server> {
+    metrics::Server::start(&config.metrics, asker).unwrap_or_else(|error| {
+        let address = config.metrics.listen.map(|address| address.to_string());
+        let trouble = format!(
+            "serving metrics at {} failed: {error}; set metrics.listen to another address",
+            address.unwrap_or_default()
+        );
+        tracing::error!("{trouble}");
+        engine.tell_trouble(trouble);
+        None
+    })
 }
 
 fn configure(arguments: Arguments) -> anyhow::Result<Config> {
