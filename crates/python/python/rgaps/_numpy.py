@@ -67,6 +67,15 @@ def empty(array: Any) -> None:
     array.__setstate__((1, (0,), array.dtype, False, b""))
 
 
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of that name, from numpy or ml_dtypes."""
+    import numpy as np
+
+    if name in _TORCH_ONLY:
+        raise TypeError(f"numpy has no {name}; use torch")
+    return _ml_dtype(name) if name in _ML_DTYPES else np.dtype(name)
+
+
 def _ml_dtype(name: str) -> np.dtype[Any]:
     import numpy as np
 

@@ -1,0 +1,31 @@
+"""Model weights from a trainer to the inference processes: one copy in shared memory for all of a host.
+
+A trainer publishes a state dict under a name, version by version; any number of processes read the same bytes::
+
+    with WeightsPublisher(node, "model/policy") as weights:          # the trainer
+        weights.publish(model.state_dict(), dtype=torch.bfloat16)
+
+    with WeightsSubscriber(node, "model/policy") as weights:         # each inference process
+        newest = weights.wait(timeout=60)                            # name -> tensor, without a copy
+        newest.load_into(model)
+
+A version is seen whole or not at all, also if its trainer dies, and its bytes do not change while any reader has it.
+"""
+
+from ._errors import BaseMissing, StaleVersion, VersionIncomplete, VersionsHeld, WeightsMismatch
+from ._publisher import Piece, WeightsPublisher
+from ._subscriber import WeightsSubscriber
+from ._version import TensorInfo, Weights
+
+__all__ = [
+    "BaseMissing",
+    "Piece",
+    "StaleVersion",
+    "TensorInfo",
+    "VersionIncomplete",
+    "VersionsHeld",
+    "Weights",
+    "WeightsMismatch",
+    "WeightsPublisher",
+    "WeightsSubscriber",
+]
