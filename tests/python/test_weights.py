@@ -570,7 +570,7 @@ GOOD = {"weights": 1, "version": 1, "base": None, "run": "r", "shard": 0, "shard
     ],
 )
 def test_what_another_process_wrote_wrongly_is_refused_and_the_next_version_is_read(node, header, index):
-    with reader(node) as sub, node.publisher("model/full/0") as raw:
+    with reader(node) as sub, node.publisher("model/full/0", history=1, transient_local=True) as raw:
         parts = {"bytes": bytes(256)}
         if index is not None:
             parts["index"] = index if isinstance(index, bytes) else json.dumps(index).encode()
@@ -580,7 +580,7 @@ def test_what_another_process_wrote_wrongly_is_refused_and_the_next_version_is_r
         assert sub.latest() is None
         raw.close()
         with WeightsPublisher(node, "model") as pub:
-            pub.publish(state(1), version=1)
+            pub.publish(state(2), version=2)
             check(sub.wait(timeout=LIMIT))
 
 
@@ -611,3 +611,123 @@ def test_torch_is_not_needed_for_numpy(program):
     )
     assert run.line(LIMIT) == "[0.0, 1.0, 2.0, 3.0, 4.0]"
     run.finish()
+
+
+def _module(torch):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(50, 16)
+            self.norm = torch.nn.BatchNorm1d(16)
+            self.head = torch.nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.norm(self.embed(tokens)))
+
+    return Tied().eval()
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+def test_a_state_dict_of_torch_is_converted_on_the_way_and_read_without_a_copy(node, torch):
+    module = _module(torch)
+    with WeightsPublisher(node, "model") as pub, WeightsSubscriber(node, "model") as sub:
+        pub.publish(module.state_dict(), dtype=torch.bfloat16)
+        weights = sub.wait(timeout=LIMIT)
+        for name, tensor in module.state_dict().items():
+            wanted = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+            assert weights[name].dtype == wanted.dtype and torch.equal(weights[name], wanted)
+        assert weights["embed.weight"].data_ptr() == weights["head.weight"].data_ptr()
+        pub.publish_partial({"norm.weight": torch.full((16,), 2.5)})
+        part = sub.wait(timeout=LIMIT)
+        assert part["norm.weight"].dtype == torch.bfloat16 and (part["norm.weight"] == 2.5).all()
+        assert part["embed.weight"].data_ptr() == weights["embed.weight"].data_ptr()
+
+
+def test_every_type_of_torch_comes_back_bit_for_bit(node, torch):
+    names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128 float8_e4m3fn float8_e5m2"
+    bits = torch.arange(64, dtype=torch.uint8)
+    sent = {name: (bits % 2 if name == "bool" else bits).view(getattr(torch, name)) for name in names.split()}
+    sent["turned"] = torch.arange(12.0).view(3, 4).t()
+    with WeightsPublisher(node, "model") as pub, WeightsSubscriber(node, "model") as sub:
+        pub.publish(sent)
+        weights = sub.wait(timeout=LIMIT)
+        for name, tensor in sent.items():
+            assert weights[name].dtype == tensor.dtype and weights[name].shape == tensor.shape
+            assert torch.equal(weights[name].clone().view(torch.uint8), tensor.contiguous().view(torch.uint8)), name
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_module_uses_the_shared_bytes_and_swaps_them(node, torch, device):
+    trained = _module(torch)
+    with torch.device(device):
+        module = _module(torch)
+    tokens = torch.arange(20)
+    with WeightsPublisher(node, "model", versions=2, timeout=LIMIT) as pub, WeightsSubscriber(node, "model") as sub:
+        # More versions than may be in memory: each load lets go of the version before.
+        for number in range(5):
+            with torch.no_grad():
+                trained.embed.weight += number
+            pub.publish(trained.state_dict())
+            weights = sub.wait(timeout=LIMIT)
+            weights.load_into(module)
+            assert torch.equal(module(tokens), trained(tokens))
+            assert module.head.weight is module.embed.weight and not module.head.weight.requires_grad
+            assert module.embed.weight.data_ptr() == weights["embed.weight"].data_ptr()
+
+
+def test_a_module_may_keep_memory_and_types_of_its_own(node, torch):
+    trained, module = _module(torch), _module(torch)
+    own = module.embed.weight.data_ptr()
+    with WeightsPublisher(node, "model") as pub, WeightsSubscriber(node, "model") as sub:
+        pub.publish(trained.state_dict(), dtype=torch.bfloat16)
+        sub.wait(timeout=LIMIT).load_into(module, copy=True)
+    assert module.embed.weight.data_ptr() == own and module.embed.weight.dtype == torch.float32
+    assert torch.equal(module.embed.weight, trained.embed.weight.to(torch.bfloat16).float())
+    module.embed.weight.data += 1  # its own memory
+
+
+def test_what_does_not_fit_a_module_leaves_it_as_it_was(node, torch):
+    module = _module(torch)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    good = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
+    with WeightsPublisher(node, "model") as pub, WeightsSubscriber(node, "model") as sub:
+        for change, words in [
+            ({"norm.weight": torch.zeros(17)}, r"'norm.weight' has shape \(17,\), and \(16,\) in the module"),
+            ({"other": torch.zeros(1)}, "the module lacks \\['other'\\]"),
+            ({"norm.weight": None}, "the version lacks \\['norm.weight'\\]"),
+        ]:
+            pub.publish({name: tensor for name, tensor in {**good, **change}.items() if tensor is not None})
+            weights = sub.wait(timeout=LIMIT)
+            for copy in (False, True):
+                with pytest.raises(WeightsMismatch, match=words):
+                    weights.load_into(module, copy=copy)
+        pub.publish(good)
+        with pytest.raises(WeightsMismatch, match="meta device"):
+            sub.wait(timeout=LIMIT).load_into(_module(torch).to("meta"), copy=True)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_pieces_are_put_together_in_a_module(node, torch):
+    whole = torch.arange(40.0).view(8, 5)
+    one, two = shards(node, "job-1")
+    with WeightsSubscriber(node, "model") as sub:
+        one.publish({"weight": Piece(whole[:3], (0, 0), (8, 5)), "bias": torch.ones(8)}, version=1)
+        two.publish({"weight": Piece(whole[3:], (3, 0), (8, 5))}, version=1)
+        weights = sub.wait(timeout=LIMIT)
+        for copy in (True, False):
+            module = torch.nn.Linear(5, 8)
+            weights.load_into(module, copy=copy)
+            assert torch.equal(module.weight, whole) and torch.equal(module.bias, torch.ones(8))
+
+
+def test_tensors_without_elements_in_memory_are_refused(node, torch):
+    with WeightsPublisher(node, "model") as pub:
+        for tensor in (torch.zeros(3, device="meta"), torch.eye(3).to_sparse()):
+            with pytest.raises(rgaps.InvalidArgument, match="'w' has no elements in memory"):
+                pub.publish({"w": tensor})

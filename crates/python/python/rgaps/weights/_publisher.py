@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 import threading
@@ -231,9 +232,10 @@ class WeightsPublisher:
         for kind in kinds:
             with self._node.subscriber(_format.topic(self._name, kind, self._rank), late="all") as history:
                 while (sample := history.try_recv()) is not None:
-                    with sample:
+                    # What is not of a trainer says nothing, and goes when newer messages come.
+                    with sample, contextlib.suppress(WeightsMismatch):
                         version = _format.decode_header(sample).version
-                    found = version if found is None else max(found, version)
+                        found = version if found is None else max(found, version)
         return found
 
     def _number(self, version: int | None) -> int:
