@@ -7,18 +7,18 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A place for each sample that may be held, with what its clones share, and how many are. All of it is
+/// A slot for each sample that may be held, with what its clones share, and how many are. All of it is
 /// there from the start, so that receiving allocates nothing.
 pub(crate) struct Holds {
-    places: Box<[Place]>,
+    slots: Box<[HeldSlot]>,
     unused: Mutex<Vec<u32>>,
-    /// Samples that took a place, ever, and those of them that left it; both wrap around.
+    /// Samples that took a slot, ever, and those of them that left it; both wrap around.
     entered: AtomicU32,
     ended: AtomicU32,
 }
 
 /// What the clones of a sample share.
-struct Place {
+struct HeldSlot {
     clones: AtomicU32,
     described: UnsafeCell<Described>,
     /// Streams whose work may read the sample.
@@ -30,25 +30,25 @@ struct Place {
 struct Described {
     tensor: Option<Tensor>,
     has_metadata: bool,
-    /// Keeps its memory for the place's next sample.
+    /// Keeps its memory for the slot's next sample.
     metadata: Metadata,
 }
 
 // SAFETY: `described` is all that is not for several threads by itself. It is written by `enter` only, by
-// the one who has taken the place's number out of `unused`, when no clone of a sample is there; while
+// the one who has taken the slot's number out of `unused`, when no clone of a sample is there; while
 // there are clones it is only read. The last one to go puts the number back under the lock, after it
 // has seen the others go (`remove`).
-unsafe impl Sync for Place {}
+unsafe impl Sync for HeldSlot {}
 
 impl Holds {
     pub(crate) fn new(most: u32) -> Holds {
-        let place = |_| Place {
+        let slot = |_| HeldSlot {
             clones: AtomicU32::new(0),
             described: UnsafeCell::default(),
             streams: Mutex::default(),
         };
         Holds {
-            places: (0..most).map(place).collect(),
+            slots: (0..most).map(slot).collect(),
             unused: Mutex::new((0..most).rev().collect()),
             entered: AtomicU32::new(0),
             ended: AtomicU32::new(0),
@@ -59,34 +59,34 @@ impl Holds {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, if fewer than the limit are in use.
+    /// A slot, if fewer than the limit are in use.
     pub(crate) fn begin(&self) -> Option<u32> {
         self.unused().pop()
     }
 
-    /// The sample that `reader` took last takes its place, with one clone. Returns how many are held now.
+    /// The sample that `reader` took last takes its slot, with one clone. Returns how many are held now.
     ///
     /// # Safety
-    /// The place came from [`begin`](Self::begin), and no sample has taken it since. One thread enters at a
+    /// The slot came from [`begin`](Self::begin), and no sample has taken it since. One thread enters at a
     /// time.
     pub(crate) unsafe fn enter(&self, hold: u32, reader: &mut Reader<Shared>) -> u32 {
-        let place = &self.places[hold as usize];
-        // SAFETY: our caller has the place from `begin`, which gives it to no one else before it is given back.
-        let described = unsafe { &mut *place.described.get() };
+        let slot = &self.slots[hold as usize];
+        // SAFETY: our caller has the slot from `begin`, which gives it to no one else before it is given back.
+        let described = unsafe { &mut *slot.described.get() };
         match reader.tensor() {
             Some(tensor) => described.tensor = Some(*tensor),
             // Which writes no more than that.
             None => described.tensor = None,
         }
         described.has_metadata = reader.swap_metadata(&mut described.metadata);
-        place.clones.store(1, Ordering::Relaxed);
+        slot.clones.store(1, Ordering::Relaxed);
         // One writer, so no read-modify-write.
         let entered = self.entered.load(Ordering::Relaxed).wrapping_add(1);
         self.entered.store(entered, Ordering::Relaxed);
         entered.wrapping_sub(self.ended.load(Ordering::Relaxed))
     }
 
-    /// A sample leaves its place. Returns how many are held now.
+    /// A sample leaves its slot. Returns how many are held now.
     pub(crate) fn end(&self, hold: u32) -> u32 {
         // Whoever sees that a sample has ended has seen that it had entered.
         let ended = self.ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -98,28 +98,24 @@ impl Holds {
     /// What the message is, if it is a tensor.
     ///
     /// # Safety
-    /// A clone of the sample in that place lives as long as the result.
+    /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn tensor(&self, hold: u32) -> Option<&Tensor> {
         // SAFETY: nobody writes it while there is a clone.
-        unsafe {
-            (*self.places[hold as usize].described.get())
-                .tensor
-                .as_ref()
-        }
+        unsafe { (*self.slots[hold as usize].described.get()).tensor.as_ref() }
     }
 
     /// The message's attachment and parts, if it has either.
     ///
     /// # Safety
-    /// A clone of the sample in that place lives as long as the result.
+    /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn metadata(&self, hold: u32) -> Option<&Metadata> {
         // SAFETY: nobody writes it while there is a clone.
-        let described = unsafe { &*self.places[hold as usize].described.get() };
+        let described = unsafe { &*self.slots[hold as usize].described.get() };
         described.has_metadata.then_some(&described.metadata)
     }
 
     pub(crate) fn streams(&self, hold: u32) -> MutexGuard<'_, Vec<Recorded>> {
-        let streams = self.places[hold as usize].streams.lock();
+        let streams = self.slots[hold as usize].streams.lock();
         streams.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +130,7 @@ impl Holds {
 
     pub(crate) fn add(&self, hold: u32) {
         // Relaxed, like Arc: whoever clones holds a clone already.
-        self.places[hold as usize]
+        self.slots[hold as usize]
             .clones
             .fetch_add(1, Ordering::Relaxed);
     }
@@ -142,7 +138,7 @@ impl Holds {
     /// True: that was the last one.
     pub(crate) fn remove(&self, hold: u32) -> bool {
         // Release what this clone's user read, acquire what the others' did, like Arc.
-        self.places[hold as usize]
+        self.slots[hold as usize]
             .clones
             .fetch_sub(1, Ordering::AcqRel)
             == 1

@@ -459,20 +459,20 @@ pub(crate) struct SubscriberCore {
     readiness: OnceLock<Option<Readiness>>,
     /// Samples are all that is left of it.
     closed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SubscriberState>,
 }
 
 /// What changes with every message.
-pub(crate) struct State {
+pub(crate) struct SubscriberState {
     pub(crate) reader: Reader<Shared>,
-    /// A place among the held samples for the next message, so that a look for one that is not
+    /// A slot among the held samples for the next message, so that a look for one that is not
     /// there costs no more than the look.
     spare: Option<u32>,
     /// A message whose memory could not be mapped yet: it is the next to be received.
     unlocated: Option<(u32, Taken<Shared>)>,
 }
 
-impl State {
+impl SubscriberState {
     /// Whether a look for a message is worth it.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.unlocated.is_some() || self.reader.is_ready()
@@ -553,7 +553,7 @@ impl SubscriberCore {
             path: AtomicU32::new(PATH_UNKNOWN),
             readiness: OnceLock::new(),
             closed: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(SubscriberState {
                 reader,
                 spare: None,
                 unlocated: None,
@@ -601,7 +601,7 @@ impl SubscriberCore {
         &self.zone
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SubscriberState> {
         // Nothing in there panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -673,8 +673,8 @@ impl SubscriberCore {
         }
     }
 
-    /// Takes the next message and a place among those that are held.
-    fn take(&self, state: &mut State) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
+    /// Takes the next message and a slot among those that are held.
+    fn take(&self, state: &mut SubscriberState) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
         let Some(hold) = state.spare.take().or_else(|| self.holds.begin()) else {
             // A full subscriber that has nothing to read is not in trouble yet.
             if !state.is_ready() {
@@ -689,7 +689,7 @@ impl SubscriberCore {
             state.spare = Some(hold);
             return Ok(None);
         };
-        // SAFETY: the place is the one that `begin` gave, which no sample has had since, and `state` is
+        // SAFETY: the slot is the one that `begin` gave, which no sample has had since, and `state` is
         // locked.
         let held = unsafe { self.holds.enter(hold, &mut state.reader) };
         self.slot.held().store(held, Ordering::Relaxed);
@@ -698,7 +698,7 @@ impl SubscriberCore {
 
     /// Takes a message; where there is none and someone polls the descriptor, makes it unready
     /// and looks again.
-    fn poll(&self, state: &mut State) -> Option<Taken<Shared>> {
+    fn poll(&self, state: &mut SubscriberState) -> Option<Taken<Shared>> {
         if let Some(taken) = state.reader.poll() {
             return Some(taken);
         }
@@ -887,7 +887,7 @@ impl SubscriberCore {
             };
             let deferred = &self.deferred;
             deferred.release_behind(&self.zone, &self.conductor, held, mapping, streams);
-            // Its memory stays for the place's next sample.
+            // Its memory stays for the slot's next sample.
             recorded.clear();
         }
         self.end(hold);
@@ -899,7 +899,7 @@ impl SubscriberCore {
         self.end(hold);
     }
 
-    /// A sample's place is free again.
+    /// A sample's slot is free again.
     fn end(&self, hold: u32) {
         let held = self.holds.end(hold);
         self.slot.held().store(held, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The conductor against the real engine, in a thread of this process.
 
-use super::tests::{eventually, publisher, subscriber, Place};
+use super::tests::{eventually, publisher, subscriber, TestRealm};
 use rgaps_engine::{Engine, Reactor, Setup, SystemSources};
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Access, Mapping};
@@ -16,15 +16,15 @@ struct RealDaemon {
 }
 
 impl RealDaemon {
-    fn start(place: &Place) -> RealDaemon {
-        let socket = place.socket().to_owned();
+    fn start(realm: &TestRealm) -> RealDaemon {
+        let socket = realm.socket().to_owned();
         let lock = DaemonLock::take(&DaemonLock::path_for(&socket)).unwrap();
         let listener = Listener::bind(&socket, 0o600, &lock).unwrap();
         let setup = Setup {
-            sources: Box::new(SystemSources::new(&place.config)),
+            sources: Box::new(SystemSources::new(&realm.config)),
             state_file: None,
             version: "test".to_owned(),
-            config: place.config.clone(),
+            config: realm.config.clone(),
             socket,
         };
         let engine = Engine::new(setup, Instant::now()).unwrap();
@@ -50,9 +50,9 @@ impl Drop for RealDaemon {
 
 #[test]
 fn a_session_that_was_cut_off_is_taken_up_again() {
-    let place = Place::new();
-    let _daemon = RealDaemon::start(&place);
-    let node = place.node();
+    let realm = TestRealm::new();
+    let _daemon = RealDaemon::start(&realm);
+    let node = realm.node();
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
     let grant = node.pool_grant(zone, writer.pool.unwrap().pool).unwrap();
@@ -90,7 +90,7 @@ fn a_session_that_was_cut_off_is_taken_up_again() {
     node.leave(writer.member).unwrap();
     node.leave(reader.member).unwrap();
     assert!(node.topics().unwrap().is_empty());
-    let watcher = place.node();
+    let watcher = realm.node();
     assert_eq!(watcher.status().unwrap().clients, 2);
     drop(node);
     eventually("the end of all its sessions", || {

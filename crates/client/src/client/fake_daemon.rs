@@ -32,7 +32,7 @@ pub(super) enum Death {
 type Trigger = Box<dyn Fn(&Request) -> bool + Send>;
 
 /// What a test may look at and change while the daemon runs.
-pub(super) struct State {
+pub(super) struct FakeDaemonState {
     pub(super) log: Vec<Request>,
     pub(super) die_at: Option<(Death, Trigger)>,
     /// Refuses joins with `Recovering` this many times.
@@ -55,7 +55,7 @@ pub(super) struct FakeZone {
 }
 
 pub(super) struct FakeDaemon {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeDaemonState>>,
     thread: Option<JoinHandle<()>>,
     pub(super) socket: PathBuf,
 }
@@ -64,7 +64,7 @@ impl FakeDaemon {
     pub(super) fn start(socket: &Path, expected: Option<ZoneId>) -> FakeDaemon {
         let lock = DaemonLock::take(&DaemonLock::path_for(socket)).unwrap();
         let listener = Listener::bind(socket, 0o600, &lock).unwrap();
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(FakeDaemonState {
             log: Vec::new(),
             die_at: None,
             recovering: 0,
@@ -85,7 +85,7 @@ impl FakeDaemon {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, FakeDaemonState> {
         self.state.lock().unwrap()
     }
 
@@ -151,7 +151,7 @@ impl Drop for FakeDaemon {
     }
 }
 
-fn serve(listener: Listener, state: &Mutex<State>) {
+fn serve(listener: Listener, state: &Mutex<FakeDaemonState>) {
     let mut channels: Vec<Channel> = Vec::new();
     loop {
         while let Some(channel) = listener.accept().unwrap() {
@@ -195,7 +195,12 @@ fn serve(listener: Listener, state: &Mutex<State>) {
 }
 
 /// False: it dies.
-fn handle(state: &mut State, channel: &Channel, packet: ClientPacket, fds: Vec<OwnedFd>) -> bool {
+fn handle(
+    state: &mut FakeDaemonState,
+    channel: &Channel,
+    packet: ClientPacket,
+    fds: Vec<OwnedFd>,
+) -> bool {
     let ClientPacket { id, request } = packet;
     let death = match &state.die_at {
         Some((death, trigger)) if trigger(&request) => Some(*death),
@@ -227,7 +232,7 @@ fn handle(state: &mut State, channel: &Channel, packet: ClientPacket, fds: Vec<O
 
 type Answered = Result<(Answer, Vec<OwnedFd>), RefusalCode>;
 
-fn answer(state: &mut State, request: Request, mut fds: Vec<OwnedFd>) -> Answered {
+fn answer(state: &mut FakeDaemonState, request: Request, mut fds: Vec<OwnedFd>) -> Answered {
     let plain = |answer: Answer| Ok((answer, Vec::new()));
     match request {
         Request::Hello { .. } => plain(Answer::Welcome {
@@ -315,7 +320,7 @@ fn row(number: u32) -> rgaps_session::TopicRow {
     }
 }
 
-fn join(state: &mut State, role: Role) -> Answered {
+fn join(state: &mut FakeDaemonState, role: Role) -> Answered {
     if state.recovering > 0 {
         state.recovering -= 1;
         return Err(RefusalCode::Recovering);

@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// A mapping of either domain that a forked child leaves alone: it has no such mapping, and may
 /// have something else at those addresses.
 pub(crate) struct PoolMapping {
-    inner: ManuallyDrop<Place>,
+    inner: ManuallyDrop<PoolBacking>,
     at: Domain,
     guard: ForkGuard,
     /// Who hears of host memory that is mapped.
     watch: Option<Arc<dyn HostMemory>>,
 }
 
-enum Place {
+enum PoolBacking {
     Host(HostMapping),
     Cuda(CudaMapping),
     /// Host memory, as a GPU copies from it and to it, or reads it where it is.
@@ -85,16 +85,18 @@ impl PoolMapping {
         watch: Option<Arc<dyn HostMemory>>,
     ) -> Result<PoolMapping, PoolError> {
         let inner = match (grant.domain, at) {
-            (Domain::Host, Domain::Host) => Place::Host(HostMapping::new(grant.cap_bytes, access)?),
+            (Domain::Host, Domain::Host) => {
+                PoolBacking::Host(HostMapping::new(grant.cap_bytes, access)?)
+            }
             (Domain::Host, Domain::Cuda(uuid)) => {
                 let driver = driver.get(at, cuda)?;
                 let context =
                     Context::retain(driver, uuid).map_err(|error| error.into_pool(uuid))?;
-                Place::Registered(RegisteredMapping::new(context, grant.cap_bytes, access)?)
+                PoolBacking::Registered(RegisteredMapping::new(context, grant.cap_bytes, access)?)
             }
             (Domain::Cuda(_), Domain::Cuda(uuid)) => {
                 let driver = driver.get(at, cuda)?;
-                Place::Cuda(CudaMapping::new(driver, uuid, grant.cap_bytes, access)?)
+                PoolBacking::Cuda(CudaMapping::new(driver, uuid, grant.cap_bytes, access)?)
             }
             (Domain::Cuda(_), Domain::Host) => {
                 return Err(PoolError::Unavailable {
@@ -155,7 +157,7 @@ impl PoolMapping {
         bytes: u64,
         then: impl FnOnce() -> T,
     ) -> Option<T> {
-        let Place::Host(mapping) = &*self.inner else {
+        let PoolBacking::Host(mapping) = &*self.inner else {
             return None;
         };
         let done = mapping.writable_while(offset, bytes, then);
@@ -164,14 +166,14 @@ impl PoolMapping {
 
     /// Whether it is host memory as the CPU uses it.
     pub(super) fn is_host(&self) -> bool {
-        matches!(&*self.inner, Place::Host(_))
+        matches!(&*self.inner, PoolBacking::Host(_))
     }
 
     /// The mapping of GPU memory, if it is one.
     pub(super) fn gpu(&self) -> Option<&CudaMapping> {
         match &*self.inner {
-            Place::Cuda(mapping) => Some(mapping),
-            Place::Host(_) | Place::Registered(_) => None,
+            PoolBacking::Cuda(mapping) => Some(mapping),
+            PoolBacking::Host(_) | PoolBacking::Registered(_) => None,
         }
     }
 
@@ -185,9 +187,9 @@ impl PoolMapping {
     #[inline]
     pub(crate) fn context(&self) -> Option<&Arc<Context>> {
         match &*self.inner {
-            Place::Host(_) => None,
-            Place::Cuda(mapping) => Some(mapping.context()),
-            Place::Registered(mapping) => Some(mapping.context()),
+            PoolBacking::Host(_) => None,
+            PoolBacking::Cuda(mapping) => Some(mapping.context()),
+            PoolBacking::Registered(mapping) => Some(mapping.context()),
         }
     }
 
@@ -196,16 +198,16 @@ impl PoolMapping {
     #[inline]
     pub(crate) fn is_reached_to(&self, end: u64) -> bool {
         match &*self.inner {
-            Place::Host(_) | Place::Cuda(_) => true,
-            Place::Registered(mapping) => end <= mapping.reached(),
+            PoolBacking::Host(_) | PoolBacking::Cuda(_) => true,
+            PoolBacking::Registered(mapping) => end <= mapping.reached(),
         }
     }
 
     /// How many of `bytes` bytes from an address on one copy takes, so that it is one of pinned memory.
     pub(crate) fn bytes_at_once(&self, address: u64, bytes: u64) -> u64 {
         let end = match &*self.inner {
-            Place::Host(_) | Place::Cuda(_) => None,
-            Place::Registered(mapping) => mapping.registered_end(address),
+            PoolBacking::Host(_) | PoolBacking::Cuda(_) => None,
+            PoolBacking::Registered(mapping) => mapping.registered_end(address),
         };
         end.map_or(bytes, |end| bytes.min(end - address))
     }
@@ -213,9 +215,9 @@ impl PoolMapping {
     /// A stream of that GPU. None: it is the CPU.
     pub(crate) fn on_stream(&self, stream: Stream) -> Option<Result<OnStream<'_>, CudaError>> {
         match &*self.inner {
-            Place::Host(_) => None,
-            Place::Cuda(mapping) => Some(mapping.on_stream(stream)),
-            Place::Registered(mapping) => Some(mapping.on_stream(stream)),
+            PoolBacking::Host(_) => None,
+            PoolBacking::Cuda(mapping) => Some(mapping.on_stream(stream)),
+            PoolBacking::Registered(mapping) => Some(mapping.on_stream(stream)),
         }
     }
 
@@ -357,11 +359,11 @@ impl PoolMapping {
     }
 
     #[inline]
-    fn place(&self) -> &dyn Mapping {
+    fn backing(&self) -> &dyn Mapping {
         match &*self.inner {
-            Place::Host(mapping) => mapping,
-            Place::Cuda(mapping) => mapping,
-            Place::Registered(mapping) => mapping,
+            PoolBacking::Host(mapping) => mapping,
+            PoolBacking::Cuda(mapping) => mapping,
+            PoolBacking::Registered(mapping) => mapping,
         }
     }
 }
@@ -377,40 +379,40 @@ impl Drop for PoolMapping {
 
 impl Mapping for PoolMapping {
     fn domain(&self) -> Domain {
-        self.place().domain()
+        self.backing().domain()
     }
     fn access(&self) -> Access {
-        self.place().access()
+        self.backing().access()
     }
     fn base(&self) -> u64 {
-        self.place().base()
+        self.backing().base()
     }
     fn cap(&self) -> u64 {
-        self.place().cap()
+        self.backing().cap()
     }
     #[inline]
     fn mapped(&self) -> u64 {
         // WorkEnd for every message.
         match &*self.inner {
-            Place::Host(mapping) => mapping.mapped(),
-            Place::Cuda(mapping) => mapping.mapped(),
-            Place::Registered(mapping) => mapping.mapped(),
+            PoolBacking::Host(mapping) => mapping.mapped(),
+            PoolBacking::Cuda(mapping) => mapping.mapped(),
+            PoolBacking::Registered(mapping) => mapping.mapped(),
         }
     }
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
-        self.place().extend(fd, bytes)
+        self.backing().extend(fd, bytes)
     }
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
-        self.place().write(offset, bytes)
+        self.backing().write(offset, bytes)
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
-        self.place().read(offset, bytes)
+        self.backing().read(offset, bytes)
     }
     unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
         // SAFETY: our caller promises `bytes` bytes that can be read at `source` until we return.
-        unsafe { self.place().write_from(offset, source, bytes) }
+        unsafe { self.backing().write_from(offset, source, bytes) }
     }
     fn synchronize(&self, stream: Stream) -> Result<(), PoolError> {
-        self.place().synchronize(stream)
+        self.backing().synchronize(stream)
     }
 }

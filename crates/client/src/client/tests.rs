@@ -24,13 +24,13 @@ const SUBSCRIBER: Role = Role::Subscriber(Demand {
     depth: 0,
 });
 
-pub(super) struct Place {
+pub(super) struct TestRealm {
     _folder: tempfile::TempDir,
     pub(super) config: Config,
 }
 
-impl Place {
-    pub(super) fn new() -> Place {
+impl TestRealm {
+    pub(super) fn new() -> TestRealm {
         let folder = tempfile::tempdir().unwrap();
         let socket = Some(folder.path().join("r.sock"));
         let config = Config {
@@ -38,7 +38,7 @@ impl Place {
             autostart: false,
             ..Config::default()
         };
-        Place {
+        TestRealm {
             _folder: folder,
             config,
         }
@@ -88,9 +88,9 @@ fn granules(first: u64, count: u64) -> Range {
 
 #[test]
 fn joining_mapping_leasing_leaving() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let joined = publisher(&node);
     assert_eq!(joined.zone.id(), joined.member.zone);
     assert!(
@@ -162,9 +162,9 @@ fn joining_mapping_leasing_leaving() {
 
 #[test]
 fn a_segment_that_was_sent_is_mapped_though_the_daemon_is_gone() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let joined = subscriber(&node);
     let zone = joined.zone.id();
     let grant = node.pool_grant(zone, 0).unwrap();
@@ -178,9 +178,9 @@ fn a_segment_that_was_sent_is_mapped_though_the_daemon_is_gone() {
 
 #[test]
 fn a_pool_that_grows_is_mapped_as_it_grows() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let joined = subscriber(&node);
     let zone = joined.zone.id();
     let grant = node.pool_grant(zone, 0).unwrap();
@@ -239,9 +239,9 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
 
 #[test]
 fn everything_is_handed_to_the_next_daemon() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
     let writing = node
@@ -261,7 +261,7 @@ fn everything_is_handed_to_the_next_daemon() {
     // Local traffic goes on.
     writing.write(0, b"still").unwrap();
 
-    let daemon = FakeDaemon::start(place.socket(), Some(zone));
+    let daemon = FakeDaemon::start(realm.socket(), Some(zone));
     eventually("handed back", || {
         daemon
             .state()
@@ -326,9 +326,9 @@ fn everything_is_handed_to_the_next_daemon() {
 #[test]
 fn a_request_that_the_daemon_died_over_is_asked_again() {
     for death in [Death::Before, Death::After] {
-        let place = Place::new();
-        let daemon = place.daemon();
-        let node = Arc::new(place.node());
+        let realm = TestRealm::new();
+        let daemon = realm.daemon();
+        let node = Arc::new(realm.node());
         let reader = subscriber(&node);
         let zone = reader.zone.id();
         let is_join = |request: &Request| matches!(request, Request::Join { .. });
@@ -337,9 +337,9 @@ fn a_request_that_the_daemon_died_over_is_asked_again() {
             let node = node.clone();
             std::thread::spawn(move || node.join("t", "", None, PUBLISHER, None, None))
         };
-        eventually("its death", || !place.socket().exists());
+        eventually("its death", || !realm.socket().exists());
         drop(daemon);
-        let daemon = FakeDaemon::start(place.socket(), Some(zone));
+        let daemon = FakeDaemon::start(realm.socket(), Some(zone));
         daemon.state().recovering = 2;
         let joined = joining.join().unwrap().unwrap();
         let log = daemon.log();
@@ -360,9 +360,9 @@ fn a_request_that_the_daemon_died_over_is_asked_again() {
 
 #[test]
 fn what_is_given_up_needs_no_daemon() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
     node.lease(writer.member, 0, GRANULE_BYTES * 3).unwrap();
@@ -379,7 +379,7 @@ fn what_is_given_up_needs_no_daemon() {
     // `ANSWER_TIMEOUT` is what it takes to wait for a daemon that does not answer.
     assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     drop(daemon);
-    let daemon = FakeDaemon::start(place.socket(), Some(zone));
+    let daemon = FakeDaemon::start(realm.socket(), Some(zone));
     eventually("handed back", || {
         daemon
             .state()
@@ -410,9 +410,9 @@ fn what_is_given_up_needs_no_daemon() {
 
 #[test]
 fn a_zone_that_nobody_takes_back_is_lost() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let writer = publisher(&node);
     let zone = writer.zone.id();
     let writing = node
@@ -425,7 +425,7 @@ fn a_zone_that_nobody_takes_back_is_lost() {
         .unwrap();
     node.lease(writer.member, 0, GRANULE_BYTES).unwrap();
     daemon.kill(false);
-    let daemon = FakeDaemon::start(place.socket(), Some(zone + 1));
+    let daemon = FakeDaemon::start(realm.socket(), Some(zone + 1));
     eventually("lost", || writer.zone.lost().is_some());
     let error = node.lease(writer.member, 0, GRANULE_BYTES).unwrap_err();
     assert!(matches!(error, ClientError::ZoneLost { .. }), "{error}");
@@ -439,9 +439,9 @@ fn a_zone_that_nobody_takes_back_is_lost() {
 
 #[test]
 fn a_daemon_that_was_stopped_is_not_waited_for() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let reader = subscriber(&node);
     daemon.kill(true);
     let started = Instant::now();
@@ -452,22 +452,22 @@ fn a_daemon_that_was_stopped_is_not_waited_for() {
     assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     node.leave(reader.member).unwrap();
     // Another that somebody starts is found.
-    let daemon = place.daemon();
+    let daemon = realm.daemon();
     eventually("found", || {
         node.join("u", "", None, SUBSCRIBER, None, None).is_ok()
     });
 
     let error = node.stop_daemon();
     assert!(error.is_ok(), "{error:?}");
-    assert!(!place.socket().exists(), "it has left when we are told so");
+    assert!(!realm.socket().exists(), "it has left when we are told so");
     drop(daemon);
 }
 
 #[test]
 fn listings_are_read_to_the_end() {
-    let place = Place::new();
-    let _daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let _daemon = realm.daemon();
+    let node = realm.node();
     let topics = node.topics().unwrap();
     assert_eq!(topics.len(), 150);
     assert_eq!(topics[149].name, "topic/149");
@@ -477,16 +477,16 @@ fn listings_are_read_to_the_end() {
 
 #[test]
 fn a_refusal_is_the_users() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let writer = publisher(&node);
     match node.lease(writer.member, 0, 2 * CAP_BYTES) {
         Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::PoolFull),
         other => panic!("{other:?}"),
     }
     drop(daemon);
-    let error = Conductor::start(place.config.clone(), "late", &[], None)
+    let error = Conductor::start(realm.config.clone(), "late", &[], None)
         .err()
         .unwrap();
     assert!(matches!(error, ClientError::Launch(_)), "{error}");
@@ -494,9 +494,9 @@ fn a_refusal_is_the_users() {
 
 #[test]
 fn a_forked_child_is_refused_and_leaves_everything_alone() {
-    let place = Place::new();
-    let daemon = place.daemon();
-    let node = place.node();
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = realm.node();
     let joined = publisher(&node);
     let mapping = node
         .pool_mapping(

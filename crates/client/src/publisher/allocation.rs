@@ -1,6 +1,6 @@
 //! Finding memory for a block, and waiting for it.
 
-use super::memory::{Place, State, Told};
+use super::memory::{ArenaState, MappedArena, Told};
 use super::PublisherCore;
 use crate::client::broken;
 use crate::pending::Deadline;
@@ -34,22 +34,22 @@ enum Shortage {
 }
 
 impl PublisherCore {
-    /// A block of `bytes` bytes in `place`, waited for as long as a loan may be. In the publisher's own
+    /// A block of `bytes` bytes in an arena, waited for as long as a loan may be. In the publisher's own
     /// pool it counts as a loan.
     pub(super) fn block(
         &self,
-        place: &Place,
+        mapped: &MappedArena,
         bytes: u64,
         align: u64,
     ) -> Result<(rgaps_topic::Loan, u64), LoanError> {
         let mut deadline = None;
         let mut sleeper = None;
         let block = loop {
-            let shortage = match self.try_block(place, bytes, align) {
+            let shortage = match self.try_block(mapped, bytes, align) {
                 Ok(block) => break Ok(block),
                 Err(shortage) => shortage,
             };
-            let error = match self.relieve(place, &shortage, bytes, align) {
+            let error = match self.relieve(mapped, &shortage, bytes, align) {
                 Ok(()) => continue,
                 Err(error) => error,
             };
@@ -83,11 +83,11 @@ impl PublisherCore {
     /// A block of what is leased, if one is free.
     pub(super) fn block_at_hand(
         &self,
-        place: &Place,
+        mapped: &MappedArena,
         bytes: u64,
         align: u64,
     ) -> Result<Option<(rgaps_topic::Loan, u64)>, LoanError> {
-        match self.try_block(place, bytes, align) {
+        match self.try_block(mapped, bytes, align) {
             Ok(block) => Ok(Some(block)),
             Err(Shortage::Loans) => Err(self.too_many_loans()),
             Err(Shortage::Memory | Shortage::Blocks) => Ok(None),
@@ -112,12 +112,12 @@ impl PublisherCore {
 
     fn try_block(
         &self,
-        place: &Place,
+        mapped: &MappedArena,
         bytes: u64,
         align: u64,
     ) -> Result<(rgaps_topic::Loan, u64), Shortage> {
         let mut state = self.lock();
-        let is_loan = place.arena == self.own.arena;
+        let is_loan = mapped.arena == self.own.arena;
         if is_loan && state.loans >= self.qos.max_loans {
             return Err(Shortage::Loans);
         }
@@ -125,13 +125,13 @@ impl PublisherCore {
             state.ask_again(&self.own.mapping, &self.zone, &self.conductor);
         }
         state.collect();
-        let mut allocation = state.memory.allocate(place.arena, bytes, align);
+        let mut allocation = state.memory.allocate(mapped.arena, bytes, align);
         if allocation.is_none() && state.writer.has_deferred_releases() {
             state.collect_deferred_releases();
-            allocation = state.memory.allocate(place.arena, bytes, align);
+            allocation = state.memory.allocate(mapped.arena, bytes, align);
         }
         let allocation = allocation.ok_or(Shortage::Memory)?;
-        let State {
+        let ArenaState {
             writer,
             memory,
             loans,
@@ -139,16 +139,16 @@ impl PublisherCore {
         } = &mut *state;
         let block = match is_loan {
             true => writer.loan(allocation.offset, allocation.bytes),
-            false => writer.loan_in(place.pool.pool as u16, allocation.offset, allocation.bytes),
+            false => writer.loan_in(mapped.pool.pool as u16, allocation.offset, allocation.bytes),
         };
         match block {
             Ok(block) => {
-                memory.place(block.block(), place.arena, allocation.handle);
+                memory.allocated(block.block(), mapped.arena, allocation.handle);
                 *loans += u32::from(is_loan);
                 Ok((block, allocation.offset))
             }
             Err(rgaps_topic::LoanError::NoBlocks) => {
-                memory.undo(place.arena, &allocation);
+                memory.undo(mapped.arena, &allocation);
                 state.collect_deferred_releases();
                 Err(Shortage::Blocks)
             }
@@ -158,7 +158,7 @@ impl PublisherCore {
     /// Does what can be done about a shortage. An error: nothing.
     fn relieve(
         &self,
-        place: &Place,
+        mapped: &MappedArena,
         shortage: &Shortage,
         bytes: u64,
         align: u64,
@@ -170,7 +170,7 @@ impl PublisherCore {
                 topic: self.topic_name.clone(),
                 limit: self.lock().memory.blocks(),
             }),
-            Shortage::Memory => match self.grow(place, bytes, align) {
+            Shortage::Memory => match self.grow(mapped, bytes, align) {
                 // Messages that everyone has read may go before their time.
                 Err(LoanError::PoolFull { .. }) if self.evict_consumed() => Ok(()),
                 outcome => outcome,
@@ -183,16 +183,16 @@ impl PublisherCore {
             return false;
         }
         let mut state = self.lock();
-        let State { writer, memory, .. } = &mut *state;
+        let ArenaState { writer, memory, .. } = &mut *state;
         writer.evict_consumed(&mut |block| memory.free(block)) > 0
     }
 
     /// Leases memory for a block.
-    fn grow(&self, place: &Place, bytes: u64, align: u64) -> Result<(), LoanError> {
+    fn grow(&self, mapped: &MappedArena, bytes: u64, align: u64) -> Result<(), LoanError> {
         let full = |reason: String| LoanError::PoolFull {
             topic: self.topic_name.clone(),
             bytes,
-            domain: match place.pool.domain {
+            domain: match mapped.pool.domain {
                 Domain::Host => "host",
                 Domain::Cuda(_) => "cuda",
             },
@@ -200,11 +200,11 @@ impl PublisherCore {
         };
         let needed = Tlsf::lease_bytes(bytes, align)
             .ok_or_else(|| full("no pool can be that large".to_owned()))?;
-        let leased = self.lock().memory.leased_bytes(place.arena);
+        let leased = self.lock().memory.leased_bytes(mapped.arena);
         let wanted = wanted_bytes(needed, leased, self.history_bytes(bytes));
-        let mut outcome = self.lease(place, wanted);
+        let mut outcome = self.lease(mapped, wanted);
         if wanted > needed && matches!(&outcome, Err(error) if is_full(error) || is_limit(error)) {
-            outcome = self.lease(place, needed);
+            outcome = self.lease(mapped, needed);
         }
         match outcome {
             Err(error) if is_full(&error) => Err(full(error.to_string())),
@@ -223,19 +223,19 @@ impl PublisherCore {
             .saturating_add(held)
     }
 
-    fn lease(&self, place: &Place, bytes: u64) -> Result<(), ClientError> {
-        let ranges = self.conductor.lease(self.member, place.pool.pool, bytes)?;
+    fn lease(&self, mapped: &MappedArena, bytes: u64) -> Result<(), ClientError> {
+        let ranges = self.conductor.lease(self.member, mapped.pool.pool, bytes)?;
         let ranges = joined(ranges);
         // Without the lock: cards that are to know memory take their time.
         let told: Vec<_> = ranges
             .iter()
-            .map(|range| Told::new(&place.mapping, *range))
+            .map(|range| Told::new(&mapped.mapping, *range))
             .collect();
         let mut state = self.lock();
         for (range, told) in ranges.iter().zip(told) {
             state
                 .memory
-                .add(place.arena, range, &place.mapping, told)
+                .add(mapped.arena, range, &mapped.mapping, told)
                 .map_err(|reason| broken(&reason))?;
         }
         Ok(())

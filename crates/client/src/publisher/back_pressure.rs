@@ -3,7 +3,7 @@
 //! A publish waits for them until the publisher's deadline. Then it fails and names them, or the publisher goes
 //! on without them, as its [`SlowReaderPolicy`] says.
 
-use super::memory::State;
+use super::memory::ArenaState;
 use super::PublisherCore;
 use crate::bindings::Patience;
 use crate::pending::Deadline;
@@ -13,7 +13,7 @@ use rgaps_session::LINKS_CLIENT;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-type Locked<'a> = MutexGuard<'a, State>;
+type Locked<'a> = MutexGuard<'a, ArenaState>;
 
 impl PublisherCore {
     /// Room for a message, which lasts as long as the lock.

@@ -9,7 +9,7 @@ use rgaps_topic::{Loan, Point, Shared, Writer};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What changes with every message.
-pub(super) struct State {
+pub(super) struct ArenaState {
     pub(super) writer: Writer<Shared>,
     pub(super) memory: Memory,
     pub(super) loans: u32,
@@ -23,7 +23,7 @@ pub(super) struct Memory {
     /// The publisher's own pool first.
     arenas: Vec<Leased>,
     /// Per block: its arena, and the allocator's handle.
-    places: Vec<(usize, u32)>,
+    handles: Vec<(usize, u32)>,
 }
 
 /// What is leased in one pool.
@@ -85,7 +85,7 @@ impl Memory {
     pub(super) fn new(own_pool: u32, blocks: u32) -> Memory {
         let mut memory = Memory {
             arenas: Vec::new(),
-            places: vec![(0, u32::MAX); blocks as usize],
+            handles: vec![(0, u32::MAX); blocks as usize],
         };
         memory.arena_of(own_pool);
         memory
@@ -98,7 +98,7 @@ impl Memory {
         }
         self.arenas.push(Leased {
             pool,
-            tlsf: Tlsf::with_blocks(self.places.len() as u32),
+            tlsf: Tlsf::with_blocks(self.handles.len() as u32),
             bytes: 0,
             told: Vec::new(),
         });
@@ -106,7 +106,7 @@ impl Memory {
     }
 
     pub(super) fn blocks(&self) -> u32 {
-        self.places.len() as u32
+        self.handles.len() as u32
     }
 
     pub(super) fn leased_bytes(&self, arena: usize) -> u64 {
@@ -135,8 +135,8 @@ impl Memory {
     }
 
     /// Remembers where a block is.
-    pub(super) fn place(&mut self, block: u32, arena: usize, handle: u32) {
-        self.places[block as usize] = (arena, handle);
+    pub(super) fn allocated(&mut self, block: u32, arena: usize, handle: u32) {
+        self.handles[block as usize] = (arena, handle);
     }
 
     /// Takes back what no block came of.
@@ -146,7 +146,7 @@ impl Memory {
     }
 
     pub(super) fn free(&mut self, block: u32) {
-        let (arena, handle) = self.places[block as usize];
+        let (arena, handle) = self.handles[block as usize];
         let freed = self.arenas[arena].tlsf.free(handle);
         debug_assert!(freed.is_ok(), "block {block} was freed twice");
     }
@@ -184,17 +184,17 @@ impl Memory {
     }
 }
 
-impl State {
+impl ArenaState {
     /// Frees what others, or our own work, are done with.
     pub(super) fn collect(&mut self) {
-        let State { writer, memory, .. } = self;
+        let ArenaState { writer, memory, .. } = self;
         writer.collect_returned(&mut |block| memory.free(block));
         writer.collect_queued(&mut |block| memory.free(block));
     }
 
     /// Keeps a loan's block for as long as work on a stream may write it.
     pub(super) fn give_back(&mut self, block: Loan, asked: WorkEnd, stream: Recorded) {
-        let State { writer, memory, .. } = self;
+        let ArenaState { writer, memory, .. } = self;
         let mut free = |block| memory.free(block);
         match asked {
             WorkEnd::Done => writer.abandon(block, Point::NONE, &mut free),
@@ -223,7 +223,7 @@ impl State {
 
     /// Frees what subscribers have let go of behind work that has passed it.
     pub(super) fn collect_deferred_releases(&mut self) {
-        let State { writer, memory, .. } = self;
+        let ArenaState { writer, memory, .. } = self;
         writer.collect_deferred_releases(&mut |block| memory.free(block));
     }
 
@@ -249,7 +249,7 @@ impl State {
     }
 }
 
-impl Arena for Mutex<State> {
+impl Arena for Mutex<ArenaState> {
     fn take_free(&self, pool: u32) -> Vec<Range> {
         // Nothing in there panics half-way through a change.
         let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +260,7 @@ impl Arena for Mutex<State> {
 
 /// An arena, and its pool as it is mapped for filling it.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct MappedArena {
     pub(super) arena: usize,
     pub(super) pool: PoolGrant,
     pub(super) mapping: Arc<PoolMapping>,

@@ -7,7 +7,7 @@ mod replicas;
 mod staging;
 mod streaming_copy;
 
-use self::memory::{Memory, Place, State};
+use self::memory::{ArenaState, MappedArena, Memory};
 pub(crate) use self::replicas::ReplicaBlock;
 use self::replicas::Replicas;
 use self::staging::Staging;
@@ -427,7 +427,7 @@ pub(crate) struct PublisherCore {
     zone: Arc<ZoneView>,
     pub(crate) guard: ForkGuard,
     /// Its pool and its arena there.
-    own: Place,
+    own: MappedArena,
     replicas: Mutex<Replicas>,
     /// Loans that are copied before they are published.
     streaming: Mutex<Vec<Weak<StreamingCopyCore>>>,
@@ -448,7 +448,7 @@ pub(crate) struct PublisherCore {
     qos: PublisherQos,
     max_bytes: u64,
     /// The conductor follows a weak reference to it, when others want memory.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ArenaState>>,
 }
 
 impl PublisherCore {
@@ -498,19 +498,19 @@ impl PublisherCore {
         )
         .ok_or_else(|| broken("the publisher's slot or history is invalid"))?;
         let memory = Memory::new(pool.pool, ring.block_capacity);
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(ArenaState {
             writer,
             memory,
             loans: 0,
             unasked: Vec::new(),
         }));
-        let arena: Weak<Mutex<State>> = Arc::downgrade(&state);
+        let arena: Weak<Mutex<ArenaState>> = Arc::downgrade(&state);
         conductor.set_arena(member, arena)?;
         Ok(PublisherCore {
             guard: conductor.guard().clone(),
             conductor,
             zone,
-            own: Place {
+            own: MappedArena {
                 arena: 0,
                 pool,
                 mapping,
@@ -541,7 +541,7 @@ impl PublisherCore {
         &self.own.mapping
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ArenaState> {
         // Nothing in there panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -751,12 +751,12 @@ impl PublisherCore {
     #[inline]
     fn announce(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, ArenaState>,
         block: &mut Option<rgaps_topic::Loan>,
         message: &Message,
         with: With<'_, impl IntoIterator<Item = Copied>>,
     ) -> Result<u64, PublishError> {
-        let State {
+        let ArenaState {
             writer,
             memory,
             loans,
@@ -797,7 +797,7 @@ impl PublisherCore {
         let read = self.end_begun(begun);
         let mut state = self.lock();
         state.loans -= 1;
-        let State { writer, memory, .. } = &mut *state;
+        let ArenaState { writer, memory, .. } = &mut *state;
         writer.abandon(block, read, &mut |block| memory.free(block));
     }
 

@@ -4,7 +4,7 @@
 //! Nothing here waits for the GPU: a copy is queued on a stream of our own that waits for the message's
 //! point, and is announced with a point of its own.
 
-use super::memory::Place;
+use super::memory::MappedArena;
 use super::streaming_copy::Ranges;
 use super::PublisherCore;
 use crate::client::{Conductor, PoolMapping};
@@ -49,7 +49,7 @@ struct ReadDomain {
 
 /// A pool that is copied to.
 pub(super) struct CopyTarget {
-    place: Place,
+    mapped: MappedArena,
     path: CopyPath,
 }
 
@@ -105,7 +105,7 @@ impl PublisherCore {
             if target.is_read_in_place(&self.conductor, bytes, readers) {
                 continue;
             }
-            match self.block(&target.place, bytes, BLOCK_ALIGN) {
+            match self.block(&target.mapped, bytes, BLOCK_ALIGN) {
                 Ok((loan, offset)) => blocks.push(ReplicaBlock {
                     target,
                     loan,
@@ -185,7 +185,7 @@ impl PublisherCore {
         self.own.mapping.notice_loss(&self.zone, &self.conductor);
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         for target in replicas.targets.iter().filter_map(|(_, t)| t.as_ref()) {
-            let mapping = &target.place.mapping;
+            let mapping = &target.mapped.mapping;
             mapping.notice_loss(&self.zone, &self.conductor);
         }
     }
@@ -242,7 +242,7 @@ impl PublisherCore {
 
     fn give_back(&self, loan: rgaps_topic::Loan, point: Point) {
         let mut state = self.lock();
-        let super::State { writer, memory, .. } = &mut *state;
+        let super::ArenaState { writer, memory, .. } = &mut *state;
         writer.abandon(loan, point, &mut |block| memory.free(block));
     }
 
@@ -381,7 +381,7 @@ impl PublisherCore {
         mapping.prepare(&self.zone);
         let arena = self.lock().memory.arena_of(pool.pool);
         Ok(Some(CopyTarget {
-            place: Place {
+            mapped: MappedArena {
                 arena,
                 pool,
                 mapping,
@@ -454,10 +454,10 @@ impl ReplicaBlock {
         let copying = CopyStream {
             core,
             mapping: pool,
-            target: &self.target.place.mapping,
+            target: &self.target.mapped.mapping,
             stream: stream.handle(),
         };
-        let to = self.target.place.mapping.base() + self.offset;
+        let to = self.target.mapped.mapping.base() + self.offset;
         copying.copy(to + from, pool.base() + offset + from, end - from)?;
         self.copied.insert(from, end);
         Ok(())
@@ -495,7 +495,7 @@ impl CopyTarget {
         point: Point,
         read: Point,
     ) -> Result<QueuedCopy, CudaError> {
-        let to = self.place.mapping.base() + offset;
+        let to = self.mapped.mapping.base() + offset;
         match &self.path {
             CopyPath::Direct {
                 stream, from, turn, ..
@@ -503,12 +503,12 @@ impl CopyTarget {
                 let copying = CopyStream {
                     core,
                     mapping: from,
-                    target: &self.place.mapping,
+                    target: &self.mapped.mapping,
                     stream: stream.handle(),
                 };
                 copying.wait(point)?;
                 let source = from.base() + filled.offset;
-                let mut part_bytes = match self.place.pool.domain {
+                let mut part_bytes = match self.mapped.pool.domain {
                     Domain::Host => part_bytes(filled.bytes),
                     // It is the host's, or a peer's: nobody asks for a part.
                     Domain::Cuda(_) => 0,
@@ -540,8 +540,8 @@ impl CopyTarget {
                 };
                 let far = CopyStream {
                     core,
-                    mapping: &self.place.mapping,
-                    target: &self.place.mapping,
+                    mapping: &self.mapped.mapping,
+                    target: &self.mapped.mapping,
                     stream: staged.far.handle(),
                 };
                 near.wait(point)?;
@@ -574,7 +574,7 @@ impl CopyTarget {
 
     /// For the metrics: one more message was copied there.
     fn count(&self, storage: &Shared, bytes: u64) {
-        if let Some((messages, all)) = pool_copies(storage, self.place.pool.pool) {
+        if let Some((messages, all)) = pool_copies(storage, self.mapped.pool.pool) {
             messages.fetch_add(1, Ordering::Relaxed);
             all.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -592,7 +592,7 @@ impl CopyTarget {
         let copying = CopyStream {
             core,
             mapping: from,
-            target: &self.place.mapping,
+            target: &self.mapped.mapping,
             stream: stream.handle(),
         };
         let written = copying.point()?;
