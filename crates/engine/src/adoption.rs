@@ -1,8 +1,8 @@
 //! Taking over a zone from its registry and control segment. Both were in clients' hands: what
 //! they say is checked, and what cannot be is left out.
 
+use crate::clients::Clients;
 use crate::control::Control;
-use crate::engine::SessionId;
 use crate::history::order_orphans;
 use crate::leave::has_reached;
 use crate::membership::{
@@ -85,13 +85,12 @@ impl Zone {
         }
         step!("adopt.begin");
         let mut zone = Zone::new(saved.id, &saved.class, registry, inode, control, limits);
-        if saved.pids_are_ours {
-            zone.former_pids = saved.pids.iter().copied().collect();
-        }
+        let saved_pids = saved.pids.iter().filter(|_| saved.pids_are_ours);
+        let saved_pids = saved_pids.copied().collect();
         for (incarnation, published) in &saved.departed {
             zone.departed.add(*incarnation, *published);
         }
-        zone.load_clients().map_err(read)?;
+        zone.clients = Clients::load(&zone.registry, saved_pids).map_err(read)?;
         zone.memory = Memory::load(&zone.registry, sources)?;
         zone.load_topics().map_err(read)?;
         zone.restore_topics();
@@ -238,37 +237,6 @@ impl Zone {
             self.control.give(offset, bytes);
         }
         true
-    }
-
-    /// Attaches a client of a predecessor's to its new session.
-    pub(crate) fn attach(
-        &mut self,
-        index: u32,
-        id: u64,
-        uid: u32,
-        pid: u32,
-        session: SessionId,
-    ) -> Result<(), Refusal> {
-        let client = self
-            .clients
-            .get_mut(&index)
-            .filter(|client| client.id == id)
-            .ok_or_else(|| {
-                refuse(
-                    RefusalCode::ZoneLost,
-                    "the daemon believed this client dead and cleaned up after it; restart the client",
-                )
-            })?;
-        if client.uid != uid || client.session.is_some() {
-            return Err(bad(
-                "this place in the zone belongs to another client, or was claimed before",
-            ));
-        }
-        client.session = Some(session);
-        client.pid = pid;
-        client.claims = Some(Claims::default());
-        client.unlocked_since = None;
-        Ok(())
     }
 }
 

@@ -314,7 +314,7 @@ impl Engine {
 
     fn needs_maintenance(&self) -> bool {
         let mut zones = self.zones.iter();
-        zones.any(|zone| zone.needs_maintenance() || zone.has_absent_clients())
+        zones.any(|zone| zone.needs_maintenance() || zone.clients.have_absent())
     }
 
     /// Something happened: looks after orphans soon.

@@ -4,7 +4,6 @@
 use crate::engine::{Engine, SessionId};
 use crate::granule_set::LiveGranules;
 use crate::refuse::{bad, refuse};
-use crate::state_file::may_live;
 use crate::step::step;
 use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
@@ -12,11 +11,7 @@ use rgaps_layout::MAX_CLIENTS;
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
-/// A client is dead when its lock was found free for this long: it may have got its place just
-/// before the last daemon died, and be about to take the lock.
-const LOCK_GRACE: Duration = Duration::from_millis(250);
 /// Doorbells that one client may hand back.
 const MAX_HANDED_DOORBELLS: usize = 1024;
 
@@ -44,7 +39,8 @@ impl Engine {
             .zones
             .get_mut(zone_id)
             .expect("adopted, if it was not there");
-        zone.attach(client_index, client_id, uid, pid, session)?;
+        zone.clients
+            .attach(client_index, client_id, uid, pid, session)?;
         let wants_segments = zone.memory.is_incomplete();
         self.sessions
             .require(session)?
@@ -58,7 +54,7 @@ impl Engine {
     /// says, which only it was told.
     fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
         let clients = self.zones.get_mut(zone_id).map(|zone| &mut zone.clients);
-        let client = clients.and_then(|clients| clients.get_mut(&client_index));
+        let client = clients.and_then(|clients| clients.get_mut(client_index));
         let Some(client) = client.filter(|client| client.id == client_id) else {
             return;
         };
@@ -101,7 +97,7 @@ impl Engine {
         tracing::info!(
             class = saved.class,
             topics = zone.topics.len(),
-            clients = zone.clients.len(),
+            clients = zone.clients.count(),
             "took over a zone of the previous daemon"
         );
         self.zones.add(zone);
@@ -154,7 +150,7 @@ impl Engine {
         let key = (member.topic, member.side, member.slot);
         let claims = zone
             .clients
-            .get_mut(&client)
+            .get_mut(client)
             .and_then(|client| client.claims.as_mut());
         let members = &mut claims.ok_or_else(not_handing_back)?.members;
         let claimed = members.entry(key).or_default().entry(pool).or_default();
@@ -205,7 +201,7 @@ impl Engine {
         let (zone, client) = self.zone_of(session, zone)?;
         let claiming = zone
             .clients
-            .get(&client)
+            .get(client)
             .is_some_and(|client| client.claims.is_some());
         claiming
             .then_some((zone, client))
@@ -218,12 +214,13 @@ impl Engine {
         let (mut reaped, mut freed) = (0, 0);
         let mut dead = Vec::new();
         for zone in self.zones.iter_mut() {
-            for client in zone.overdue_seats(now) {
+            for client in zone.clients.overdue_seats(now) {
                 tracing::info!("no links came for the seats of those that ended");
                 freed += zone.reap_client(client, now);
             }
             dead.extend(
-                zone.find_dead(now)
+                zone.clients
+                    .find_dead(&zone.registry, now)
                     .into_iter()
                     .map(|client| (zone.id, client)),
             );
@@ -253,41 +250,11 @@ fn not_handing_back() -> Refusal {
 }
 
 impl Zone {
-    /// Whether there are clients of a predecessor's that have not come back yet.
-    pub(crate) fn has_absent_clients(&self) -> bool {
-        self.clients.values().any(|client| client.session.is_none())
-    }
-
-    /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
-    /// still has the lock, its number.
-    fn find_dead(&mut self, now: Instant) -> Vec<u32> {
-        let mut dead = Vec::new();
-        let absent = self
-            .clients
-            .iter_mut()
-            .filter(|(_, client)| client.is_awaited());
-        for (index, client) in absent {
-            let has_ended = self.former_pids.contains(&client.pid) && !may_live(client.pid);
-            let locked = is_locked(self.registry.fd(), u64::from(*index));
-            match locked.map(|locked| locked && !has_ended) {
-                Ok(false) => {
-                    let since = *client.unlocked_since.get_or_insert(now);
-                    if now >= since + LOCK_GRACE {
-                        dead.push(*index);
-                    }
-                }
-                Ok(true) => client.unlocked_since = None,
-                Err(error) => tracing::error!(%error, "fcntl(F_OFD_GETLK) on a registry"),
-            }
-        }
-        dead
-    }
-
     /// The client has claimed all that it has; the rest goes.
     fn finish_claims(&mut self, index: u32) {
         let claims = self
             .clients
-            .get_mut(&index)
+            .get_mut(index)
             .and_then(|client| client.claims.take());
         let Some(claims) = claims else { return };
         for (topic, side, slot) in self.members_of(index) {
@@ -320,15 +287,14 @@ impl Zone {
     /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
     /// and timelines that none of them had are nobody's.
     fn give_up_unclaimed(&mut self) {
-        let waiting = |client: &crate::zone::Client| client.is_awaited() || client.claims.is_some();
-        if self.clients.values().any(waiting) {
+        if self.clients.are_handing_back() {
             return;
         }
         for (pool, bytes) in self.memory.drop_missing(&self.registry) {
             self.evict_lost(pool, bytes);
         }
         // What the dead of quarantine had may be among them.
-        if !self.has_quarantined() {
+        if !self.clients.have_quarantined() {
             self.end_unclaimed_timelines();
         }
     }

@@ -280,7 +280,7 @@ impl Zone {
     /// Refuses a range to a user, other than root and the daemon's own, whose publishers have their share of the control
     /// segment.
     fn check_control_share(&self, client: u32, bytes: u64) -> Result<(), Refusal> {
-        let uid_of = |client: u32| self.clients.get(&client).map(|client| client.uid);
+        let uid_of = |client: u32| self.clients.get(client).map(|client| client.uid);
         let uid = uid_of(client);
         if uid.is_none_or(is_owner) {
             return Ok(());
@@ -333,7 +333,7 @@ impl Zone {
     /// The paths to or from those who are there, against what either side requires. What goes to other
     /// hosts is for the links, which do not carry it where it is slower than its publisher requires.
     fn check_paths(&self, client: u32, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let own = self.is_links_client(client);
+        let own = self.clients.is_links(client);
         let domain_of = |pool: u32| self.memory.domain(pool);
         let clash = match wish.role {
             Role::Publisher(_) => {
@@ -341,13 +341,13 @@ impl Zone {
                 let home = home.unwrap_or(Domain::Host);
                 let mut others = topic.subscribers.iter();
                 others.find_map(|subscriber| {
-                    if self.is_links_client(subscriber.client) {
+                    if self.clients.is_links(subscriber.client) {
                         return None;
                     }
                     let came_over = own.then(|| from_elsewhere(wish.came_over.as_ref()));
                     let path = path(home, subscriber.pool.map(domain_of), came_over);
                     let why = too_slow(wish.require, subscriber.require, &path)?;
-                    let who = self.describe_client(subscriber.client);
+                    let who = self.clients.describe(subscriber.client);
                     Some(format!("subscriber {who}: {why}"))
                 })
             }
@@ -385,7 +385,7 @@ impl Zone {
         let (slot, start) = self.publisher_slot(index)?;
         let geometry = PublisherRegion::for_history(offer.history.depth(), offer.loans);
         let (doorbell, region_offset) = self.take_ring(client, geometry.bytes())?;
-        let known = self.clients.get(&client);
+        let known = self.clients.get(client);
         let publisher = Publisher {
             slot,
             owner: Owner::Client(client),
@@ -395,7 +395,7 @@ impl Zone {
             offer,
             type_name: wish.type_name.to_owned(),
             forgotten: false,
-            of_links: self.is_links_client(client),
+            of_links: self.clients.is_links(client),
             ring: Ring {
                 region_offset,
                 ring_capacity: geometry.ring_capacity,
@@ -488,7 +488,7 @@ impl Zone {
         wish: &Wish<'_>,
     ) -> Result<(Side, u32, u64), Refusal> {
         self.release_held_up(index);
-        let is_links = self.is_links_client(client);
+        let is_links = self.clients.is_links(client);
         let seat = match is_links {
             true => self.take_seat(index, demand, pool),
             false => None,

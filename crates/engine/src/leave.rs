@@ -75,7 +75,7 @@ impl Zone {
         self.end_timelines_of(client);
         self.end_timelines_named_by(client);
         let mut freed = 0;
-        let known = self.clients.get(&client);
+        let known = self.clients.get(client);
         let is_overdue = known.is_some_and(|c| c.vacant_until.is_some_and(|until| now >= until));
         for (topic, side, slot) in self.members_of(client) {
             let stays = !is_overdue && self.leaves_a_seat(topic, side, slot);
@@ -83,7 +83,7 @@ impl Zone {
             freed += vacated.unwrap_or_else(|| self.remove_member(topic, side, slot));
         }
         let has_seats = !self.members_of(client).is_empty();
-        match self.clients.get_mut(&client).filter(|_| has_seats) {
+        match self.clients.get_mut(client).filter(|_| has_seats) {
             Some(client) => {
                 client.session = None;
                 client.vacant_until.get_or_insert(now + SEAT_KEPT);

@@ -12,6 +12,7 @@
 
 mod adoption;
 mod cleanup;
+mod clients;
 mod closer;
 mod control;
 mod deferred_release;

@@ -151,11 +151,6 @@ fn mix(version: u64, number: u64) -> u64 {
 }
 
 impl Zone {
-    pub(crate) fn is_links_client(&self, client: u32) -> bool {
-        let client = self.clients.get(&client);
-        client.is_some_and(|client| client.name == LINKS_CLIENT)
-    }
-
     fn interest_row(&self, topic: &Topic) -> InterestRow {
         let (landed, publishers): (Vec<_>, Vec<_>) = topic
             .publishers
@@ -164,7 +159,7 @@ impl Zone {
         let own = topic
             .subscribers
             .iter()
-            .filter(|subscriber| !subscriber.closed && !self.is_links_client(subscriber.client));
+            .filter(|subscriber| !subscriber.closed && !self.clients.is_links(subscriber.client));
         let mut demand: Option<Demand> = None;
         let (mut subscribers, mut readers) = (0, BTreeSet::new());
         for subscriber in own {

@@ -69,7 +69,7 @@ impl Engine {
     }
 
     fn is_recovering(&self) -> bool {
-        let awaits = |zone: &Zone| zone.clients.values().any(|client| client.is_awaited());
+        let awaits = |zone: &Zone| zone.clients.count_awaited() > 0;
         self.recovery.expects_any() || self.zones.iter().any(awaits)
     }
 
@@ -92,11 +92,7 @@ impl Engine {
             ));
         }
         for zone in self.zones.iter() {
-            let absent = zone
-                .clients
-                .values()
-                .filter(|client| client.is_awaited())
-                .count();
+            let absent = zone.clients.count_awaited();
             if absent > 0 {
                 warnings.push(format!(
                     "{absent} clients of the previous daemon are alive but have not connected to this one yet (class '{}')",
@@ -104,7 +100,11 @@ impl Engine {
                 ));
             }
             for (what, count, most) in [
-                ("clients", zone.clients.len(), zone.limits.clients as usize),
+                (
+                    "clients",
+                    zone.clients.count(),
+                    zone.limits.clients as usize,
+                ),
                 ("topics", zone.topics.len(), zone.limits.topics as usize),
             ] {
                 if count * 100 >= most * NEARLY_FULL_PERCENT {
@@ -362,7 +362,7 @@ impl Zone {
             0 => lag,
             depth => lag.min(u64::from(depth)),
         };
-        let client = self.clients.get(&subscriber.client);
+        let client = self.clients.get(subscriber.client);
         SubscriberRow {
             slot: subscriber.slot,
             client: client.map_or_else(String::new, |client| client.name.clone()),

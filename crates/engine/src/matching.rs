@@ -104,7 +104,7 @@ impl Zone {
             };
             let to_publisher = format!(
                 "subscriber {} does not match: {why}",
-                self.describe_client(subscriber.client)
+                self.clients.describe(subscriber.client)
             );
             let to_subscriber = format!(
                 "{} does not match: {why}",
@@ -139,7 +139,7 @@ impl Engine {
             .news_of_mismatches(member)
             .into_iter()
             .map(|(client, reason)| {
-                let client = zone.clients.get(&client);
+                let client = zone.clients.get(client);
                 (client.and_then(|client| client.session), reason)
             })
             .collect();

@@ -73,7 +73,7 @@ impl Engine {
 
     /// The same for a client of a predecessor's that did not come back.
     pub(crate) fn quarantine_absent(&mut self, zone: ZoneId, client: u32) -> bool {
-        let known = self.zones.get(zone).and_then(|z| z.clients.get(&client));
+        let known = self.zones.get(zone).and_then(|z| z.clients.get(client));
         let Some(known) = known else {
             return false;
         };
@@ -105,7 +105,7 @@ impl Engine {
 
     /// A client's GPU context is lost, so that its timelines end; under MPS only when its work has.
     pub(crate) fn gpu_lost(&mut self, session: SessionId, zone: ZoneId, client: u32) {
-        let id = self.zones.get(zone).and_then(|z| z.clients.get(&client));
+        let id = self.zones.get(zone).and_then(|z| z.clients.get(client));
         let (Some(lost), Some(id)) = (self.sessions.get(session), id.map(|c| c.id)) else {
             return;
         };
@@ -130,7 +130,7 @@ impl Engine {
                 Holdings::Timelines(zone, client, id) => {
                     let zone = self.zones.get_mut(zone);
                     // Its index may be another's by now.
-                    let is_it = |zone: &Zone| zone.clients.get(&client).is_some_and(|c| c.id == id);
+                    let is_it = |zone: &Zone| zone.clients.get(client).is_some_and(|c| c.id == id);
                     if let Some(zone) = zone.filter(|zone| is_it(zone)) {
                         zone.end_timelines_of(client);
                     }
@@ -149,16 +149,10 @@ impl Session {
 }
 
 impl Zone {
-    /// Whether there are dead clients that wait for proof.
-    pub(crate) fn has_quarantined(&self) -> bool {
-        let mut clients = self.clients.values();
-        clients.any(|client| client.session == Some(QUARANTINED))
-    }
-
     /// Refuses more memory to a user, other than root and the daemon's own, whose dead clients in quarantine have their
     /// share of a pool.
     pub(crate) fn check_quarantine(&self, client: u32, pool: u32) -> Result<(), Refusal> {
-        let uid = self.clients.get(&client).map_or(0, |client| client.uid);
+        let uid = self.clients.get(client).map_or(0, |client| client.uid);
         if is_owner(uid) {
             return Ok(());
         }
@@ -166,7 +160,7 @@ impl Zone {
             .clients
             .iter()
             .filter(|(_, client)| client.session == Some(QUARANTINED) && client.uid == uid);
-        let members = dead.flat_map(|(index, _)| self.members_of(*index));
+        let members = dead.flat_map(|(index, _)| self.members_of(index));
         let held: u64 = members
             .filter(|(_, side, _)| *side == Side::Publisher)
             .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(&topic)?, slot, pool)))
@@ -223,7 +217,7 @@ impl Zone {
                 self.close_subscriber(topic, slot);
             }
         }
-        if let Some(client) = self.clients.get_mut(&client) {
+        if let Some(client) = self.clients.get_mut(client) {
             client.session = Some(QUARANTINED);
             client.claims = None;
         }

@@ -2,10 +2,10 @@
 
 use crate::join::TOPIC_BYTES;
 use crate::topic::{require_of, Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
-use crate::zone::{Client, Zone};
+use crate::zone::Zone;
 use rgaps_layout::{
-    ClientRecord, PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, CONTROL_PAGE,
-    MAX_CLIENTS, MAX_DEPTH, MAX_PUBLISHERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
+    PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, CONTROL_PAGE, MAX_DEPTH,
+    MAX_PUBLISHERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
 };
 use rgaps_session::{check_topic_name, Ring};
 use rgaps_sync::atomic::Ordering;
@@ -13,16 +13,6 @@ use rgaps_sync::atomic::Ordering;
 const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");
 
 impl Zone {
-    pub(crate) fn load_clients(&mut self) -> std::io::Result<()> {
-        for index in 0..MAX_CLIENTS as u32 {
-            let record = self.registry.client(index)?;
-            if record.state == RECORD_LIVE {
-                self.clients.insert(index, client_of(&record));
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn load_topics(&mut self) -> std::io::Result<()> {
         for (index, record) in self.registry.topics()? {
             match self.load_topic(index, &record) {
@@ -105,7 +95,7 @@ impl Zone {
         };
         let client = self
             .clients
-            .get(&record.client)
+            .get(record.client)
             .filter(|_| record.state == RECORD_LIVE);
         let known = client.is_some()
             && self
@@ -187,7 +177,7 @@ impl Zone {
             .registry
             .subscriber_type(topic, slot, record.type_bytes);
         // Without a client or a doorbell it is kept for now, so that its bits are cleared.
-        let known = self.clients.contains_key(&record.client)
+        let known = self.clients.get(record.client).is_some()
             && self
                 .control
                 .doorbells
@@ -213,29 +203,6 @@ impl Zone {
             remote: Vec::new(),
             require: require_of(record.qos_flags),
         })
-    }
-}
-
-fn client_of(record: &ClientRecord) -> Client {
-    let end = record
-        .name
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(record.name.len() - 1);
-    let name: String = String::from_utf8_lossy(&record.name[..end])
-        .chars()
-        .filter(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)
-        .collect();
-    Client {
-        session: None,
-        id: record.client_id,
-        pid: record.pid,
-        uid: record.uid,
-        gid: record.gid,
-        name,
-        claims: None,
-        unlocked_since: None,
-        vacant_until: None,
     }
 }
 

@@ -1,10 +1,11 @@
 //! After a predecessor's death: which zones are to be handed back, and how long to wait for them.
 
+use crate::clients::Client;
 use crate::engine::Engine;
 use crate::refuse::refuse;
 use crate::state_file::{self, SavedZone};
-use crate::zone::{Client, Zone};
-use rgaps_session::{Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
+use crate::zone::Zone;
+use rgaps_session::{Refusal, RefusalCode, ZoneId};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -90,11 +91,7 @@ impl Engine {
     /// Refuses while any topics may still come back, or former links, whose publishers count as theirs until they
     /// are known to be gone.
     pub(crate) fn check_all_recovered(&self) -> Result<(), Refusal> {
-        let awaited = |zone: &Zone| {
-            let mut clients = zone.clients.values();
-            zone.memory.is_incomplete()
-                || clients.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
-        };
+        let awaited = |zone: &Zone| zone.memory.is_incomplete() || zone.clients.await_links();
         match self.recovery.waits_for_any(self.now) || self.zones.iter().any(awaited) {
             true => Err(recovering()),
             false => Ok(()),
@@ -111,7 +108,7 @@ impl Engine {
             id: zone.id,
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
-            pids: zone.clients.values().map(pid_to_save).collect(),
+            pids: zone.clients.iter().map(|(_, c)| pid_to_save(c)).collect(),
             pids_are_ours: true,
             departed: zone.departed.iter().copied().collect(),
         });

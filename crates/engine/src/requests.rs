@@ -1,12 +1,13 @@
 //! What each request does.
 
+use crate::clients::Client;
 use crate::engine::{is_owner, Engine, SessionId};
 use crate::join::{Seat, Wish};
 use crate::refuse::{bad, refuse, system};
 use crate::sessions::Session;
 use crate::sources::Sources;
 use crate::topic::Topic;
-use crate::zone::{Client, Zone};
+use crate::zone::Zone;
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
@@ -549,7 +550,9 @@ impl Zone {
         sources: &mut dyn Sources,
         out: &mut Vec<OwnedFd>,
     ) -> Result<(Seat, ZoneGrant), Refusal> {
-        let client_index = self.add_client(client)?;
+        let client_index = self
+            .clients
+            .add(&self.registry, self.limits.clients, client)?;
         let seat = self.join(client_index, wish, sources).and_then(|seat| {
             let fds = self.open_for_client().map_err(|e| {
                 self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
@@ -561,7 +564,7 @@ impl Zone {
         if seat.is_err() {
             self.remove_client(client_index);
         }
-        let client_id = self.clients.get(&client_index).map_or(0, |c| c.id);
+        let client_id = self.clients.get(client_index).map_or(0, |c| c.id);
         let grant = ZoneGrant {
             client_index,
             client_id,

@@ -10,7 +10,7 @@ use crate::zone::Zone;
 use rgaps_session::{Demand, Side};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{empty_deferred_releases, ring_publishers};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a seat stays empty before it is taken away.
 pub(crate) const SEAT_KEPT: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ impl Zone {
     /// Whether a subscriber's seat outlives its process.
     fn is_seat(&self, subscriber: &Subscriber) -> bool {
         let waits = subscriber.demand.reliable && !subscriber.closed;
-        waits && self.is_links_client(subscriber.client)
+        waits && self.clients.is_links(subscriber.client)
     }
 
     /// Whether that is a member whose seat does.
@@ -73,7 +73,7 @@ impl Zone {
 
     /// Whether it is a seat whose client's process is gone, although perhaps nobody has looked yet.
     fn is_empty(&self, subscriber: &Subscriber) -> bool {
-        let Some(client) = self.clients.get(&subscriber.client) else {
+        let Some(client) = self.clients.get(subscriber.client) else {
             return false;
         };
         let is_gone = || is_locked(self.registry.fd(), u64::from(subscriber.client));
@@ -83,23 +83,10 @@ impl Zone {
 
     /// Clients whose last seat was taken are nobody any more.
     pub(crate) fn forget_seatless(&mut self) {
-        let vacant = self
-            .clients
-            .iter()
-            .filter(|(_, c)| c.vacant_until.is_some());
-        let vacant: Vec<u32> = vacant.map(|(index, _)| *index).collect();
-        for index in vacant {
+        for index in self.clients.vacant() {
             if self.members_of(index).is_empty() {
                 self.remove_client(index);
             }
         }
-    }
-
-    /// Clients whose seats have been empty for too long.
-    pub(crate) fn overdue_seats(&self, now: Instant) -> Vec<u32> {
-        let overdue = |until: Instant| now >= until;
-        let clients = self.clients.iter();
-        let clients = clients.filter(|(_, client)| client.vacant_until.is_some_and(overdue));
-        clients.map(|(index, _)| *index).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! A zone: the topics of one access class, their control segment, registry, pools and clients.
 
-use crate::adoption::{Claims, SetAside};
+use crate::adoption::SetAside;
+use crate::clients::Clients;
 use crate::control::Control;
 use crate::engine::SessionId;
 use crate::leave::Departed;
@@ -8,57 +9,15 @@ use crate::memory::Memory;
 use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::Registry;
-use crate::sessions::Session;
 use crate::topic::{Publisher, Topic};
-use rgaps_layout::{ClientRecord, RegistryHeader, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
+use rgaps_layout::RegistryHeader;
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::time::Instant;
 
 /// Doorbells that one client may take for wait sets.
 const MAX_CLIENT_DOORBELLS: usize = 1024;
-
-/// A client process in a zone.
-#[derive(Debug)]
-pub(crate) struct Client {
-    /// None: known from a predecessor's registry, and not back yet.
-    pub(crate) session: Option<SessionId>,
-    pub(crate) id: u64,
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) name: String,
-    /// While it hands back what it has from a predecessor.
-    pub(crate) claims: Option<Claims>,
-    /// Since when its lock on the registry was found free.
-    pub(crate) unlocked_since: Option<Instant>,
-    /// Of links whose process has ended: until when their seats wait for the next links.
-    pub(crate) vacant_until: Option<Instant>,
-}
-
-impl Client {
-    /// The client of a session, without a number yet.
-    pub(crate) fn of(session: SessionId, of: &Session) -> Client {
-        Client {
-            session: Some(session),
-            id: 0,
-            pid: of.pid(),
-            uid: of.uid(),
-            gid: of.peer.credentials.gid,
-            name: of.name.clone(),
-            claims: None,
-            unlocked_since: None,
-            vacant_until: None,
-        }
-    }
-
-    /// Whether it is a predecessor's, and may come back.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.session.is_none() && self.vacant_until.is_none()
-    }
-}
 
 /// The topics of one access class.
 pub(crate) struct Zone {
@@ -67,7 +26,7 @@ pub(crate) struct Zone {
     pub(crate) registry: Registry,
     pub(crate) registry_inode: u64,
     pub(crate) control: Control,
-    pub(crate) clients: BTreeMap<u32, Client>,
+    pub(crate) clients: Clients,
     pub(crate) memory: Memory,
     pub(crate) topics: BTreeMap<u32, Topic>,
     pub(crate) names: BTreeMap<String, u32>,
@@ -82,8 +41,6 @@ pub(crate) struct Zone {
     pub(crate) set_aside: Option<SetAside>,
     /// Publishers of links that left or died, and how many messages each published.
     pub(crate) departed: Departed,
-    /// Processes of a predecessor's clients, by numbers that mean the same to us.
-    pub(crate) former_pids: BTreeSet<u32>,
     pub(crate) limits: Limits,
 }
 
@@ -114,7 +71,7 @@ impl Zone {
             registry,
             registry_inode,
             control,
-            clients: BTreeMap::new(),
+            clients: Clients::default(),
             memory: Memory::default(),
             topics: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -124,57 +81,15 @@ impl Zone {
             next_orphan: 0,
             set_aside: None,
             departed: Departed::default(),
-            former_pids: BTreeSet::new(),
             limits: limits.clone(),
         }
-    }
-
-    /// Adds a client; it gets a record, whose byte it will lock.
-    pub(crate) fn add_client(&mut self, mut client: Client) -> Result<u32, Refusal> {
-        let most = self.limits.clients.min(MAX_CLIENTS as u32);
-        let index = (0..most).find(|index| !self.clients.contains_key(index)).ok_or_else(|| {
-            refuse(
-                RefusalCode::LimitReached,
-                format!("the limit of {most} client processes is reached; raise limits.clients in rgaps.toml, then run 'rgaps down'"),
-            )
-        })?;
-        client.id = random::nonzero_u64();
-        self.write_client(index, &client)?;
-        self.clients.insert(index, client);
-        Ok(index)
-    }
-
-    pub(crate) fn write_client(&self, index: u32, client: &Client) -> Result<(), Refusal> {
-        let mut record = ClientRecord {
-            state: RECORD_LIVE,
-            pid: client.pid,
-            uid: client.uid,
-            gid: client.gid,
-            client_id: client.id,
-            name: [0; MAX_CLIENT_NAME + 1],
-        };
-        record.name[..client.name.len()].copy_from_slice(client.name.as_bytes());
-        self.registry
-            .set_client(index, &record)
-            .map_err(|e| system("write its registry", e))
     }
 
     /// Forgets a client that has nothing left.
     pub(crate) fn remove_client(&mut self, index: u32) {
         self.control.doorbells.give_all(index);
         self.end_timelines_of(index);
-        if let Err(error) = self.registry.clear_client(index) {
-            tracing::error!(%error, index, "recording the end of a client failed");
-        }
-        self.clients.remove(&index);
-    }
-
-    /// Who a member's client is, in words.
-    pub(crate) fn describe_client(&self, index: u32) -> String {
-        match self.clients.get(&index) {
-            Some(client) => format!("'{}' (process {})", client.name, client.pid),
-            None => "a client".to_owned(),
-        }
+        self.clients.remove(&self.registry, index);
     }
 
     /// Whether the client has members, doorbells or timelines here.
@@ -201,7 +116,7 @@ impl Zone {
         let subscribers = self.topics.get(&topic).map_or(&[][..], |t| &t.subscribers);
         let clients = subscribers
             .iter()
-            .filter_map(|s| self.clients.get(&s.client));
+            .filter_map(|s| self.clients.get(s.client));
         clients.filter_map(|client| client.session).collect()
     }
 

@@ -1,0 +1,276 @@
+//! The client processes of a zone. Each has a record in the registry, whose byte it locks as long as it lives.
+
+use crate::adoption::Claims;
+use crate::engine::SessionId;
+use crate::hand_back::is_locked;
+use crate::quarantine::QUARANTINED;
+use crate::random;
+use crate::refuse::{bad, refuse, system};
+use crate::registry::Registry;
+use crate::sessions::Session;
+use crate::state_file::may_live;
+use rgaps_layout::{ClientRecord, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
+use rgaps_session::{Refusal, RefusalCode, LINKS_CLIENT};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// A client is dead when its lock was found free for this long: it may have got its record just before the last daemon
+/// died, and be about to take the lock.
+const LOCK_GRACE: Duration = Duration::from_millis(250);
+
+/// A client process in a zone.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// None: known from a predecessor's registry, and not back yet.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) name: String,
+    /// While it hands back what it has from a predecessor.
+    pub(crate) claims: Option<Claims>,
+    /// Since when its lock on the registry was found free.
+    pub(crate) unlocked_since: Option<Instant>,
+    /// Of links whose process has ended: until when their seats wait for the next links.
+    pub(crate) vacant_until: Option<Instant>,
+}
+
+impl Client {
+    /// The client of a session, without a number yet.
+    pub(crate) fn of(session: SessionId, of: &Session) -> Client {
+        Client {
+            session: Some(session),
+            id: 0,
+            pid: of.pid(),
+            uid: of.uid(),
+            gid: of.peer.credentials.gid,
+            name: of.name.clone(),
+            claims: None,
+            unlocked_since: None,
+            vacant_until: None,
+        }
+    }
+
+    /// Whether it is a predecessor's, and may come back.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.session.is_none() && self.vacant_until.is_none()
+    }
+}
+
+/// The clients of a zone, by the index of their record.
+#[derive(Default)]
+pub(crate) struct Clients {
+    all: BTreeMap<u32, Client>,
+    /// Processes of a predecessor's clients, by numbers that mean the same to this daemon.
+    saved_pids: BTreeSet<u32>,
+}
+
+impl Clients {
+    /// The clients that a predecessor recorded. `saved_pids`: their processes, by numbers that mean the same here.
+    pub(crate) fn load(registry: &Registry, saved_pids: BTreeSet<u32>) -> std::io::Result<Clients> {
+        let mut all = BTreeMap::new();
+        for index in 0..MAX_CLIENTS as u32 {
+            let record = registry.client(index)?;
+            if record.state == RECORD_LIVE {
+                all.insert(index, client_of(&record));
+            }
+        }
+        Ok(Clients { all, saved_pids })
+    }
+
+    /// Adds a client; it gets a number and a record. There may be `most`.
+    pub(crate) fn add(
+        &mut self,
+        registry: &Registry,
+        most: u32,
+        mut client: Client,
+    ) -> Result<u32, Refusal> {
+        let most = most.min(MAX_CLIENTS as u32);
+        let index = (0..most).find(|index| !self.all.contains_key(index)).ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                format!("the limit of {most} client processes is reached; raise limits.clients in rgaps.toml, then run 'rgaps down'"),
+            )
+        })?;
+        client.id = random::nonzero_u64();
+        registry
+            .set_client(index, &record_of(&client))
+            .map_err(|e| system("write its registry", e))?;
+        self.all.insert(index, client);
+        Ok(index)
+    }
+
+    /// Forgets a client that has nothing left.
+    pub(crate) fn remove(&mut self, registry: &Registry, index: u32) {
+        if let Err(error) = registry.clear_client(index) {
+            tracing::error!(%error, index, "recording the end of a client failed");
+        }
+        self.all.remove(&index);
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Client> {
+        self.all.get(&index)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Client> {
+        self.all.get_mut(&index)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Client)> {
+        self.all.iter().map(|(index, client)| (*index, client))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Who a member's client is, in words.
+    pub(crate) fn describe(&self, index: u32) -> String {
+        match self.get(index) {
+            Some(client) => format!("'{}' (process {})", client.name, client.pid),
+            None => "a client".to_owned(),
+        }
+    }
+
+    pub(crate) fn is_links(&self, index: u32) -> bool {
+        self.get(index)
+            .is_some_and(|client| client.name == LINKS_CLIENT)
+    }
+
+    /// Whether there are clients without a session: a predecessor's, or links that ended and left seats.
+    pub(crate) fn have_absent(&self) -> bool {
+        self.all.values().any(|client| client.session.is_none())
+    }
+
+    /// How many clients of a predecessor's may still come back.
+    pub(crate) fn count_awaited(&self) -> usize {
+        let all = self.all.values();
+        all.filter(|client| client.is_awaited()).count()
+    }
+
+    /// Whether links of a predecessor's may still come back.
+    pub(crate) fn await_links(&self) -> bool {
+        let mut all = self.all.values();
+        all.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
+    }
+
+    /// Whether some clients of a predecessor's have still to come back, or to hand back what they have.
+    pub(crate) fn are_handing_back(&self) -> bool {
+        let mut all = self.all.values();
+        all.any(|client| client.is_awaited() || client.claims.is_some())
+    }
+
+    /// Whether there are dead clients that wait for proof.
+    pub(crate) fn have_quarantined(&self) -> bool {
+        let mut all = self.all.values();
+        all.any(|client| client.session == Some(QUARANTINED))
+    }
+
+    /// Links that ended and left seats.
+    pub(crate) fn vacant(&self) -> Vec<u32> {
+        let vacant = self.iter().filter(|(_, c)| c.vacant_until.is_some());
+        vacant.map(|(index, _)| index).collect()
+    }
+
+    /// Those of them whose seats have been empty for too long.
+    pub(crate) fn overdue_seats(&self, now: Instant) -> Vec<u32> {
+        let overdue = |until: Instant| now >= until;
+        let clients = self.iter();
+        let clients = clients.filter(|(_, client)| client.vacant_until.is_some_and(overdue));
+        clients.map(|(index, _)| index).collect()
+    }
+
+    /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
+    /// still has the lock, its number.
+    pub(crate) fn find_dead(&mut self, registry: &Registry, now: Instant) -> Vec<u32> {
+        let mut dead = Vec::new();
+        let all = self.all.iter_mut();
+        let absent = all.filter(|(_, client)| client.is_awaited());
+        for (index, client) in absent {
+            let has_ended = self.saved_pids.contains(&client.pid) && !may_live(client.pid);
+            let locked = is_locked(registry.fd(), u64::from(*index));
+            match locked.map(|locked| locked && !has_ended) {
+                Ok(false) => {
+                    let since = *client.unlocked_since.get_or_insert(now);
+                    if now >= since + LOCK_GRACE {
+                        dead.push(*index);
+                    }
+                }
+                Ok(true) => client.unlocked_since = None,
+                Err(error) => tracing::error!(%error, "fcntl(F_OFD_GETLK) on a registry"),
+            }
+        }
+        dead
+    }
+
+    /// Attaches a client of a predecessor's to its new session.
+    pub(crate) fn attach(
+        &mut self,
+        index: u32,
+        id: u64,
+        uid: u32,
+        pid: u32,
+        session: SessionId,
+    ) -> Result<(), Refusal> {
+        let client = self
+            .get_mut(index)
+            .filter(|client| client.id == id)
+            .ok_or_else(|| {
+                refuse(
+                    RefusalCode::ZoneLost,
+                    "the daemon believed this client dead and cleaned up after it; restart the client",
+                )
+            })?;
+        if client.uid != uid || client.session.is_some() {
+            return Err(bad(
+                "this place in the zone belongs to another client, or was claimed before",
+            ));
+        }
+        client.session = Some(session);
+        client.pid = pid;
+        client.claims = Some(Claims::default());
+        client.unlocked_since = None;
+        Ok(())
+    }
+}
+
+fn record_of(client: &Client) -> ClientRecord {
+    let mut record = ClientRecord {
+        state: RECORD_LIVE,
+        pid: client.pid,
+        uid: client.uid,
+        gid: client.gid,
+        client_id: client.id,
+        name: [0; MAX_CLIENT_NAME + 1],
+    };
+    record.name[..client.name.len()].copy_from_slice(client.name.as_bytes());
+    record
+}
+
+fn client_of(record: &ClientRecord) -> Client {
+    let end = record
+        .name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(record.name.len() - 1);
+    let name: String = String::from_utf8_lossy(&record.name[..end])
+        .chars()
+        .filter(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)
+        .collect();
+    Client {
+        session: None,
+        id: record.client_id,
+        pid: record.pid,
+        uid: record.uid,
+        gid: record.gid,
+        name,
+        claims: None,
+        unlocked_since: None,
+        vacant_until: None,
+    }
+}
