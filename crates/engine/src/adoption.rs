@@ -104,7 +104,7 @@ impl Zone {
     }
 
     fn restore_topics(&mut self) {
-        let topics: Vec<u32> = self.topics.keys().copied().collect();
+        let topics: Vec<u32> = self.topics.iter().map(|topic| topic.index).collect();
         for index in topics {
             self.restore_words(index);
             self.remove_lost_subscribers(index);
@@ -114,7 +114,7 @@ impl Zone {
     /// Writes what the daemon writes of a topic's region again: its predecessor may have died half
     /// way, and clients can write there too. Finds out what publishers that are gone left.
     fn restore_words(&mut self, index: u32) {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return;
         };
         begin_topic(&self.control, topic);
@@ -168,7 +168,7 @@ impl Zone {
     }
 
     fn remove_lost_subscribers(&mut self, index: u32) {
-        let lost: Vec<u32> = self.topics.get(&index).map_or_else(Vec::new, |topic| {
+        let lost: Vec<u32> = self.topics.get(index).map_or_else(Vec::new, |topic| {
             let lost = topic.subscribers.iter().filter(|s| s.doorbell == 0);
             lost.map(|s| s.slot).collect()
         });
@@ -181,7 +181,7 @@ impl Zone {
         // Of any pool: copies are in others than the publisher's own.
         let owners: HashSet<u32> = self
             .topics
-            .values()
+            .iter()
             .flat_map(|topic| {
                 let slots = topic.publishers.iter().map(|p| p.slot);
                 slots.map(|slot| topic.granule_owner(slot))
@@ -197,7 +197,7 @@ impl Zone {
             .next_multiple_of(CONTROL_PAGE)
             .clamp(self.control.used_end(), CONTROL_BYTES);
         let ranges = self.control.set_aside_below(end);
-        let waits = self.topics.values().flat_map(|topic| {
+        let waits = self.topics.iter().flat_map(|topic| {
             topic
                 .subscribers
                 .iter()
@@ -215,7 +215,7 @@ impl Zone {
             return false;
         };
         aside.waits.retain(|(topic, slot, incarnation, epoch)| {
-            let topic = self.topics.get(topic);
+            let topic = self.topics.get(*topic);
             let there = topic.and_then(|topic| {
                 let subscriber = topic.subscriber(*slot)?;
                 (subscriber.incarnation == *incarnation).then_some(topic)

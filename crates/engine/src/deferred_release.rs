@@ -8,7 +8,7 @@ impl Zone {
     /// Clears the bits of subscribers that have let go of an orphan's blocks, where their work has
     /// passed.
     pub(crate) fn clear_deferred_releases(&self, index: u32, slot: u32) -> bool {
-        let Some(topic) = self.topics.get(&index) else {
+        let Some(topic) = self.topics.get(index) else {
             return false;
         };
         let Some(publisher) = topic.publisher(slot) else {
@@ -23,7 +23,7 @@ impl Zone {
 
     /// Gives back the slots of former subscribers whose entries publishers have finished.
     pub(crate) fn release_held_up(&mut self, index: u32) -> bool {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return false;
         };
         let before = topic.held_up;

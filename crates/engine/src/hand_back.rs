@@ -96,7 +96,7 @@ impl Engine {
         )?;
         tracing::info!(
             class = saved.class,
-            topics = zone.topics.len(),
+            topics = zone.topics.count(),
             clients = zone.clients.count(),
             "took over a zone of the previous daemon"
         );
@@ -270,7 +270,7 @@ impl Zone {
 
     /// Returns the leases of a publisher that its client does not know of.
     fn keep_leases(&mut self, topic: u32, slot: u32, claimed: &BTreeMap<u32, Vec<Range>>) {
-        let Some(topic) = self.topics.get(&topic) else {
+        let Some(topic) = self.topics.get(topic) else {
             return;
         };
         let owner = topic.granule_owner(slot);

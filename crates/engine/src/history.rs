@@ -60,7 +60,7 @@ impl Publisher {
 impl Zone {
     /// Evicts of an orphan's messages those that nobody needs.
     pub(crate) fn evict_read(&mut self, index: u32, slot: u32) -> bool {
-        let through = match self.topics.get(&index) {
+        let through = match self.topics.get(index) {
             Some(topic) => self.needed_from(topic, slot),
             None => return false,
         };
@@ -115,7 +115,7 @@ impl Zone {
 
     /// Evicts an orphan's messages before `through`, as far as they have been read.
     fn evict(&mut self, index: u32, slot: u32, through: u64, readers: Readers) -> bool {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return false;
         };
         let view = self.control.topic(topic.region);
@@ -153,7 +153,7 @@ impl Zone {
     /// Evicts of orphans what was in memory that is lost: that of `pool` from byte `left` on.
     pub(crate) fn evict_lost(&mut self, pool: u32, left: u64) {
         for index in &self.orphaned {
-            let Some(topic) = self.topics.get_mut(index) else {
+            let Some(topic) = self.topics.get_mut(*index) else {
                 continue;
             };
             let view = self.control.topic(topic.region);
@@ -184,7 +184,7 @@ impl Zone {
         for topic in self
             .orphaned
             .iter()
-            .filter_map(|index| self.topics.get(index))
+            .filter_map(|index| self.topics.get(*index))
         {
             for publisher in &topic.publishers {
                 if let Owner::Orphan(orphan) = publisher.owner {
@@ -206,7 +206,7 @@ impl Zone {
 
     /// Drops the oldest history where more than [`ORPHANS_MAX`] publishers of a topic have left some.
     pub(crate) fn limit_orphans(&mut self, index: u32) -> bool {
-        let Some(topic) = self.topics.get(&index) else {
+        let Some(topic) = self.topics.get(index) else {
             return false;
         };
         let mut orphans: Vec<(u64, u32)> = Vec::new();
@@ -232,7 +232,7 @@ impl Zone {
             messages: 0,
         };
         for slot in self.orphans_of(index) {
-            let Some(topic) = self.topics.get_mut(&index) else {
+            let Some(topic) = self.topics.get_mut(index) else {
                 break;
             };
             let words = self.control.topic(topic.region).publisher(slot as usize);
@@ -263,7 +263,7 @@ impl Zone {
     }
 
     pub(crate) fn keeps_history(&self) -> bool {
-        let mut topics = self.orphaned.iter().filter_map(|at| self.topics.get(at));
+        let mut topics = self.orphaned.iter().filter_map(|at| self.topics.get(*at));
         topics.any(|topic| topic.publishers.iter().any(|p| p.kept().is_some()))
     }
 }
@@ -274,7 +274,7 @@ impl Engine {
         let mut all = KeptHistory::default();
         for zone in self.zones.iter() {
             let may_see = session.is_some_and(|session| self.may_see(session, zone));
-            for topic in zone.orphaned.iter().filter_map(|at| zone.topics.get(at)) {
+            for topic in zone.orphaned.iter().filter_map(|at| zone.topics.get(*at)) {
                 let messages: u64 = topic.publishers.iter().filter_map(Publisher::kept).sum();
                 if messages == 0 {
                     continue;
@@ -311,7 +311,7 @@ impl Engine {
         }
         let class = class.name().to_owned();
         let zone = self.zones.of_class_mut(&class);
-        let found = zone.and_then(|zone| Some((zone.names.get(name).copied()?, zone)));
+        let found = zone.and_then(|zone| Some((zone.topics.find(name)?, zone)));
         let Some((index, zone)) = found else {
             self.check_recovered(&class)?;
             return Err(refuse(

@@ -118,8 +118,8 @@ impl Zone {
             Role::Publisher(offer) => check_offer(offer)?,
             Role::Subscriber(demand) | Role::Observer(demand) => check_demand(demand)?,
         }
-        let index = match self.names.get(wish.topic) {
-            Some(index) => *index,
+        let index = match self.topics.find(wish.topic) {
+            Some(index) => index,
             None => self.create_topic(wish.topic)?,
         };
         let seat = self.join_topic(client, index, wish, sources);
@@ -136,7 +136,7 @@ impl Zone {
         wish: &Wish<'_>,
         sources: &mut dyn Sources,
     ) -> Result<Seat, Refusal> {
-        let topic = &self.topics[&index];
+        let topic = &self.topics[index];
         self.check_domain(topic, wish)?;
         self.check_paths(client, topic, wish)?;
         let named = topic.pool;
@@ -179,7 +179,7 @@ impl Zone {
             return Ok(None);
         };
         let pool = self.memory.pool_for(domain, &self.registry, sources)?;
-        let topic = &self.topics[&index];
+        let topic = &self.topics[index];
         if topic.pool == Some(pool) {
             return Ok(None);
         }
@@ -199,7 +199,7 @@ impl Zone {
     }
 
     fn seat(&self, member: Member) -> Seat {
-        let topic = &self.topics[&member.topic];
+        let topic = &self.topics[member.topic];
         let (doorbell, ring, reads) = match member.side {
             Side::Publisher => topic
                 .publisher(member.slot)
@@ -225,8 +225,9 @@ impl Zone {
 
     fn create_topic(&mut self, name: &str) -> Result<u32, Refusal> {
         let most = self.limits.topics.min(MAX_TOPICS as u32);
-        let index = (0..most)
-            .find(|index| !self.topics.contains_key(index))
+        let index = self
+            .topics
+            .free_index(most)
             .ok_or_else(|| {
                 refuse(
                     RefusalCode::LimitReached,
@@ -256,8 +257,7 @@ impl Zone {
             self.control.give(region, TOPIC_BYTES);
             return Err(system("write its registry", error));
         }
-        self.names.insert(topic.name.clone(), index);
-        self.topics.insert(index, topic);
+        self.topics.add(topic);
         Ok(index)
     }
 
@@ -285,7 +285,7 @@ impl Zone {
         if uid.is_none_or(is_owner) {
             return Ok(());
         }
-        let publishers = self.topics.values().flat_map(|topic| &topic.publishers);
+        let publishers = self.topics.iter().flat_map(|topic| &topic.publishers);
         let own = publishers.filter(|p| p.client().and_then(uid_of) == uid);
         let has: u64 = own.map(|publisher| publisher.geometry().bytes()).sum();
         if has + bytes <= CONTROL_BYTES / CONTROL_SHARE {
@@ -419,7 +419,7 @@ impl Zone {
         let incarnation = publisher.incarnation;
         let topic = self
             .topics
-            .get_mut(&index)
+            .get_mut(index)
             .expect("the topic that is being joined");
         step!("join.publisher");
         fill_publisher(&self.control.topic(topic.region), topic, &publisher);
@@ -446,7 +446,7 @@ impl Zone {
         loop {
             let topic = self
                 .topics
-                .get_mut(&index)
+                .get_mut(index)
                 .expect("the topic that is being joined");
             let Some(slot) = topic.free_publisher_slot() else {
                 if self.evict_oldest_orphan(Room::InTopic(index)) {
@@ -458,7 +458,7 @@ impl Zone {
                         "topic '{}' has {MAX_PUBLISHERS} publishers, which is the limit on \
                          a host (those that ended count while subscribers still read or hold their \
                          messages); close some, or spread them over several topics",
-                        self.topics[&index].name
+                        self.topics[index].name
                     ),
                 ));
             };
@@ -524,7 +524,7 @@ impl Zone {
         }
         let topic = self
             .topics
-            .get_mut(&index)
+            .get_mut(index)
             .expect("the topic that is being joined");
         step!("join.subscriber");
         // One of the links' is none itself, and stands for nobody yet.
@@ -541,7 +541,7 @@ impl Zone {
     }
 
     fn subscriber_slot(&self, index: u32) -> Result<u32, Refusal> {
-        let topic = &self.topics[&index];
+        let topic = &self.topics[index];
         topic.free_subscriber_slot().ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
@@ -588,7 +588,7 @@ impl Zone {
         self.control.doorbells.give(former);
         let topic = self
             .topics
-            .get_mut(&index)
+            .get_mut(index)
             .expect("the topic that is being joined");
         let view = self.control.topic(topic.region);
         let words = view.subscriber(slot as usize);
@@ -612,7 +612,7 @@ impl Zone {
     fn settle_pool(&mut self, index: u32, pool: u32) {
         let topic = self
             .topics
-            .get_mut(&index)
+            .get_mut(index)
             .expect("the topic that was joined");
         if topic.pool.is_some() {
             return;

@@ -106,7 +106,7 @@ impl Zone {
     /// Ends a subscriber's demand: publishers neither wait for it nor copy for it. What it holds stays until it
     /// leaves or dies.
     pub(crate) fn close_subscriber(&mut self, index: u32, slot: u32) {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return;
         };
         topic.close_subscriber(slot);
@@ -116,7 +116,7 @@ impl Zone {
     }
 
     pub(crate) fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return 0;
         };
         let Some(at) = topic.subscribers.iter().position(|s| s.slot == slot) else {
@@ -166,7 +166,7 @@ impl Zone {
         }
         let order = self.next_orphan;
         self.next_orphan += 1;
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return 0;
         };
         let view = self.control.topic(topic.region);
@@ -219,7 +219,7 @@ impl Zone {
     }
 
     fn settle_points(&mut self, index: u32, slot: u32) -> bool {
-        let topic = self.topics.get_mut(&index);
+        let topic = self.topics.get_mut(index);
         let publisher = topic.and_then(|topic| topic.publisher_mut(slot));
         publisher.is_some_and(|p| p.has_pending_points() && self.control.settle(p))
     }
@@ -227,7 +227,7 @@ impl Zone {
     pub(crate) fn orphans_of(&self, index: u32) -> Vec<u32> {
         let publishers = self
             .topics
-            .get(&index)
+            .get(index)
             .map_or(&[][..], |topic| &topic.publishers);
         publishers
             .iter()
@@ -239,7 +239,7 @@ impl Zone {
     /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing
     /// lives at all and no message is left.
     pub(crate) fn settle_orphan(&mut self, index: u32, slot: u32) -> bool {
-        let Some(topic) = self.topics.get(&index) else {
+        let Some(topic) = self.topics.get(index) else {
             return false;
         };
         let Some(publisher) = topic.publisher(slot) else {
@@ -286,7 +286,7 @@ impl Zone {
 
     /// Takes a publisher that nothing is left of out of its topic.
     fn end_publisher(&mut self, index: u32, slot: u32) {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return;
         };
         let Some(at) = topic.publishers.iter().position(|p| p.slot == slot) else {
@@ -319,7 +319,7 @@ impl Zone {
 
     /// Hands on the regions of former publishers that no subscriber looks at any more.
     fn release_quarantine(&mut self, index: u32) -> bool {
-        let Some(topic) = self.topics.get_mut(&index) else {
+        let Some(topic) = self.topics.get_mut(index) else {
             return false;
         };
         if topic.quarantine.is_empty() {
@@ -352,10 +352,10 @@ impl Zone {
 
     /// Removes a topic that nothing is left of.
     pub(crate) fn remove_if_deserted(&mut self, index: u32) -> bool {
-        if !self.topics.get(&index).is_some_and(Topic::is_deserted) {
+        if !self.topics.get(index).is_some_and(Topic::is_deserted) {
             return false;
         }
-        let Some(topic) = self.topics.remove(&index) else {
+        let Some(topic) = self.topics.remove(index) else {
             return false;
         };
         if let Err(error) = self.registry.clear_topic(index) {
@@ -365,7 +365,6 @@ impl Zone {
             self.control.give(region.offset, region.bytes);
         }
         self.control.give(topic.region, TOPIC_BYTES);
-        self.names.remove(&topic.name);
         self.orphaned.remove(&index);
         self.quarantined.remove(&index);
         self.held_up.remove(&index);

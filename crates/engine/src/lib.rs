@@ -52,6 +52,7 @@ mod state_file;
 mod step;
 mod timelines;
 mod topic;
+mod topics;
 mod zone;
 mod zones;
 

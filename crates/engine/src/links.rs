@@ -60,7 +60,7 @@ impl Engine {
         // Topics that nobody seems to subscribe to now would be given up on other hosts.
         self.check_all_recovered()?;
         let version = self.zones.iter().fold(0u64, |version, zone| {
-            zone.topics.values().fold(version, |version, topic| {
+            zone.topics.iter().fold(version, |version, topic| {
                 mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
             })
         });
@@ -71,7 +71,7 @@ impl Engine {
             let by_name: BTreeMap<&str, (&Zone, &Topic)> = self
                 .zones
                 .iter()
-                .flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
+                .flat_map(|zone| zone.topics.iter().map(move |topic| (zone, topic)))
                 .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
                 .collect();
             let page = by_name.values().skip(from as usize).take(INTEREST_ROWS);
@@ -104,7 +104,7 @@ impl Engine {
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
-        let Some(topic) = zone.topics.get_mut(&member.topic) else {
+        let Some(topic) = zone.topics.get_mut(member.topic) else {
             return Err(bad("there is no such topic"));
         };
         let ready = hosts.iter().filter(|row| row.ready);
@@ -136,7 +136,7 @@ impl Engine {
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
-        let topic = zone.topics.get_mut(&member.topic);
+        let topic = zone.topics.get_mut(member.topic);
         let publisher = topic.and_then(|topic| topic.publisher_mut(member.slot));
         if let Some(publisher) = publisher {
             publisher.came_over = Some(over);

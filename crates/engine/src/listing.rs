@@ -42,7 +42,11 @@ impl Engine {
             socket: self.setup.socket.display().to_string(),
             uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
             clients: clients as u32,
-            topics: self.zones.iter().map(|zone| zone.topics.len() as u32).sum(),
+            topics: self
+                .zones
+                .iter()
+                .map(|zone| zone.topics.count() as u32)
+                .sum(),
             zones: self.zones.count() as u32,
             rss_bytes: rss_bytes(),
             idle_exit_ms: self
@@ -105,7 +109,7 @@ impl Engine {
                     zone.clients.count(),
                     zone.limits.clients as usize,
                 ),
-                ("topics", zone.topics.len(), zone.limits.topics as usize),
+                ("topics", zone.topics.count(), zone.limits.topics as usize),
             ] {
                 if count * 100 >= most * NEARLY_FULL_PERCENT {
                     warnings.push(format!("{count} of at most {most} {what} (limits.{what})"));
@@ -147,7 +151,7 @@ impl Engine {
     pub(crate) fn describe_topic(&self, session: SessionId, name: &str) -> Result<Answer, Refusal> {
         check_topic_name(name).map_err(|error| bad(error.to_string()))?;
         let mut zones = self.zones.iter().filter(|zone| self.may_see(session, zone));
-        let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.names.get(name)?)?)));
+        let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.topics.find(name)?)?)));
         let (zone, topic) = found.ok_or_else(|| {
             refuse(
                 RefusalCode::NotFound,
@@ -231,24 +235,23 @@ fn by_name<'a>(
     zones: impl Iterator<Item = &'a Zone>,
 ) -> impl Iterator<Item = (&'a Zone, &'a Topic)> {
     let mut zones: Vec<_> = zones
-        .map(|zone| (zone, zone.names.iter().peekable()))
+        .map(|zone| (zone, zone.topics.by_name().peekable()))
         .collect();
     std::iter::from_fn(move || {
-        let first = zones.iter_mut().filter_map(|(zone, names)| {
-            let name = names.peek()?.0.as_str();
-            Some((name, *zone, names))
+        let first = zones.iter_mut().filter_map(|(zone, topics)| {
+            let name = topics.peek()?.name.as_str();
+            Some((name, *zone, topics))
         });
-        let (_, zone, names) = first.min_by_key(|(name, ..)| *name)?;
-        Some((zone, *names.next()?.1))
+        let (_, zone, topics) = first.min_by_key(|(name, ..)| *name)?;
+        Some((zone, topics.next()?))
     })
-    .filter_map(|(zone, topic)| Some((zone, zone.topics.get(&topic)?)))
 }
 
 impl Zone {
     /// Publishers and subscribers of each client.
     fn member_counts(&self) -> HashMap<u32, (u32, u32)> {
         let mut counts: HashMap<u32, (u32, u32)> = HashMap::new();
-        for topic in self.topics.values() {
+        for topic in self.topics.iter() {
             for client in topic.publishers.iter().filter_map(Publisher::client) {
                 counts.entry(client).or_default().0 += 1;
             }

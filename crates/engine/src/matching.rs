@@ -90,7 +90,7 @@ impl Zone {
     /// What clients are to be told of the members that do not match this one: itself first, of the first
     /// few of them.
     fn news_of_mismatches(&self, member: &Member) -> Vec<(u32, String)> {
-        let Some(topic) = self.topics.get(&member.topic) else {
+        let Some(topic) = self.topics.get(member.topic) else {
             return Vec::new();
         };
         let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -133,7 +133,7 @@ impl Engine {
         let Some(zone) = self.zones.get(zone_id) else {
             return;
         };
-        let topic = zone.topics.get(&member.topic);
+        let topic = zone.topics.get(member.topic);
         let topic = topic.map_or_else(String::new, |topic| topic.name.clone());
         let news: Vec<(Option<SessionId>, String)> = zone
             .news_of_mismatches(member)

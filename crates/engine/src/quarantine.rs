@@ -163,7 +163,7 @@ impl Zone {
         let members = dead.flat_map(|(index, _)| self.members_of(index));
         let held: u64 = members
             .filter(|(_, side, _)| *side == Side::Publisher)
-            .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(&topic)?, slot, pool)))
+            .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(topic)?, slot, pool)))
             .sum();
         let cap = self.memory.get(pool).map_or(0, |pool| pool.cap_bytes);
         if held < cap / QUARANTINE_SHARE {
@@ -195,7 +195,7 @@ impl Zone {
 
     /// Pools in which a member may read, or write messages and copies of them.
     fn pools_of(&self, topic: u32, side: Side, slot: u32) -> BTreeSet<u32> {
-        let Some(topic) = self.topics.get(&topic) else {
+        let Some(topic) = self.topics.get(topic) else {
             return BTreeSet::new();
         };
         let mut pools: BTreeSet<u32> = topic.pool.into_iter().collect();

@@ -17,8 +17,7 @@ impl Zone {
         for (index, record) in self.registry.topics()? {
             match self.load_topic(index, &record) {
                 Some(topic) => {
-                    self.names.insert(topic.name.clone(), index);
-                    self.topics.insert(index, topic);
+                    self.topics.add(topic);
                 }
                 None => {
                     tracing::error!(
@@ -38,7 +37,7 @@ impl Zone {
         let sound = record.state == RECORD_LIVE
             && record.topic_id != 0
             && check_topic_name(&name).is_ok()
-            && !self.names.contains_key(&name)
+            && self.topics.find(&name).is_none()
             && record.region_offset % CONTROL_PAGE == 0
             && pool.is_none_or(|pool| self.memory.get(pool).is_some());
         if !sound || !self.control.reserve(record.region_offset, TOPIC_BYTES) {

@@ -580,7 +580,7 @@ impl Zone {
 
     /// Whether a client has a publisher whose messages, or copies of them, are in a pool.
     fn may_write(&self, client: u32, pool: u32) -> bool {
-        self.topics.values().any(|topic| {
+        self.topics.iter().any(|topic| {
             let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
             publishers.any(|p| {
                 p.pool == pool || topic.is_read_in(pool) || self.leased(topic, p.slot, pool) > 0
@@ -590,7 +590,7 @@ impl Zone {
 
     /// Whether a client has a publisher with memory of a pool.
     fn leases_in(&self, client: u32, pool: u32) -> bool {
-        self.topics.values().any(|topic| {
+        self.topics.iter().any(|topic| {
             let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
             publishers.any(|p| self.leased(topic, p.slot, pool) > 0)
         })
@@ -615,7 +615,7 @@ impl Zone {
             return Err(bad_path());
         }
         self.check_member(member, client)?;
-        let topic = self.topics.get_mut(&member.topic);
+        let topic = self.topics.get_mut(member.topic);
         let mut subscribers = topic.into_iter().flat_map(|topic| &mut topic.subscribers);
         if let Some(subscriber) = subscribers.find(|s| s.slot == member.slot) {
             subscriber.path = Some(path);

@@ -24,7 +24,7 @@ impl Zone {
 
     /// Whether that is a member whose seat does.
     pub(crate) fn leaves_a_seat(&self, topic: u32, side: Side, slot: u32) -> bool {
-        let topic = self.topics.get(&topic).filter(|_| side == Side::Subscriber);
+        let topic = self.topics.get(topic).filter(|_| side == Side::Subscriber);
         let subscriber = topic.and_then(|topic| topic.subscriber(slot));
         subscriber.is_some_and(|subscriber| self.is_seat(subscriber))
     }
@@ -32,7 +32,7 @@ impl Zone {
     /// The process of a subscriber has ended: what it held goes, and its seat stays. Returns how many blocks that freed; none:
     /// the seat cannot stay.
     pub(crate) fn vacate(&mut self, index: u32, slot: u32) -> Option<u64> {
-        let topic = self.topics.get(&index)?;
+        let topic = self.topics.get(index)?;
         let view = self.control.topic(topic.region);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         // Before its bits: no publisher begins to clear one that is the successor's by then.
@@ -54,7 +54,7 @@ impl Zone {
         demand: Demand,
         pool: Option<u32>,
     ) -> Option<Subscriber> {
-        let topic = self.topics.get(&index)?;
+        let topic = self.topics.get(index)?;
         let empty = topic.subscribers.iter().filter(|s| self.is_empty(s));
         let empty: Vec<Subscriber> = empty.cloned().collect();
         let mut taken = None;

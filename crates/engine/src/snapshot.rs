@@ -58,7 +58,7 @@ impl Engine {
     pub fn snapshot(&self, topics_max: usize) -> Snapshot {
         let all = || {
             let zones = self.zones.iter();
-            zones.flat_map(|zone| zone.topics.values().map(move |topic| (zone, topic)))
+            zones.flat_map(|zone| zone.topics.iter().map(move |topic| (zone, topic)))
         };
         let topics: Vec<TopicFigures> = all()
             .take(topics_max)
@@ -102,7 +102,7 @@ impl Zone {
 
     fn blocks_used(&self, pool: u32) -> u64 {
         let mut blocks = 0u64;
-        for topic in self.topics.values() {
+        for topic in self.topics.iter() {
             let view = self.control.topic(topic.region);
             for publisher in topic.publishers.iter().filter(|p| p.pool == pool) {
                 let words = view.publisher(publisher.slot as usize);

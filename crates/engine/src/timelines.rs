@@ -192,7 +192,7 @@ impl Zone {
             self.control.end_tenure(*index);
             self.control.timelines.give(*index);
         }
-        for topic in self.topics.values() {
+        for topic in self.topics.iter() {
             for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
                 self.control.settle_active(topic, publisher);
             }
@@ -204,7 +204,7 @@ impl Zone {
         for index in &self.orphaned {
             let publishers = self
                 .topics
-                .get_mut(index)
+                .get_mut(*index)
                 .map(|topic| &mut topic.publishers);
             for publisher in publishers.into_iter().flatten() {
                 if publisher.has_pending_points() {
@@ -222,7 +222,7 @@ impl Zone {
             return;
         }
         let mut named = BTreeSet::new();
-        for topic in self.topics.values() {
+        for topic in self.topics.iter() {
             for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
                 let region = self
                     .control

@@ -10,10 +10,11 @@ use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::Registry;
 use crate::topic::{Publisher, Topic};
+use crate::topics::Topics;
 use rgaps_layout::RegistryHeader;
 use rgaps_pool::{create_sealed_memfd, verify_memfd};
 use rgaps_session::{Limits, Member, Refusal, RefusalCode, Side, ZoneId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 /// Doorbells that one client may take for wait sets.
@@ -28,8 +29,7 @@ pub(crate) struct Zone {
     pub(crate) control: Control,
     pub(crate) clients: Clients,
     pub(crate) memory: Memory,
-    pub(crate) topics: BTreeMap<u32, Topic>,
-    pub(crate) names: BTreeMap<String, u32>,
+    pub(crate) topics: Topics,
     /// Topics with orphans.
     pub(crate) orphaned: BTreeSet<u32>,
     /// Topics with regions that wait for their subscribers to look away.
@@ -73,8 +73,7 @@ impl Zone {
             control,
             clients: Clients::default(),
             memory: Memory::default(),
-            topics: BTreeMap::new(),
-            names: BTreeMap::new(),
+            topics: Topics::default(),
             orphaned: BTreeSet::new(),
             quarantined: BTreeSet::new(),
             held_up: BTreeSet::new(),
@@ -102,7 +101,7 @@ impl Zone {
     /// What the client is in: topic, side, slot.
     pub(crate) fn members_of(&self, client: u32) -> Vec<(u32, Side, u32)> {
         let mut members = Vec::new();
-        for topic in self.topics.values() {
+        for topic in self.topics.iter() {
             let publishers = topic.publishers.iter().filter(|p| p.is_of(client));
             members.extend(publishers.map(|p| (topic.index, Side::Publisher, p.slot)));
             let subscribers = topic.subscribers.iter().filter(|s| s.client == client);
@@ -113,7 +112,7 @@ impl Zone {
 
     /// Sessions of the topic's subscribers, each once.
     pub(crate) fn subscribed_sessions(&self, topic: u32) -> BTreeSet<SessionId> {
-        let subscribers = self.topics.get(&topic).map_or(&[][..], |t| &t.subscribers);
+        let subscribers = self.topics.get(topic).map_or(&[][..], |t| &t.subscribers);
         let clients = subscribers
             .iter()
             .filter_map(|s| self.clients.get(s.client));
@@ -122,7 +121,7 @@ impl Zone {
 
     /// Checks that `member` is what it says it is, and `client`'s.
     pub(crate) fn check_member(&self, member: &Member, client: u32) -> Result<(), Refusal> {
-        let topic = self.topics.get(&member.topic);
+        let topic = self.topics.get(member.topic);
         let found = topic.and_then(|topic| match member.side {
             Side::Publisher => topic
                 .publisher(member.slot)
@@ -153,7 +152,7 @@ impl Zone {
             return Err(bad("only publishers lease memory; this is a subscriber"));
         }
         self.check_member(member, client)?;
-        let topic = self.topics.get(&member.topic);
+        let topic = self.topics.get(member.topic);
         topic
             .and_then(|topic| Some((topic, topic.publisher(member.slot)?)))
             .ok_or_else(|| bad("there is no such publisher"))
@@ -182,7 +181,7 @@ impl Zone {
 
     /// Takes back a wait set's doorbell.
     pub(crate) fn return_doorbell(&mut self, client: u32, doorbell: u32) -> Result<(), Refusal> {
-        let of_a_member = self.topics.values().any(|topic| {
+        let of_a_member = self.topics.iter().any(|topic| {
             topic.publishers.iter().any(|p| p.doorbell == doorbell)
                 || topic.subscribers.iter().any(|s| s.doorbell == doorbell)
         });
