@@ -41,7 +41,8 @@ def test_the_wheel_has_no_stray_files(wheel):
     package = ROOT / "crates/python/python/rgaps"
     if not package.exists():
         pytest.skip("the source is not here")
-    sources = {f"rgaps/{path.name}" for path in package.iterdir() if path.suffix in {".py", ".pyi", ".typed"}}
+    files = [path for path in package.rglob("*") if path.suffix in {".py", ".pyi", ".typed"}]
+    sources = {f"rgaps/{path.relative_to(package)}" for path in files}
     sources |= {"rgaps/py.typed", "rgaps/_rgaps.abi3.so"} | {f"rgaps/bin/{program}" for program in PROGRAMS}
     names = {name for name in wheel.namelist() if not re.match(r"rgaps-[0-9.]+\.dist-info/", name)}
     assert names == sources
