@@ -1,10 +1,14 @@
 """rgaps.weights: versions are whole or not there, their bytes stay, and every failure is a typed error."""
 
+import contextlib
 import gc
 import json
+import os
 import random
+import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -595,6 +599,58 @@ def test_readers_on_a_gpu_have_the_bytes_there(node):
             assert place.message.domain.startswith("cuda")
             copied = np.from_dlpack(place.message._part, device="cpu")
             assert copied[place.entry.offset :][: place.entry.nbytes].tobytes() == array.tobytes()
+
+
+def _links_program():
+    named = os.environ.get("RGAPS_LINKS_PROGRAM")
+    beside = Path(os.environ.get("RGAPS_DAEMON", "")).with_name("rgaps-links")
+    packaged = Path(rgaps.__file__).with_name("bin") / "rgaps-links"
+    return next((str(path) for path in (named, beside, packaged) if path and Path(path).is_file()), None)
+
+
+def _free_ports(count):
+    """Ports that nobody uses now; all are taken before the first is given back."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in taken]
+
+
+@pytest.mark.skipif(_links_program() is None, reason="rgaps-links is not built")
+def test_readers_on_another_host_get_shards_updates_and_history(realm, monkeypatch):
+    monkeypatch.setenv("RGAPS_LINKS_PROGRAM", _links_program())
+    control_a, control_b, lanes_a, lanes_b = _free_ports(4)
+
+    def host(name, control, other, lanes):
+        addresses = {"listen": f"127.0.0.1:{lanes}", "control": [f"tcp/127.0.0.1:{control}"], "connect": [f"tcp/127.0.0.1:{other}"]}
+        config = {"links": {"enabled": True, "host": name, "insecure": True, "scouting": False, **addresses}}
+        return rgaps.Node(name, config=config, socket=f"{realm}/{name}.sock")
+
+    here, there = host("host-a", control_a, control_b, lanes_a), host("host-b", control_b, control_a, lanes_b)
+    try:
+        with reader(there) as sub:
+            ranks = shards(here, "job-1")
+            for version in range(1, 8):
+                full = version % 3 == 1
+                for rank, pub in enumerate(ranks):
+                    mine = {f"{rank}.{name}": array for name, array in state(version).items() if full or name == "b"}
+                    (pub.publish if full else pub.publish_partial)(mine, version=version)
+                _check_shards(sub.wait(version, timeout=LIMIT), version - (version - 1) % 3)
+        for version in (8, 9):
+            for rank, pub in enumerate(ranks):
+                pub.publish_partial({f"{rank}.b": state(version)["b"]}, version=version)
+        for pub in ranks:
+            pub.close()
+        with reader(there) as late:
+            _check_shards(late.wait(9, timeout=LIMIT), 7)
+    finally:
+        for node in (there, here):
+            node.stop_daemon()
+
+
+def _check_shards(weights, full):
+    assert sorted(weights) == [f"{rank}.{name}" for rank in range(2) for name in "abc"]
+    for name, array in weights.items():
+        assert (array == (weights.version if name.endswith("b") else full)).all(), (name, weights.version)
 
 
 def test_torch_is_not_needed_for_numpy(program):
