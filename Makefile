@@ -87,14 +87,14 @@ check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
-	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked --no-fail-fast $(RUNNER) $(RUST_TESTS)
+	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd tools/unit.sh $(RUST_TESTS)
 	cargo test --locked $(RUNNER) -p rgaps-topic --features crash-steps --test crash
 	cargo test --locked $(RUNNER) -p rgaps-chaos
 
 steady: ## The unit tests ROUNDS=10 times alone, beside a load, and stopped and continued at random; PACKAGES="-p rgaps-links"
 	@tools/setup.sh base rust
 	cargo build --locked --quiet -p rgapsd -p rgaps-links
-	@ROUNDS="$(ROUNDS)" PACKAGES="$(PACKAGES)" tools/steady.sh
+	@ROUNDS="$(ROUNDS)" WAYS="$(WAYS)" PACKAGES="$(PACKAGES)" tools/steady.sh
 
 loom: ## The rings and holder words under a model checker
 	@tools/setup.sh base rust

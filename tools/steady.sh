@@ -7,16 +7,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${ROUNDS:-10}
 packages=${PACKAGES:---workspace --exclude rgaps-python --exclude rgaps-chaos}
 export RETRY=0 RGAPS_DAEMON=$PWD/target/debug/rgapsd
-runner="target.\"cfg(all())\".runner=\"$PWD/tools/run-test.sh\""
 
 run_tests() {
   # shellcheck disable=SC2086 # several words
-  cargo test --locked --quiet --config "$runner" $packages
+  tools/unit.sh $packages
 }
 
-# A busy loop per processor, two times over, until it is killed.
+# A busy loop per processor, until it is killed.
 load() {
-  for _ in $(seq $(($(nproc) * 2))); do (while :; do :; done) & done
+  for _ in $(seq "$(nproc)"); do (while :; do :; done) & done
   wait
 }
 
