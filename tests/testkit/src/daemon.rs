@@ -187,13 +187,14 @@ impl Daemon {
     /// SIGSTOP, until [`Daemon::resume`].
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        // Its first thread only waits for the one that serves, and each stops by itself.
+        // Its first thread only waits for the one that serves, and each stops by itself. One that waits in the kernel (D)
+        // stops when it comes back.
         until("all threads of the daemon to stop", || {
             let threads = std::fs::read_dir(format!("/proc/{}/task", self.id()));
             threads.expect("the daemon's threads").all(|thread| {
                 let stat =
                     thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
-                stat.is_ok_and(|stat| stat.contains(") T "))
+                stat.is_ok_and(|stat| stat.contains(") T ") || stat.contains(") D "))
             })
         });
     }
