@@ -87,7 +87,7 @@ check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
-	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd tools/unit.sh $(RUST_TESTS)
+	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked --no-fail-fast $(RUNNER) $(RUST_TESTS)
 	cargo test --locked $(RUNNER) -p rgaps-topic --features crash-steps --test crash
 	cargo test --locked $(RUNNER) -p rgaps-chaos
 

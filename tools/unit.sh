@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs `cargo test` with these arguments, several test programs at a time: mostly they wait. The same command runs once per
+# For tools/steady.sh: runs `cargo test` with these arguments, several test programs at a time: mostly they wait. The same command runs once per
 # processor (4 at most), and tools/run-test.sh leaves each program to the one that comes to it first.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
