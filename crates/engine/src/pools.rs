@@ -114,6 +114,12 @@ impl Pool {
         self.segments.iter().any(Option::is_none)
     }
 
+    /// Bytes of the segments before the first one that is still to be handed back, which may turn out to be lost.
+    fn present_bytes(&self) -> u64 {
+        let present = self.segments.iter().map_while(Option::as_ref);
+        present.map(|segment| segment.bytes).sum()
+    }
+
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.granules.len() as u64 * GRANULE_BYTES
     }
@@ -174,6 +180,12 @@ impl Pool {
         }
         let count = bytes.max(1).div_ceil(GRANULE_BYTES) as usize;
         let first = match self.granules.find(count) {
+            Some(first) if (first + count) as u64 * GRANULE_BYTES > self.present_bytes() => {
+                return Err(LeaseError::Other(refuse(
+                    RefusalCode::Recovering,
+                    "the pool's free memory has not been handed back to the new daemon yet; try again shortly",
+                )));
+            }
             Some(first) => first,
             None => {
                 self.grow(registry, count, bytes)?;

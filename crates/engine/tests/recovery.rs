@@ -279,6 +279,16 @@ fn segments_that_nobody_had_are_given_up() {
         RefusalCode::Recovering,
         "b may bring it"
     );
+    let lease = Request::Lease {
+        publisher: first.member,
+        pool: 0,
+        bytes: GRANULE_BYTES,
+    };
+    assert_eq!(
+        world.refused(&a, lease),
+        RefusalCode::Recovering,
+        "all that is free is where b may have been"
+    );
     assert_eq!(
         world.refused(&a, wish("v", volatile())),
         RefusalCode::Recovering

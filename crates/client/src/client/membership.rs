@@ -154,11 +154,8 @@ impl Worker {
     }
 
     pub(super) fn take_timeline(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
-        if !matches!(self.link, Link::Up(_)) {
-            // A message waits for this: its stream is waited for instead.
-            return Err(ClientError::Protocol("no daemon is running now".to_owned()));
-        }
-        let (answer, _) = self.ask(&Request::TakeTimeline { zone })?;
+        // A message waits for this. Without a timeline its stream is waited for, so no daemon is.
+        let answer = self.ask_now(&Request::TakeTimeline { zone })?;
         let Answer::Timeline { timeline } = answer else {
             return Err(unexpected("a request for a timeline", &answer));
         };

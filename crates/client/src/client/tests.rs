@@ -408,6 +408,28 @@ fn what_is_given_up_needs_no_daemon() {
         .any(|r| matches!(r, Request::Return { .. } | Request::Leave(_))));
 }
 
+/// A message waits for the timeline, and its stream could be waited for instead.
+#[test]
+fn a_timeline_is_not_asked_of_the_next_daemon() {
+    let realm = TestRealm::new();
+    let daemon = realm.daemon();
+    let node = Arc::new(realm.node());
+    let zone = subscriber(&node).zone.id();
+    let is_asked = |request: &Request| matches!(request, Request::TakeTimeline { .. });
+    daemon.state().die_at = Some((Death::Before, Box::new(is_asked)));
+    let asking = {
+        let node = node.clone();
+        std::thread::spawn(move || node.take_timeline(zone))
+    };
+    eventually("its death", || !realm.socket().exists());
+    drop(daemon);
+    let daemon = FakeDaemon::start(realm.socket(), Some(zone));
+    let error = asking.join().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Gone { .. }), "{error}");
+    eventually("a timeline again", || node.take_timeline(zone).is_ok());
+    drop(daemon);
+}
+
 #[test]
 fn a_zone_that_nobody_takes_back_is_lost() {
     let realm = TestRealm::new();
