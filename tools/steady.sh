@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${ROUNDS:-10}
 packages=${PACKAGES:---workspace --exclude rgaps-python --exclude rgaps-chaos}
-export RETRY=0 RGAPS_DAEMON=$PWD/target/debug/rgapsd
+RGAPS_TEST_STOPS=$(mktemp -d)
+export RETRY=0 RGAPS_DAEMON=$PWD/target/debug/rgapsd RGAPS_TEST_STOPS
 
 run_tests() {
   # shellcheck disable=SC2086 # several words
@@ -20,13 +21,14 @@ load() {
 }
 
 # Stops one of the tests' processes for up to 300 ms, again and again: to it, time jumps.
+# What a test itself has stopped (rgaps_testkit::stop) stays as it is.
 stop_and_continue() {
   local pid
   while :; do
     pid=$(pgrep -f "$PWD/target/debug/" | shuf -n 1) || { sleep 0.1; continue; }
-    kill -STOP "$pid" 2>/dev/null || continue
+    (flock 9; [ -e "$RGAPS_TEST_STOPS/$pid" ] || kill -STOP "$pid" 2>/dev/null || true) 9<"$RGAPS_TEST_STOPS"
     sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
-    kill -CONT "$pid" 2>/dev/null || true
+    (flock 9; [ -e "$RGAPS_TEST_STOPS/$pid" ] || kill -CONT "$pid" 2>/dev/null || true) 9<"$RGAPS_TEST_STOPS"
   done
 }
 
@@ -36,7 +38,7 @@ end_beside() {
   pkill -CONT -f "$PWD/target/debug/" 2>/dev/null || true
   beside=''
 }
-trap end_beside EXIT
+trap 'end_beside; rm -rf "$RGAPS_TEST_STOPS"' EXIT
 
 passed=0
 for how in ${WAYS:-alone load stop_and_continue}; do

@@ -5,7 +5,6 @@ mod support;
 use rgaps::{Node, Publisher, SlowReaderPolicy};
 use rgaps_client::links::LinksLoan;
 use rgaps_sync::monotonic_ns;
-use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use std::process::Child;
 use std::time::Duration;
@@ -20,7 +19,7 @@ fn publisher(node: &Node) -> Publisher {
 
 /// Stops a process: it reads nothing until it is continued.
 fn stop(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::STOP).unwrap();
+    rgaps_testkit::stop(child.id());
     let status = format!("/proc/{}/status", child.id());
     until("a process to stop", || {
         std::fs::read_to_string(&status)
@@ -49,7 +48,7 @@ fn runs_after_a_burst(realm: &Realm, commands: &[&[&str]]) -> Vec<Run> {
         publisher.put(&[b'a' + number as u8]).unwrap();
     }
     for reader in &readers {
-        kill_process(Pid::from_child(reader), Signal::CONT).unwrap();
+        rgaps_testkit::resume(reader.id());
     }
     readers.into_iter().map(finish).collect()
 }

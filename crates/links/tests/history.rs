@@ -2,7 +2,7 @@
 mod support;
 
 use rgaps::{Late, Node, Publisher, Subscriber};
-use rustix::process::{kill_process, Pid, Signal};
+use rgaps_testkit::{resume, stop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use support::{
@@ -237,9 +237,8 @@ fn landed(there: &Node, topic: &str) -> u64 {
     published.sum()
 }
 
-fn signal(host: &Host, signal: Signal) {
-    let links = host.links.as_ref().expect("they were started").id();
-    kill_process(Pid::from_raw(links as i32).unwrap(), signal).unwrap();
+fn links_of(host: &Host) -> u32 {
+    host.links.as_ref().expect("they were started").id()
 }
 
 /// A subscriber whose history is on its way: some of the five messages have landed, and the links that send it stand
@@ -249,7 +248,7 @@ fn on_its_way(hosts: &[Host], there: &Node, topic: &str, late: Late) -> (Tagged,
     map.put(5);
     let subscriber = joins(there, topic, late);
     until("history to land", || landed(there, topic) > 0);
-    signal(&hosts[0], Signal::STOP);
+    stop(links_of(&hosts[0]));
     assert!(landed(there, topic) < 5, "the history is not on its way");
     (map, subscriber)
 }
@@ -266,7 +265,7 @@ fn the_history_of_a_publisher_that_ends_while_it_is_on_its_way_comes_whole() {
     let there = hosts[1].node("late");
     let (map, subscriber) = on_its_way(&hosts, &there, "slow/map", Late::Latest);
     drop(map);
-    signal(&hosts[0], Signal::CONT);
+    resume(links_of(&hosts[0]));
     gets(&subscriber, 4..5);
     let next = Tagged::new(&hosts[0].node("next"), "slow/map", 10);
     wait_for_subscribers(&next.publisher, 1);
@@ -280,7 +279,7 @@ fn links_that_die_where_history_lands_leave_what_has_landed_and_the_next_ones_br
     let (map, subscriber) = on_its_way(&hosts, &there, "slow/map", Late::Latest);
     hosts[1].kill_links();
     let first = receive(&subscriber).tag();
-    signal(&hosts[0], Signal::CONT);
+    resume(links_of(&hosts[0]));
     hosts[1].start_links();
     gets_what_landed_and_the_rest(&subscriber, first);
     nothing_more(&map.publisher, &[&subscriber]);
@@ -303,7 +302,7 @@ fn a_link_that_brings_no_history_for_long_keeps_nobody_waiting() {
     let there = hosts[1].node("late");
     let (map, subscriber) = on_its_way(&hosts, &there, "slow/map", Late::Latest);
     let first = receive(&subscriber).tag();
-    signal(&hosts[0], Signal::CONT);
+    resume(links_of(&hosts[0]));
     gets_what_landed_and_the_rest(&subscriber, first);
     nothing_more(&map.publisher, &[&subscriber]);
 }

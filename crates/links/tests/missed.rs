@@ -3,6 +3,7 @@
 mod support;
 
 use rgaps::{PublishError, Publisher, SlowReaderPolicy, Subscriber};
+use rgaps_testkit::{resume, stop};
 use rustix::process::{kill_process, Pid, Signal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -172,9 +173,9 @@ fn what_is_lost_when_the_sending_links_are_stopped_is_counted() {
     let there = hosts[1].node("looks");
     all_is_counted(publisher, subscribers, || {
         let links = hosts[0].links.as_ref().unwrap().id();
-        signal(links, Signal::STOP);
+        stop(links);
         support::stream::lost(&there, "host-a");
-        signal(links, Signal::CONT);
+        resume(links);
         hosts[1].wait_for_peers(1);
     });
 }

@@ -4,7 +4,7 @@
 use rgaps::{Config, Loan, Node, Publisher, Subscriber};
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
 use rgaps_session::{DaemonLock, Listener, Ready};
-use rgaps_testkit::until;
+use rgaps_testkit::{resume, stop, until};
 use rustix::process::{kill_process, Pid, Signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -268,8 +268,7 @@ fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
     let mut reader = place.reader();
     publish(&publisher, 0);
     let daemon = node.status().unwrap().pid;
-    let child = Pid::from_child(&reader.child);
-    kill_process(child, Signal::STOP).unwrap();
+    stop(reader.child.id());
     let segments = || node.pools().unwrap()[0].segments;
     let before = segments();
     let mut loan = publisher.loan(200 << 20).unwrap();
@@ -278,7 +277,7 @@ fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
     publish_in(loan, 1);
     node.stop_daemon().unwrap();
     until("its end", || !is_running(daemon));
-    kill_process(child, Signal::CONT).unwrap();
+    resume(reader.child.id());
     publisher.loan(0).unwrap().publish().unwrap();
     assert_eq!(reader.line(), "2 received, 0 missed, 0 corrupt");
     assert!(!place.socket().exists(), "there is no daemon to ask");
@@ -296,7 +295,7 @@ fn a_client_that_died_with_the_daemon_is_cleaned_up() {
     }
     let pid = node.status().unwrap().pid;
     // Stopped first, so that it has no say in what the reader's death means.
-    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
+    stop(pid);
     kill(reader.child.id());
     kill(pid);
     reader.child.wait().unwrap();

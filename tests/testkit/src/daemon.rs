@@ -186,7 +186,7 @@ impl Daemon {
 
     /// SIGSTOP, until [`Daemon::resume`].
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        crate::stop(self.id());
         // Its first thread only waits for the one that serves, and each stops by itself. One that waits in the kernel (D)
         // stops when it comes back.
         until("all threads of the daemon to stop", || {
@@ -201,7 +201,7 @@ impl Daemon {
 
     /// SIGCONT.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        crate::resume(self.id());
     }
 
     /// SIGTERM.

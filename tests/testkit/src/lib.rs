@@ -12,6 +12,7 @@ pub mod driver;
 mod process;
 pub mod programs;
 mod random;
+mod stopping;
 mod waiting;
 
 pub use allocations::CountingAllocator;
@@ -19,4 +20,5 @@ pub use allocations::CountingAllocator;
 pub use daemon::{Daemon, DaemonBuilder};
 pub use process::{command_within, Process};
 pub use random::{mix, seed, Random};
+pub use stopping::{resume, stop};
 pub use waiting::{until, LIMIT, LOOK_AGAIN};

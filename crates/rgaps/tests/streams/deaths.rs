@@ -221,7 +221,7 @@ fn a_stopped_publisher_is_not_a_dead_one() {
         child.expect("published");
         drop(subscriber.recv_timeout(SOON).unwrap());
         let unfinished = subscriber.recv_timeout(SOON).unwrap();
-        child.signal(rustix::process::Signal::STOP);
+        rgaps_testkit::stop(child.number());
         never("a stopped process counts as dead", || {
             unfinished.is_ready().is_err() || room(&neighbour) > POOL_BLOCKS - 3
         });

@@ -5,7 +5,6 @@ use crate::gpu::{
 };
 use crate::harness::{alone, hear, never, say, until, Process, Setting, SOON};
 use rgaps::{Node, Publisher};
-use rustix::process::Signal;
 use std::time::Duration;
 
 /// A publisher that keeps one message, and does not wait for memory.
@@ -60,13 +59,13 @@ fn released_by_another(settings: &[Setting<'_>], stop: bool) {
     child.say("open");
     child.expect("Some(1)");
     if stop {
-        child.signal(Signal::STOP);
+        rgaps_testkit::stop(child.number());
     }
     until("the block comes back", || {
         room(&publisher) == POOL_BLOCKS - 1
     });
     if stop {
-        child.signal(Signal::CONT);
+        rgaps_testkit::resume(child.number());
     }
     child.say("end");
     child.finish();

@@ -1,7 +1,7 @@
 //! Processes: every test in one of its own, and those that it starts.
 
 pub use rgaps_testkit::{until, LIMIT as SOON};
-use rustix::process::{kill_process, kill_process_group, Pid, Signal};
+use rustix::process::{kill_process_group, Pid, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -172,8 +172,8 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    pub fn signal(&self, signal: Signal) {
-        kill_process(self.id(), signal).unwrap();
+    pub fn number(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it, and waits until it is gone.
