@@ -1,15 +1,20 @@
 //! What is fuzzed: bytes in, and nothing but panics if something is wrong. Used by `fuzz/` (libFuzzer) and by
 //! `tests/fuzz.rs` (seeded, everywhere).
-use rgaps_transport::cursors::{Ring, Watermark};
-use rgaps_transport::frame::{Decoded, Lanes, Remote, FRAME_BYTES_MAX};
-use rgaps_transport::link::{Action, Span, Target};
-use rgaps_transport::{
-    Endpoint, EndpointConfig, Flow, Frame, LaneKey, Link, LinkConfig, Meta, Offered, Owner, Peer,
-    Place, Places, Receiver, ReceiverConfig, Room, Security, Sender, SenderConfig,
+use rgaps_transport::machine::frame::{
+    Decoded, Description, Frame, Lanes, Remote, Tree, FLOW_ENDED, FRAME_BYTES_MAX,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use rgaps_transport::machine::{
+    BufferReply, FlowOptions, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer,
+    ReceiveConfig, SendConfig, SendOutcome, Turn, WriteLimit, WriteRange,
+};
+use rgaps_transport::{
+    Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser,
+    Payload, Peer, Security,
+};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -35,28 +40,30 @@ pub fn frames(mut data: &[u8]) {
 
 struct Nobody;
 
-impl Owner for Nobody {
-    fn place(&self, _flow: Flow, _sequence: u64, _meta: &[u8], bytes: u64) -> Room {
-        if bytes > 1 << 20 {
-            return Room::Refused;
+impl LinkUser for Nobody {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
+        match bytes > 1 << 20 {
+            true => BufferReply::Refused,
+            false => BufferReply::Buffer(Box::new(Bytes(vec![0; bytes as usize]))),
         }
-        Room::Place(Box::new(Bytes(vec![0; bytes as usize])))
     }
-    fn event(&self, _event: rgaps_transport::Event) {}
+
+    fn event(&self, _: LinkEvent, _: &LinkRuntime) {}
 }
 
 struct Bytes(Vec<u8>);
 
-impl Place for Bytes {
+impl ReceiveBuffer for Bytes {
     fn memory(&mut self) -> &mut [u8] {
         &mut self.0
     }
-    fn commit(self: Box<Self>, _sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+
+    fn deliver(self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         Ok(())
     }
 }
 
-/// The first words, and what may follow them: the listener answers or closes in time, and stays.
+/// A handshake, and what may follow it: the listener answers or closes in time, and stays.
 pub fn hello(data: &[u8]) {
     static LISTENER: OnceLock<(Endpoint, Link)> = OnceLock::new();
     let (endpoint, link) = LISTENER.get_or_init(|| {
@@ -117,266 +124,375 @@ impl Numbers<'_> {
         })
     }
 
-    fn flow(&mut self) -> Option<Flow> {
-        let (topic, incarnation) = (self.next()? % 2, 1);
-        Some(Flow { topic, incarnation })
+    /// Control, or one of a few flows.
+    fn flow(&mut self) -> Option<u64> {
+        Some(self.next()? % 4)
     }
 }
 
-const RING: u64 = 4096;
-const REGION: u64 = 1 << 16;
+const LANES: u32 = 4;
+const WINDOW: u32 = 2048;
+const CANARY: usize = 32;
+const CANARY_BYTE: u8 = 0xdd;
 
-/// A region that knows who has what.
+/// Receive buffers whose surroundings are looked at, and their bytes.
 #[derive(Default)]
-struct Region(BTreeMap<u64, u64>);
+struct Buffers(Arc<AtomicI64>);
 
-impl Places for Region {
-    fn take(&mut self, _flow: Flow, _sequence: u64, _meta: &Meta, bytes: u64) -> Option<u64> {
-        let mut at = 0;
-        for (start, length) in &self.0 {
-            if start - at >= bytes {
-                break;
-            }
-            at = start + length;
+struct Guarded {
+    memory: Vec<u8>,
+    held: Arc<AtomicI64>,
+}
+
+impl rgaps_transport::machine::LinkUser for Buffers {
+    fn buffer(&self, _: u64, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
+        match sequence % 5 {
+            2 if self.0.load(Ordering::Relaxed) > 0 => return BufferReply::Full,
+            3 => return BufferReply::Known,
+            4 => return BufferReply::Refused,
+            _ => {}
         }
-        (at + bytes <= REGION).then(|| {
-            self.0.insert(at, bytes);
-            at
-        })
+        if bytes > 1 << 16 {
+            return BufferReply::Refused;
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let memory = vec![CANARY_BYTE; bytes as usize + 2 * CANARY];
+        let held = self.0.clone();
+        BufferReply::Buffer(Box::new(Guarded { memory, held }))
     }
 
-    fn give(&mut self, _flow: Flow, place: Span) {
+    fn remote(&self, address: u64, _: u64) -> Option<Remote> {
+        Remote::new(address, &[1])
+    }
+}
+
+impl ReceiveBuffer for Guarded {
+    fn memory(&mut self) -> &mut [u8] {
+        let end = self.memory.len() - CANARY;
+        &mut self.memory[CANARY..end]
+    }
+
+    fn deliver(self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
+        Ok(())
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let end = self.memory.len() - CANARY;
+        let mut around = self.memory[..CANARY].iter().chain(&self.memory[end..]);
+        assert!(
+            around.all(|byte| *byte == CANARY_BYTE),
+            "written outside a grant"
+        );
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A machine, and what it has promised.
+struct End {
+    machine: LinkMachine,
+    lanes: [bool; LANES as usize],
+    ranges: Vec<WriteRange>,
+    turns: Vec<(u64, Option<Turn>)>,
+    /// Of each flow that arrives: below it all was handed out.
+    handed_out: BTreeMap<u64, u64>,
+    /// Messages that were sent and are not acknowledged, cancelled or dropped.
+    retained: BTreeMap<(u64, u64), Arc<dyn Payload>>,
+    is_over: bool,
+}
+
+impl End {
+    fn hand_out(&mut self, flow: u64, first: u64, next: u64) {
+        let position = self.handed_out.entry(flow).or_default();
+        assert!(
+            first >= *position && next > first,
+            "{first}..{next} of flow {flow} is handed out twice"
+        );
+        *position = next;
+    }
+
+    fn frame(&mut self, lane: u32, frame: &Frame) {
+        let bytes = frame.payload_bytes();
+        if bytes > 1 << 16 {
+            return;
+        }
+        let payload = match frame {
+            Frame::Small { .. } => vec![7; bytes as usize],
+            _ => Vec::new(),
+        };
+        match self.machine.frame(lane, frame, &payload) {
+            Ok(FrameStep::Done) => {}
+            Ok(FrameStep::Chunk(mut range)) => {
+                assert_eq!(range.as_mut_slice().len() as u64, bytes);
+                range.as_mut_slice().fill(9);
+                self.ranges.push(range);
+            }
+            Ok(FrameStep::Deliver { flow, sequence, .. }) => {
+                self.hand_out(flow, sequence, sequence + 1);
+                self.turns.push((flow, None));
+            }
+            Err(_) => self.is_over = true,
+        }
+    }
+
+    /// Does what the machine says.
+    fn carry_out(&mut self) {
+        while let Some(output) = self.machine.output() {
+            match output {
+                LinkOutput::Deliver { flow, turn } => {
+                    match &turn {
+                        Turn::Opened { first, .. } => {
+                            assert!(self.handed_out.insert(flow, *first).is_none());
+                        }
+                        Turn::Small { sequence, .. } | Turn::Large { sequence, .. } => {
+                            self.hand_out(flow, *sequence, sequence + 1);
+                        }
+                        Turn::Missed { first, next } => self.hand_out(flow, *first, *next),
+                        Turn::Closed { .. } => {}
+                    }
+                    self.turns.push((flow, Some(turn)));
+                }
+                LinkOutput::Acknowledged { flow, sequence, .. } => {
+                    let retained = self.retained.remove(&(flow, sequence));
+                    assert!(
+                        retained.is_some(),
+                        "{flow} {sequence} is acknowledged twice"
+                    );
+                }
+                LinkOutput::Refused { flow, dropped, .. } => {
+                    for (sequence, _) in dropped {
+                        assert!(self.retained.remove(&(flow, sequence)).is_some());
+                    }
+                }
+                LinkOutput::Ended { flow } => assert!(!self.machine.has_flow(flow)),
+                LinkOutput::Room { .. } | LinkOutput::Stuck { .. } => {}
+            }
+        }
+        self.is_over |= self.machine.violation().is_some();
+    }
+}
+
+/// Frames that a peer may send at any time, to both ends of a link: bytes are written only where a grant is, numbers are handed out
+/// once and ascend, each message is acknowledged at most once, and all memory comes back.
+pub fn ends(data: &[u8]) {
+    let numbers = &mut Numbers(data);
+    let buffers = Arc::new(Buffers::default());
+    let held = buffers.0.clone();
+    let limits = LinkLimits {
+        send: SendConfig {
+            small_bytes_max: 512,
+            chunk_bytes: 1024,
+        },
+        receive: ReceiveConfig {
+            first_window: WINDOW,
+            window_bytes: 4096,
+        },
+        ..LinkLimits::default()
+    };
+    let mut end = End {
+        machine: LinkMachine::new(limits, buffers),
+        lanes: [false; LANES as usize],
+        ranges: Vec::new(),
+        turns: Vec::new(),
+        handed_out: BTreeMap::from([(0, 0)]),
+        retained: BTreeMap::new(),
+        is_over: false,
+    };
+    while !end.is_over && step(&mut end, numbers).is_some() {
+        end.carry_out();
+    }
+    let End {
+        machine,
+        ranges,
+        turns,
+        retained,
+        ..
+    } = end;
+    // Ranges may outlive the machine, and a message its buffer's turn.
+    drop((machine, turns));
+    drop(ranges);
+    assert_eq!(held.load(Ordering::Relaxed), 0, "a buffer is held");
+    for ((flow, sequence), payload) in retained {
+        let clones = Arc::strong_count(&payload);
         assert_eq!(
-            self.0.remove(&place.offset),
-            Some(place.bytes),
-            "given back twice"
+            clones, 1,
+            "{flow} {sequence} is read after the machine's end"
         );
     }
 }
 
-/// Frames that a peer may say at any time, to both ends of a link: what is written lies in places that are
-/// given out, sequences are committed once and in order, and all memory comes back.
-pub fn ends(data: &[u8]) {
-    let numbers = &mut Numbers(data);
-    let config = ReceiverConfig {
-        watermark: Watermark::Eighth,
-        window_bytes: 4096,
-        idle_ms: 10,
-    };
-    let mut receiver = Receiver::new(config, Region::default(), &[]);
-    let ring = Ring::new(RING).unwrap();
-    let config = SenderConfig {
-        eager_bytes_max: 512,
-        chunk_bytes: 1024,
-        ..SenderConfig::default()
-    };
-    let mut sender = Sender::new(config, 0);
-    let mut lanes = BTreeSet::new();
-    let mut next: BTreeMap<Flow, u64> = BTreeMap::new();
-    let mut offered: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut now = 0;
-    let mut base = 0;
-    // What a lie ends.
-    let mut lied = false;
-    while let Some(op) = numbers.next().filter(|_| !lied) {
-        now += 1;
-        let Some(lane) = numbers.next().map(|lane| lane as u32 % 4) else {
-            break;
-        };
-        let made = match op % 18 {
-            0 => {
-                if lanes.insert(lane) {
-                    assert!(
-                        receiver.lane_opened(lane, ring, now) && sender.lane_opened(lane, ring)
-                    );
+/// One thing that happens. `None`: there are no bytes left.
+fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
+    let (op, lane) = (numbers.next()? % 22, numbers.next()? as u32 % LANES);
+    let machine = &mut end.machine;
+    match op {
+        0 | 1 => match std::mem::replace(&mut end.lanes[lane as usize], op == 0) {
+            false if op == 0 => assert!(machine.lane_up(lane, WINDOW)),
+            true if op == 1 => machine.lane_ended(lane),
+            _ => {}
+        },
+        2 => machine.tick(),
+        3 => {
+            let first = numbers.next()? % 4;
+            machine.open(FlowOptions {
+                first,
+                base: first,
+                retained_bytes_max: 100_000,
+                ..FlowOptions::default()
+            });
+        }
+        4 => {
+            let (flow, sequence) = (numbers.flow()?, numbers.number()?);
+            let bytes = numbers.number()? as usize % 20_000;
+            let payload: Arc<dyn Payload> = Arc::new(vec![1; bytes]);
+            let clone = payload.clone();
+            let outcome = machine.send(flow, sequence, clone, Description::default());
+            if outcome == SendOutcome::Taken {
+                let before = end.retained.insert((flow, sequence), payload);
+                assert!(before.is_none(), "{sequence} is taken twice");
+            }
+        }
+        5 => {
+            while let Some(queued) = machine.next(lane, WriteLimit::All) {
+                if queued.payload.is_some() {
+                    machine.written(lane, 1);
                 }
-                None
             }
-            1 => {
-                lanes.remove(&lane);
-                receiver.lane_closed(lane);
-                sender.lane_closed(lane, now);
-                None
+        }
+        6 => machine.close(numbers.flow()?),
+        7 => {
+            let (flow, sequence) = (numbers.flow()?, numbers.number()?);
+            if machine.cancel(flow, sequence).is_some() {
+                let cancelled = end.retained.remove(&(flow, sequence));
+                assert!(cancelled.is_some(), "{sequence} was not retained");
             }
-            2 => {
-                receiver.tick(now * 10);
-                sender.tick(now * 10);
-                receiver.places_freed();
-                None
-            }
-            3 => {
-                let Some(flow) = numbers.flow() else { break };
-                sender.open(flow, 0, op % 2 == 0);
-                None
-            }
-            4 => {
-                let (Some(flow), Some(sequence), Some(bytes)) =
-                    (numbers.flow(), numbers.number(), numbers.number())
-                else {
-                    break;
-                };
-                let bytes = bytes % 20_000;
-                let span = Span {
-                    offset: base,
-                    bytes,
-                };
-                if sender.offer(flow, sequence, span, Meta::default()) == Offered::Taken {
-                    offered.insert(base, bytes);
+        }
+        8 => {
+            let flow = numbers.flow()?;
+            machine.refuse(flow, Description::default());
+            // What was out may be delivered still; nothing follows.
+        }
+        9 => {
+            if !end.ranges.is_empty() {
+                let at = numbers.next()? as usize % end.ranges.len();
+                let landed = end.ranges.swap_remove(at).landed(lane == 0);
+                if landed.is_last {
+                    machine.landed(landed.grant);
                 }
-                base += bytes.max(1);
-                None
             }
-            5 => {
-                sender.written(lane);
-                None
-            }
-            6 => {
-                let Some(flow) = numbers.flow() else { break };
-                sender.close(flow);
-                None
-            }
-            op => match frame(op, numbers) {
-                Some(frame) => Some(frame),
-                None => break,
-            },
-        };
-        if let Some(frame) = made.filter(|_| lanes.contains(&lane)) {
-            let to_sender = matches!(
-                frame,
-                Frame::Ack { .. } | Frame::Grant { .. } | Frame::Head { .. }
-            );
-            let mut bytes = Vec::new();
-            let length = frame.encode(&mut bytes);
-            // What the decoder does not let through reaches nobody.
-            if Frame::decode(&bytes[..length]).is_err() {
-                continue;
-            }
-            if to_sender {
-                lied |= sender.frame(lane, &frame).is_err();
-            } else {
-                match receiver.frame(lane, &frame, now) {
-                    Err(_) => lied = true,
-                    Ok(None) => assert_eq!(frame.payload_bytes(), 0, "bytes that go nowhere"),
-                    Ok(Some(target)) => {
-                        let bytes = frame.payload_bytes();
-                        match target {
-                            Target::Ring(at) => assert!(at + bytes <= RING),
-                            Target::Region(at) => {
-                                let place = receiver.places().0.range(..=at).next_back();
-                                let inside = place
-                                    .is_some_and(|(start, length)| at + bytes <= start + length);
-                                assert!(inside, "{frame:?} goes where there is no place");
+        }
+        10 => {
+            if !end.turns.is_empty() {
+                let at = numbers.next()? as usize % end.turns.len();
+                match end.turns.swap_remove(at) {
+                    (flow, Some(turn)) if lane == 0 => {
+                        // It is handed out again.
+                        let first = match &turn {
+                            Turn::Opened { .. } => {
+                                end.handed_out.remove(&flow);
+                                None
                             }
+                            Turn::Small { sequence, .. } | Turn::Large { sequence, .. } => {
+                                Some(*sequence)
+                            }
+                            Turn::Missed { first, .. } => Some(*first),
+                            Turn::Closed { .. } => None,
+                        };
+                        if let Some(first) = first {
+                            end.handed_out.insert(flow, first);
                         }
-                        lied |= receiver.landed(lane).is_err();
+                        machine.delivered(flow, Err(turn));
                     }
+                    (flow, _) => machine.delivered(flow, Ok(())),
                 }
             }
         }
-        while let Some(action) = sender.action() {
-            if let Action::Release { span, .. } = action {
-                assert_eq!(
-                    offered.remove(&span.offset),
-                    Some(span.bytes),
-                    "released twice"
-                );
-            }
-        }
-        while let Some(action) = receiver.action() {
-            match action {
-                Action::Commit {
-                    flow,
-                    sequence,
-                    large,
-                    eager_bytes,
-                } => {
-                    let at = next.entry(flow).or_default();
-                    assert!(sequence >= *at, "{flow:?} {sequence} is committed twice");
-                    *at = sequence + 1;
-                    match large {
-                        Some((place, _)) => receiver.places().give(flow, place),
-                        None => receiver.released(flow, eager_bytes),
-                    }
-                }
-                Action::Missed {
-                    flow,
-                    first,
-                    next: end,
-                } => {
-                    let at = next.entry(flow).or_default();
-                    assert!(
-                        first >= *at && end > first,
-                        "{flow:?} {first}..{end} is told twice"
-                    );
-                    *at = end;
-                }
-                _ => {}
+        11 => machine
+            .marked(
+                lane,
+                (numbers.next()? as u32, 0xff),
+                1 + numbers.number()? as u32 % 2000,
+            )
+            .map(|step| match step {
+                FrameStep::Chunk(range) => end.ranges.push(range),
+                other => panic!("a mark leads to {other:?}"),
+            })
+            .unwrap_or_else(|_| end.is_over = true),
+        op => {
+            let frame = frame(op, numbers)?;
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            // What the decoder refuses never reaches the machine.
+            if Frame::decode(&bytes).is_ok() && end.lanes[lane as usize] {
+                end.frame(lane, &frame);
             }
         }
     }
-    for lane in lanes {
-        receiver.lane_closed(lane);
-        sender.lane_closed(lane, now);
-    }
-    receiver.restart();
-    assert_eq!(receiver.places_held(), 0);
-    assert!(receiver.places().0.is_empty(), "places were not given back");
+    Some(())
 }
 
 fn frame(op: u64, numbers: &mut Numbers<'_>) -> Option<Frame> {
     let flow = numbers.flow()?;
     let (a, b) = (numbers.number()?, numbers.number()?);
     Some(match op {
-        7 | 8 => Frame::Open { flow, first: a },
-        9 => {
-            let (bytes, cursor) = (b as u32 % 2000, numbers.number()?.wrapping_mul(64));
-            let charge_end = numbers.number()?.saturating_add(bytes.into());
-            Frame::Eager {
+        12 => Frame::Open {
+            flow,
+            first: a,
+            base: b,
+            description: Description::default(),
+            tree: Tree::default(),
+        },
+        13 => {
+            let bytes = b as u32 % 2000;
+            Frame::Small {
                 flow,
                 sequence: a,
-                charge_end,
-                cursor,
+                charge_end: numbers.number()?.saturating_add(bytes.into()),
                 bytes,
-                meta_bytes: 0,
+                description_bytes: numbers.next()? as u16 % 3,
             }
         }
-        10 => {
-            let bytes = b % 40_000;
-            Frame::Request {
-                flow,
-                sequence: a,
-                charge_end: numbers.number()? % 4,
-                bytes,
-                meta: Meta::default(),
-            }
-        }
-        11 => Frame::Chunk {
+        14 => Frame::Request {
+            flow,
+            sequence: a,
+            charge_end: numbers.number()? % 4,
+            bytes: b % 40_000,
+            chunk_bytes: 1 + numbers.number()? as u32 % 20_000,
+            description: Description::default(),
+        },
+        15 => Frame::Chunk {
             grant: a,
-            offset: b,
+            chunk: b as u32 % 64,
             bytes: numbers.number()? as u32 % 50_000,
         },
-        12 => Frame::Ack {
+        16 => Frame::Ack {
             flow,
-            next: a,
+            next: if a == 7 { FLOW_ENDED } else { a },
             limit: b,
         },
-        13 => Frame::Grant {
+        17 => Frame::Grant {
             flow,
             sequence: a,
             grant: b,
-            offset: numbers.number()?,
+            from_chunk: numbers.number()? as u32 % 64,
             lanes: Lanes::new(&[0, 1, 2, 3][..1 + numbers.next()? as usize % 4])?,
             remote: Remote::new(numbers.number()?, &[1, 2][..numbers.next()? as usize % 3]),
         },
-        14 => Frame::Head { head: a },
-        15 => Frame::Abandon { grant: a },
-        16 => Frame::Gap {
+        18 => Frame::Abandon { grant: a },
+        19 => Frame::Gap {
             flow,
             first: a,
             next: b,
             charge_end: numbers.number()?,
         },
-        _ if a % 2 == 0 => Frame::Close { flow, next: b },
-        _ => Frame::Stall { tail: a },
+        20 => Frame::Close {
+            flow,
+            next: if b == 7 { FLOW_ENDED } else { b },
+        },
+        _ => Frame::Refuse {
+            flow,
+            why: Description::default(),
+        },
     })
 }

@@ -1,8 +1,8 @@
 //! Flows that have ended, which do not begin again. What is said of a stream comes in a flow of its own, before or after that
 //! its publishers' flows end; so a publisher that is back has its streams begin again, and an end that comes first is remembered.
 
+use crate::host_link::Flow;
 use crate::wire::{Source, Stream};
-use rgaps_transport::Flow;
 use std::collections::VecDeque;
 
 /// Publishers that the sending side remembers, of a topic, and flows that the landing side does, of a link.

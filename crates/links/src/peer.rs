@@ -3,13 +3,14 @@
 use crate::agreement::Agreement;
 use crate::ended::Early;
 use crate::forward::Departed;
+use crate::host_link::{Flow, HostLink, Sent};
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::through::Through;
 use crate::wire::{clip_to, Said, Stream, SAID};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{Flow, LaneKind, LaneStatus, Link, LinkStatus, Meta, Sent};
+use rgaps_transport::{Description, LaneKind, LaneStatus, LinkStatus};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ pub struct Peer {
     /// Why it is not linked with.
     pub refused: Option<String>,
     /// The link, with which of its lives.
-    pub link: Option<(u64, Link)>,
+    pub link: Option<(u64, HostLink)>,
     /// Whether it has lanes.
     pub up: bool,
     /// Since when it has none.
@@ -219,7 +220,7 @@ impl Peer {
 
     /// Looks at the link. Whether lanes go over another path than before.
     pub fn look_over(&mut self, no_rdma: &str) -> bool {
-        self.status = self.linked().map(Link::status);
+        self.status = self.linked().map(HostLink::status);
         let lanes = self.status.as_ref().map_or(&[][..], |status| &status.lanes);
         let over = Over::of(lanes, no_rdma);
         let before = std::mem::replace(&mut self.over, over);
@@ -227,7 +228,7 @@ impl Peer {
     }
 
     /// The link, if there is one, with or without lanes.
-    pub fn linked(&self) -> Option<&Link> {
+    pub fn linked(&self) -> Option<&HostLink> {
         self.link.as_ref().map(|(_, link)| link)
     }
 
@@ -263,11 +264,16 @@ impl Peer {
             incarnation: own,
         };
         if !self.said_open {
-            link.open(flow, 0, true);
+            link.open(flow, 0, true, u64::MAX);
             self.said_open = true;
         }
         while let Some(bytes) = self.unsaid.front() {
-            match link.send(flow, self.said, Arc::new(bytes.clone()), Meta::default()) {
+            match link.send(
+                flow,
+                self.said,
+                Arc::new(bytes.clone()),
+                Description::default(),
+            ) {
                 Sent::Full => return,
                 Sent::Taken => {}
                 Sent::Never => {
@@ -283,11 +289,24 @@ impl Peer {
     }
 
     /// A link that has said nothing yet.
-    pub fn begin_link(&mut self, life: u64, link: Link) {
+    pub fn begin_link(&mut self, life: u64, link: HostLink) {
         self.link = Some((life, link));
         (self.said, self.said_open) = (0, false);
         self.unsaid.clear();
         self.forget_said();
+    }
+
+    /// Drops the link with all that it knows. The host is asked for its lanes again.
+    pub fn end_link(&mut self) {
+        let Some((_, link)) = self.link.take() else {
+            return;
+        };
+        self.status = None;
+        // A thread of it may be opening a lane, which takes up to two seconds.
+        let closing = std::thread::Builder::new().name("link-close".to_owned());
+        if let Err(error) = closing.spawn(move || link.close()) {
+            tracing::warn!(%error, "a link cannot be closed at once: no thread");
+        }
     }
 
     /// Another life of it knows nothing of what was said.

@@ -3,10 +3,10 @@
 //! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
 //! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
 
+use crate::shares::{ShareError, Shares};
 use rgaps_client::links::{Links, Offer, Quota};
 use rgaps_client::History;
 use rgaps_session::ByteSize;
-use rgaps_transport::credits::{ShareError, Shares};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -79,7 +79,7 @@ impl Quotas {
         let mut books = lock(&self.books);
         let shares = books
             .entry(key.clone())
-            .or_insert_with(|| Shares::new(name, total.0));
+            .or_insert_with(|| Shares::new(total.0));
         let is_short = |left: u64| {
             format!(
                 "quota '{}': {name}: topic needs {}, {} left of {total}",
@@ -88,11 +88,10 @@ impl Quotas {
                 ByteSize(left)
             )
         };
-        match shares.open(publisher, bytes, bytes) {
+        match shares.open(publisher, bytes) {
             Ok(()) => {}
-            Err(ShareError::Quota { free, .. }) => return Err(is_short(free)),
-            Err(ShareError::Cap { .. }) => return Err(is_short(shares.free())),
-            Err(error) => return Err(format!("quota '{}': {error}", quota.name)),
+            Err(ShareError::Short { left }) => return Err(is_short(left)),
+            Err(error) => return Err(format!("quota '{}': {name}: {error}", quota.name)),
         }
         drop(books);
         Ok(Some(Reserved {

@@ -4,8 +4,9 @@ use rgaps_client::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Want
 use rgaps_client::GpuUuid;
 use rgaps_cuda::{CudaMapping, CudaSource, Driver};
 use rgaps_pool::{Access as Writable, Mapping, SegmentSource};
-use rgaps_transport::frame::RAILS_MAX;
+use rgaps_transport::machine::frame::RAILS_MAX;
 use rgaps_transport::{Rdma, RdmaError, Registered, Registrar};
+use rgaps_verbs::cursors::Watermark;
 use rgaps_verbs::{Access, ChannelConfig, Device, Distance, Location, Memory, Port, Verbs};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,6 +51,12 @@ pub fn open(links: &Links, near: &Near) -> anyhow::Result<Result<Rdma, String>> 
             trusted_fabric: true,
             channel: ChannelConfig {
                 spin: links.spin(),
+                watermark: match links.rdma_watermark {
+                    rgaps_client::links::Watermark::Each => Watermark::Zero,
+                    rgaps_client::links::Watermark::Eighth => Watermark::Eighth,
+                    rgaps_client::links::Watermark::Quarter => Watermark::Quarter,
+                    rgaps_client::links::Watermark::Half => Watermark::Half,
+                },
                 ..ChannelConfig::default()
             },
         })),

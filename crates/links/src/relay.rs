@@ -7,7 +7,7 @@
 //! What was published here already then goes on without being published again ([`Again`]).
 
 use crate::wire::Source;
-use rgaps_transport::Meta;
+use rgaps_transport::Description;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -45,7 +45,7 @@ pub struct Again {
     /// Its number where it comes from.
     pub sequence: u64,
     /// Its description.
-    pub meta: Meta,
+    pub meta: Description,
     /// Its bytes.
     pub bytes: Box<[u8]>,
     /// Where it goes.
@@ -211,7 +211,7 @@ impl Relay {
         }
         state.again.push_back(Again {
             sequence,
-            meta: Meta::new(meta).expect("a frame brought it"),
+            meta: Description::new(meta).expect("a frame brought it"),
             bytes,
             carry,
             after,

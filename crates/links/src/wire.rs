@@ -392,7 +392,7 @@ mod tests {
         for meta in [plain, tensor(), eight, attached(7, 0), attached(0, 2), most] {
             let bytes = meta.encode();
             assert!(bytes.len() <= META_BYTES_MAX);
-            assert!(rgaps_transport::Meta::new(&bytes).is_some());
+            assert!(rgaps_transport::Description::new(&bytes).is_some());
             assert_eq!(Meta::decode(&bytes), Some(meta));
             for length in 0..bytes.len() {
                 assert_eq!(Meta::decode(&bytes[..length]), None, "{length}");

@@ -180,6 +180,26 @@ fn what_is_lost_when_the_sending_links_are_stopped_is_counted() {
     });
 }
 
+#[test]
+fn a_host_that_was_given_up_while_it_was_stopped_is_linked_anew() {
+    let hosts = hosts(2, "outage_ms = 300\nlease_ms = 300\n");
+    let (publisher, mut subscribers) = members_with(&hosts, MANY, SlowReaderPolicy::Drop);
+    let subscriber = subscribers.pop().unwrap();
+    let links = hosts[0].links.as_ref().unwrap().id();
+    for round in 0..TIMES {
+        signal(links, Signal::STOP);
+        // The publisher that stands for the other host's has left: nothing is kept of that host.
+        until("the host to be given up", || subscriber.publishers() == 0);
+        signal(links, Signal::CONT);
+        until("the host to be back", || subscriber.publishers() == 1);
+        until("a message of this round", || {
+            publisher.put(&[round as u8]).unwrap();
+            let received = subscriber.try_recv().unwrap();
+            received.is_some_and(|sample| sample.as_slice().unwrap() == [round as u8])
+        });
+    }
+}
+
 /// Hosts whose daemons start their links.
 fn whole_hosts() -> Vec<Host> {
     let ports = ports(2);

@@ -7,9 +7,10 @@ use rgaps::PeerState;
 use rgaps_client::links::{Demand, Links};
 use rgaps_links::keys::{Node as Life, Want};
 use rgaps_links::plane::{random_u64, News, Plane};
+use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, LinkConfig, Owner, Peer, Room, Security, Tls,
-    TlsFiles,
+    Endpoint, EndpointConfig, FlowId, LaneKey, LinkConfig, LinkEvent, LinkRuntime, LinkUser, Peer,
+    Security, Tls, TlsFiles,
 };
 use std::io::Write;
 use std::net::TcpStream;
@@ -252,14 +253,14 @@ fn said_by_links(config: &Path) -> String {
 
 /// Takes nothing, and remembers what it is told.
 #[derive(Default)]
-struct Ears(Mutex<Vec<Event>>);
+struct Ears(Mutex<Vec<LinkEvent>>);
 
-impl Owner for Ears {
-    fn place(&self, _: Flow, _: u64, _: &[u8], _: u64) -> Room {
-        Room::Refused
+impl LinkUser for Ears {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
+        BufferReply::Refused
     }
 
-    fn event(&self, event: Event) {
+    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
         self.0.lock().unwrap().push(event);
     }
 }
@@ -349,10 +350,10 @@ impl Impostor {
             key: LaneKey(secret),
             dial,
         };
-        let owner = ears.clone() as Arc<dyn Owner>;
+        let user = ears.clone() as Arc<dyn LinkUser>;
         let link = self
             .endpoint
-            .link("host-a", LinkConfig::default(), peer, owner);
+            .link("host-a", LinkConfig::default(), peer, user);
         (ears, link.unwrap())
     }
 }
@@ -403,7 +404,7 @@ fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
         assert_eq!(publisher.subscribers(), 0);
         let heard = ears.0.lock().unwrap();
         assert!(
-            !heard.iter().any(|event| matches!(event, Event::Up)),
+            !heard.iter().any(|event| matches!(event, LinkEvent::Up)),
             "{heard:?}"
         );
         drop(heard);

@@ -1108,8 +1108,6 @@ pub struct LinkFigures {
     /// Messages that were retransmitted after a lane was lost, and duplicates that were received and dropped.
     pub redelivered: u64,
     pub duplicates: u64,
-    /// How often a lane's ring had no room for a message.
-    pub stalls: u64,
     /// How often the link came up, how many lanes ended, and how often all lanes were closed because of a protocol violation.
     pub connects: u64,
     pub lanes_ended: u64,

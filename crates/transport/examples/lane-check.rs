@@ -3,6 +3,7 @@
 //! fro, whose lanes poll for so long, or sleep; where they sleep, of streams of large ones, too. Messages are in registered
 //! memory, as those of a host's pool are.
 
+use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
 use rgaps_transport::*;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory, Verbs};
@@ -28,11 +29,7 @@ const SLOTS: usize = 512;
 const SMALL: u64 = 1;
 const LARGE: u64 = 2;
 
-fn flow(topic: u64, incarnation: u64) -> Flow {
-    Flow { topic, incarnation }
-}
-
-/// A message's bytes, or its place.
+/// A message's bytes, or its receive buffer.
 #[derive(Clone)]
 struct Slot {
     memory: Arc<Allocation>,
@@ -54,13 +51,13 @@ impl Payload for Slot {
     }
 }
 
-impl Place for Slot {
+impl ReceiveBuffer for Slot {
     fn memory(&mut self) -> &mut [u8] {
         // SAFETY: inside; fewer places are out than there are slots, so nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.at), self.bytes) }
     }
 
-    fn commit(self: Box<Self>, sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(self: Box<Self>, sequence: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         self.owner.came(self.topic, sequence);
         Ok(())
     }
@@ -108,7 +105,8 @@ struct Here {
     /// Half for what goes, half for what comes.
     memory: Arc<Allocation>,
     next: AtomicU64,
-    link: OnceLock<Link>,
+    /// With the flows of small and of large messages.
+    link: OnceLock<(Link, [FlowId; 2])>,
     came: Count,
     acknowledged: Count,
     times: Mutex<(Instant, Vec<f64>)>,
@@ -128,11 +126,11 @@ impl Here {
         }
     }
 
-    fn send(&self, topic: u64, sequence: u64, bytes: usize) -> Sent {
-        let incarnation = if self.is_a { 1 } else { 2 };
-        let payload = Arc::new(self.slot(true, topic, bytes));
-        let link = self.link.get().expect("it was made");
-        link.send(flow(topic, incarnation), sequence, payload, Meta::default())
+    fn send(&self, topic: u64, sequence: u64, bytes: usize) -> SendOutcome {
+        let payload: Arc<dyn Payload> = Arc::new(self.slot(true, topic, bytes));
+        let (link, flows) = self.link.get().expect("it was made");
+        let flow = flows[usize::from(topic == LARGE)];
+        link.send(flow, sequence, &payload, Description::default())
     }
 
     /// Small messages go to and fro, from within the lane's own thread.
@@ -158,14 +156,20 @@ impl Here {
 
 struct Ears(Arc<Here>);
 
-impl Owner for Ears {
-    fn place(&self, of: Flow, _: u64, _: &[u8], bytes: u64) -> Room {
-        Room::Place(Box::new(self.0.slot(false, of.topic, bytes as usize)))
+impl LinkUser for Ears {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
+        let topic = if bytes == STREAM_BYTES as u64 {
+            LARGE
+        } else {
+            SMALL
+        };
+        BufferReply::Buffer(Box::new(self.0.slot(false, topic, bytes as usize)))
     }
 
-    fn event(&self, event: Event) {
-        if let Event::Acknowledged { flow, .. } = event {
-            if flow.topic == LARGE {
+    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
+        if let LinkEvent::Acknowledged { flow, .. } = event {
+            let large = self.0.link.get().map(|(_, flows)| flows[1]);
+            if large == Some(flow) {
                 self.0.acknowledged.add();
             }
         }
@@ -229,7 +233,7 @@ fn latency(here: &Arc<Here>, polls: Duration) -> Result<(), Box<dyn Error>> {
 }
 
 fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn Error>> {
-    let link = here.link.get().expect("it was made");
+    let (link, _) = here.link.get().expect("it was made");
     let before = link.status().counts.rdma;
     let start = Instant::now();
     for sequence in messages.clone() {
@@ -239,7 +243,7 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
             let wanted = sequence - SLOTS as u64 / 4;
             here.acknowledged.until("places", wanted)?;
         }
-        if here.send(LARGE, sequence, STREAM_BYTES) != Sent::Taken {
+        if here.send(LARGE, sequence, STREAM_BYTES) != SendOutcome::Taken {
             return Err("the link is full".into());
         }
     }
@@ -296,7 +300,7 @@ fn end(
     });
     let config = LinkConfig {
         lanes: 1,
-        rdma: Wish::Require,
+        rdma: RdmaMode::Require,
         ..LinkConfig::default()
     };
     let peer = Peer {
@@ -305,14 +309,20 @@ fn end(
         dial: dial.into_iter().collect(),
     };
     let link = endpoint.link("peer", config, peer, Arc::new(Ears(here.clone())))?;
-    let link = here.link.get_or_init(|| link);
-    link.open(flow(SMALL, incarnation), 0, true);
-    link.open(flow(LARGE, incarnation), 0, true);
+    let options = FlowOptions {
+        retained_bytes_max: u64::MAX,
+        ..FlowOptions::default()
+    };
+    let open = || link.open(options.clone()).ok_or("no flow");
+    let flows = [open()?, open()?];
+    here.link.get_or_init(|| (link, flows));
     Ok((here, endpoint, registered))
 }
 
 fn lanes(here: &Here) -> usize {
-    here.link.get().map_or(0, |link| link.status().lanes.len())
+    here.link
+        .get()
+        .map_or(0, |(link, _)| link.status().lanes.len())
 }
 
 fn local() -> Result<(), Box<dyn Error>> {

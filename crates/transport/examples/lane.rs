@@ -2,9 +2,10 @@
 //! `lane listen IP DEVICE tcp|rdma BYTES COUNT [LANES]` there, and with `dial` and the same IP here, which prints a
 //! line of JSON. Up to 4096 bytes go to and fro, one at a time; larger ones go one way, as many as there is memory for
 //! at once. `SPIN_US` is how long lanes poll.
+use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, LaneKind, Link, LinkConfig, Meta, Owner,
-    Payload, Peer, Place, Rdma, Registered, Room, Security, Sent, Wish,
+    Description, Endpoint, EndpointConfig, FlowId, LaneKey, LaneKind, Link, LinkConfig, LinkEvent,
+    LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
 };
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
 use std::net::SocketAddr;
@@ -14,10 +15,6 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7913;
 const LIMIT: Duration = Duration::from_secs(120);
-const FLOW: Flow = Flow {
-    topic: 1,
-    incarnation: 1,
-};
 /// Messages up to this go to and fro.
 const SMALL_MAX: usize = 4096;
 /// Messages that are on their way at once.
@@ -42,7 +39,7 @@ struct Ends {
     dials: bool,
     small: bool,
     count: u64,
-    link: OnceLock<Link>,
+    link: OnceLock<(Link, FlowId)>,
     free: Mutex<Vec<Arc<Allocation>>>,
     payload: Arc<dyn Payload>,
     times: Mutex<Vec<Instant>>,
@@ -52,9 +49,9 @@ struct Ends {
 
 impl Ends {
     fn send(&self, sequence: u64) {
-        let link = self.link.get().expect("set at the start");
-        let sent = link.send(FLOW, sequence, Arc::clone(&self.payload), Meta::default());
-        assert_eq!(sent, Sent::Taken);
+        let (link, flow) = self.link.get().expect("set at the start");
+        let sent = link.send(*flow, sequence, &self.payload, Description::default());
+        assert_eq!(sent, SendOutcome::Taken);
     }
 
     fn arrived(&self, sequence: u64) {
@@ -89,14 +86,14 @@ struct Landing {
     ends: Arc<Ends>,
 }
 
-impl Place for Landing {
+impl ReceiveBuffer for Landing {
     fn memory(&mut self) -> &mut [u8] {
-        let memory = self.memory.as_ref().expect("not committed");
-        // SAFETY: this place has it alone: it was taken out of `free`.
+        let memory = self.memory.as_ref().expect("not delivered");
+        // SAFETY: this buffer has it alone: it was taken out of `free`.
         unsafe { std::slice::from_raw_parts_mut(memory.start(), memory.bytes()) }
     }
 
-    fn commit(mut self: Box<Self>, sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(mut self: Box<Self>, sequence: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         self.ends.free.lock().unwrap().extend(self.memory.take());
         self.ends.arrived(sequence);
         Ok(())
@@ -105,19 +102,19 @@ impl Place for Landing {
 
 struct Owning(Arc<Ends>);
 
-impl Owner for Owning {
-    fn place(&self, _flow: Flow, _sequence: u64, _meta: &[u8], _bytes: u64) -> Room {
+impl LinkUser for Owning {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
         match self.0.free.lock().unwrap().pop() {
-            None => Room::Full,
-            memory => Room::Place(Box::new(Landing {
+            None => BufferReply::Full,
+            memory => BufferReply::Buffer(Box::new(Landing {
                 memory,
                 ends: Arc::clone(&self.0),
             })),
         }
     }
 
-    fn event(&self, event: Event) {
-        if matches!(event, Event::Acknowledged { .. }) && self.0.dials && !self.0.small {
+    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
+        if matches!(event, LinkEvent::Acknowledged { .. }) && self.0.dials && !self.0.small {
             self.0.tell();
         }
     }
@@ -195,7 +192,11 @@ fn main() {
     let config = LinkConfig {
         lanes,
         spin,
-        rdma: if is_rdma { Wish::Require } else { Wish::No },
+        rdma: if is_rdma {
+            RdmaMode::Require
+        } else {
+            RdmaMode::No
+        },
         ..LinkConfig::default()
     };
     let peer = Peer {
@@ -205,8 +206,12 @@ fn main() {
     };
     let owner = Arc::new(Owning(Arc::clone(&ends)));
     let link = endpoint.link("peer", config, peer, owner).expect("a link");
-    assert!(ends.link.set(link.clone()).is_ok());
-    link.open(FLOW, 0, true);
+    let options = FlowOptions {
+        retained_bytes_max: u64::MAX,
+        ..FlowOptions::default()
+    };
+    let flow = link.open(options).expect("a flow");
+    assert!(ends.link.set((link.clone(), flow)).is_ok());
     let is_lane = |lane: &rgaps_transport::LaneStatus| (lane.kind == LaneKind::Rdma) == is_rdma;
     let until = Instant::now() + LIMIT;
     while link

@@ -1,12 +1,13 @@
 //! What a link makes of the wire, beside bare TCP with as many connections in the same run, on loopback:
 //! `cargo run --release -p rgaps-transport --example wire -- [size] [lanes] [messages]`. One line of JSON.
 //!
-//! Large: messages of `size` from memory into memory (places are used again, as a pool's are), four on their way.
+//! Large: messages of `size` from memory into memory (buffers are used again, as a pool's are), four on their way.
 //! Small: 64 bytes to and fro, answered by whoever gets them; bare TCP's floor is the same with `read` and `write`.
 #![forbid(unsafe_code)]
+use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Meta, Owner, Payload, Peer,
-    Place, Room, Security, Sent,
+    Description, Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent,
+    LinkRuntime, LinkUser, Payload, Peer, Security,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,10 +17,6 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const CHUNK: usize = 1 << 20;
-const FLOW: Flow = Flow {
-    topic: 1,
-    incarnation: 1,
-};
 const SMALL: usize = 64;
 
 fn loopback() -> SocketAddr {
@@ -98,7 +95,7 @@ fn raw_half_rtt(rounds: usize) -> Vec<f64> {
 struct Memory {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
     /// Where what arrived is told, or answered.
-    link: OnceLock<Link>,
+    link: OnceLock<(Link, FlowId)>,
     on_arrival: OnArrival,
     arrived: Mutex<Sender<u64>>,
     times: Mutex<Vec<Instant>>,
@@ -117,10 +114,10 @@ enum OnArrival {
 
 impl Memory {
     fn send(&self, sequence: u64) {
-        let link = self.link.get().unwrap();
+        let (link, flow) = self.link.get().unwrap();
         assert_eq!(
-            link.send(FLOW, sequence, self.answer.clone(), Meta::default()),
-            Sent::Taken
+            link.send(*flow, sequence, &self.answer, Description::default()),
+            SendOutcome::Taken
         );
     }
 }
@@ -132,12 +129,12 @@ struct Buffer {
 
 struct Owning(Arc<Memory>);
 
-impl Place for Buffer {
+impl ReceiveBuffer for Buffer {
     fn memory(&mut self) -> &mut [u8] {
         self.bytes.as_deref_mut().unwrap()
     }
 
-    fn commit(mut self: Box<Self>, sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(mut self: Box<Self>, sequence: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let bytes = self.bytes.take().unwrap();
         self.owner.free.lock().unwrap().push(bytes);
         match self.owner.on_arrival {
@@ -155,21 +152,21 @@ impl Place for Buffer {
     }
 }
 
-impl Owner for Owning {
-    fn place(&self, _flow: Flow, _sequence: u64, _meta: &[u8], bytes: u64) -> Room {
+impl LinkUser for Owning {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
         let mut free = self.0.free.lock().unwrap();
         let found = free.iter().position(|buffer| buffer.len() as u64 == bytes);
         match found {
-            Some(at) => Room::Place(Box::new(Buffer {
+            Some(at) => BufferReply::Buffer(Box::new(Buffer {
                 bytes: Some(free.swap_remove(at)),
                 owner: Arc::clone(&self.0),
             })),
-            None => Room::Full,
+            None => BufferReply::Full,
         }
     }
 
-    fn event(&self, event: Event) {
-        if let Event::Acknowledged { sequence, .. } = event {
+    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
+        if let LinkEvent::Acknowledged { sequence, .. } = event {
             let _ = self.0.acknowledged.lock().unwrap().send(sequence);
         }
     }
@@ -178,6 +175,7 @@ impl Owner for Owning {
 struct End {
     _endpoint: Endpoint,
     link: Link,
+    flow: FlowId,
     memory: Arc<Memory>,
     arrived: Receiver<u64>,
     acknowledged: Receiver<u64>,
@@ -220,11 +218,16 @@ fn ends(lanes: usize, buffers: &[usize], at_a: OnArrival, at_b: OnArrival) -> (E
         };
         let owner = Arc::new(Owning(Arc::clone(&memory)));
         let link = endpoint.link("peer", config, peer, owner).unwrap();
-        link.open(FLOW, 0, true);
-        assert!(memory.link.set(link.clone()).is_ok());
+        let options = FlowOptions {
+            retained_bytes_max: u64::MAX,
+            ..FlowOptions::default()
+        };
+        let flow = link.open(options).unwrap();
+        assert!(memory.link.set((link.clone(), flow)).is_ok());
         End {
             _endpoint: endpoint,
             link,
+            flow,
             memory,
             arrived,
             acknowledged,
@@ -239,10 +242,9 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
     let payload: Arc<dyn Payload> = Arc::new(vec![1u8; size]);
     let wait = |on: &Receiver<u64>| on.recv_timeout(LIMIT).expect("a message within the limit");
     let send = |sequence| {
-        let sent = a
-            .link
-            .send(FLOW, sequence, payload.clone(), Meta::default());
-        assert_eq!(sent, Sent::Taken);
+        let description = Description::default();
+        let sent = a.link.send(a.flow, sequence, &payload, description);
+        assert_eq!(sent, SendOutcome::Taken);
     };
     // Lanes are open, and memory was touched.
     (0..4).for_each(&send);

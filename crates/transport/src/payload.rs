@@ -1,12 +1,13 @@
 //! The bytes of a message, as whoever sends it provides them.
 
 /// A message's bytes. They stay where they are, unchanged, until the last clone of them is dropped: that is when
-/// they are acknowledged (or given up) and no lane reads them any more.
+/// they are acknowledged (or given up) and no lane reads them any more. That may happen while the link is locked, so `drop` does
+/// not call the link.
 pub trait Payload: Send + Sync + 'static {
     /// How many; at least one.
     fn bytes(&self) -> usize;
-    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::Link::more`] says so
-    /// when there are more, and [`crate::Link::give_up`] if they never come. The rest is not looked at before.
+    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::LinkChange::ready`] says so
+    /// when there are more, and [`crate::LinkChange::cancel`] if they never will be. No lane reads the rest before.
     fn ready(&self) -> usize {
         self.bytes()
     }

@@ -1,6 +1,6 @@
 //! What the RDMA lanes of an endpoint share: the host's rails, and the memory that they know.
 
-use crate::frame::{Remote, RAILS_MAX};
+use crate::machine::frame::{Remote, RAILS_MAX};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Region, VerbsError};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -65,7 +65,7 @@ impl Rdma {
 }
 
 /// Memory that is registered with each rail.
-struct Known {
+struct RegisteredMemory {
     bytes: u64,
     /// By rail.
     regions: Vec<Arc<Region>>,
@@ -73,9 +73,9 @@ struct Known {
 
 /// Registered memory, by address. It is filled when memory is mapped, and only read on a message's way.
 #[derive(Default)]
-pub(crate) struct Table(RwLock<BTreeMap<u64, Known>>);
+pub(crate) struct RegistrationTable(RwLock<BTreeMap<u64, RegisteredMemory>>);
 
-impl Table {
+impl RegistrationTable {
     /// Registers memory with all rails, or with none.
     pub(crate) fn add(
         self: &Arc<Self>,
@@ -96,7 +96,7 @@ impl Table {
         if before.is_some_and(|(at, before)| at + before.bytes.max(1) > start) {
             return Err(RdmaError::Twice(start));
         }
-        known.insert(start, Known { bytes, regions });
+        known.insert(start, RegisteredMemory { bytes, regions });
         drop(known);
         let table = Arc::clone(self);
         Ok(Registered { table, start })
@@ -106,7 +106,7 @@ impl Table {
         &self,
         start: u64,
         bytes: u64,
-        then: impl FnOnce(&Known, u64) -> Option<T>,
+        then: impl FnOnce(&RegisteredMemory, u64) -> Option<T>,
     ) -> Option<T> {
         let known = self.0.read().expect("nobody panics with it");
         let (at, known) = known.range(..=start).next_back()?;
@@ -143,7 +143,7 @@ impl Table {
 /// Has the rails of an endpoint know memory.
 pub struct Registrar {
     pub(crate) rdma: Option<Rdma>,
-    pub(crate) table: Arc<Table>,
+    pub(crate) table: Arc<RegistrationTable>,
 }
 
 impl Registrar {
@@ -159,7 +159,7 @@ impl Registrar {
     }
 
     /// The same of memory that is not the host's: of a dma-buf, from an offset of it on. `memory` keeps it, and has the address by
-    /// which [`crate::Payload::direct`] and [`crate::OnCard`] name it.
+    /// which [`crate::Payload::direct`] and [`crate::machine::CardBuffer`] name it.
     pub fn register_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,
@@ -178,7 +178,7 @@ impl Registrar {
 
 /// Memory that an endpoint's RDMA lanes know, until this is dropped. What is in flight keeps it beyond that.
 pub struct Registered {
-    table: Arc<Table>,
+    table: Arc<RegistrationTable>,
     start: u64,
 }
 

@@ -1,5 +1,4 @@
 //! Fixed numbers to and from bytes.
-use crate::frame::{Flow, Meta};
 
 pub(crate) struct Sink<'a>(&'a mut Vec<u8>);
 
@@ -28,17 +27,6 @@ impl<'a> Sink<'a> {
 
     pub(crate) fn u64(&mut self, number: u64) -> &mut Self {
         self.bytes(&number.to_le_bytes())
-    }
-
-    pub(crate) fn flow(&mut self, flow: Flow) -> &mut Self {
-        self.u64(flow.topic).u64(flow.incarnation)
-    }
-
-    /// A length, and the bytes.
-    pub(crate) fn meta(&mut self, meta: &Meta) -> &mut Self {
-        let bytes = meta.as_slice();
-        let length = u16::try_from(bytes.len()).expect("descriptions are short");
-        self.u16(length).bytes(bytes)
     }
 }
 
@@ -78,12 +66,5 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn flow(&mut self) -> Option<Flow> {
-        Some(Flow {
-            topic: self.u64()?,
-            incarnation: self.u64()?,
-        })
     }
 }

@@ -1,5 +1,5 @@
-//! What is allocated on the way of a message over RDMA lanes: nothing by the lane and its channel, which `rgaps_verbs` tests
-//! alone; of a small message its bytes until it is its turn, of a large one what is known of its place.
+//! Allocations on the way of a message over RDMA lanes: none by the lane and its channel, which `rgaps_verbs` tests alone; none for a
+//! small message in its turn; for a large one its receive buffer's books.
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod hosts;
@@ -8,9 +8,10 @@ mod lanes {
 use lanes::hosts::{peer, LIMIT};
 use lanes::rdma::Fabric;
 use rgaps_testkit::{allocations, CountingAllocator};
-use rgaps_transport::{
-    Event, Flow, Link, LinkConfig, Meta, Owner, Payload, Place, Registered, Room,
-};
+use rgaps_transport::machine::frame::Description;
+use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::{FlowId, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser};
+use rgaps_transport::{Payload, Registered};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Memory};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,19 +22,15 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::without_threads_named(c"lanes-clock");
 
-const FLOW: Flow = Flow {
-    topic: 1,
-    incarnation: 11,
-};
 const LARGE: usize = 300_000;
 /// Of a kind; the first half is for what is made once.
 const MESSAGES: u64 = 200;
 /// Messages that are counted together, of which the least counts.
 const TOGETHER: u64 = 10;
-/// The bytes until it is their turn.
-const SMALL_MOST: f64 = 1.0;
-/// Its place, its parts, its grant, the chunks of that.
-const LARGE_MOST: f64 = 6.0;
+/// It goes from the ring straight into its receive buffer.
+const SMALL_MOST: f64 = 0.0;
+/// Its receive buffer's books: memory, chunks, their bitmaps.
+const LARGE_MOST: f64 = 5.0;
 
 /// Where the one message that is on its way lands.
 static LANDING: OnceLock<Arc<Allocation>> = OnceLock::new();
@@ -41,14 +38,18 @@ static LANDING: OnceLock<Arc<Allocation>> = OnceLock::new();
 /// Nothing, so that its box is nothing, too.
 struct Here;
 
-impl Place for Here {
+impl ReceiveBuffer for Here {
     fn memory(&mut self) -> &mut [u8] {
         let memory = LANDING.get().expect("it is there before the link");
         // SAFETY: it is never freed, and one message at a time is on its way.
         unsafe { std::slice::from_raw_parts_mut(memory.start(), BYTES.load(SeqCst) as usize) }
     }
 
-    fn commit(self: Box<Self>, _sequence: u64, _meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(
+        self: Box<Self>,
+        _sequence: u64,
+        _description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
         Ok(())
     }
 }
@@ -61,13 +62,13 @@ struct Counts {
     acknowledged: AtomicU64,
 }
 
-impl Owner for Counts {
-    fn place(&self, _: Flow, _: u64, _: &[u8], _: u64) -> Room {
-        Room::Place(Box::new(Here))
+impl LinkUser for Counts {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
+        BufferReply::Buffer(Box::new(Here))
     }
 
-    fn event(&self, event: Event) {
-        if let Event::Acknowledged { .. } = event {
+    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
+        if let LinkEvent::Acknowledged { .. } = event {
             self.acknowledged.fetch_add(1, SeqCst);
         }
     }
@@ -87,11 +88,17 @@ impl Payload for Known {
 }
 
 /// Allocations for each message, where they go one at a time.
-fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence: &mut u64) -> f64 {
+fn per_message(
+    link: &Link,
+    user: &Counts,
+    flow: FlowId,
+    payload: &Arc<dyn Payload>,
+    sequence: &mut u64,
+) -> f64 {
     BYTES.store(payload.bytes() as u64, SeqCst);
     let mut least = u64::MAX;
     let mut before = 0;
-    let meta = Meta::new(&[1; 8]).unwrap();
+    let description = Description::new(&[1; 8]).unwrap();
     for message in 0..MESSAGES {
         if message % TOGETHER == 0 {
             let all = allocations::of_all_threads();
@@ -100,11 +107,11 @@ fn per_message(link: &Link, owner: &Counts, payload: &Arc<dyn Payload>, sequence
             }
             before = all;
         }
-        let sent = link.send(FLOW, *sequence, Arc::clone(payload), meta.clone());
-        assert!(matches!(sent, rgaps_transport::Sent::Taken));
+        let sent = link.send(flow, *sequence, payload, description.clone());
+        assert_eq!(sent, SendOutcome::Taken);
         *sequence += 1;
         let until = Instant::now() + LIMIT;
-        while owner.acknowledged.load(SeqCst) < *sequence {
+        while user.acknowledged.load(SeqCst) < *sequence {
             assert!(Instant::now() < until, "waited {LIMIT:?}");
             std::thread::yield_now();
         }
@@ -132,9 +139,9 @@ fn of_messages_small_and_large() {
         quiet_ms: 120_000,
         ..LinkConfig::default()
     };
-    let owner = Arc::new(Counts::default());
+    let user = Arc::new(Counts::default());
     let dial: Vec<_> = b.local_addr().into_iter().collect();
-    let to_b = a.link("b", config, peer(2, &dial), owner.clone()).unwrap();
+    let to_b = a.link("b", config, peer(2, &dial), user.clone()).unwrap();
     let to_a = b.link("a", config, peer(1, &[]), Arc::new(Counts::default()));
     let _to_a = to_a.unwrap();
     let until = Instant::now() + LIMIT;
@@ -142,10 +149,14 @@ fn of_messages_small_and_large() {
         assert!(Instant::now() < until, "waited {LIMIT:?} for lanes");
         std::thread::sleep(Duration::from_millis(2));
     }
-    to_b.open(FLOW, 0, true);
+    let options = FlowOptions {
+        retained_bytes_max: 1 << 30,
+        ..FlowOptions::default()
+    };
+    let flow = to_b.open(options).unwrap();
     let mut sequence = 0;
-    let of_small = per_message(&to_b, &owner, &small, &mut sequence);
-    let of_large = per_message(&to_b, &owner, &large, &mut sequence);
+    let of_small = per_message(&to_b, &user, flow, &small, &mut sequence);
+    let of_large = per_message(&to_b, &user, flow, &large, &mut sequence);
     let counts = to_b.status().counts;
     assert_eq!(counts.rdma.direct_bytes_out, MESSAGES * LARGE as u64);
     println!("allocations for a message: small {of_small}, large {of_large}");

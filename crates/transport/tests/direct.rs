@@ -11,7 +11,10 @@ use lanes::cards::{Cards, Ways};
 use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
-use rgaps_transport::{Endpoint, Flow, Link, LinkConfig, Payload, RdmaError, Registered, Wish};
+use rgaps_transport::machine::frame::RdmaMode;
+use rgaps_transport::machine::SendOutcome;
+use rgaps_transport::{Endpoint, LinkConfig};
+use rgaps_transport::{Payload, RdmaError, Registered};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Status};
 use std::sync::atomic::Ordering::SeqCst;
@@ -80,16 +83,16 @@ fn wait_lanes(link: &Link, rdma: bool) {
 }
 
 /// Sends eight messages of `bytes` from `a` to `b`: messages fetched, bytes landed on the host, and directly.
-fn carry(from: Memory, to: Memory, bytes: usize, wish: Wish) -> (u64, u64, u64) {
+fn carry(from: Memory, to: Memory, bytes: usize, mode: RdmaMode) -> (u64, u64, u64) {
     let fabric = Fabric::new(Faults::default());
     let (a, b) = (end(&fabric, 1, from), end(&fabric, 2, to));
     let config = LinkConfig {
-        rdma: wish,
+        rdma: mode,
         ..config()
     };
     let (to_b, to_a) = join(&a, &b, config);
-    wait_lanes(&to_b, wish != Wish::No);
-    to_b.open(FLOW, 0, true);
+    wait_lanes(&to_b, mode != RdmaMode::No);
+    to_b.open(FLOW, 0);
     (0..8).for_each(|sequence| send(&to_b, &a.host, FLOW, sequence, bytes));
     finish(&to_b, &a.host, &b.host, &[FLOW], 8);
     let by_host = b.host.seen.lock().unwrap().landed + b.ways.by_host.load(SeqCst);
@@ -104,7 +107,7 @@ fn carry(from: Memory, to: Memory, bytes: usize, wish: Wish) -> (u64, u64, u64) 
 fn cards_read_and_write_what_the_cpu_does_not_reach_per_direction() {
     use Memory::*;
     let all = 8 * LARGE as u64;
-    let large = |from, to| carry(from, to, LARGE, Wish::Prefer);
+    let large = |from, to| carry(from, to, LARGE, RdmaMode::Prefer);
     assert_eq!(large(OnCard, OnCard), (0, 0, all));
     assert_eq!(large(OnCard, Registered), (0, all, 0));
     assert_eq!(large(Registered, OnCard), (0, 0, all));
@@ -112,9 +115,9 @@ fn cards_read_and_write_what_the_cpu_does_not_reach_per_direction() {
     assert_eq!(large(OnCard, Heap), (8, all, 0));
     assert_eq!(large(Heap, OnCard), (0, all, 0));
     // Small ones go with their frame.
-    assert_eq!(carry(OnCard, OnCard, 900, Wish::Prefer), (8, 0, 0));
+    assert_eq!(carry(OnCard, OnCard, 900, RdmaMode::Prefer), (8, 0, 0));
     // Over TCP nobody is told where anything is.
-    assert_eq!(carry(OnCard, OnCard, LARGE, Wish::No), (8, all, 0));
+    assert_eq!(carry(OnCard, OnCard, LARGE, RdmaMode::No), (8, all, 0));
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn breaks(seed: u64) -> (u64, u64, u64) {
     };
     let (to_b, to_a) = join(&a, &b, config);
     wait_lanes(&to_b, true);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     for sequence in 0..24 {
         send(&to_b, &a.host, FLOW, sequence, LARGE);
         match sequence {
@@ -254,12 +257,12 @@ fn a_chunk_that_lies_in_two_registered_regions_is_read_from_both() {
     );
     let (to_b, to_a) = join(&a, &b, config());
     wait_lanes(&to_b, true);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     let halves = Halves::new(&a.endpoint);
     halves.memory.write(0, &content(FLOW, 0, LARGE));
-    let payload = Arc::new(Whole(halves.memory.clone()));
-    let sent = to_b.send(FLOW, 0, payload, described(0));
-    assert_eq!(sent, rgaps_transport::Sent::Taken);
+    let payload: Arc<dyn Payload> = Arc::new(Whole(halves.memory.clone()));
+    let sent = to_b.offer(FLOW, 0, &payload);
+    assert_eq!(sent, SendOutcome::Taken);
     finish(&to_b, &a.host, &b.host, &[FLOW], 1);
     assert_eq!(b.ways.directly.load(SeqCst), LARGE as u64);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));

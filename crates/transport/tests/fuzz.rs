@@ -5,52 +5,59 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::frame::{Frame, Wish};
-use rgaps_transport::{Flow, LaneKey, Meta};
+use rgaps_transport::machine::frame::{Description, Frame, RdmaMode, Tree};
+use rgaps_transport::LaneKey;
 use seeded::run;
 
 fn encoded(frames: &[Frame]) -> Vec<u8> {
     let mut all = Vec::new();
     for frame in frames {
-        let mut bytes = Vec::new();
-        let length = frame.encode(&mut bytes);
-        all.extend_from_slice(&bytes[..length]);
+        frame.encode(&mut all);
     }
     all
 }
 
 /// What every corpus begins with, beside what is in `fuzz/corpus`.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let flow = Flow {
-        topic: 0,
-        incarnation: 1,
-    };
     let hello = Frame::Hello {
         node: 1,
+        machine: 1,
         realm: 7,
         lane: 0,
-        ring_bytes: 1 << 20,
-        rdma: Wish::No,
+        first_window: 64 << 10,
+        rdma: RdmaMode::No,
         to: 2,
         key: LaneKey([0; 32]),
     };
-    let open = Frame::Open { flow, first: 0 };
-    let meta = Meta::new(&[1, 2, 3]).unwrap();
-    let ask = Frame::Request {
-        flow,
+    let description = Description::new(&[1, 2, 3]).unwrap();
+    let open = Frame::Open {
+        flow: 1,
+        first: 0,
+        base: 0,
+        description: description.clone(),
+        tree: Tree::default(),
+    };
+    let request = Frame::Request {
+        flow: 1,
         sequence: 0,
         charge_end: 0,
         bytes: 100,
-        meta,
+        chunk_bytes: 60,
+        description,
     };
     match target {
-        "ends" => vec![vec![
-            0, 0, 7, 0, 0, 0, 0, 10, 0, 0, 0, 220, 0, 11, 0, 0, 1, 0, 220,
-        ]],
+        // A lane, a flow that is opened and accepted, a message that is requested, granted, brought in one chunk, and delivered.
+        "ends" => vec![
+            vec![
+                0, 0, 12, 0, 1, 0, 0, 10, 1, 0, 14, 0, 1, 0, 200, 0, 220, 15, 0, 1, 0, 200, 9, 0,
+                0, 10, 1, 0,
+            ],
+            vec![0, 0, 3, 0, 0, 4, 0, 1, 0, 205, 5, 0, 16, 0, 1, 1, 205],
+        ],
         _ => vec![
             encoded(std::slice::from_ref(&hello)),
-            encoded(&[hello, open.clone(), ask.clone()]),
-            encoded(&[open, ask, Frame::Goodbye]),
+            encoded(&[hello, open.clone(), request.clone()]),
+            encoded(&[open, request, Frame::Goodbye {}]),
         ],
     }
 }

@@ -3,7 +3,7 @@
 //! Time is virtual, so a run cannot wait; one that does not come to its end within its steps has stalled and fails. `SEEDS=n` runs
 //! more, `SEED=n` one. A lost RDMA lane goes on writing into granted buffers until the receiver has closed it, as a card may.
 #![forbid(unsafe_code)]
-#[path = "sim/content.rs"]
+#[path = "machine/content.rs"]
 mod content;
 #[path = "machine/frames.rs"]
 mod frames;

@@ -1,6 +1,7 @@
 //! Lanes over RDMA, on a network within the process: they do what every kind has to. Where they cannot be had, and while
 //! they are broken, lanes are TCP, and nothing is lost or comes twice.
 //! `SEEDS=n` runs more, `SEED=n` one.
+#[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod certificates;
     pub mod finish;
@@ -13,10 +14,11 @@ use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use lanes::scenarios::{conformance, Over};
+use rgaps_transport::machine::frame::RdmaMode;
 use rgaps_transport::{
-    Endpoint, EndpointConfig, EndpointError, Event, Flow, LaneEnd, LaneKind, Link, LinkConfig,
-    Rdma, RdmaError, Security, Tls, Wish,
+    Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LinkConfig, Security,
 };
+use rgaps_transport::{Rdma, RdmaError, Tls};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Status, Verbs};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -114,7 +116,10 @@ impl Pair {
     }
 
     fn end(self) {
-        assert_eq!((self.a.counts().cut_off, self.b.counts().cut_off), (0, 0));
+        assert_eq!(
+            (self.a.counts().disconnected, self.b.counts().disconnected),
+            (0, 0)
+        );
         within_limit("the links' end", move || {
             drop((self.to_b, self.to_a, self.a, self.b));
         });
@@ -129,7 +134,7 @@ fn a_peer_without_rdma_gets_tcp_lanes_with_the_reason() {
     let dial: Vec<_> = b.local_addr().into_iter().collect();
     let to_b = link(&a, config(), peer(2, &dial), &at_a);
     let to_a = link(&b, config(), peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     send(&to_b, &at_a, FLOW, 0, 300_000);
     finish(&to_b, &at_a, &at_b, &[FLOW], 1);
     wait_lanes(&to_b, 4, false);
@@ -152,7 +157,7 @@ fn where_rdma_is_required_there_is_no_other_lane() {
     let (at_a, at_b) = (fabric.host(&a), Host::new());
     let dial: Vec<_> = b.local_addr().into_iter().collect();
     let required = LinkConfig {
-        rdma: Wish::Require,
+        rdma: RdmaMode::Require,
         ..config()
     };
     let to_b = link(&a, required, peer(2, &dial), &at_a);
@@ -193,10 +198,10 @@ fn over_tls_channels_are_agreed_on_and_what_breaks_is_tls() {
     let (a, b) = (endpoint(1, "a"), endpoint(2, "b"));
     let (at_a, at_b) = (fabric.host(&a), fabric.host(&b));
     let dial: Vec<_> = b.local_addr().into_iter().collect();
-    let to_b = a.link("b", config(), peer(2, &dial), at_a.clone()).unwrap();
-    let to_a = b.link("a", config(), peer(1, &[]), at_b.clone()).unwrap();
+    let to_b = named(&a, "b", config(), peer(2, &dial), &at_a);
+    let to_a = named(&b, "a", config(), peer(1, &[]), &at_b);
     wait_lanes(&to_b, 4, true);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     (0..4).for_each(|sequence| send(&to_b, &at_a, FLOW, sequence, 300_000));
     at_a.wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
     Fabric::check(&fabric, &to_b);
@@ -248,7 +253,7 @@ fn a_trial_that_fails_leaves_tcp_lanes_that_are_replaced_when_it_works() {
         assert!(why.is_some(), "{reasons:?}");
         assert!(link.status().counts.rdma_failed > 0);
     }
-    pair.to_b.open(FLOW, 0, true);
+    pair.to_b.open(FLOW, 0);
     for sequence in 0..5 {
         send(&pair.to_b, &pair.at_a, FLOW, sequence, 200_000);
     }
@@ -281,7 +286,7 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
     let fabric = Fabric::new(Faults::default());
     let pair = Pair::new(&fabric, soon());
     wait_lanes(&pair.to_b, 4, true);
-    pair.to_b.open(FLOW, 0, true);
+    pair.to_b.open(FLOW, 0);
     (0..4).for_each(|sequence| send(&pair.to_b, &pair.at_a, FLOW, sequence, BYTES as usize));
     pair.at_a
         .wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
@@ -372,8 +377,8 @@ fn breaks(seed: u64) -> (u64, u64) {
     };
     let flows: Vec<Flow> = (0..3).map(flow).collect();
     for flow in &flows {
-        pair.to_b.open(*flow, 0, true);
-        pair.to_a.open(*flow, 0, true);
+        pair.to_b.open(*flow, 0);
+        pair.to_a.open(*flow, 0);
     }
     let sizes = [1, 900, 15_000, 100_000, 700_001];
     for sequence in 0..24 {
@@ -389,7 +394,7 @@ fn breaks(seed: u64) -> (u64, u64) {
     finish(&pair.to_a, &pair.at_b, &pair.at_a, &flows, 24);
     for link in [&pair.to_b, &pair.to_a] {
         let status = link.status();
-        assert_eq!((status.retained_bytes, status.places), (0, 0));
+        assert_eq!((status.retained_bytes, status.arriving), (0, 0));
     }
     wait_lanes(&pair.to_b, 4, true);
     let counts = pair.to_b.status().counts;

@@ -1,4 +1,5 @@
 //! What a peer over RDMA may say wrongly, and where it may write when.
+#[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod hosts;
     pub mod raw;
@@ -7,8 +8,10 @@ mod lanes {
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
 use lanes::rdma::{Fabric, Pool};
-use rgaps_transport::frame::{Decoded, Lanes, Remote, ResetReason, Wish};
-use rgaps_transport::{Endpoint, Event, Flow, Frame, Link, LinkConfig, Meta};
+use rgaps_transport::machine::frame::{
+    Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason, Tree,
+};
+use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{
     Access, Allocation, Arrived, Channel, ChannelAddress, ChannelConfig, Direct, Memory, Region,
@@ -26,6 +29,19 @@ const FLOW: Flow = Flow {
 const STREAM: u8 = 0;
 const DIRECT: u8 = 1;
 
+/// The number of the flow.
+const NUMBER: u64 = 1;
+
+fn open() -> Frame {
+    Frame::Open {
+        flow: NUMBER,
+        first: 0,
+        base: 0,
+        description: FLOW.description(),
+        tree: Tree::default(),
+    }
+}
+
 fn encoded(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
     let length = frame.encode(&mut bytes);
@@ -35,7 +51,7 @@ fn encoded(frame: &Frame) -> Vec<u8> {
 fn hello_rdma() -> Frame {
     let mut frame = hello();
     if let Frame::Hello { rdma, .. } = &mut frame {
-        *rdma = Wish::Prefer;
+        *rdma = RdmaMode::Prefer;
     }
     frame
 }
@@ -53,15 +69,15 @@ impl Peer {
         tcp.say(&hello_rdma());
         assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
         let channel = Channel::new(&fabric.device("raw"), fabric.channel).unwrap();
-        let address = Meta::new(&channel.address().encode()).unwrap();
-        tcp.say(&Frame::Channel { rail: 0, address });
-        let Some(Frame::Channel { address, .. }) = tcp.hear() else {
+        let address = Description::new(&channel.address().encode()).unwrap();
+        tcp.say(&Frame::RdmaAddress { rail: 0, address });
+        let Some(Frame::RdmaAddress { address, .. }) = tcp.hear() else {
             panic!("no channel");
         };
         let address = ChannelAddress::decode(address.as_slice()).unwrap();
         channel.connect(&address).unwrap();
-        tcp.say(&Frame::Ready { step: 1 });
-        assert_eq!(tcp.hear(), Some(Frame::Ready { step: 1 }));
+        tcp.say(&Frame::RdmaReady { step: 1 });
+        assert_eq!(tcp.hear(), Some(Frame::RdmaReady { step: 1 }));
         let mut peer = Self {
             tcp,
             channel: Arc::new(channel),
@@ -69,8 +85,8 @@ impl Peer {
         };
         peer.record(&[STREAM]);
         peer.serve(|records| records > 0);
-        peer.tcp.say(&Frame::Ready { step: 2 });
-        assert_eq!(peer.tcp.hear(), Some(Frame::Ready { step: 2 }));
+        peer.tcp.say(&Frame::RdmaReady { step: 2 });
+        assert_eq!(peer.tcp.hear(), Some(Frame::RdmaReady { step: 2 }));
         peer
     }
 
@@ -114,10 +130,9 @@ impl Peer {
                 let record = match arrived {
                     Arrived::Frame(record) => record,
                     Arrived::Written { mark, bytes } => {
-                        let (grant, offset) = (mark.into(), 0);
                         heard.push_back(Frame::Chunk {
-                            grant,
-                            offset,
+                            grant: mark.into(),
+                            chunk: 0,
                             bytes,
                         });
                         return Ok(());
@@ -151,19 +166,19 @@ impl Peer {
     }
 
     fn open(&mut self) {
-        let first = 0;
-        self.say(&Frame::Open { flow: FLOW, first });
+        self.say(&open());
         self.hear(|frame| matches!(frame, Frame::Ack { .. }).then_some(()));
     }
 
     /// Asks for a place.
     fn granted(&mut self, bytes: u64) -> (u64, Option<Remote>) {
         self.say(&Frame::Request {
-            flow: FLOW,
+            flow: NUMBER,
             sequence: 0,
             charge_end: 0,
             bytes,
-            meta: Meta::default(),
+            chunk_bytes: 1 << 20,
+            description: Description::default(),
         });
         self.hear(|frame| match frame {
             Frame::Grant { grant, remote, .. } => Some((*grant, *remote)),
@@ -186,7 +201,7 @@ fn wait(what: &str, is: impl Fn() -> bool) {
 }
 
 /// A peer that has the first grant, of 100,000 bytes in a place that it may write, is cut off for what it does.
-fn is_cut_off(what: &str, lie: impl Fn(&Peer, &Remote)) {
+fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
     let fabric = Fabric::new(Faults::default());
     let b = fabric.endpoint(2);
     let at_b = fabric.host(&b);
@@ -198,10 +213,10 @@ fn is_cut_off(what: &str, lie: impl Fn(&Peer, &Remote)) {
     lie(&peer, &remote.expect("a place that it may write"));
     let reset = Frame::Reset {
         reason: ResetReason::Protocol,
-        ours: 0,
+        expected: 0,
     };
     assert_eq!(peer.tcp.until_end(), [reset], "{what}");
-    assert_eq!(b.counts().cut_off, 1, "{what}");
+    assert_eq!(b.counts().disconnected, 1, "{what}");
     wait("the lane's end", || to_a.status().lanes.is_empty());
     within_limit("the link's end", move || drop((to_a, b)));
     at_b.gives_back();
@@ -211,16 +226,15 @@ fn is_cut_off(what: &str, lie: impl Fn(&Peer, &Remote)) {
 fn records_that_no_peer_sends_cut_it_off() {
     let chunk = |grant, bytes| Frame::Chunk {
         grant,
-        offset: 0,
+        chunk: 0,
         bytes,
     };
-    let eager = Frame::Eager {
-        flow: FLOW,
+    let small = Frame::Small {
+        flow: NUMBER,
         sequence: 0,
         charge_end: 100,
-        cursor: 0,
         bytes: 100,
-        meta_bytes: 0,
+        description_bytes: 0,
     };
     let with = |kind: u8, parts: &[Vec<u8>]| {
         let mut record = vec![kind];
@@ -237,7 +251,7 @@ fn records_that_no_peer_sends_cut_it_off() {
         ("direct: nothing", vec![vec![DIRECT]]),
         (
             "direct: a small message",
-            vec![with(DIRECT, &[encoded(&eager)])],
+            vec![with(DIRECT, &[encoded(&small)])],
         ),
         (
             "direct: no payload",
@@ -245,7 +259,7 @@ fn records_that_no_peer_sends_cut_it_off() {
         ),
         (
             "direct: more than a frame",
-            vec![with(DIRECT, &[encoded(&chunk(1, 10)), alive.clone()])],
+            vec![with(DIRECT, &[encoded(&chunk(1, 100_000)), alive.clone()])],
         ),
         (
             "direct: outside",
@@ -258,13 +272,13 @@ fn records_that_no_peer_sends_cut_it_off() {
         (
             "direct within a payload",
             vec![
-                with(STREAM, &[encoded(&chunk(1, 1000)), vec![1; 10]]),
-                with(DIRECT, &[encoded(&chunk(1, 10))]),
+                with(STREAM, &[encoded(&chunk(1, 100_000)), vec![1; 10]]),
+                with(DIRECT, &[encoded(&chunk(1, 100_000))]),
             ],
         ),
     ];
     for (what, records) in &lies {
-        is_cut_off(what, |peer, _| {
+        is_disconnected(what, |peer, _| {
             records.iter().for_each(|record| peer.record(record));
         });
     }
@@ -282,25 +296,24 @@ fn marks_that_name_nothing_cut_it_off() {
         ("more bytes than the message", |peer, place| {
             peer.mark(place, 100_001, 1)
         }),
-        ("over what is there", |peer, place| {
+        ("fewer bytes than the message", |peer, place| {
             peer.mark(place, 1000, 1);
-            peer.mark(place, 100_000, 1);
         }),
         ("within a payload", |peer, place| {
             let chunk = Frame::Chunk {
                 grant: 1,
-                offset: 50_000,
-                bytes: 1000,
+                chunk: 0,
+                bytes: 100_000,
             };
             let mut record = vec![STREAM];
             record.extend(encoded(&chunk));
             record.extend([1; 10]);
             peer.record(&record);
-            peer.mark(place, 1000, 1);
+            peer.mark(place, 100_000, 1);
         }),
     ];
     for (what, lie) in lies {
-        is_cut_off(what, lie);
+        is_disconnected(what, lie);
     }
 }
 
@@ -318,12 +331,12 @@ fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
     let mut record = vec![DIRECT];
     record.extend(encoded(&Frame::Chunk {
         grant,
-        offset: 0,
+        chunk: 0,
         bytes: 100_000,
     }));
     peer.record(&record);
     peer.tcp.until_end();
-    assert_eq!(b.counts().cut_off, 1);
+    assert_eq!(b.counts().disconnected, 1);
     within_limit("the link's end", move || drop((to_a, b)));
 }
 
@@ -333,12 +346,12 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let b = fabric.endpoint(2);
     let at_b = fabric.host(&b);
     let to_a = victim(&fabric, &at_b, &b);
-    let address = Meta::new(&[7; 80]).unwrap();
-    let why = Meta::new("no memory\u{7}".as_bytes()).unwrap();
+    let address = Description::new(&[7; 80]).unwrap();
+    let why = Description::new("no memory\u{7}".as_bytes()).unwrap();
     let left = [
-        (Frame::Channel { rail: 0, address }, "another version"),
+        (Frame::RdmaAddress { rail: 0, address }, "another version"),
         (
-            Frame::NoChannel { why: why.clone() },
+            Frame::RdmaRefused { why: why.clone() },
             "the peer: no memory\\u{7}",
         ),
     ];
@@ -348,13 +361,16 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
         assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
         tcp.say(word);
         let heard = [tcp.hear(), tcp.hear()];
-        assert!(matches!(heard[0], Some(Frame::Channel { .. })), "{heard:?}");
+        assert!(
+            matches!(heard[0], Some(Frame::RdmaAddress { .. })),
+            "{heard:?}"
+        );
         if lane == 0 {
             assert!(
-                matches!(heard[1], Some(Frame::NoChannel { .. })),
+                matches!(heard[1], Some(Frame::RdmaRefused { .. })),
                 "{heard:?}"
             );
-            tcp.say(&Frame::NoChannel { why: why.clone() });
+            tcp.say(&Frame::RdmaRefused { why: why.clone() });
         }
         wait("a TCP lane", || to_a.status().lanes.len() == 1);
         let lane = to_a.status().lanes.remove(0);
@@ -374,17 +390,17 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
         ..fabric.channel
     };
     let channel = Channel::new(&fabric.device("raw"), small).unwrap();
-    let address = Meta::new(&channel.address().encode()).unwrap();
-    tcp.say(&Frame::Channel { rail: 0, address });
-    tcp.say(&Frame::Ready { step: 1 });
+    let address = Description::new(&channel.address().encode()).unwrap();
+    tcp.say(&Frame::RdmaAddress { rail: 0, address });
+    tcp.say(&Frame::RdmaReady { step: 1 });
     let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
-    let refused = matches!(&heard[2], Some(Frame::NoChannel { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
+    let refused = matches!(&heard[2], Some(Frame::RdmaRefused { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
     // It is a TCP lane then, until the peer goes.
     wait("a TCP lane", || to_a.status().lanes.len() == 1);
     drop(tcp);
     wait("its end", || to_a.status().lanes.is_empty());
-    for word in [Frame::Goodbye, Frame::Ready { step: 1 }] {
+    for word in [Frame::Goodbye {}, Frame::RdmaReady { step: 1 }] {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma());
         tcp.say(&word);
@@ -402,23 +418,26 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     let mut tcp = Raw::new(b.local_addr().unwrap());
     tcp.say(&hello_rdma());
     let answer = tcp.hear();
-    let no = matches!(answer, Some(Frame::Hello { rdma: Wish::No, .. }));
+    let no = matches!(
+        answer,
+        Some(Frame::Hello {
+            rdma: RdmaMode::No,
+            ..
+        })
+    );
     assert!(no, "{answer:?}");
-    tcp.say(&Frame::Open {
-        flow: FLOW,
-        first: 0,
-    });
+    tcp.say(&open());
     while !matches!(tcp.hear().expect("an answer"), Frame::Ack { .. }) {}
     // Who wants nothing else is refused.
     let mut tcp = Raw::new(b.local_addr().unwrap());
     let mut required = hello_rdma();
     if let Frame::Hello { rdma, .. } = &mut required {
-        *rdma = Wish::Require;
+        *rdma = RdmaMode::Require;
     }
     tcp.say(&required);
     let refused = Frame::Reset {
         reason: ResetReason::Rdma,
-        ours: 0,
+        expected: 0,
     };
     assert_eq!(tcp.until_end(), [refused]);
     within_limit("the link's end", move || drop((to_a, b)));
@@ -431,10 +450,10 @@ fn grant(peer: &mut Peer, lane: u32, remote: Option<Remote>) {
         _ => None,
     });
     peer.say(&Frame::Grant {
-        flow: FLOW,
+        flow: NUMBER,
         sequence,
         grant: 1 + u64::from(lane),
-        offset: 0,
+        from_chunk: 0,
         lanes: Lanes::new(&[lane]).unwrap(),
         remote,
     });
@@ -446,7 +465,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let b = fabric.endpoint(2);
     let at_b = fabric.host(&b);
     let to_a = victim(&fabric, &at_b, &b);
-    to_a.open(FLOW, 0, true);
+    to_a.open(FLOW, 0);
     send(&to_a, &at_b, FLOW, 0, 100_000);
     let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());
@@ -455,7 +474,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let key = region.remote_key().unwrap();
     peer.hear(|frame| matches!(frame, Frame::Open { .. }).then_some(()));
     peer.say(&Frame::Ack {
-        flow: FLOW,
+        flow: NUMBER,
         next: 0,
         limit: 1 << 20,
     });
@@ -466,23 +485,23 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     });
     let why = to_a.status().error.unwrap();
     assert!(why.contains("REM_ACCESS"), "{why}");
-    assert_eq!(b.counts().cut_off, 0);
+    assert_eq!(b.counts().disconnected, 0);
     // Over another lane as it should be.
     let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());
     let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
     let remote = Remote::new(region.address(), &[region.remote_key().unwrap()]);
     grant(&mut peer, 2, remote);
-    let (offset, bytes) = peer.hear(|frame| match frame {
-        Frame::Chunk { offset, bytes, .. } => Some((*offset, *bytes)),
+    let (chunk, bytes) = peer.hear(|frame| match frame {
+        Frame::Chunk { chunk, bytes, .. } => Some((*chunk, *bytes)),
         _ => None,
     });
-    assert_eq!((offset, bytes), (0, 100_000));
+    assert_eq!((chunk, bytes), (0, 100_000));
     let mut landed = vec![0; 100_000];
     place.read(0, &mut landed);
     assert!(landed == content(FLOW, 0, 100_000), "it is damaged");
     peer.say(&Frame::Ack {
-        flow: FLOW,
+        flow: NUMBER,
         next: 1,
         limit: 1 << 20,
     });
@@ -531,7 +550,7 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
         let _ = told.send(write(&channel, &pool.memory));
     }));
     // The victim ends the lane, and hears itself that it has ended; the peer does not.
-    peer.tcp.say(&Frame::Goodbye);
+    peer.tcp.say(&Frame::Goodbye {});
     let reached = heard.recv_timeout(LIMIT).expect("the lane's end");
     assert!(
         !reached,

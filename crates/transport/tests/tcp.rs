@@ -1,13 +1,14 @@
 //! Lanes over TCP on loopback do what every kind has to.
 #![forbid(unsafe_code)]
+#[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod finish;
     pub mod hosts;
     pub mod scenarios;
 }
-use lanes::hosts::{endpoint, Host};
+use lanes::hosts::{endpoint, Host, Link};
 use lanes::scenarios::{conformance, Over};
-use rgaps_transport::{Endpoint, LaneKind, LaneStatus, Link};
+use rgaps_transport::{Endpoint, LaneKind, LaneStatus};
 use std::sync::Arc;
 
 /// Plain TCP.

@@ -1,8 +1,9 @@
 //! Other hosts: their lives, how they come and go, and the links with them.
 
-use super::lanes::link_config;
+use super::lanes::{link_config, retain_limits};
 use super::{Coordinator, TRY_AGAIN};
 use crate::forward::Departed;
+use crate::host_link::HostLink;
 use crate::keys::{Node as Host, Sum, Want, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
@@ -272,10 +273,9 @@ impl Coordinator {
         let outcome = match &peer.link {
             Some((_, link)) => link.set_peer(lanes).map(|()| None),
             None => {
-                let config = link_config(links);
-                self.endpoint
-                    .link(&node.host, config, lanes, peer.landings.clone())
-                    .map(Some)
+                let limits = (link_config(links), retain_limits(links));
+                let ingress = peer.landings.clone();
+                HostLink::new(&self.endpoint, &node.host, limits, lanes, ingress).map(Some)
             }
         };
         match outcome {
@@ -332,6 +332,8 @@ impl Coordinator {
                 peer.wanted.clear();
                 peer.incoming.clear();
                 peer.landings.clear();
+                // The host may not have noticed. With a new link it says everything again.
+                peer.end_link();
                 self.dirty = true;
             }
             if peer.lost.is_none() {

@@ -4,6 +4,7 @@ use super::hosts::MEET_AGAIN;
 use super::routes::WAY_PATIENCE;
 use super::{forwarder, Coordinator};
 use crate::forward::Order;
+use crate::host_link::{Flow, HostEvent};
 use crate::land::{Heard, Landing, LandingLimits, PLACE_LIMIT};
 use crate::peer::Incoming;
 use crate::quotas::Kind;
@@ -11,7 +12,7 @@ use crate::relay::{Carry, Relay};
 use crate::wire::{clip, Passed, Said, Source, Stream, SAID};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
-use rgaps_transport::{Event, Flow, LaneEnd};
+use rgaps_transport::LaneEnd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,7 @@ impl Coordinator {
                     peer.end_unused(stream);
                     peer.landings.end_stream(stream);
                     if let Some(link) = peer.linked() {
-                        link.retry();
+                        link.buffer_free();
                     }
                 }
                 Err(error) => {
@@ -110,10 +111,10 @@ impl Coordinator {
             }
             Heard::Room => {
                 if let Some(link) = peer.linked() {
-                    link.retry();
+                    link.buffer_free();
                 }
             }
-            Heard::Event(Event::Up) => {
+            Heard::Event(HostEvent::Up) => {
                 tracing::info!(host, "linked with a host");
                 (peer.up, peer.away) = (true, None);
                 if std::mem::take(&mut peer.said_lost) {
@@ -133,18 +134,18 @@ impl Coordinator {
                     }
                 }
             }
-            Heard::Event(Event::Down { why }) => {
+            Heard::Event(HostEvent::Down { why }) => {
                 tracing::warn!(host, why, "lost the link with a host");
                 (peer.up, peer.detail) = (false, why);
                 peer.away.get_or_insert_with(Instant::now);
             }
-            Heard::Event(Event::LaneEnded { lane, end, why }) => match end {
+            Heard::Event(HostEvent::LaneEnded { lane, end, why }) => match end {
                 LaneEnd::Closed | LaneEnd::Replaced => {
                     tracing::debug!(host, lane, why, "a lane was closed");
                 }
                 _ => tracing::warn!(host, lane, why, "a lane to a host failed"),
             },
-            Heard::Event(Event::PeerRestarted) => {
+            Heard::Event(HostEvent::Restarted) => {
                 self.routes.ways.doubt(host);
                 self.routes.restarted.insert(host.to_owned());
                 peer.forget_said();
@@ -152,7 +153,7 @@ impl Coordinator {
                     incoming.former.get_or_insert_with(Instant::now);
                 }
             }
-            Heard::Event(Event::Refused { why }) => {
+            Heard::Event(HostEvent::Refused { why }) => {
                 let why = clip(&why);
                 if peer.detail != why {
                     tracing::warn!(host, "no lane to a host could be opened: {why}");
@@ -161,22 +162,22 @@ impl Coordinator {
                 // Its secret may be of another life.
                 peer.meet_at = Some(Instant::now() + MEET_AGAIN);
             }
-            Heard::Event(Event::Closed { flow }) => {
+            Heard::Event(HostEvent::Closed { flow }) => {
                 if let Some(landing) = peer.end_flow(flow) {
                     self.routes.leave(host, flow, landing);
                 }
             }
-            Heard::Event(Event::GaveUp { flow, .. }) if flow.topic == SAID => {
+            Heard::Event(HostEvent::GaveUp { flow, .. }) if flow.topic == SAID => {
                 peer.said_lost = true;
             }
             // It has gone another way.
-            Heard::Event(Event::GaveUp { flow, first, next })
+            Heard::Event(HostEvent::GaveUp { flow, first, next })
                 if peer.moved.contains(&flow.topic) =>
             {
                 let given_up = &peer.landings.arrived.given_up;
                 given_up.fetch_sub(next - first, Ordering::Relaxed);
             }
-            Heard::Event(Event::GaveUp { flow, first, next }) => {
+            Heard::Event(HostEvent::GaveUp { flow, first, next }) => {
                 peer.gave_up.0 += next - first;
                 if let Some(topic) = peer.names.get(&flow.topic) {
                     peer.landings.notes.gave_up(topic, next - first);
@@ -346,7 +347,7 @@ impl Coordinator {
         peer.landings
             .refuse(number, &topic, refused.map(String::as_str));
         if let Some(link) = peer.linked() {
-            link.retry();
+            link.buffer_free();
         }
         if !(is_silent || again && known) {
             peer.say(self.own.incarnation, &Said::Ready(number, outcome));

@@ -1,8 +1,10 @@
 //! What links and their lanes are made with.
 
+use crate::host_link::RetainLimits;
 use anyhow::Context;
 use rgaps_client::links::{Links, LinksTls, Rdma};
-use rgaps_transport::{LinkConfig, Security, Tls, TlsFiles, Wish};
+use rgaps_transport::{LinkConfig, RdmaMode, Security, Tls, TlsFiles};
+use std::time::Duration;
 
 /// How lanes are secured: as the control plane, where that has certificates.
 pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
@@ -40,22 +42,21 @@ pub(super) fn link_config(links: &Links) -> LinkConfig {
         lanes: links.lanes as usize,
         spin: links.spin(),
         rdma: match links.rdma {
-            Rdma::Off => Wish::No,
-            Rdma::Auto => Wish::Prefer,
-            Rdma::Only => Wish::Require,
+            Rdma::Off => RdmaMode::No,
+            Rdma::Auto => RdmaMode::Prefer,
+            Rdma::Only => RdmaMode::Require,
         },
         ..LinkConfig::default()
     };
     config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);
     config.quiet_ms = (links.lease_ms * 3 / 2).max(300);
-    config.sender.retained_bytes_max = links.in_flight_max.0;
-    config.sender.outage_bytes_max = links.outage_max.0;
-    config.sender.outage_ms = links.outage_ms;
-    config.receiver.watermark = match links.watermark {
-        rgaps_client::links::Watermark::Each => rgaps_transport::cursors::Watermark::Zero,
-        rgaps_client::links::Watermark::Eighth => rgaps_transport::cursors::Watermark::Eighth,
-        rgaps_client::links::Watermark::Quarter => rgaps_transport::cursors::Watermark::Quarter,
-        rgaps_client::links::Watermark::Half => rgaps_transport::cursors::Watermark::Half,
-    };
     config
+}
+
+pub(super) fn retain_limits(links: &Links) -> RetainLimits {
+    RetainLimits {
+        in_flight_max: links.in_flight_max.0,
+        outage_max: links.outage_max.0,
+        outage: Duration::from_millis(links.outage_ms),
+    }
 }

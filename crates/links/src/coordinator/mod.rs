@@ -19,6 +19,7 @@ use crate::committed::Committed;
 use crate::fetch::{self, Wanted};
 use crate::figures::Teller;
 use crate::forward::Forwarder;
+use crate::host_link::HostLink;
 use crate::keys::{number_of, Node as Host};
 use crate::land::Heard;
 use crate::peer::Peer;
@@ -32,7 +33,7 @@ use anyhow::Context;
 use rgaps_client::links::{CameOver, InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, PeersInfo, RemoteRow, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Link, Rdma, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -249,6 +250,7 @@ impl Coordinator {
             let no_rdma = &self.no_rdma;
             for peer in self.peers.values_mut() {
                 self.dirty |= peer.look_over(no_rdma);
+                peer.linked().iter().for_each(|link| link.give_up_outage());
             }
             if self.dirty {
                 changed = begun;
@@ -307,7 +309,7 @@ impl Coordinator {
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
         let links = || peers.values().filter_map(Peer::linked);
-        let is_sent = |link: &Link| {
+        let is_sent = |link: &HostLink| {
             let status = link.status();
             status.lanes.is_empty() || status.retained_bytes == 0
         };
@@ -315,7 +317,7 @@ impl Coordinator {
             std::thread::sleep(TELL_PASSED);
         }
         plane.leave();
-        links().for_each(Link::close);
+        links().for_each(HostLink::close);
         drop((peers, endpoint));
         tracer.iter().for_each(|tracer| tracer.end());
         let wanted = topics.into_values().filter_map(|topic| topic.has);

@@ -3,6 +3,7 @@
 use super::topics::Outward;
 use super::{forwarder, Coordinator};
 use crate::forward::Order;
+use crate::host_link::Flow;
 use crate::keys::Want;
 use crate::land::Landing;
 use crate::peer::Peer;
@@ -11,7 +12,6 @@ use crate::ways::{self, Way};
 use crate::wire::{clip, Source};
 use rgaps_client::links::{Direction, InterestPublisher};
 use rgaps_client::{PeerRow, PeerState};
-use rgaps_transport::Flow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -3,7 +3,9 @@
 use super::held::{Held, Outgoing};
 use super::Route;
 use crate::figures::Carried;
-use rgaps_transport::{Flow, Payload, Rate, Sent};
+use crate::host_link::{Flow, Sent};
+use crate::rate::Rate;
+use rgaps_transport::Payload;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -185,7 +187,7 @@ impl Going {
         }
         let staging = limits.staging.get(&publisher).copied();
         let next = self.next.entry(publisher).or_insert_with(|| {
-            link.open_within(flow, sequence, *reliable, staging.unwrap_or(u64::MAX));
+            link.open(flow, sequence, *reliable, staging.unwrap_or(u64::MAX));
             sequence
         });
         // Of a subscriber that began again where the history does.
@@ -237,7 +239,7 @@ impl Going {
         let Route { link, reliable, .. } = &self.route;
         // One that sent nothing has a place there, too, until its flow ends.
         if self.next.remove(&publisher).is_none() {
-            link.open(flow, 0, *reliable);
+            link.open(flow, 0, *reliable, u64::MAX);
         }
         link.close_flow(flow);
     }

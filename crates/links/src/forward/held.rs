@@ -2,7 +2,7 @@
 
 use crate::relay::{Again, Carry, Passing};
 use rgaps_client::{Domain, RecvError, Sample};
-use rgaps_transport::{Meta, Payload};
+use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -118,7 +118,7 @@ pub struct Growing {
 pub struct Letter {
     pub publisher: u64,
     pub sequence: u64,
-    pub meta: Meta,
+    pub meta: Description,
     /// When it was published, and taken.
     pub published_ns: u64,
     pub taken_ns: u64,

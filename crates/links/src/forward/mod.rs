@@ -12,13 +12,13 @@ pub use self::held::Held;
 
 use self::topic::Topic;
 use crate::figures::TimesOut;
+use crate::host_link::HostLink;
 use crate::land::Heard;
 use crate::notes::Notes;
 use crate::relay::{Ours, Relay};
 use crate::traces::LinkTraces;
 use crate::wire::Passed;
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
-use rgaps_transport::Link;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -42,7 +42,7 @@ pub struct Route {
     /// The hosts that it leads to, itself included.
     pub leads_to: BTreeSet<String>,
     /// The link with it.
-    pub link: Link,
+    pub link: HostLink,
     /// `Flow::topic` of its flows.
     pub stream: u64,
     /// Somebody there is not to miss anything.

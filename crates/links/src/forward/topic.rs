@@ -7,7 +7,7 @@ use crate::relay::{Origin, Ours, Relay};
 use crate::wire::{monotonic_ns, to_wall, Meta, Passed};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
-use rgaps_transport::{Meta as Description, Payload};
+use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -339,7 +339,7 @@ impl Topic {
                     grew = true;
                     for going in going.iter() {
                         let flow = going.flow(*publisher);
-                        going.route.link.more(flow, *sequence, ready as u64);
+                        going.route.link.ready(flow, *sequence, ready as u64);
                     }
                     ready < held.bytes() || is_outgoing
                 }

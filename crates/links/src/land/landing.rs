@@ -1,21 +1,21 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::places::{Landed, OnGpu, Repeated};
+use super::places::{Landed, Repeated, StreamingBuffer};
 use super::{Came, Landings};
 use crate::committed::Mark;
 use crate::fetch::Wanted;
 use crate::quotas::Reserved;
 use crate::relay::{Carry, Ours, Relay};
 use crate::wire::monotonic_ns;
-use rgaps_client::links::{LinksLoan, LinksPublisher, StreamingCopy};
+use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Domain, Loan, LoanError, Publisher};
-use rgaps_transport::Room;
+use rgaps_transport::machine::BufferReply;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Messages from this size on are copied to GPUs that they are read on while they land.
-const EARLY_BYTES_MIN: u64 = 1 << 20;
+const STREAMING_BYTES_MIN: u64 = 1 << 20;
 /// Pause before the daemon is asked again for memory that it had not.
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
@@ -38,8 +38,6 @@ pub struct Landing {
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
-    /// Messages that land, by their sequences, and are copied to GPUs meanwhile.
-    early: Mutex<Vec<(u64, StreamingCopy)>>,
     limits: LandingLimits,
     /// Memory for the next message.
     fetched: Mutex<Fetched>,
@@ -97,7 +95,6 @@ impl Landing {
             history: AtomicU64::new(history),
             missed: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
-            early: Mutex::default(),
             limits,
             fetched: Mutex::default(),
         })
@@ -120,11 +117,11 @@ impl Landing {
         carry: Option<Arc<Carry>>,
         came: Came,
         owner: &Landings,
-    ) -> Room {
+    ) -> BufferReply {
         let (arrived, notes) = (&owner.arrived, &owner.notes);
         let is_here = sequence < self.next.load(Ordering::Acquire);
         if is_here && carry.is_none() {
-            return Room::Refused;
+            return BufferReply::Refused;
         }
         if let Some((max, quota)) = &self.limits.message_max {
             if bytes > *max {
@@ -136,17 +133,17 @@ impl Landing {
                         "messages of another host cannot be published here: {why}"
                     );
                 }
-                return Room::Refused;
+                return BufferReply::Refused;
             }
         }
         let landing = self.landing_bytes.load(Ordering::Relaxed);
         // One message may be larger than what there may be.
         if landing > 0 && landing + bytes > self.limits.most() {
-            return Room::Full;
+            return BufferReply::Full;
         }
         if let Some(carry) = carry.clone().filter(|_| is_here) {
             self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-            return Room::Place(Box::new(Repeated {
+            return BufferReply::Buffer(Box::new(Repeated {
                 bytes: vec![0; bytes as usize].into_boxed_slice(),
                 length: bytes,
                 landing: self.clone(),
@@ -157,33 +154,25 @@ impl Landing {
         let mut loan = match self.loan(bytes, owner) {
             Ok(Some(loan)) => loan,
             Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
-                return Room::Full
+                return BufferReply::Full
             }
             Err(error) => {
                 tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message of another host cannot be published here");
-                return Room::Refused;
+                return BufferReply::Refused;
             }
         };
         self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
         // What goes on to other hosts is read on this one.
         let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
-        let on_gpu = match lands_on_gpu {
+        let copies = match lands_on_gpu || bytes >= STREAMING_BYTES_MIN {
             true => loan.begin_streaming_copy(),
             false => None,
         };
-        let address = loan.address();
-        let on_gpu = on_gpu.map(|copies| Arc::new(OnGpu { address, copies }));
-        let early = match bytes >= EARLY_BYTES_MIN && !lands_on_gpu {
-            true => loan.begin_streaming_copy(),
-            false => None,
-        };
-        if let Some(early) = &early {
-            self.early().push((sequence, early.clone()));
-        }
-        Room::Place(Box::new(Landed {
+        let address = lands_on_gpu.then(|| loan.address());
+        let copies = copies.map(|copies| Arc::new(StreamingBuffer { address, copies }));
+        BufferReply::Buffer(Box::new(Landed {
             loan: Some(loan),
-            early,
-            on_gpu,
+            copies,
             bytes,
             landing: self.clone(),
             carry,
@@ -264,24 +253,6 @@ impl Landing {
     pub(super) fn repeat(&self, sequence: u64, meta: &[u8], bytes: Box<[u8]>, carry: Arc<Carry>) {
         let published = self.published.load(Ordering::Relaxed);
         self.relay.repeat(sequence, meta, bytes, carry, published);
-    }
-
-    pub(super) fn early(&self) -> MutexGuard<'_, Vec<(u64, StreamingCopy)>> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes of a message have landed.
-    pub(super) fn arrived(&self, sequence: u64, from: u64, bytes: u64) {
-        let found = {
-            let early = self.early();
-            // The one that was begun last.
-            let mut all = early.iter().rev();
-            let of = all.find(|(number, _)| *number == sequence);
-            of.map(|(_, early)| early.clone())
-        };
-        if let Some(early) = found {
-            early.arrived(from, bytes);
-        }
     }
 
     /// How many messages were missed before this one, which is about to be published: all that lie between it and the last

@@ -9,12 +9,13 @@ pub use self::landing::{Landing, LandingLimits};
 use self::places::Saying;
 use crate::fetch::Wanted;
 use crate::figures::TimesIn;
+use crate::host_link::{Flow, HostEvent, Ingress};
 use crate::notes::Notes;
 use crate::plane::News;
 use crate::relay::Carry;
 use crate::traces::LinkTraces;
 use crate::wire::{MAX_SAID_BYTES, SAID};
-use rgaps_transport::{Event, Flow, Owner, Room};
+use rgaps_transport::machine::BufferReply;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -33,7 +34,7 @@ const MAX_REFUSED: usize = 8192;
 #[derive(Debug)]
 pub enum Heard {
     /// Something happened.
-    Event(Event),
+    Event(HostEvent),
     /// The peer said something.
     Said(Vec<u8>),
     /// A message that waited for memory may have some.
@@ -137,7 +138,7 @@ impl Flows {
     }
 }
 
-/// Owns the link with a host.
+/// What messages from a host become here.
 pub struct Landings {
     host: String,
     flows: Mutex<Flows>,
@@ -291,13 +292,13 @@ impl Landings {
     }
 }
 
-impl Owner for Landings {
-    fn place(&self, flow: Flow, sequence: u64, _: &[u8], bytes: u64) -> Room {
+impl Ingress for Landings {
+    fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply {
         if flow.topic == SAID {
             if bytes > MAX_SAID_BYTES as u64 {
-                return Room::Refused;
+                return BufferReply::Refused;
             }
-            return Room::Place(Box::new(Saying {
+            return BufferReply::Buffer(Box::new(Saying {
                 bytes: vec![0; bytes as usize],
                 to: self.to.clone(),
                 host: self.host.clone(),
@@ -314,40 +315,32 @@ impl Owner for Landings {
             let refusal = flows.refusal(flow).or_else(|| flows.wait(flow));
             drop(flows);
             return match refusal {
-                None => Room::Full,
+                None => BufferReply::Full,
                 Some(refusal) => {
                     self.note(refusal);
-                    Room::Refused
+                    BufferReply::Refused
                 }
             };
         };
         drop(flows);
         let room = landing.begin(sequence, bytes, carry, came, self);
-        if matches!(room, Room::Place(_)) {
+        if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         room
     }
 
-    fn landed(&self, flow: Flow, sequence: u64, from: u64, bytes: u64) {
-        let landing = self.flows().known.get(&flow).cloned();
-        if let Some(Bound { landing, .. }) = landing {
-            landing.arrived(sequence, from, bytes);
-        }
-    }
-
-    fn event(&self, event: Event) {
+    fn event(&self, event: HostEvent) {
         match &event {
-            Event::Acknowledged { .. } | Event::Room { .. } => return,
-            Event::Up => {
+            HostEvent::Up => {
                 self.arrived.connects.fetch_add(1, Ordering::Relaxed);
             }
-            Event::GaveUp { flow, first, next } if flow.topic != SAID => {
+            HostEvent::GaveUp { flow, first, next } if flow.topic != SAID => {
                 let given_up = &self.arrived.given_up;
                 given_up.fetch_add(next.saturating_sub(*first), Ordering::Relaxed);
             }
-            Event::Missed { flow, next, .. } => {
+            HostEvent::Missed { flow, next } => {
                 let landing = self.flows().known.get(flow).cloned();
                 let Some(Bound { came, landing, .. }) = landing else {
                     return;

@@ -6,7 +6,7 @@ use crate::relay::{Admission, Carry};
 use crate::wire::{from_wall, monotonic_ns, Meta};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Loan, PublishError};
-use rgaps_transport::{OnCard, Place};
+use rgaps_transport::machine::{CardBuffer, ReceiveBuffer};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
@@ -14,10 +14,8 @@ use std::sync::Arc;
 /// A message that lands.
 pub(super) struct Landed {
     pub(super) loan: Option<Loan>,
-    /// Copies that are begun while it lands, of a message that lands on the host.
-    pub(super) early: Option<StreamingCopy>,
-    /// Where it is on a GPU, until the link asks.
-    pub(super) on_gpu: Option<Arc<OnGpu>>,
+    /// The streaming copy to GPUs, until the link asks.
+    pub(super) copies: Option<Arc<StreamingBuffer>>,
     pub(super) bytes: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Option<Arc<Carry>>,
@@ -29,14 +27,15 @@ pub(super) struct Landed {
     pub(super) notes: Arc<Notes>,
 }
 
-/// The memory on a GPU of a message that lands there, and the copies of what lands on the host instead.
-pub(super) struct OnGpu {
-    pub(super) address: u64,
+/// The streaming copy of a message to GPUs, while it arrives.
+pub(super) struct StreamingBuffer {
+    /// Of its memory on a GPU; none if it arrives in the host's.
+    pub(super) address: Option<u64>,
     pub(super) copies: StreamingCopy,
 }
 
-impl OnCard for OnGpu {
-    fn address(&self) -> u64 {
+impl CardBuffer for StreamingBuffer {
+    fn address(&self) -> Option<u64> {
         self.address
     }
 
@@ -48,9 +47,9 @@ impl OnCard for OnGpu {
     }
 }
 
-impl Place for Landed {
-    fn on_card(&mut self) -> Option<Arc<dyn OnCard>> {
-        Some(self.on_gpu.take()?)
+impl ReceiveBuffer for Landed {
+    fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
+        Some(self.copies.take()?)
     }
 
     fn memory(&mut self) -> &mut [u8] {
@@ -59,7 +58,11 @@ impl Place for Landed {
         loan.and_then(Result::ok).unwrap_or_default()
     }
 
-    fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(
+        mut self: Box<Self>,
+        sequence: u64,
+        description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
         let landing = self.landing.clone();
         let topic = landing.publisher.topic();
         if let Some(carry) = &self.carry {
@@ -72,7 +75,7 @@ impl Place for Landed {
             // It came another way meanwhile.
             if let Some(carry) = self.carry.clone() {
                 let bytes: Box<[u8]> = self.memory().into();
-                landing.repeat(sequence, meta, bytes, carry);
+                landing.repeat(sequence, description, bytes, carry);
             }
             self.came.up_to(sequence + 1);
             return Ok(());
@@ -81,7 +84,7 @@ impl Place for Landed {
             return Ok(());
         };
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
-        let described = Meta::decode(meta).filter(|meta| meta.bytes.max(1) == self.bytes);
+        let described = Meta::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
         let Some(meta) = described else {
             tracing::warn!(
                 topic,
@@ -164,11 +167,6 @@ impl Landed {
 
 impl Drop for Landed {
     fn drop(&mut self) {
-        if let Some(early) = &self.early {
-            self.landing
-                .early()
-                .retain(|(_, other)| !other.is_same(early));
-        }
         self.landing
             .landing_bytes
             .fetch_sub(self.bytes, Ordering::Relaxed);
@@ -184,20 +182,24 @@ pub(super) struct Repeated {
     pub(super) came: Came,
 }
 
-impl Place for Repeated {
+impl ReceiveBuffer for Repeated {
     fn memory(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    fn commit(mut self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(
+        mut self: Box<Self>,
+        sequence: u64,
+        description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
         if self.landing.relay.admit(&self.carry) == Admission::Wait {
             return Err(self);
         }
-        let described = Meta::decode(meta);
+        let described = Meta::decode(description);
         if described.is_some_and(|meta| meta.bytes.max(1) == self.length) {
             let bytes = std::mem::take(&mut self.bytes);
             let carry = self.carry.clone();
-            self.landing.repeat(sequence, meta, bytes, carry);
+            self.landing.repeat(sequence, description, bytes, carry);
         }
         self.came.up_to(sequence + 1);
         Ok(())
@@ -219,12 +221,12 @@ pub(super) struct Saying {
     pub(super) host: String,
 }
 
-impl Place for Saying {
+impl ReceiveBuffer for Saying {
     fn memory(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    fn commit(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let said = Heard::Said(std::mem::take(&mut self.bytes));
         let _ = self.to.send((std::mem::take(&mut self.host), said));
         Ok(())

@@ -281,12 +281,6 @@ const LINK: &[Family<LinkFigures>] = &[
     ),
     plain(
         Counter,
-        "rgaps_link_stalls",
-        "How often a lane's ring had no room for a message",
-        |l| l.stalls,
-    ),
-    plain(
-        Counter,
         "rgaps_link_connects",
         "How often the link came up",
         |l| l.connects,

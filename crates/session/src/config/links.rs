@@ -70,8 +70,8 @@ pub struct Links {
     pub trusted_fabric: bool,
     /// The cards with RDMA that lanes use, in turns, at most four. Empty: those that are up, the nearest to the memory first.
     pub rdma_devices: Vec<String>,
-    /// When a receiver tells a sender how far it has read its ring.
-    pub watermark: Watermark,
+    /// When the receiver of an RDMA lane tells the sender how far it has read its ring.
+    pub rdma_watermark: Watermark,
     /// Bytes a second that a link carries: what quotas' shares add up to at most.
     pub rate_max: Option<ByteSize>,
     /// Whether this host carries on what is for hosts that others reach only through it.
@@ -152,7 +152,7 @@ impl Default for Links {
             rdma: Rdma::default(),
             trusted_fabric: false,
             rdma_devices: Vec::new(),
-            watermark: Watermark::default(),
+            rdma_watermark: Watermark::default(),
             rate_max: None,
             relay: true,
             tls: LinksTls::default(),
@@ -369,9 +369,9 @@ mod tests {
             (1000, 2, false)
         );
         assert!(links.relay && !parse("relay = false").unwrap().relay);
-        assert_eq!(links.watermark, Watermark::Quarter);
-        let links = parse("watermark = \"1/8\"\noutage_max = \"64MiB\"").unwrap();
-        assert_eq!(links.watermark, Watermark::Eighth);
+        assert_eq!(links.rdma_watermark, Watermark::Quarter);
+        let links = parse("rdma_watermark = \"1/8\"\noutage_max = \"64MiB\"").unwrap();
+        assert_eq!(links.rdma_watermark, Watermark::Eighth);
         assert_eq!(links.outage_max, ByteSize(64 << 20));
     }
 
@@ -397,7 +397,8 @@ mod tests {
                 "must start with tcp/ or tls/",
             ),
             ("connect = [\"tls/127.0.0.1:1\"]", "links.tls.ca"),
-            ("watermark = \"1/3\"", "1/3"),
+            ("rdma_watermark = \"1/3\"", "1/3"),
+            ("watermark = \"1/8\"", "rdma_watermark"),
             ("listen = \"0.0.0.0:0\"", "links.listen"),
             ("[tls]\nca = \"ca.pem\"", "all of ca, certificate and key"),
             ("[[rules]]\nname = \"r\"\ntopics = [\"a\"]", "action"),

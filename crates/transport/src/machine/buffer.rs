@@ -20,7 +20,8 @@ pub trait ReceiveBuffer: Send + 'static {
     /// As many bytes as were asked for. Called once; lanes write there until the message is delivered or the buffer dropped.
     fn memory(&mut self) -> &mut [u8];
 
-    /// Memory that the peer's network card should rather write: on a GPU. Called once, before `memory`.
+    /// Who follows the chunks as they land; it may have memory that the peer's network card should rather write: on a GPU. Called
+    /// once, before `memory`, for large messages.
     fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
         None
     }
@@ -34,13 +35,14 @@ pub trait ReceiveBuffer: Send + 'static {
     ) -> Result<(), Box<dyn ReceiveBuffer>>;
 }
 
-/// Memory of a receive buffer that network cards reach and the CPU does not. It has as many bytes as the buffer. Each chunk is
-/// written here or to [`ReceiveBuffer::memory`], or first to one and later to the other: then the later one counts.
+/// Follows the chunks of a receive buffer, and may have memory for them that network cards reach and the CPU does not, with as many
+/// bytes as the buffer. Each chunk is written there or to [`ReceiveBuffer::memory`], or first to one and later to the other: then
+/// the later one counts.
 pub trait CardBuffer: Send + Sync + 'static {
-    /// The address of its first byte, as the endpoint's cards know it.
-    fn address(&self) -> u64;
+    /// The address of its first byte, as the endpoint's cards know it; none if all chunks are written to [`ReceiveBuffer::memory`].
+    fn address(&self) -> Option<u64>;
 
-    /// These bytes have landed, directly here or in [`ReceiveBuffer::memory`]: in any order, from lanes' threads.
+    /// These bytes have landed, in its own memory (`directly`) or in [`ReceiveBuffer::memory`]: in any order, from lanes' threads.
     fn landed(&self, from: u64, bytes: u64, directly: bool);
 }
 
@@ -131,8 +133,12 @@ impl UnfinishedBuffer {
             lent: AtomicU32::new(0),
         };
         let lent = (0..words).map(word).collect();
-        let chunks = Arc::new(chunks);
-        Ok((GrantedBuffer { chunks, lent }, from))
+        let granted = GrantedBuffer {
+            chunks: Arc::new(chunks),
+            direct: DirectTarget::None,
+            lent,
+        };
+        Ok((granted, from))
     }
 
     /// The whole message.
@@ -196,9 +202,21 @@ impl Chunks {
     }
 }
 
+/// Where a peer's network card writes the chunks of a grant by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DirectTarget {
+    /// Nowhere: GRANT named no address.
+    None,
+    /// In the memory of [`ReceiveBuffer::memory`].
+    Host,
+    /// In the memory of the [`CardBuffer`].
+    Card,
+}
+
 /// A receive buffer that a grant's lanes fill. Owned by the link's lock.
 pub(super) struct GrantedBuffer {
     chunks: Arc<Chunks>,
+    direct: DirectTarget,
     /// Chunks that were lent, or had landed before the grant.
     lent: Box<[u64]>,
 }
@@ -238,16 +256,23 @@ impl GrantedBuffer {
         let chunks = Arc::clone(&self.chunks);
         Ok(WriteRange {
             chunks,
+            direct: self.direct,
             grant,
             chunk,
         })
     }
 
-    /// The address at which a peer's card would better write, and then the address of the host's memory.
-    pub(super) fn addresses(&self) -> [Option<u64>; 2] {
+    /// Asks for the address at which the peer's card is to write: better of the card's memory than of the host's. To be called before
+    /// the first chunk is lent, and once: a peer has one answer.
+    pub(super) fn set_direct<T>(&mut self, remote: impl Fn(u64) -> Option<T>) -> Option<T> {
         let memory = &self.chunks.memory;
-        let card = memory.card.as_ref().map(|card| card.address());
-        [card, Some(memory.start as u64)]
+        let card = memory.card.as_ref().and_then(|card| card.address());
+        let on_card = card.and_then(&remote);
+        let found = on_card.map(|found| (found, DirectTarget::Card));
+        let found = found.or_else(|| Some((remote(memory.start as u64)?, DirectTarget::Host)));
+        let (found, direct) = found?;
+        self.direct = direct;
+        Some(found)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -292,6 +317,7 @@ pub struct ChunkLanded {
 /// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
 pub struct WriteRange {
     chunks: Arc<Chunks>,
+    direct: DirectTarget,
     grant: u64,
     chunk: u32,
 }
@@ -311,12 +337,18 @@ impl WriteRange {
         unsafe { std::slice::from_raw_parts_mut(self.chunks.memory.start.add(start), end - start) }
     }
 
+    /// Whether the peer's card may have written these bytes by itself: GRANT named an address.
+    pub fn may_be_direct(&self) -> bool {
+        self.direct != DirectTarget::None
+    }
+
     /// All its bytes are there: written through this range, or directly by the peer's card.
     pub fn landed(self, directly: bool) -> ChunkLanded {
         let chunks = &*self.chunks;
         let (start, end) = chunks.range(self.chunk);
         if let Some(card) = &chunks.memory.card {
-            card.landed(start as u64, (end - start) as u64, directly);
+            let on_card = directly && self.direct == DirectTarget::Card;
+            card.landed(start as u64, (end - start) as u64, on_card);
         }
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
         // SYNC POINT landed.

@@ -1,12 +1,12 @@
 //! Fields of frames: how each type is written, how long it may be, and which bytes are none.
 
-use crate::frame::{LaneKey, Lanes, Remote, ResetReason, KEY_BYTES, LANES_MAX, RAILS_MAX};
-pub use crate::frame::{Meta as Description, Wish as RdmaMode};
+use super::values::{
+    Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, DESCRIPTION_BYTES_MAX, KEY_BYTES,
+    LANES_MAX, RAILS_MAX,
+};
 use crate::wire::{Fields, Sink};
 use std::sync::Arc;
 
-/// The longest description of a message or a flow.
-pub const DESCRIPTION_BYTES_MAX: usize = crate::frame::META_BYTES_MAX;
 /// Hosts of a tree.
 pub const TREE_HOSTS_MAX: usize = 64;
 /// Bytes of a host of a tree: its number, and how many children follow it.
@@ -68,7 +68,8 @@ numbers!(u8 1 u16 2 u32 4 u64 8);
 impl Field for Description {
     const BYTES: (usize, usize) = (2, 2 + DESCRIPTION_BYTES_MAX);
     fn put(&self, into: &mut Sink<'_>) {
-        into.meta(self);
+        let length = u16::try_from(self.as_slice().len()).expect("descriptions are short");
+        into.u16(length).bytes(self.as_slice());
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         let length = usize::from(from.u16()?);

@@ -11,11 +11,10 @@
 //! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
 
 use super::field::Field;
-pub use super::field::{
-    Description, RdmaMode, Tree, DESCRIPTION_BYTES_MAX, TREE_BYTES_MAX, TREE_HOSTS_MAX,
-};
-pub use crate::frame::{
-    LaneKey, Lanes, Remote, ResetReason, CHUNK_BYTES_MAX, HEADER_BYTES, LANES_MAX,
+pub use super::field::{Tree, TREE_BYTES_MAX, TREE_HOSTS_MAX};
+pub use super::values::{
+    Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
+    DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
 };
 use crate::wire::{Fields, Sink};
 use thiserror::Error;
@@ -137,6 +136,8 @@ frames! {
     1 Hello {
         /// The incarnation of the daemon that sends it.
         node: u64,
+        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
+        machine: u64,
         /// The realm, as a number that both derive from its name.
         realm: u64,
         /// The lane's number, which the end that accepts assigns; 0 from the end that dials.

@@ -43,6 +43,11 @@ impl Granting {
         self.grants.lend(lane, grant, chunk, bytes)
     }
 
+    /// The grant that a mark names.
+    pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
+        self.grants.marked(mark, mask)
+    }
+
     /// A lane brought ABANDON. The grant, if that was its last lane.
     pub(super) fn abandoned(
         &mut self,
@@ -109,7 +114,10 @@ impl Granting {
                 }
             };
             match buffer.grant(request.chunk_bytes) {
-                Ok(granted) => {
+                Ok((mut buffer, from_chunk)) => {
+                    let bytes = request.bytes;
+                    let remote = buffer.set_direct(|address| self.user.remote(address, bytes));
+                    let granted = (buffer, from_chunk, remote);
                     let number = self.grants.add((flow, sequence), request, lanes, granted);
                     of.set_granted(sequence, number);
                     self.report(number, lanes.as_slice()[0], out);
@@ -138,16 +146,13 @@ impl Granting {
             return;
         };
         grant.reported_on = Some(lane);
-        let bytes = grant.request.bytes;
-        let mut addresses = grant.addresses().into_iter().flatten();
-        let remote = addresses.find_map(|address| self.user.remote(address, bytes));
         let frame = Frame::Grant {
             flow: grant.flow,
             sequence: grant.sequence,
             grant: number,
             from_chunk: grant.from_chunk,
             lanes: grant.lanes,
-            remote,
+            remote: grant.remote,
         };
         out.answer(lane, frame);
     }

@@ -4,7 +4,7 @@
 //! outlive its message (a gap, a refused flow).
 
 use super::buffer::{GrantedBuffer, NotLent, UnfinishedBuffer, WriteRange};
-use super::frame::{Lanes, LANES_MAX};
+use super::frame::{Lanes, Remote, LANES_MAX};
 use super::receive_message::Request;
 use super::user::{violation, ProtocolViolation};
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub(super) struct Grant {
     /// Those of them that may still bring chunks.
     open: [bool; LANES_MAX],
     buffer: GrantedBuffer,
+    /// Where the peer's card may write by itself.
+    pub(super) remote: Option<Remote>,
     pub(super) from_chunk: u32,
     /// The sender has requested the message again: it has lost a lane and leaves this grant.
     pub(super) requested_again: Option<Request>,
@@ -35,11 +37,6 @@ impl Grant {
     fn may_bring(&self, lane: u32) -> bool {
         let mut lanes = self.lanes.as_slice().iter().zip(self.open);
         lanes.any(|(of, open)| *of == lane && open)
-    }
-
-    /// The address at which a peer's card would better write, and then the address of the host's memory.
-    pub(super) fn addresses(&self) -> [Option<u64>; 2] {
-        self.buffer.addresses()
     }
 
     /// Its buffer; `None` if ranges of it are lent still.
@@ -62,7 +59,7 @@ impl Grants {
         (flow, sequence): (u64, u64),
         request: Request,
         lanes: Lanes,
-        (buffer, from_chunk): (GrantedBuffer, u32),
+        (buffer, from_chunk, remote): (GrantedBuffer, u32, Option<Remote>),
     ) -> u64 {
         self.last += 1;
         let grant = Grant {
@@ -72,12 +69,19 @@ impl Grants {
             open: std::array::from_fn(|at| at < lanes.as_slice().len()),
             lanes,
             buffer,
+            remote,
             from_chunk,
             requested_again: None,
             reported_on: None,
         };
         self.all.insert(self.last, grant);
         self.last
+    }
+
+    /// The last grant whose number ends with a mark, which has the bits of `mask`; 0 if there was none.
+    pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
+        let back = self.last.wrapping_sub(mark.into()) & u64::from(mask);
+        self.last.saturating_sub(back)
     }
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Grant> {

@@ -1,5 +1,4 @@
-//! Both ends of a link as one state machine without I/O. *Built and tested, and not used yet*: step 6b of
-//! `docs/decisions/0038-house.md` puts the lanes on it, and then the older ends ([`crate::Sender`], [`crate::Receiver`]) go.
+//! Both ends of a link as one state machine without I/O. [`crate::LinkRuntime`] runs it.
 //!
 //! A *link* joins two hosts, a *lane* is one connection of it, a *flow* is one publisher's messages over it. The machine is for one
 //! pair of incarnations: when the peer restarts, its user drops it and makes another.
@@ -51,13 +50,14 @@ mod send_message;
 mod send_queue;
 mod sending;
 mod user;
+mod values;
 
 pub use buffer::{CardBuffer, ChunkLanded, ReceiveBuffer, UnfinishedBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;
 pub use send_flow::{FlowOptions, SendOutcome};
-pub use user::{BufferReply, LinkOutput, LinkUser, ProtocolViolation, Turn};
+pub use user::{BufferReply, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation};
 
 use crate::payload::Payload;
 use frame::{Description, Frame};
@@ -124,6 +124,11 @@ impl LinkMachine {
     /// dropped without the lock; `None` if there is nothing to give up.
     pub fn cancel(&mut self, flow: u64, sequence: u64) -> Option<Arc<dyn Payload>> {
         self.sending.cancel(flow, sequence, &mut self.out)
+    }
+
+    /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
+    pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
+        self.sending.oldest_unsent(flow)
     }
 
     /// No message follows. The flow ends when the receiver has all of it: [`LinkOutput::Ended`].
@@ -201,6 +206,22 @@ impl LinkMachine {
             _ => return self.receiving.frame(lane, frame, &[], &mut self.out),
         }
         Ok(FrameStep::Done)
+    }
+
+    /// The peer's card has written a whole message of one chunk by itself, and says so by a mark: the low bits of the grant's number, as
+    /// many as `mask` has.
+    pub fn marked(
+        &mut self,
+        lane: u32,
+        (mark, mask): (u32, u32),
+        bytes: u32,
+    ) -> Result<FrameStep, ProtocolViolation> {
+        let chunk = Frame::Chunk {
+            grant: self.receiving.marked(mark, mask),
+            chunk: 0,
+            bytes,
+        };
+        self.frame(lane, &chunk, &[])
     }
 
     /// The last chunk of a grant has landed ([`ChunkLanded::is_last`]).
@@ -283,6 +304,16 @@ impl LinkMachine {
     /// Messages that were sent again, and messages that arrived again.
     pub fn repeated(&self) -> (u64, u64) {
         (self.sending.resent, self.receiving.duplicates)
+    }
+
+    /// Bytes of messages that are not acknowledged.
+    pub fn retained_bytes(&self) -> u64 {
+        self.sending.retained_bytes()
+    }
+
+    /// Whether something is out for delivery: [`LinkMachine::delivered`] is to follow.
+    pub fn is_delivering(&self) -> bool {
+        self.receiving.is_delivering()
     }
 
     /// What it holds of what arrives.

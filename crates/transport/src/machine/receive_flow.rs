@@ -372,6 +372,10 @@ impl ReceiveFlow {
         matches!(self.turn, TurnState::Idle)
     }
 
+    pub(super) fn is_delivering(&self) -> bool {
+        matches!(self.turn, TurnState::Delivering(_))
+    }
+
     fn takes(&mut self, next: u64, window_bytes: u64, granted: Option<u64>, kind: DeliveryKind) {
         self.taken = next;
         self.turn = TurnState::Delivering(Delivery {

@@ -119,6 +119,16 @@ impl ReceiveSide {
         Ok(step)
     }
 
+    /// The grant that a mark names.
+    pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
+        self.granting.marked(mark, mask)
+    }
+
+    /// Whether something is out for delivery.
+    pub(super) fn is_delivering(&self) -> bool {
+        self.flows.values().any(ReceiveFlow::is_delivering)
+    }
+
     fn small(
         &mut self,
         flow: u64,

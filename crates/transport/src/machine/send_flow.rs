@@ -56,7 +56,7 @@ pub(super) struct SendFlow {
     /// Behind the last message of which a frame has left.
     sent_next: u64,
     queue: SendQueue,
-    retained: u64,
+    pub(super) retained: u64,
     wants_room: bool,
     window: SendWindow,
     /// Lanes on which OPEN has left, as long as the receiver has not answered.
@@ -167,6 +167,11 @@ impl SendFlow {
         let payload = self.queue.make_gap(at)?;
         self.retained -= bytes;
         Some((payload, left))
+    }
+
+    /// The oldest message of which no byte is on its way.
+    pub(super) fn oldest_unsent(&self) -> Option<u64> {
+        self.queue.oldest_unsent()
     }
 
     /// Whether it wanted room and may have some.

@@ -133,6 +133,18 @@ impl SendQueue {
         Some(payload)
     }
 
+    /// The oldest message of which no byte is on its way.
+    pub(super) fn oldest_unsent(&self) -> Option<u64> {
+        let is_unsent = |message: &&SendMessage| {
+            let waits = matches!(
+                message.state,
+                SendState::Queued | SendState::Requested { .. }
+            );
+            waits && message.is_message()
+        };
+        Some(self.all.iter().find(is_unsent)?.first)
+    }
+
     fn count(&mut self) {
         let asking = self.all.iter().filter(|message| message.state.is_asking());
         (self.grants, self.granted_bytes) = asking.fold((0, 0), |(grants, bytes), message| {

@@ -125,6 +125,15 @@ impl SendSide {
         self.flows.contains_key(&number)
     }
 
+    pub(super) fn oldest_unsent(&self, number: u64) -> Option<u64> {
+        self.flows.get(&number)?.oldest_unsent()
+    }
+
+    /// Bytes of messages that are not acknowledged.
+    pub(super) fn retained_bytes(&self) -> u64 {
+        self.flows.values().map(|flow| flow.retained).sum()
+    }
+
     /// A lane is there; the peer's HELLO named this first window. False if another lane's named another.
     pub(super) fn lane_up(&mut self, first_window: u32, out: &mut Outgoing) -> bool {
         if *self.first_window.get_or_insert(first_window) != first_window {

@@ -2,7 +2,7 @@
 
 use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
 use super::frame::{Description, Remote, Tree};
-use crate::credits::WindowLie as WindowViolation;
+pub use crate::credits::WindowViolation;
 use crate::payload::Payload;
 use std::sync::Arc;
 use thiserror::Error;

@@ -1,7 +1,8 @@
 //! Hosts whose messages are in memory that only network cards reach by themselves, like a GPU's: the CPU has it by copies.
 use super::hosts::{Arena, Piece};
 use super::rdma::Pool;
-use rgaps_transport::{OnCard, RdmaError, Registrar};
+use rgaps_transport::machine::CardBuffer;
+use rgaps_transport::{RdmaError, Registrar};
 use rgaps_verbs::{Access, Allocation, Memory};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -67,9 +68,9 @@ struct Heard {
     ways: Arc<Ways>,
 }
 
-impl OnCard for Heard {
-    fn address(&self) -> u64 {
-        self.address
+impl CardBuffer for Heard {
+    fn address(&self) -> Option<u64> {
+        Some(self.address)
     }
 
     fn landed(&self, from: u64, bytes: u64, directly: bool) {
@@ -102,7 +103,7 @@ impl Piece for Card {
         self.part.fill(bytes);
     }
 
-    fn on_card(&self) -> Option<Arc<dyn OnCard>> {
+    fn on_card(&self) -> Option<Arc<dyn CardBuffer>> {
         Some(self.heard.clone())
     }
 

@@ -1,13 +1,16 @@
 //! A link with short waits, and what is to be so in the end.
-use super::hosts::Host;
-use rgaps_transport::{Event, Flow, Link, LinkConfig, SenderConfig};
+use super::hosts::{Event, Flow, Host, Link};
+use rgaps_transport::machine::{LinkLimits, SendConfig};
+use rgaps_transport::LinkConfig;
 
 pub fn config() -> LinkConfig {
     LinkConfig {
-        ring_bytes: 64 << 10,
-        sender: SenderConfig {
-            chunk_bytes: 64 << 10,
-            ..SenderConfig::default()
+        limits: LinkLimits {
+            send: SendConfig {
+                chunk_bytes: 64 << 10,
+                ..SendConfig::default()
+            },
+            ..LinkLimits::default()
         },
         beat_ms: 50,
         quiet_ms: 400,

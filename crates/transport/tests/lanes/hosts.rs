@@ -1,8 +1,11 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
+use rgaps_transport::machine::frame::Description;
+use rgaps_transport::machine::{BufferReply, CardBuffer, FlowOptions, ReceiveBuffer, SendOutcome};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, Event, Flow, LaneKey, Link, LinkConfig, Meta, OnCard, Owner, Payload,
-    Peer, Place, Rdma, Room, Security,
+    Endpoint, EndpointConfig, FlowId, LaneEnd, LinkConfig, LinkEvent, LinkRuntime, LinkUser, Peer,
+    Security,
 };
+use rgaps_transport::{LaneKey, Payload, Rdma};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -14,6 +17,67 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// From the third on, so many bytes at a time of a message are its first ones from another place on.
 const BLOCK: usize = 8 << 10;
+
+/// One publisher's messages, as both ends name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    pub topic: u64,
+    pub incarnation: u64,
+}
+
+impl Flow {
+    pub fn description(self) -> Description {
+        let bytes = [self.topic.to_le_bytes(), self.incarnation.to_le_bytes()].concat();
+        Description::new(&bytes).unwrap()
+    }
+
+    fn of(description: &Description) -> Self {
+        let number = |at: usize| {
+            let bytes = &description.as_slice()[at..at + 8];
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        Self {
+            topic: number(0),
+            incarnation: number(8),
+        }
+    }
+}
+
+/// What happened, of flows by these names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Room {
+        flow: Flow,
+    },
+    Ended {
+        flow: Flow,
+    },
+    Opened {
+        flow: Flow,
+        first: u64,
+    },
+    Closed {
+        flow: Flow,
+    },
+    FlowRefused {
+        flow: Flow,
+        why: String,
+        dropped: Vec<u64>,
+    },
+    Up,
+    Down {
+        why: String,
+    },
+    LaneEnded {
+        lane: u32,
+        end: LaneEnd,
+        why: String,
+    },
+    Restarted,
+    Refused {
+        why: String,
+    },
+}
 
 /// The bytes of a message, which no other has, nor another part of it: cheap to make, also in a debug build.
 pub fn content(flow: Flow, sequence: u64, bytes: usize) -> Vec<u8> {
@@ -55,8 +119,8 @@ pub trait Piece: Send + Sync {
     fn fill(&mut self, bytes: &[u8]) {
         self.bytes_mut().copy_from_slice(bytes);
     }
-    /// Who hears what lands in such memory.
-    fn on_card(&self) -> Option<Arc<dyn OnCard>> {
+    /// What follows chunks as they land in such memory.
+    fn on_card(&self) -> Option<Arc<dyn CardBuffer>> {
         None
     }
     /// What landed.
@@ -105,7 +169,6 @@ pub struct Seen {
     pub committed: BTreeMap<Flow, Vec<u64>>,
     pub missed: BTreeMap<Flow, Vec<(u64, u64)>>,
     pub acknowledged: BTreeMap<Flow, Vec<u64>>,
-    pub gave_up: BTreeMap<Flow, Vec<(u64, u64)>>,
     pub events: Vec<Event>,
     pub landed: u64,
 }
@@ -134,8 +197,31 @@ pub struct Host {
     pub dawdle: Mutex<Duration>,
     /// Called when the last lane has ended.
     pub at_down: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    flows: Mutex<Flows>,
     arena: Arc<dyn Arena>,
     me: std::sync::Weak<Host>,
+}
+
+/// The flows of a host's link.
+#[derive(Default)]
+struct Flows {
+    sent: BTreeMap<Flow, SentFlow>,
+    received: BTreeMap<FlowId, Flow>,
+    /// Below these all that arrives is delivered or missed.
+    positions: BTreeMap<Flow, u64>,
+}
+
+struct SentFlow {
+    id: FlowId,
+    next: u64,
+    retained: BTreeMap<u64, Arc<dyn Payload>>,
+}
+
+impl Flows {
+    fn name(&self, id: FlowId) -> Flow {
+        let mut sent = self.sent.iter();
+        *sent.find(|(_, flow)| flow.id == id).unwrap().0
+    }
 }
 
 struct Memory {
@@ -151,25 +237,49 @@ impl Drop for Memory {
     }
 }
 
-impl Place for Memory {
+/// Follows chunks that land in a host's memory.
+struct Follower(Arc<Host>);
+
+impl CardBuffer for Follower {
+    fn address(&self) -> Option<u64> {
+        None
+    }
+
+    fn landed(&self, _from: u64, bytes: u64, directly: bool) {
+        assert!(!directly, "it has no memory");
+        std::thread::sleep(std::mem::take(&mut *self.0.dawdle.lock().unwrap()));
+        self.0.seen.lock().unwrap().landed += bytes;
+    }
+}
+
+impl ReceiveBuffer for Memory {
     fn memory(&mut self) -> &mut [u8] {
         self.piece.bytes_mut()
     }
 
-    fn on_card(&mut self) -> Option<Arc<dyn OnCard>> {
-        self.piece.on_card()
+    fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
+        let follower = || Arc::new(Follower(Arc::clone(&self.host))) as Arc<dyn CardBuffer>;
+        Some(self.piece.on_card().unwrap_or_else(follower))
     }
 
-    fn commit(self: Box<Self>, sequence: u64, meta: &[u8]) -> Result<(), Box<dyn Place>> {
+    fn deliver(
+        self: Box<Self>,
+        sequence: u64,
+        description: &[u8],
+    ) -> Result<(), Box<dyn ReceiveBuffer>> {
         let left = &self.host.commits_left;
         let take = |left: u64| left.checked_sub(1);
         if left.fetch_update(SeqCst, SeqCst, take).is_err() {
             return Err(self);
         }
-        assert_eq!(meta, sequence.to_le_bytes());
+        assert_eq!(description, sequence.to_le_bytes());
         let bytes = self.piece.landed();
         let expected = content(self.flow, sequence, bytes.len());
         assert!(bytes == expected, "{:?} {sequence} is damaged", self.flow);
+        let next = sequence + 1;
+        let mut flows = self.host.flows.lock().unwrap();
+        flows.positions.insert(self.flow, next);
+        drop(flows);
         let mut seen = self.host.seen.lock().unwrap();
         seen.committed.entry(self.flow).or_default().push(sequence);
         self.host.changed.notify_all();
@@ -177,20 +287,27 @@ impl Place for Memory {
     }
 }
 
-impl Owner for Host {
-    fn place(&self, flow: Flow, _sequence: u64, _meta: &[u8], bytes: u64) -> Room {
+impl LinkUser for Host {
+    fn buffer(&self, id: FlowId, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
+        let flows = self.flows.lock().unwrap();
+        let flow = flows.received[&id];
+        let position = flows.positions.get(&flow).copied();
+        drop(flows);
         if flow.topic == self.refused_topic {
-            return Room::Refused;
+            return BufferReply::Refused;
+        }
+        if position.is_some_and(|position| sequence < position) {
+            return BufferReply::Known;
         }
         let bytes = bytes as usize;
         let max = self.memory_max.load(SeqCst);
         let take = |used: usize| (used + bytes <= max).then_some(used + bytes);
         if self.in_use.fetch_update(SeqCst, SeqCst, take).is_err() {
-            return Room::Full;
+            return BufferReply::Full;
         }
         let host = self.me.upgrade().unwrap();
         let piece = self.arena.piece(bytes);
-        Room::Place(Box::new(Memory {
+        BufferReply::Buffer(Box::new(Memory {
             piece,
             bytes,
             flow,
@@ -198,29 +315,89 @@ impl Owner for Host {
         }))
     }
 
-    fn landed(&self, _flow: Flow, _sequence: u64, _from: u64, bytes: u64) {
-        std::thread::sleep(std::mem::take(&mut *self.dawdle.lock().unwrap()));
-        self.seen.lock().unwrap().landed += bytes;
-    }
-
-    fn event(&self, event: Event) {
-        if let (Event::Down { .. }, Some(at_down)) = (&event, &mut *self.at_down.lock().unwrap()) {
+    fn event(&self, event: LinkEvent, link: &LinkRuntime) {
+        if let (LinkEvent::Down { .. }, Some(at_down)) =
+            (&event, &mut *self.at_down.lock().unwrap())
+        {
             at_down();
         }
-        let mut seen = self.seen.lock().unwrap();
-        match &event {
-            Event::Acknowledged { flow, sequence } => {
-                seen.acknowledged.entry(*flow).or_default().push(*sequence);
-            }
-            Event::Missed { flow, first, next } => {
-                seen.missed.entry(*flow).or_default().push((*first, *next));
-            }
-            Event::GaveUp { flow, first, next } => {
-                seen.gave_up.entry(*flow).or_default().push((*first, *next));
-            }
-            _ => seen.events.push(event.clone()),
+        if event == LinkEvent::Restarted {
+            self.open_again(link);
         }
+        let mut flows = self.flows.lock().unwrap();
+        let mut seen = self.seen.lock().unwrap();
+        let event = match event {
+            LinkEvent::Acknowledged { flow, sequence } => {
+                let flow = flows.name(flow);
+                let sent = flows.sent.get_mut(&flow).unwrap();
+                sent.retained.remove(&sequence);
+                seen.acknowledged.entry(flow).or_default().push(sequence);
+                None
+            }
+            LinkEvent::Missed { flow, first, next } => {
+                let flow = flows.received[&flow];
+                seen.missed.entry(flow).or_default().push((first, next));
+                None
+            }
+            LinkEvent::Room { flow } => Some(Event::Room {
+                flow: flows.name(flow),
+            }),
+            LinkEvent::Ended { flow } => Some(Event::Ended {
+                flow: flows.name(flow),
+            }),
+            LinkEvent::FlowRefused { flow, why, dropped } => Some(Event::FlowRefused {
+                flow: flows.name(flow),
+                why: String::from_utf8(why.as_slice().to_vec()).unwrap(),
+                dropped,
+            }),
+            LinkEvent::Opened {
+                flow: id,
+                first,
+                description,
+                ..
+            } => {
+                let flow = Flow::of(&description);
+                flows.received.insert(id, flow);
+                Some(Event::Opened { flow, first })
+            }
+            LinkEvent::Closed { flow, .. } => Some(Event::Closed {
+                flow: flows.received[&flow],
+            }),
+            LinkEvent::Up => Some(Event::Up),
+            LinkEvent::Down { why } => Some(Event::Down { why }),
+            LinkEvent::LaneEnded { lane, end, why } => Some(Event::LaneEnded { lane, end, why }),
+            LinkEvent::Restarted => Some(Event::Restarted),
+            LinkEvent::LaneRefused { why } => Some(Event::Refused { why }),
+        };
+        seen.events.extend(event);
         self.changed.notify_all();
+    }
+}
+
+impl Host {
+    /// The peer is another one: it gets what the last one did not acknowledge.
+    fn open_again(&self, link: &LinkRuntime) {
+        link.change(|link| {
+            let mut flows = self.flows.lock().unwrap();
+            for (flow, sent) in &mut flows.sent {
+                let old = sent.id;
+                let first = sent.retained.keys().next().copied();
+                let first = first.unwrap_or(sent.next);
+                sent.id = link.open(options(*flow, first)).unwrap();
+                for (sequence, payload) in &sent.retained {
+                    let description = described(*sequence);
+                    let never = link.send(old, *sequence, payload, description.clone());
+                    assert_eq!(never, SendOutcome::Never, "a flow of the last peer");
+                    let taken = link.send(sent.id, *sequence, payload, description);
+                    assert_eq!(taken, SendOutcome::Taken);
+                }
+            }
+        });
+    }
+
+    /// What arrived in a former life.
+    pub fn has_delivered(&self, flow: Flow, next: u64) {
+        self.flows.lock().unwrap().positions.insert(flow, next);
     }
 }
 
@@ -240,6 +417,7 @@ impl Host {
             refused_topic: u64::MAX,
             dawdle: Mutex::default(),
             at_down: Mutex::default(),
+            flows: Mutex::default(),
             arena,
             me: me.clone(),
         })
@@ -324,14 +502,106 @@ pub fn peer(incarnation: u64, dial: &[SocketAddr]) -> Peer {
     }
 }
 
-pub fn link(endpoint: &Endpoint, config: LinkConfig, peer: Peer, host: &Arc<Host>) -> Link {
-    let owner: Arc<dyn Owner> = Arc::clone(host) as Arc<dyn Owner>;
-    endpoint.link("peer", config, peer, owner).unwrap()
+/// Bytes that a flow retains.
+const RETAINED_MAX: u64 = 256 << 20;
+
+fn options(flow: Flow, first: u64) -> FlowOptions {
+    FlowOptions {
+        first,
+        base: first,
+        description: flow.description(),
+        retained_bytes_max: RETAINED_MAX,
+        ..FlowOptions::default()
+    }
 }
 
-/// A message's description, as its place expects it.
-pub fn described(sequence: u64) -> Meta {
-    Meta::new(&sequence.to_le_bytes()).unwrap()
+/// A link whose flows have names.
+pub struct Link {
+    link: rgaps_transport::Link,
+    host: Arc<Host>,
+}
+
+impl std::ops::Deref for Link {
+    type Target = rgaps_transport::Link;
+
+    fn deref(&self) -> &rgaps_transport::Link {
+        &self.link
+    }
+}
+
+impl Link {
+    pub fn open(&self, flow: Flow, first: u64) {
+        self.link.change(|link| {
+            let id = link.open(options(flow, first)).unwrap();
+            let sent = SentFlow {
+                id,
+                next: first,
+                retained: BTreeMap::new(),
+            };
+            self.host.flows.lock().unwrap().sent.insert(flow, sent);
+        });
+    }
+
+    pub fn offer(&self, flow: Flow, sequence: u64, payload: &Arc<dyn Payload>) -> SendOutcome {
+        self.link.change(|link| {
+            let mut flows = self.host.flows.lock().unwrap();
+            let sent = flows.sent.get_mut(&flow).unwrap();
+            let outcome = link.send(sent.id, sequence, payload, described(sequence));
+            if outcome == SendOutcome::Taken {
+                sent.next = sequence + 1;
+                sent.retained.insert(sequence, Arc::clone(payload));
+            }
+            outcome
+        })
+    }
+
+    pub fn cancel(&self, flow: Flow, sequence: u64) -> bool {
+        self.link.change(|link| {
+            let mut flows = self.host.flows.lock().unwrap();
+            let sent = flows.sent.get_mut(&flow).unwrap();
+            sent.retained.remove(&sequence);
+            link.cancel(sent.id, sequence)
+        })
+    }
+
+    pub fn close_flow(&self, flow: Flow) {
+        let id = self.host.flows.lock().unwrap().sent[&flow].id;
+        self.link.close_flow(id);
+    }
+
+    /// Refuses a flow that arrives.
+    pub fn refuse(&self, flow: Flow, why: &str) -> bool {
+        let flows = self.host.flows.lock().unwrap();
+        let mut received = flows.received.iter();
+        let id = *received.find(|(_, of)| **of == flow).unwrap().0;
+        drop(flows);
+        let why = Description::new(why.as_bytes()).unwrap();
+        self.link.change(|link| link.refuse(id, why))
+    }
+}
+
+pub fn link(endpoint: &Endpoint, config: LinkConfig, peer: Peer, host: &Arc<Host>) -> Link {
+    named(endpoint, "peer", config, peer, host)
+}
+
+pub fn named(
+    endpoint: &Endpoint,
+    name: &str,
+    config: LinkConfig,
+    peer: Peer,
+    host: &Arc<Host>,
+) -> Link {
+    let user: Arc<dyn LinkUser> = Arc::clone(host) as Arc<dyn LinkUser>;
+    let link = endpoint.link(name, config, peer, user).unwrap();
+    Link {
+        link,
+        host: Arc::clone(host),
+    }
+}
+
+/// A message's description, as its buffer expects it.
+pub fn described(sequence: u64) -> Description {
+    Description::new(&sequence.to_le_bytes()).unwrap()
 }
 
 /// Sends a message when there is room for it.
@@ -342,10 +612,10 @@ pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let until = Instant::now() + LIMIT;
     loop {
         let before = host.count(|event| *event == Event::Room { flow });
-        match link.send(flow, sequence, payload.clone(), described(sequence)) {
-            rgaps_transport::Sent::Taken => return,
-            rgaps_transport::Sent::Never => panic!("{sequence} of {bytes} bytes was refused"),
-            rgaps_transport::Sent::Full => {}
+        match link.offer(flow, sequence, &payload) {
+            SendOutcome::Taken => return,
+            SendOutcome::Never => panic!("{sequence} of {bytes} bytes was refused"),
+            SendOutcome::Full => {}
         }
         assert!(
             Instant::now() < until,

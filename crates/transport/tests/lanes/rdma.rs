@@ -1,6 +1,7 @@
 //! Hosts with RDMA over a network within the process, and messages in memory that their NICs know.
 use super::hosts::{endpoint_with, Arena, Host, Piece};
-use rgaps_transport::{Endpoint, Rdma, Registered};
+use rgaps_transport::Endpoint;
+use rgaps_transport::{Rdma, Registered};
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory};
 use std::collections::BTreeMap;

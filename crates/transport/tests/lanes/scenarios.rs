@@ -2,7 +2,9 @@
 //! where it lands.
 use super::finish::{config, finish};
 use super::hosts::*;
-use rgaps_transport::{Endpoint, Event, Flow, LaneKey, Link, LinkConfig, Peer, Sent};
+use rgaps_transport::machine::SendOutcome;
+use rgaps_transport::{Endpoint, LinkConfig, Peer};
+use rgaps_transport::{LaneKey, Payload};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +27,11 @@ macro_rules! conformance {
             a_link_that_was_idle_acknowledges_small_messages_again,
             a_receiver_without_memory_holds_back_its_flow_only,
             what_is_refused_or_left_out_is_missed_in_its_turn,
+            a_flow_that_is_refused_ends_and_says_why,
             a_lane_that_is_busy_with_what_it_heard_is_not_quiet,
             a_daemon_that_comes_back_gets_what_it_did_not_acknowledge,
-            a_sender_that_comes_back_repeats_nothing_that_was_committed
+            a_sender_that_comes_back_repeats_nothing_that_was_committed,
+            a_link_that_one_end_made_again_begins_anew_at_both_and_loses_nothing
         );
     };
     ($over:expr, $($scenario:ident),*) => {
@@ -60,7 +64,7 @@ pub fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged(over: &dyn Ove
     let to_b = link(&a, spins, peer(2, &[b.local_addr().unwrap()]), &at_a);
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     for one in [&to_b, &to_a] {
-        one.open(FLOW, 0, true);
+        one.open(FLOW, 0);
     }
     for (sequence, bytes) in sizes(70) {
         send(&to_b, &at_a, FLOW, sequence, bytes);
@@ -82,11 +86,11 @@ pub fn messages_of_all_sizes_cross_both_ways_and_are_acknowledged(over: &dyn Ove
         assert!(seen.missed.is_empty());
         drop(seen);
         host.gives_back();
-        assert_eq!((one.status().retained_bytes, one.status().places), (0, 0));
+        assert_eq!((one.status().retained_bytes, one.status().arriving), (0, 0));
         assert_eq!(one.status().lanes.len(), 4);
         over.check(one);
     }
-    assert_eq!((a.counts().cut_off, b.counts().cut_off), (0, 0));
+    assert_eq!((a.counts().disconnected, b.counts().disconnected), (0, 0));
     within_limit("the links' end", move || drop((to_a, to_b, a, b)));
 }
 
@@ -100,7 +104,7 @@ pub fn a_link_that_was_idle_acknowledges_small_messages_again(over: &dyn Over) {
         &at_a,
     );
     let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     for sequence in 0..3 {
         // Its clock ticks seldom then; one small message is acknowledged when it ticks.
         std::thread::sleep(Duration::from_millis(700));
@@ -125,8 +129,8 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
         topic: 2,
         incarnation: 11,
     };
-    to_b.open(FLOW, 0, true);
-    to_b.open(other, 0, true);
+    to_b.open(FLOW, 0);
+    to_b.open(other, 0);
     at_b.memory_max.store(100_000, SeqCst);
     // Larger than the memory: it waits, while small ones of another flow go on.
     send(&to_b, &at_a, FLOW, 0, 200_000);
@@ -141,7 +145,7 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
     });
     assert!(!at_b.seen.lock().unwrap().committed.contains_key(&FLOW));
     at_b.memory_max.store(1 << 20, SeqCst);
-    from_a.retry();
+    from_a.buffer_free();
     at_b.wait("the flow", |seen| {
         seen.committed.get(&FLOW).is_some_and(|all| *all == [0, 1])
     });
@@ -179,8 +183,8 @@ pub fn what_is_refused_or_left_out_is_missed_in_its_turn(over: &dyn Over) {
         topic: u64::MAX,
         incarnation: 1,
     };
-    to_b.open(FLOW, 5, true);
-    to_b.open(refused, 0, true);
+    to_b.open(FLOW, 5);
+    to_b.open(refused, 0);
     for sequence in [5, 6, 9, 20] {
         send(&to_b, &at_a, FLOW, sequence, 100_000);
     }
@@ -202,20 +206,48 @@ pub fn what_is_refused_or_left_out_is_missed_in_its_turn(over: &dyn Over) {
             .get(&refused)
             .is_some_and(|all| all.len() == 3)
     });
-    let nothing: Arc<Vec<u8>> = Arc::default();
-    assert_eq!(
-        to_b.send(FLOW, 21, nothing, rgaps_transport::Meta::default()),
-        Sent::Never
-    );
-    assert_eq!(
-        to_b.send(
-            FLOW,
-            20,
-            Arc::new(vec![1]),
-            rgaps_transport::Meta::default()
-        ),
-        Sent::Never
-    );
+    for (sequence, bytes) in [(21, vec![]), (20, vec![1])] {
+        let payload: Arc<dyn Payload> = Arc::new(bytes);
+        let never = to_b.offer(FLOW, sequence, &payload);
+        assert_eq!(never, SendOutcome::Never, "empty, or too late");
+    }
+    within_limit("the links' end", move || drop((to_b, from_a, a, b)));
+}
+
+pub fn a_flow_that_is_refused_ends_and_says_why(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = link(&a, config(), peer(2, &dial), &at_a);
+    let from_a = link(&b, config(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 3);
+    at_b.memory_max.store(0, SeqCst);
+    let sizes = [(3, 100), (4, 200_000), (5, 100)];
+    for (sequence, bytes) in sizes {
+        send(&to_b, &at_a, FLOW, sequence, bytes);
+    }
+    at_b.has("the flow", |event| {
+        *event
+            == Event::Opened {
+                flow: FLOW,
+                first: 3,
+            }
+    });
+    assert!(from_a.refuse(FLOW, "no such type here"));
+    let refused = Event::FlowRefused {
+        flow: FLOW,
+        why: "no such type here".into(),
+        dropped: vec![3, 4, 5],
+    };
+    at_a.has("the refusal", |event| *event == refused);
+    at_a.has("the end of the flow", |event| {
+        *event == Event::Ended { flow: FLOW }
+    });
+    // It never had memory.
+    let seen = at_b.seen.lock().unwrap();
+    assert!(seen.committed.is_empty() && seen.missed.is_empty());
+    drop(seen);
+    assert_eq!(to_b.status().retained_bytes, 0);
     within_limit("the links' end", move || drop((to_b, from_a, a, b)));
 }
 
@@ -231,7 +263,7 @@ pub fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet(over: &dyn Over) {
     let dial: Vec<_> = b.local_addr().into_iter().collect();
     let to_b = link(&a, one_lane, peer(2, &dial), &at_a);
     let to_a = link(&b, one_lane, peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     for sequence in 0..4 {
         send(&to_b, &at_a, FLOW, sequence, 300_000);
     }
@@ -248,7 +280,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     let (at_a, at_b) = (over.host(&a), over.host(&b));
     let to_b = link(&a, config(), peer(2, &[b.local_addr().unwrap()]), &at_a);
     let to_a = link(&b, config(), peer(1, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     at_b.commits_left.store(3, SeqCst);
     for sequence in 0..6 {
         send(&to_b, &at_a, FLOW, sequence, 50_000);
@@ -257,7 +289,6 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     // The daemon dies with three messages that it has and did not commit.
     within_limit("its end", move || drop((to_a, b)));
     at_b.gives_back();
-    let committed = [(FLOW, 3)];
     let b = over.endpoint(3);
     let other = LaneKey([8; 32]);
     let owner = over.host(&b);
@@ -266,9 +297,8 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
         key: other,
         dial: vec![],
     };
-    let to_a = b
-        .link_after("a", config(), back, owner.clone(), &committed)
-        .unwrap();
+    owner.has_delivered(FLOW, 3);
+    let to_a = link(&b, config(), back, &owner);
     // As long as the control plane has not told the sender, nothing is accepted from it.
     let address = b.local_addr().unwrap();
     to_b.set_peer(peer(2, &[address])).unwrap();
@@ -281,7 +311,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
         dial: vec![address],
     })
     .unwrap();
-    at_a.has("the restart", |event| *event == Event::PeerRestarted);
+    at_a.has("the restart", |event| *event == Event::Restarted);
     owner.wait("the rest", |seen| {
         seen.committed
             .get(&FLOW)
@@ -302,7 +332,7 @@ pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Ov
     let address = b.local_addr().unwrap();
     let to_b = link(&a, config(), peer(2, &[address]), &at_a);
     let to_a = link(&b, config(), peer(0, &[]), &at_b);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     for sequence in 0..4 {
         send(&to_b, &at_a, FLOW, sequence, 100_000);
     }
@@ -312,11 +342,46 @@ pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Ov
     let a = over.endpoint(5);
     let at_a = over.host(&a);
     let to_b = link(&a, config(), peer(2, &[address]), &at_a);
-    to_b.open(FLOW, 0, true);
+    to_b.open(FLOW, 0);
     for sequence in 0..5 {
         send(&to_b, &at_a, FLOW, sequence, 100_000);
     }
     finish(&to_b, &at_a, &at_b, &[FLOW], 5);
-    assert_eq!(at_b.count(|event| *event == Event::PeerRestarted), 1);
+    assert_eq!(at_b.count(|event| *event == Event::Restarted), 1);
+    within_limit("the links' end", move || drop((to_b, to_a, a, b)));
+}
+
+/// The same incarnations with the same key: only the machine is another one.
+pub fn a_link_that_one_end_made_again_begins_anew_at_both_and_loses_nothing(over: &dyn Over) {
+    let (a, b) = (over.endpoint(1), over.endpoint(2));
+    let (at_a, at_b) = (over.host(&a), over.host(&b));
+    let dial: Vec<_> = b.local_addr().into_iter().collect();
+    let to_b = link(&a, config(), peer(2, &dial), &at_a);
+    let mut to_a = link(&b, config(), peer(1, &[]), &at_b);
+    to_b.open(FLOW, 0);
+    let mut next = 0;
+    for round in 1..=3 {
+        at_b.commits_left.store(2, SeqCst);
+        for bytes in [10, 200_000, 10, 200_000] {
+            send(&to_b, &at_a, FLOW, next, bytes);
+            next += 1;
+        }
+        let acknowledged = next as usize - 2;
+        at_a.wait("two of four", |seen| {
+            seen.acknowledged(FLOW).len() >= acknowledged
+        });
+        within_limit("the link's end", move || drop(to_a));
+        to_a = link(&b, config(), peer(1, &[]), &at_b);
+        at_b.commits_left.store(u64::MAX, SeqCst);
+        at_a.wait("the restart", |seen| {
+            let restarts = seen.events.iter();
+            restarts.filter(|event| **event == Event::Restarted).count() >= round
+        });
+        at_a.wait("the rest", |seen| {
+            seen.acknowledged(FLOW).len() == next as usize
+        });
+    }
+    finish(&to_b, &at_a, &at_b, &[FLOW], next);
+    assert_eq!((a.counts().disconnected, b.counts().disconnected), (0, 0));
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }

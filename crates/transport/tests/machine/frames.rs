@@ -120,6 +120,7 @@ fn lane_frames() -> impl Strategy<Value = Frame> {
         (number(), number(), any::<u32>(), any::<u32>(), rdma).prop_map(
             |(node, realm, lane, first_window, rdma)| Frame::Hello {
                 node,
+                machine: node.rotate_left(9),
                 realm,
                 lane,
                 first_window,

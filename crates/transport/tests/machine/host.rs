@@ -74,8 +74,8 @@ struct SimCard {
 }
 
 impl CardBuffer for SimCard {
-    fn address(&self) -> u64 {
-        self.address
+    fn address(&self) -> Option<u64> {
+        Some(self.address)
     }
 
     fn landed(&self, from: u64, bytes: u64, directly: bool) {

@@ -1,23 +1,18 @@
-//! Where a daemon's links begin: a listener, the keys of those that are expected, and the clock's thread.
+//! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
 
+use super::handshake::{accept_hello, dial_hello, refuse, Hello, HelloError, HELLO_LIMIT};
+use super::{LinkConfig, LinkRuntime, LinkUser, Peer};
 use crate::connection::Connection;
-use crate::cursors::Ring;
-use crate::driver::Driver;
-use crate::frame::{Flow, LaneKey, Meta, ResetReason, Wish};
-use crate::greetings::Greetings;
-use crate::hello::{accept, dial, refuse, Hello, HelloError, HELLO_LIMIT};
-use crate::owner::Owner;
-use crate::payload::Payload;
-use crate::places::Landings;
-use crate::rdma::{Rdma, RdmaError, Registered, Registrar, Table};
-use crate::running::{LinkConfig, LinkStatus, Peer, Running};
+use crate::handshakes::Handshakes;
+use crate::machine::frame::{LaneKey, ResetReason};
+use crate::rdma::{Rdma, RdmaError, Registered, Registrar, RegistrationTable};
 use crate::tls::Tls;
-use crate::Sent;
 use rgaps_verbs::{Access, Memory};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
@@ -25,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often links hear of the time.
+/// How often links tick.
 const TICK: Duration = Duration::from_millis(10);
 /// The same when nothing has waited for it for so many ticks; whatever does then makes them soon again.
 const TICK_IDLE: Duration = Duration::from_millis(100);
@@ -78,9 +73,6 @@ pub enum EndpointError {
     /// No thread.
     #[error("starting a thread failed: {0}")]
     Thread(io::Error),
-    /// A link's ring.
-    #[error(transparent)]
-    Ring(#[from] crate::cursors::RingError),
     /// What RDMA needs.
     #[error(transparent)]
     Rdma(#[from] RdmaError),
@@ -107,7 +99,7 @@ fn advice(error: &io::Error, address: &SocketAddr) -> String {
 pub(crate) struct Counts {
     pub(crate) accepted: AtomicU64,
     pub(crate) refused: AtomicU64,
-    pub(crate) cut_off: AtomicU64,
+    pub(crate) disconnected: AtomicU64,
 }
 
 /// What happened at an endpoint.
@@ -115,10 +107,10 @@ pub(crate) struct Counts {
 pub struct EndpointCounts {
     /// Lanes that were accepted.
     pub accepted: u64,
-    /// Connections that were refused in their first words.
+    /// Connections that were refused in the handshake.
     pub refused: u64,
-    /// Peers that were cut off because they lied.
-    pub cut_off: u64,
+    /// Peers that were disconnected because they violated the protocol.
+    pub disconnected: u64,
 }
 
 /// What an endpoint and its links share.
@@ -128,12 +120,14 @@ pub(crate) struct Shared {
     security: Security,
     pub(crate) rdma: Option<Rdma>,
     /// Memory that the rails know.
-    pub(crate) registered: Arc<Table>,
+    pub(crate) registered: Arc<RegistrationTable>,
     pub(crate) counts: Counts,
-    links: Mutex<HashMap<LaneKey, Weak<Running>>>,
+    links: Mutex<HashMap<LaneKey, Weak<LinkRuntime>>>,
+    /// The number of the last machine of a link.
+    machines: AtomicU64,
     /// Why somebody was refused last.
     refusal: Mutex<Option<String>>,
-    greetings: Greetings,
+    handshakes: Handshakes,
     closing: AtomicBool,
     /// The clock's ticks are far apart, and this makes them soon.
     slow: AtomicBool,
@@ -141,7 +135,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn link(&self, key: &LaneKey) -> Option<Arc<Running>> {
+    /// A number that no machine of this endpoint has had.
+    pub(crate) fn next_machine(&self) -> u64 {
+        self.machines.fetch_add(1, Relaxed) + 1
+    }
+
+    fn link(&self, key: &LaneKey) -> Option<Arc<LinkRuntime>> {
         self.links
             .lock()
             .expect("nobody panics with it")
@@ -149,7 +148,7 @@ impl Shared {
             .upgrade()
     }
 
-    fn all(&self) -> Vec<Arc<Running>> {
+    fn all(&self) -> Vec<Arc<LinkRuntime>> {
         let links = self.links.lock().expect("nobody panics with it");
         links.values().filter_map(Weak::upgrade).collect()
     }
@@ -177,11 +176,11 @@ impl Shared {
         if let Security::Tls(tls) = &self.security {
             connection.accept_tls(tls, HELLO_LIMIT)?;
         }
-        let theirs = accept(&connection, self.incarnation, self.realm)?;
+        let theirs = accept_hello(&connection, self.incarnation, self.realm)?;
         match self.link(&theirs.key) {
             Some(link) if connection.may_be(&link.name) => link.accepted(connection, &theirs),
             Some(link) => {
-                link.impostor(connection.peer());
+                link.wrong_certificate(connection.peer());
                 let theirs = "another's certificate";
                 Err(refuse(&connection, ResetReason::Key, 0, theirs))
             }
@@ -191,7 +190,7 @@ impl Shared {
 
     fn dial(
         &self,
-        link: &Arc<Running>,
+        link: &Arc<LinkRuntime>,
         address: SocketAddr,
         ours: &Hello,
     ) -> Result<(), HelloError> {
@@ -200,7 +199,7 @@ impl Shared {
         if let Security::Tls(tls) = &self.security {
             connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
         }
-        let theirs = dial(&connection, ours)?;
+        let theirs = dial_hello(&connection, ours)?;
         link.dialled(connection, ours, &theirs)
     }
 }
@@ -241,8 +240,9 @@ impl Endpoint {
             registered: Arc::default(),
             counts: Counts::default(),
             links: Mutex::default(),
+            machines: AtomicU64::new(0),
             refusal: Mutex::default(),
-            greetings: Greetings::default(),
+            handshakes: Handshakes::default(),
             closing: AtomicBool::new(false),
             slow: AtomicBool::new(false),
             sooner: bell()?,
@@ -279,12 +279,12 @@ impl Endpoint {
         EndpointCounts {
             accepted: counts.accepted.load(Relaxed),
             refused: counts.refused.load(Relaxed),
-            cut_off: counts.cut_off.load(Relaxed),
+            disconnected: counts.disconnected.load(Relaxed),
         }
     }
 
-    /// Has the rails know memory, so that messages of all links go out of it, and with
-    /// [`Access::RemoteWrite`] into it, without a copy. It takes long: once, when the memory is mapped.
+    /// Registers memory with the rails, so that messages of all links are read from it, and with
+    /// [`Access::RemoteWrite`] written into it, without a copy. It takes long: once, when the memory is mapped.
     pub fn register(
         &self,
         memory: &Arc<dyn Memory>,
@@ -293,7 +293,7 @@ impl Endpoint {
         self.registrar().register(memory, access)
     }
 
-    /// Who does so for others.
+    /// What registers memory, for other threads.
     pub fn registrar(&self) -> Registrar {
         Registrar {
             rdma: self.shared.rdma.clone(),
@@ -313,42 +313,22 @@ impl Endpoint {
         name: &str,
         config: LinkConfig,
         peer: Peer,
-        owner: Arc<dyn Owner>,
+        user: Arc<dyn LinkUser>,
     ) -> Result<Link, EndpointError> {
-        self.link_after(name, config, peer, owner, &[])
-    }
-
-    /// The same for a daemon that has committed these flows' messages below these sequences, in a former life.
-    pub fn link_after(
-        &self,
-        name: &str,
-        config: LinkConfig,
-        peer: Peer,
-        owner: Arc<dyn Owner>,
-        committed: &[(Flow, u64)],
-    ) -> Result<Link, EndpointError> {
-        let ring = Ring::new(config.ring_bytes)?;
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
-        // Without RDMA peers need not know where memory is.
-        let registered = match config.rdma {
-            Wish::No => Arc::default(),
-            _ => Arc::clone(&shared.registered),
-        };
-        let places = Landings::new(Arc::clone(&owner), registered);
-        let books = Driver::new(config.sender, config.receiver, places, committed);
-        let running = Arc::new(Running::new(name, config, ring, peer, owner, shared, books));
+        let link = Arc::new(LinkRuntime::new(name, config, peer, user, shared));
         let mut links = self.shared.links.lock().expect("nobody panics with it");
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
             return Err(EndpointError::Key);
         }
-        links.insert(key, Arc::downgrade(&running));
+        links.insert(key, Arc::downgrade(&link));
         drop(links);
-        let dialling = Arc::clone(&running);
+        let dialling = Arc::clone(&link);
         let builder = std::thread::Builder::new().name("lanes-dial".into());
         let thread = builder.spawn(move || dial_all(&dialling));
-        running.keep_thread(thread.map_err(EndpointError::Thread)?);
-        Ok(Link(Arc::new(Handle(running))))
+        link.keep_thread(thread.map_err(EndpointError::Thread)?);
+        Ok(Link(Arc::new(Handle(link))))
     }
 }
 
@@ -385,22 +365,22 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
             continue;
         };
         let _ = tcp.set_nonblocking(false);
-        let Some(greeting) = shared.greetings.admit(&tcp) else {
+        let Some(handshake) = shared.handshakes.admit(&tcp) else {
             shared.counts.refused.fetch_add(1, Relaxed);
             continue;
         };
-        let greeted = Arc::clone(shared);
+        let accepting = Arc::clone(shared);
         let builder = std::thread::Builder::new().name("lane-hello".into());
-        // Without a thread, the connection and its greeting end here.
+        // Without a thread, the connection and its handshake end here.
         let _ = builder.spawn(move || {
             let from = tcp.peer_addr();
-            let result = greeted.accept(tcp);
+            let result = accepting.accept(tcp);
             if let Err(error) = &result {
                 let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
-                let mut refusal = greeted.refusal.lock().expect("nobody panics with it");
+                let mut refusal = accepting.refusal.lock().expect("nobody panics with it");
                 *refusal = Some(format!("{from}: {error}"));
             }
-            let counts = &greeted.counts;
+            let counts = &accepting.counts;
             let count = if result.is_ok() {
                 &counts.accepted
             } else {
@@ -408,7 +388,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
             };
             count.fetch_add(1, Relaxed);
             if result.is_ok() {
-                greeting.became_lane();
+                handshake.became_lane();
             }
         });
     }
@@ -453,7 +433,7 @@ fn tick_all(shared: &Shared, stop: &OwnedFd) {
     }
 }
 
-fn dial_all(link: &Arc<Running>) {
+fn dial_all(link: &Arc<LinkRuntime>) {
     let mut attempt = 0;
     while let Some((hello, addresses)) = link.next_dial() {
         let address = addresses[attempt % addresses.len()];
@@ -464,7 +444,7 @@ fn dial_all(link: &Arc<Running>) {
     }
 }
 
-struct Handle(Arc<Running>);
+struct Handle(Arc<LinkRuntime>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -479,70 +459,28 @@ impl Drop for Handle {
 pub struct Link(Arc<Handle>);
 
 impl Link {
-    /// A publisher's messages are to cross, from sequence `first` on.
-    pub fn open(&self, flow: Flow, first: u64, reliable: bool) {
-        self.open_within(flow, first, reliable, u64::MAX);
-    }
-
-    /// The same for a flow that may retain no more than so many bytes.
-    pub fn open_within(&self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
-        self.0 .0.open(flow, first, reliable, retained_max);
-    }
-
-    /// A message; it does not block. Sequences go up, and what they leave out is missed at the peer.
-    pub fn send(&self, flow: Flow, sequence: u64, payload: Arc<dyn Payload>, meta: Meta) -> Sent {
-        self.0 .0.send(flow, sequence, payload, meta)
-    }
-
-    /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
-    pub fn more(&self, flow: Flow, sequence: u64, ready: u64) {
-        self.0 .0.more(flow, sequence, ready);
-    }
-
-    /// A message that was sent while it grew never will be whole: it is a gap for the peer. One that is whole goes on.
-    pub fn give_up(&self, flow: Flow, sequence: u64) {
-        self.0 .0.give_up(flow, sequence);
-    }
-
-    /// The publisher is gone: [`crate::Event::Ended`] comes when all is acknowledged.
-    pub fn close_flow(&self, flow: Flow) {
-        self.0 .0.close_flow(flow);
-    }
-
-    /// The peer is another incarnation (or the pair has another key): lanes are closed, and what is not acknowledged
-    /// is sent again. Or it is elsewhere.
+    /// The peer is another incarnation, or the pair has another key: lanes are closed, and [`super::LinkEvent::Restarted`] follows.
+    /// Or the peer has other addresses.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
-        let running = &self.0 .0;
-        let mut links = running.shared.links.lock().expect("nobody panics with it");
-        let ours = |link: &Weak<Running>| std::ptr::eq(link.as_ptr(), &**running);
-        let other = links.get(&peer.key).filter(|link| !ours(link));
-        if other.is_some_and(|link| link.strong_count() > 0) {
+        let link = &self.0 .0;
+        let mut links = link.shared.links.lock().expect("nobody panics with it");
+        let is_ours = |of: &Weak<LinkRuntime>| std::ptr::eq(of.as_ptr(), &**link);
+        let other = links.get(&peer.key).filter(|of| !is_ours(of));
+        if other.is_some_and(|of| of.strong_count() > 0) {
             return Err(EndpointError::Key);
         }
-        links.retain(|_, link| !ours(link));
-        links.insert(peer.key, Arc::downgrade(running));
+        links.retain(|_, of| !is_ours(of));
+        links.insert(peer.key, Arc::downgrade(link));
         drop(links);
-        running.set_peer(peer);
+        link.set_peer(peer);
         Ok(())
     }
+}
 
-    /// There may be memory again, or a subscriber may take more.
-    pub fn retry(&self) {
-        self.0 .0.retry();
-    }
+impl Deref for Link {
+    type Target = LinkRuntime;
 
-    /// What is committed here: below which sequence of each flow. The owner has it, too.
-    pub fn committed(&self) -> Vec<(Flow, u64)> {
-        self.0 .0.committed()
-    }
-
-    /// How it is.
-    pub fn status(&self) -> LinkStatus {
-        self.0 .0.status()
-    }
-
-    /// Ends it; clones of it do nothing any more.
-    pub fn close(&self) {
-        self.0 .0.close();
+    fn deref(&self) -> &LinkRuntime {
+        &self.0 .0
     }
 }

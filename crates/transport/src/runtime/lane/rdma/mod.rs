@@ -12,14 +12,14 @@ mod reading;
 mod spin;
 
 use super::{Lane, LaneEnd, LaneKind, LaneStatus};
-use crate::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::connection::Connection;
-use crate::driver::Much;
-use crate::frame::{Frame, Remote};
-use crate::hello::{hear_within, say};
+use crate::machine::frame::{Frame, Remote};
+use crate::machine::{ProtocolViolation, WriteLimit};
 use crate::payload::Payload;
-use crate::rdma::Table;
-use crate::running::Running;
+use crate::rdma::RegistrationTable;
+use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
+use crate::runtime::handshake::{read_frame_within, write_frame};
+use crate::runtime::LinkRuntime;
 use reading::Reading;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
@@ -52,11 +52,11 @@ pub(crate) struct RdmaLane {
     number: u32,
     connection: Connection,
     agreed: Agreed,
-    table: Arc<Table>,
+    table: Arc<RegistrationTable>,
     /// Bytes of a record, without its kind.
     record_bytes_max: usize,
     sending: Mutex<Sending>,
-    bell: Bell,
+    waker: Waker,
     /// What the lane's thread waits for: connection, bell, and what the channel has.
     sources: OwnedFd,
     closed: AtomicBool,
@@ -97,12 +97,12 @@ struct Sending {
 }
 
 /// How a payload goes directly, which is kept until it has.
-enum Way {
+enum DirectWrite {
     One([Direct; 1], Arc<dyn Payload>),
     Two([Direct; 2], Arc<dyn Payload>),
 }
 
-impl Way {
+impl DirectWrite {
     fn parts(&self) -> (&[Direct], Arc<dyn Payload>) {
         match self {
             Self::One(direct, payload) => (direct, Arc::clone(payload)),
@@ -112,13 +112,13 @@ impl Way {
 }
 
 /// How the lane's thread is told that there is something to write.
-struct Bell {
+struct Waker {
     rung: AtomicBool,
     sleeps: AtomicBool,
     fd: OwnedFd,
 }
 
-impl Bell {
+impl Waker {
     fn ring(&self) {
         self.rung.store(true, SeqCst);
         if self.sleeps.load(SeqCst) {
@@ -133,7 +133,7 @@ impl RdmaLane {
         number: u32,
         connection: Connection,
         agreed: Agreed,
-        table: Arc<Table>,
+        table: Arc<RegistrationTable>,
         now_ms: u64,
     ) -> std::io::Result<Self> {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
@@ -154,7 +154,7 @@ impl RdmaLane {
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
             sending: Mutex::default(),
-            bell: Bell {
+            waker: Waker {
                 rung: AtomicBool::new(false),
                 sleeps: AtomicBool::new(false),
                 fd: bell,
@@ -184,26 +184,26 @@ impl RdmaLane {
     }
 
     /// The lane's thread.
-    pub(crate) fn run(&self, link: &Arc<Running>) {
+    pub(crate) fn run(&self, link: &Arc<LinkRuntime>) {
         if let Err(why) = self.serve(link) {
             self.close(&why);
         }
         self.leave(link);
     }
 
-    fn serve(&self, link: &Arc<Running>) -> Result<(), String> {
+    fn serve(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
         let mut reading = Reading::new(self.number);
         let mut spin = Spin::new(self.agreed.polls);
         let mut moved = Progress::default();
         while !self.closed.load(SeqCst) {
-            let rung = self.bell.rung.swap(false, SeqCst);
+            let rung = self.waker.rung.swap(false, SeqCst);
             if rung || moved.any {
                 let began_ms = link.now_ms();
                 self.listens.store(false, SeqCst);
                 // What came has lanes kicked that are to write for it.
                 link.settle();
                 if rung || moved.sent || moved.room {
-                    self.write(link, Much::All)?;
+                    self.write(link, WriteLimit::All)?;
                     link.settle();
                 }
                 self.listen(link, moved.any, began_ms);
@@ -222,7 +222,7 @@ impl RdmaLane {
     }
 
     /// From here on quiet counts; what this end was busy with meanwhile does not.
-    fn listen(&self, link: &Running, heard: bool, began_ms: u64) {
+    fn listen(&self, link: &LinkRuntime, heard: bool, began_ms: u64) {
         let now_ms = link.now_ms();
         let before = self.heard_ms.load(SeqCst);
         let heard_ms = if heard {
@@ -234,7 +234,7 @@ impl RdmaLane {
         self.listens.store(true, SeqCst);
     }
 
-    fn progress(&self, reading: &mut Reading, link: &Running) -> Result<Progress, String> {
+    fn progress(&self, reading: &mut Reading, link: &LinkRuntime) -> Result<Progress, String> {
         let mut each = |arrived: Arrived<'_>| {
             self.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
@@ -252,22 +252,22 @@ impl RdmaLane {
         &self,
         reading: &mut Reading,
         spin: &mut Spin,
-        link: &Running,
+        link: &LinkRuntime,
     ) -> Result<Progress, String> {
         let began = Instant::now();
-        self.bell.sleeps.store(true, SeqCst);
+        self.waker.sleeps.store(true, SeqCst);
         self.channel().arm().map_err(|error| self.lost(error))?;
         let mut moved = self.progress(reading, link)?;
-        if !moved.any && !self.bell.rung.load(SeqCst) && !self.closed.load(SeqCst) {
+        if !moved.any && !self.waker.rung.load(SeqCst) && !self.closed.load(SeqCst) {
             self.wait(reading, link)?;
             spin.slept(began.elapsed());
             moved = self.progress(reading, link)?;
         }
-        self.bell.sleeps.store(false, SeqCst);
+        self.waker.sleeps.store(false, SeqCst);
         Ok(moved)
     }
 
-    fn wait(&self, reading: &mut Reading, link: &Running) -> Result<(), String> {
+    fn wait(&self, reading: &mut Reading, link: &LinkRuntime) -> Result<(), String> {
         let mut ready = [MaybeUninit::uninit(); SOURCES];
         let ready = match epoll::wait(&self.sources, &mut ready, Some(&SLEEP_MAX)) {
             Ok((ready, _)) => ready,
@@ -285,47 +285,53 @@ impl RdmaLane {
             return Err(self.last_heard(link));
         }
         if bell {
-            let _ = rustix::io::read(&self.bell.fd, &mut [0; 8]);
+            let _ = rustix::io::read(&self.waker.fd, &mut [0; 8]);
         }
         let woken = self.channel().woken(readable);
         woken.map_err(|error| self.lost(error))
     }
 
     /// The connection is at its end, or brings the reason of it.
-    fn last_heard(&self, link: &Running) -> String {
-        let Ok(word) = hear_within(&self.connection, LAST_WORD_LIMIT) else {
+    fn last_heard(&self, link: &LinkRuntime) -> String {
+        let Ok(word) = read_frame_within(&self.connection, LAST_WORD_LIMIT) else {
             return format!("{} closed the connection", self.connection.peer());
         };
-        match link.frame(self.number, &word) {
+        match link.frame(self.number, &word, &[]) {
             Err(why) => why,
-            Ok(_) => link.cut_off(self.number, &crate::link::lie("frame", "the lane is RDMA")),
+            Ok(_) => {
+                let violation = ProtocolViolation::State {
+                    frame: word.name(),
+                    what: "the lane is RDMA, and its connection idle",
+                };
+                link.disconnect(Some(self.number), &violation)
+            }
         }
     }
 
     /// Posts what there is; of less than all the rest is left to the lane's thread.
-    fn write(&self, link: &Running, much: Much) -> Result<(), String> {
+    fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
         loop {
-            let mut sending = match (much, self.sending.try_lock()) {
+            let mut sending = match (limit, self.sending.try_lock()) {
                 (_, Ok(sending)) => sending,
-                (Much::All, Err(TryLockError::WouldBlock)) => {
+                (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
                     self.sending.lock().expect("nobody panics with it")
                 }
                 // It looks again when it is done.
                 (_, Err(TryLockError::WouldBlock)) => return Ok(()),
                 (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
             };
-            let room = self.post(&mut sending, link, much)?;
+            let room = self.post(&mut sending, link, limit)?;
             drop(sending);
             // Without credit the lane's thread hears when there is some again.
             if !room {
                 return Ok(());
             }
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number, much) {
+            match link.waiting(self.number, limit) {
                 None => return Ok(()),
                 Some(true) => {}
                 Some(false) => {
-                    self.bell.ring();
+                    self.waker.ring();
                     return Ok(());
                 }
             }
@@ -333,7 +339,12 @@ impl RdmaLane {
     }
 
     /// Whether there was credit for all (and the lane still is).
-    fn post(&self, sending: &mut Sending, link: &Running, much: Much) -> Result<bool, String> {
+    fn post(
+        &self,
+        sending: &mut Sending,
+        link: &LinkRuntime,
+        limit: WriteLimit,
+    ) -> Result<bool, String> {
         loop {
             if self.closed.load(SeqCst) {
                 return Ok(false);
@@ -344,10 +355,10 @@ impl RdmaLane {
             }
             self.reap(sending, link);
             if sending.batch.is_empty() {
-                let left = link.batch(self.number, 0, much, &mut sending.batch);
+                let left = link.batch(self.number, 0, limit, &mut sending.batch);
                 if sending.batch.is_empty() {
                     if left {
-                        self.bell.ring();
+                        self.waker.ring();
                     }
                     return Ok(true);
                 }
@@ -409,7 +420,7 @@ impl RdmaLane {
 
     /// How a payload can go directly: it lies in memory that this end's rail knows, in two regions at most, and goes where the
     /// peer's does.
-    fn way(&self, (payload, from, to): &Bytes, remote: &Remote, at: u64) -> Option<Way> {
+    fn way(&self, (payload, from, to): &Bytes, remote: &Remote, at: u64) -> Option<DirectWrite> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
             Some(start) => start + *from as u64,
@@ -432,17 +443,17 @@ impl RdmaLane {
         let done = first.bytes;
         let payload = Arc::clone(payload);
         if done == bytes {
-            return Some(Way::One([first], payload));
+            return Some(DirectWrite::One([first], payload));
         }
         if self.channel().directs_max() < 2 {
             return None;
         }
         let second = part(done).filter(|second| done + second.bytes == bytes)?;
-        Some(Way::Two([first, second], payload))
+        Some(DirectWrite::Two([first, second], payload))
     }
 
     /// Lets go of payloads that the NIC has read, and tells the link.
-    fn reap(&self, sending: &mut Sending, link: &Running) {
+    fn reap(&self, sending: &mut Sending, link: &LinkRuntime) {
         let completed = self.channel().completed();
         let mut done = 0;
         while let Some((number, _)) = sending.in_flight.front() {
@@ -459,8 +470,8 @@ impl RdmaLane {
 }
 
 impl Lane for RdmaLane {
-    fn kick(&self, link: &Running) {
-        if let Err(why) = self.write(link, Much::Posted) {
+    fn wake(&self, link: &LinkRuntime) {
+        if let Err(why) = self.write(link, WriteLimit::Posted) {
             self.close(&why);
         }
     }
@@ -471,10 +482,10 @@ impl Lane for RdmaLane {
         drop(first);
         self.closed.store(true, SeqCst);
         self.connection.close();
-        self.bell.ring();
+        self.waker.ring();
     }
 
-    fn leave(&self, link: &Arc<Running>) {
+    fn leave(&self, link: &Arc<LinkRuntime>) {
         // First the queue pair fails, and all that it did is over. Before that a place that the peer could write is
         // not free, nor are payloads that the NIC reads.
         self.channel().close();
@@ -485,10 +496,10 @@ impl Lane for RdmaLane {
         link.lane_ended(self.number, why.unwrap_or_default());
     }
 
-    fn last_word(&self, frame: &Frame) {
+    fn write_last(&self, frame: &Frame) {
         // The channel may have no credit, or end before it went; the connection is idle.
         if !self.closed.load(SeqCst) {
-            let _ = say(&self.connection, frame);
+            let _ = write_frame(&self.connection, frame);
         }
     }
 
@@ -510,7 +521,7 @@ impl Lane for RdmaLane {
         Some(match self.channel().ended()? {
             ChannelError::Completion { .. } => LaneEnd::Completion,
             ChannelError::Event(_) => LaneEnd::Event,
-            ChannelError::Lie(_) => LaneEnd::Lie,
+            ChannelError::Lie(_) => LaneEnd::ProtocolViolation,
             ChannelError::Verbs(_) => LaneEnd::Call,
             // This end, for its own reasons.
             _ => return None,

@@ -3,8 +3,8 @@
 pub(crate) mod rdma;
 mod stream;
 
-use crate::frame::Frame;
-use crate::running::Running;
+use super::LinkRuntime;
+use crate::machine::frame::Frame;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use std::sync::Arc;
 pub(crate) use stream::Stream;
 
 /// One connection of a link, with the threads that it needs. It takes what it writes from its link
-/// ([`Running::batch`]), and tells it of frames and of bytes that are there.
+/// (`LinkRuntime::batch`), and passes frames and landed chunks to it.
 pub(crate) trait Lane: Send + Sync {
     /// Something waits to be written. Does not block.
-    fn kick(&self, link: &Running);
-    /// The lane ends; soon its last thread tells the link ([`Running::lane_ended`]).
+    fn wake(&self, link: &LinkRuntime);
+    /// The lane ends; soon its last thread calls `LinkRuntime::lane_ended`.
     fn close(&self, why: &str);
-    /// A thread of it has ended, or never began. The last tells the link, when the lane does nothing any more.
-    fn leave(&self, link: &Arc<Running>);
-    /// One frame, now or never: the lane is about to be closed.
-    fn last_word(&self, frame: &Frame);
+    /// A thread of it has ended, or never began. The last one tells the link, when the lane does nothing any more.
+    fn leave(&self, link: &Arc<LinkRuntime>);
+    /// Writes one frame, if that needs no wait: the lane is about to be closed.
+    fn write_last(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
-    /// Why it broke by itself: nothing if this end closed it, or its connection ended.
+    /// Why it broke by itself; none if this end closed it, or its connection ended.
     fn broke(&self) -> Option<LaneEnd>;
-    /// When something was heard, or we last were not listening, and when something was said.
+    /// When something was read (or this end was too busy to read), and when something was written.
     fn heard_ms(&self, now_ms: u64) -> u64;
     fn spoke_ms(&self) -> u64;
 }
 
-/// A lane as others see it.
+/// The state of a lane, for reports.
 #[derive(Clone, Debug)]
 pub struct LaneStatus {
     /// Its number.
@@ -39,13 +39,13 @@ pub struct LaneStatus {
     pub peer: SocketAddr,
     /// What it goes over.
     pub kind: LaneKind,
-    /// Why it is not RDMA, where that was wished for.
+    /// Why it is not RDMA, where RDMA was wanted.
     pub why_not: Option<String>,
     /// The NIC of an RDMA lane.
     pub rail: Option<String>,
     /// What its channel counted.
     pub channel: Option<ChannelCounts>,
-    /// Bytes that the peer wrote into their place by itself.
+    /// Bytes that the peer's card wrote into receive buffers by itself.
     pub direct_bytes_in: u64,
     /// Bytes that were written, frames included.
     pub bytes_out: u64,
@@ -71,13 +71,13 @@ pub enum LaneEnd {
     Closed,
     /// An RDMA lane took its place.
     Replaced,
-    /// Its connection ended, or nothing was heard on it.
+    /// Its connection ended, or was quiet for too long.
     Connection,
-    /// The peer was cut off for a lie.
-    Lie,
+    /// The peer violated the protocol and was disconnected.
+    ProtocolViolation,
     /// RDMA: a work request failed.
     Completion,
-    /// RDMA: the device said that something is broken.
+    /// RDMA: the device reported an error.
     Event,
     /// RDMA: a call of the library failed.
     Call,
@@ -89,7 +89,7 @@ impl LaneEnd {
         LaneEnd::Closed,
         LaneEnd::Replaced,
         LaneEnd::Connection,
-        LaneEnd::Lie,
+        LaneEnd::ProtocolViolation,
         LaneEnd::Completion,
         LaneEnd::Event,
         LaneEnd::Call,

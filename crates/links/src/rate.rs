@@ -1,7 +1,7 @@
-//! How many bytes a second a topic may send: a bucket of credit that fills with time.
+//! How many bytes a second a topic may send: a token bucket.
 //!
-//! A message goes when there is any credit, and may leave a debt, so that one larger than the bucket goes, too. In
-//! any span of time at most `rate * span + bucket + one message` go.
+//! A message is sent when there is any credit, and may leave a debt, so that one larger than the bucket is sent, too. In
+//! any span of time at most `rate * span + bucket + one message` are sent.
 
 /// The bucket holds what comes in this part of a second.
 const BUCKET_PART: u64 = 20;
@@ -37,7 +37,7 @@ impl Rate {
         i128::from((self.bytes_s / BUCKET_PART).max(1)) * NS
     }
 
-    /// Whether something may go now.
+    /// Whether something may be sent now.
     pub fn is_open(&mut self, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
@@ -46,7 +46,7 @@ impl Rate {
         self.credit > 0
     }
 
-    /// So many bytes went.
+    /// So many bytes were sent.
     pub fn spend(&mut self, bytes: u64) {
         self.credit -= i128::from(bytes) * NS;
     }

@@ -1,6 +1,7 @@
-//! What a lane takes to write at once, and how far that is.
+//! Frames that a lane writes at once, and how far that is.
 
-use crate::frame::{Frame, Meta, Remote};
+use crate::machine::frame::{Frame, Remote};
+use crate::machine::QueuedFrame;
 use crate::payload::Payload;
 use rgaps_verbs::MARK_MAX;
 use std::io::IoSlice;
@@ -23,9 +24,9 @@ struct Item {
     /// Where its head ends in the heads' bytes.
     head_end: usize,
     payload: Option<Bytes>,
-    /// Where its payload could be written directly: the message's place, and where in the message.
+    /// Where its payload could be written directly: the message's receive buffer, and the offset in the message.
     remote: Option<(Remote, u64)>,
-    /// What says of its payload all that its head does, where it is written directly.
+    /// The mark that can replace its head where its payload is written directly.
     mark: Option<u32>,
 }
 
@@ -165,26 +166,22 @@ impl Batch {
         (self.bytes, self.payload_bytes, self.done) = (0, 0, 0);
     }
 
-    pub(crate) fn push(
-        &mut self,
-        frame: &Frame,
-        meta: Option<&Meta>,
-        payload: Option<Bytes>,
-        remote: Option<Remote>,
-    ) {
+    pub(crate) fn push(&mut self, queued: QueuedFrame) {
+        let QueuedFrame {
+            frame,
+            description,
+            payload,
+            remote,
+        } = queued;
         let before = self.heads.len();
         frame.encode(&mut self.heads);
-        self.heads
-            .extend_from_slice(meta.map_or(&[], |meta| meta.as_slice()));
-        // Of its message.
-        let is_all = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
-        let (remote, mark) = match frame {
-            Frame::Chunk { offset, grant, .. } => (
-                remote.map(|remote| (remote, *offset)),
-                payload
-                    .as_ref()
-                    .is_some_and(is_all)
-                    .then_some((*grant & u64::from(MARK_MAX)) as u32),
+        let description = description.as_ref().map_or(&[][..], |of| of.as_slice());
+        self.heads.extend_from_slice(description);
+        let is_whole = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
+        let (remote, mark) = match (&frame, &payload) {
+            (Frame::Chunk { grant, .. }, Some(part)) => (
+                remote.map(|remote| (remote, part.1 as u64)),
+                is_whole(part).then_some((*grant & u64::from(MARK_MAX)) as u32),
             ),
             _ => (None, None),
         };
@@ -203,13 +200,23 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Flow;
+    use crate::machine::frame::Description;
 
-    fn chunk(bytes: u32) -> Frame {
-        Frame::Chunk {
-            grant: 1,
-            offset: 100,
-            bytes,
+    fn queued(
+        bytes: u32,
+        payload: &Arc<dyn Payload>,
+        (from, to): (usize, usize),
+        remote: Option<Remote>,
+    ) -> QueuedFrame {
+        QueuedFrame {
+            frame: Frame::Chunk {
+                grant: 1,
+                chunk: 0,
+                bytes,
+            },
+            description: None,
+            payload: Some((Arc::clone(payload), from, to)),
+            remote,
         }
     }
 
@@ -239,27 +246,14 @@ mod tests {
     }
 
     fn batch() -> (Batch, Vec<u8>) {
-        let flow = Flow {
-            topic: 1,
-            incarnation: 1,
-        };
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(&Frame::Alive { beat: 1 }, None, None, None);
-        batch.push(
-            &chunk(300),
-            None,
-            Some((Arc::clone(&payload), 0, 300)),
-            remote,
-        );
-        batch.push(&Frame::Open { flow, first: 0 }, None, None, None);
-        batch.push(
-            &chunk(700),
-            None,
-            Some((Arc::clone(&payload), 300, 1000)),
-            None,
-        );
+        batch.push(Frame::Alive { beat: 1 }.into());
+        batch.push(queued(300, &payload, (100, 400), remote));
+        let why = Description::new(&[1; 9]).unwrap();
+        batch.push(Frame::Refuse { flow: 1, why }.into());
+        batch.push(queued(600, &payload, (400, 1000), None));
         let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
         let count = batch.slices(&mut slices);
         let all = bytes_of(&slices[..count]);

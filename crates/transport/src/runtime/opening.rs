@@ -1,92 +1,91 @@
-//! Opening lanes: when one is wanted, what both ends say first, and what becomes of the connection.
+//! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
-use super::{Core, Open, Running};
+use super::handshake::{answer, rdma_of_both, refuse, Hello, HelloError, UNNUMBERED};
+use super::lane::rdma::{agree, Agreed, RdmaLane};
+use super::lane::{Lane, Stream};
+use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
 use crate::connection::Connection;
-use crate::frame::{ResetReason, Wish, LANES_MAX};
-use crate::hello::{answer, rdma_of_both, refuse, Hello, HelloError, ASKED};
-use crate::lane::rdma::{agree, Agreed, RdmaLane};
-use crate::lane::{Lane, Stream};
-use crate::owner::Event;
+use crate::machine::frame::{RdmaMode, ResetReason, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A lane's thread: its name, and what it does.
-type Thread = (String, Box<dyn FnOnce(&Arc<Running>) + Send>);
+type Thread = (String, Box<dyn FnOnce(&Arc<LinkRuntime>) + Send>);
 
-impl Running {
+impl LinkRuntime {
     /// Waits for a lane to be wanted; `None` if the link closes.
     pub(crate) fn next_dial(&self) -> Option<(Hello, Vec<SocketAddr>)> {
-        let mut core = self.lock();
+        let mut locked = self.lock();
         loop {
-            if core.closing {
+            if locked.is_closing {
                 return None;
             }
             let now_ms = self.now_ms();
-            let wanted = self.wanted(&core, now_ms);
+            let wanted = self.wanted(&locked, now_ms);
             let wait_ms = wanted.map(|(due_ms, _)| due_ms.saturating_sub(now_ms));
             if let (Some((_, rdma)), Some(0)) = (wanted, wait_ms) {
-                core.dialled_ms = now_ms;
-                if rdma == Wish::Require && core.lanes.len() == LANES_MAX {
+                locked.dialled_ms = now_ms;
+                if rdma == RdmaMode::Require && locked.lanes.len() == LANES_MAX {
                     // Its place is taken by the next one.
-                    self.replace_one(&mut core);
+                    self.replace_one(&mut locked);
                 } else {
-                    let mut hello = self.hello(&core, ASKED);
+                    let mut hello = self.hello(&locked, UNNUMBERED);
                     hello.rdma = rdma;
-                    return Some((hello, core.peer.dial.clone()));
+                    return Some((hello, locked.peer.dial.clone()));
                 }
             }
             let limit = Duration::from_millis(wait_ms.unwrap_or(60_000).max(1));
-            let waited = self.changed.wait_timeout(core, limit);
-            core = waited.expect("no thread of a link panics").0;
+            let waited = self.changed.wait_timeout(locked, limit);
+            locked = waited.expect("no thread of a link panics").0;
         }
     }
 
     /// When a lane is to be opened, and what it is to be.
-    fn wanted(&self, core: &Core, now_ms: u64) -> Option<(u64, Wish)> {
-        if core.restarting || core.peer.dial.is_empty() {
+    fn wanted(&self, locked: &LockedLink, now_ms: u64) -> Option<(u64, RdmaMode)> {
+        if locked.is_restarting || locked.peer.dial.is_empty() {
             return None;
         }
-        let ours = self.wish();
-        let backed_off = core.dialled_ms + self.backoff_ms(core.failures);
-        let due_ms = core.penalty_until_ms.max(backed_off);
-        if core.lanes.len() < self.config.lanes {
-            let later = now_ms < core.rdma_after_ms && ours == Wish::Prefer;
-            return Some((due_ms, if later { Wish::No } else { ours }));
+        let ours = self.rdma_mode();
+        let backed_off = locked.dialled_ms + self.backoff_ms(locked.failures);
+        let due_ms = locked.penalty_until_ms.max(backed_off);
+        if locked.lanes.len() < self.config.lanes {
+            let later = now_ms < locked.rdma_after_ms && ours == RdmaMode::Prefer;
+            return Some((due_ms, if later { RdmaMode::No } else { ours }));
         }
-        // A lane that could be better makes place for one that is, and for nothing else.
-        let climbs = ours != Wish::No && core.peer_has_rdma;
-        let lower = core
+        // A TCP lane makes room for an RDMA lane, and for nothing else.
+        let climbs = ours != RdmaMode::No && locked.peer_has_rdma;
+        let lower = locked
             .lanes
             .values()
-            .any(|open| !open.is_rdma && !open.replaced);
-        (climbs && lower).then(|| (due_ms.max(core.rdma_after_ms), Wish::Require))
+            .any(|open| !open.is_rdma && !open.is_replaced);
+        (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
-    /// What lanes are to be, as far as this end has a say.
-    fn wish(&self) -> Wish {
+    /// What lanes are to be, as far as this end decides.
+    fn rdma_mode(&self) -> RdmaMode {
         match self.shared.rdma {
             Some(_) => self.config.rdma,
-            // Who requires what there is not gets no lane.
-            None if self.config.rdma == Wish::Require => Wish::Require,
-            None => Wish::No,
+            // Where RDMA is required and missing, there is no lane.
+            None if self.config.rdma == RdmaMode::Require => RdmaMode::Require,
+            None => RdmaMode::No,
         }
     }
 
-    /// Closes a TCP lane: what was on its way there goes again.
-    fn replace_one(&self, core: &mut Core) {
-        let lower = |open: &&mut Open| !open.is_rdma && !open.replaced;
-        if let Some(open) = core.lanes.values_mut().find(lower) {
-            open.replaced = true;
+    /// Closes a TCP lane: what was on its way there is sent again.
+    fn replace_one(&self, locked: &mut LockedLink) {
+        let lower = |open: &&mut OpenLane| !open.is_rdma && !open.is_replaced;
+        if let Some(open) = locked.lanes.values_mut().find(lower) {
+            open.is_replaced = true;
             open.lane.close("an RDMA lane takes its place");
         }
     }
 
-    /// RDMA broke, or could not be had: lanes are TCP for a while.
-    pub(super) fn rdma_failed(&self, core: &mut Core, why: String) {
-        core.counts.rdma_failed += 1;
-        core.rdma_after_ms = self.now_ms() + self.config.rdma_again_ms;
-        core.rdma_why = Some(why);
+    /// RDMA broke, or was not possible: lanes are TCP for a while.
+    pub(super) fn rdma_failed(&self, locked: &mut LockedLink, why: String) {
+        locked.counts.rdma_failed += 1;
+        locked.rdma_after_ms = self.now_ms() + self.config.rdma_again_ms;
+        locked.rdma_why = Some(why);
     }
 
     fn backoff_ms(&self, failures: u32) -> u64 {
@@ -99,56 +98,57 @@ impl Running {
         }
     }
 
-    /// Somebody had this link's key, and a certificate of somebody else.
-    pub(crate) fn impostor(&self, from: SocketAddr) {
+    /// A stranger showed this link's key, with a certificate for another name.
+    pub(crate) fn wrong_certificate(&self, from: SocketAddr) {
         let why = format!(
             "a lane from {} was refused: its certificate is not for '{}'",
             from.ip(),
             self.name
         );
-        let mut core = self.lock();
-        core.driver.event(Event::Refused { why: why.clone() });
-        core.error = Some(why);
-        drop(core);
+        let mut locked = self.lock();
+        locked.event(LinkEvent::LaneRefused { why: why.clone() });
+        locked.error = Some(why);
+        drop(locked);
         self.settle();
     }
 
     /// The next attempt is later.
     pub(crate) fn dial_failed(&self, hello: &Hello, error: &HelloError) {
         let why = error.to_string();
-        let mut core = self.lock();
-        if hello.rdma == Wish::Require && self.config.rdma != Wish::Require {
+        let mut locked = self.lock();
+        if hello.rdma == RdmaMode::Require && self.config.rdma != RdmaMode::Require {
             // The link does without.
-            self.rdma_failed(&mut core, why);
+            self.rdma_failed(&mut locked, why);
             return;
         }
-        core.failures = core.failures.saturating_add(1);
-        let said = match error {
+        locked.failures = locked.failures.saturating_add(1);
+        let is_refusal = match error {
             HelloError::Refused { .. }
             | HelloError::Refuse { .. }
             | HelloError::Decode(_)
             | HelloError::Rdma(_)
             | HelloError::Plain(_) => true,
             HelloError::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,
-            HelloError::Word => false,
+            HelloError::NoHello => false,
         };
-        if said && core.error.as_ref() != Some(&why) {
-            core.driver.event(Event::Refused { why: why.clone() });
+        if is_refusal && locked.error.as_ref() != Some(&why) {
+            locked.event(LinkEvent::LaneRefused { why: why.clone() });
         }
-        core.error = Some(why);
-        drop(core);
+        locked.error = Some(why);
+        drop(locked);
         self.settle();
     }
 
-    fn hello(&self, core: &Core, lane: u32) -> Hello {
+    fn hello(&self, locked: &LockedLink, lane: u32) -> Hello {
         Hello {
             node: self.shared.incarnation,
+            machine: locked.machine_id,
             realm: self.shared.realm,
             lane,
-            ring: self.ring,
-            rdma: self.wish(),
-            to: core.peer.incarnation,
-            key: core.peer.key,
+            first_window: self.config.limits.receive.first_window,
+            rdma: self.rdma_mode(),
+            to: locked.peer.incarnation,
+            key: locked.peer.key,
         }
     }
 
@@ -158,9 +158,9 @@ impl Running {
         connection: Connection,
         theirs: &Hello,
     ) -> Result<(), HelloError> {
-        let mut core = self.lock();
-        let expected = core.peer.incarnation;
-        if core.closing || core.peer.key != theirs.key {
+        let mut locked = self.lock();
+        let expected = locked.peer.incarnation;
+        if locked.is_closing || locked.peer.key != theirs.key {
             return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
         }
         if expected != 0 && theirs.node != expected {
@@ -172,25 +172,26 @@ impl Running {
                 theirs,
             ));
         }
-        if core.seen != 0 && theirs.node != core.seen {
-            self.begin_restart(&mut core);
+        if locked.is_other(theirs) {
+            locked.begin_restart();
         }
-        let lanes = core.lanes.len() as u64;
-        let penalty = self.now_ms() < core.penalty_until_ms;
-        let number = core.last_lane.checked_add(1);
-        let number = number.filter(|_| !core.restarting && !penalty && lanes < LANES_MAX as u64);
+        let lanes = locked.lanes.len() as u64;
+        let penalty = self.now_ms() < locked.penalty_until_ms;
+        let number = locked.last_lane.checked_add(1);
+        let number =
+            number.filter(|_| !locked.is_restarting && !penalty && lanes < LANES_MAX as u64);
         let Some(number) = number else {
             return Err(refuse(&connection, ResetReason::Lanes, lanes, "one more"));
         };
         let ours = Hello {
             to: theirs.node,
-            ..self.hello(&core, number)
+            ..self.hello(&locked, number)
         };
         rdma_of_both(ours.rdma, theirs.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, ours.rdma as u64, wish))?;
         answer(&connection, &ours)?;
-        core.last_lane = number;
-        drop(core);
+        locked.last_lane = number;
+        drop(locked);
         self.answered(connection, &ours, theirs)
     }
 
@@ -201,9 +202,10 @@ impl Running {
         ours: &Hello,
         theirs: &Hello,
     ) -> Result<(), HelloError> {
-        let mut core = self.lock();
-        if core.seen == theirs.node && theirs.lane <= core.last_lane {
-            let last = u64::from(core.last_lane);
+        let mut locked = self.lock();
+        let is_seen = (locked.seen, locked.seen_machine) == (theirs.node, theirs.machine);
+        if is_seen && theirs.lane <= locked.last_lane {
+            let last = u64::from(locked.last_lane);
             return Err(refuse(
                 &connection,
                 ResetReason::Protocol,
@@ -211,8 +213,8 @@ impl Running {
                 theirs.lane,
             ));
         }
-        core.last_lane = theirs.lane;
-        drop(core);
+        locked.last_lane = theirs.lane;
+        drop(locked);
         let ours = Hello {
             lane: theirs.lane,
             ..*ours
@@ -220,7 +222,7 @@ impl Running {
         self.answered(connection, &ours, theirs)
     }
 
-    /// Both ends have said hello. If both wish so, they agree on a channel; it takes a while, and the link is not
+    /// Both ends have sent HELLO. If both want RDMA, they agree on a channel; it takes a while, and the link is not
     /// locked meanwhile.
     pub(crate) fn answered(
         self: &Arc<Self>,
@@ -239,77 +241,81 @@ impl Running {
             }
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
-            if [ours.rdma, theirs.rdma].contains(&Wish::Require) {
+            if [ours.rdma, theirs.rdma].contains(&RdmaMode::Require) {
                 return Err(HelloError::Rdma(why.clone()));
             }
             self.rdma_failed(&mut self.lock(), why.clone());
         }
-        self.lane_opened(connection, ours.lane, theirs, agreed)
+        self.begin_lane(connection, ours, theirs, agreed)
     }
 
-    /// Why nobody asks for RDMA that this end could have.
+    /// Why a lane is not RDMA, although this end could have it.
     fn why_no_rdma(&self, ours: &Hello, theirs: &Hello) -> Option<String> {
-        if self.wish() == Wish::No {
+        if self.rdma_mode() == RdmaMode::No {
             return None;
         }
-        if ours.rdma == Wish::No {
+        if ours.rdma == RdmaMode::No {
             return self.lock().rdma_why.clone();
         }
-        debug_assert_eq!(theirs.rdma, Wish::No);
-        Some("the peer has no RDMA, or leaves it for now".into())
+        debug_assert_eq!(theirs.rdma, RdmaMode::No);
+        Some("the peer has no RDMA, or does not try it for now".into())
     }
 
     /// The lane begins: over a channel, or over the connection itself and why.
-    fn lane_opened(
+    fn begin_lane(
         self: &Arc<Self>,
         connection: Connection,
-        number: u32,
+        ours: &Hello,
         theirs: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
-        let now_ms = self.now_ms();
+        let (now_ms, number) = (self.now_ms(), ours.lane);
         let is_rdma = agreed.is_ok();
         let (lane, threads) = self.lane(number, connection, agreed)?;
-        let mut core = self.lock();
-        if core.seen != 0 && theirs.node != core.seen {
-            self.begin_restart(&mut core);
+        let mut locked = self.lock();
+        if locked.is_other(theirs) {
+            locked.begin_restart();
         }
-        let stale = core.closing || core.restarting || core.peer.key != theirs.key;
-        let ring = self.ring;
-        if stale || !core.driver.lane_opened(number, theirs.ring, ring, now_ms) {
+        // Also where the machine that this end's HELLO named was replaced meanwhile.
+        let stale = locked.is_closing
+            || locked.is_restarting
+            || locked.peer.key != theirs.key
+            || locked.machine_id != ours.machine;
+        if stale || !locked.machine.lane_up(number, theirs.first_window) {
             lane.close("it is not wanted any more");
             return Ok(());
         }
-        core.seen = theirs.node;
-        core.peer_has_rdma = theirs.rdma != Wish::No;
-        core.counts.lanes_opened += 1;
-        core.counts.rdma_opened += u64::from(is_rdma);
-        let open = Open {
+        locked.seen = theirs.node;
+        locked.seen_machine = theirs.machine;
+        locked.peer_has_rdma = theirs.rdma != RdmaMode::No;
+        locked.counts.lanes_opened += 1;
+        locked.counts.rdma_opened += u64::from(is_rdma);
+        let open = OpenLane {
             lane: Arc::clone(&lane),
             since_ms: now_ms,
             is_rdma,
-            replaced: false,
+            is_replaced: false,
         };
-        if core.lanes.insert(number, open).is_none() && core.lanes.len() == 1 {
-            core.driver.event(Event::Up);
+        if locked.lanes.insert(number, open).is_none() && locked.lanes.len() == 1 {
+            locked.event(LinkEvent::Up);
         }
-        if is_rdma && !core.peer.dial.is_empty() && core.lanes.len() > self.config.lanes {
-            self.replace_one(&mut core);
+        if is_rdma && !locked.peer.dial.is_empty() && locked.lanes.len() > self.config.lanes {
+            self.replace_one(&mut locked);
         }
-        core.threads.retain(|thread| !thread.is_finished());
+        locked.threads.retain(|thread| !thread.is_finished());
         let mut missing = 0;
         for (name, run) in threads {
             let link = Arc::clone(self);
             let builder = std::thread::Builder::new().name(name);
             match builder.spawn(move || run(&link)) {
-                Ok(thread) => core.threads.push(thread),
+                Ok(thread) => locked.threads.push(thread),
                 Err(error) => {
                     lane.close(&format!("a lane's thread could not be started: {error}"));
                     missing += 1;
                 }
             }
         }
-        drop(core);
+        drop(locked);
         (0..missing).for_each(|_| lane.leave(self));
         self.settle();
         Ok(())

@@ -1,12 +1,12 @@
-//! How both ends agree on a channel, over the connection that said hello: addresses, that both are connected, and
-//! that a word went through in each direction. Each end says each step, or why it cannot be; so both know
-//! the same, and one that fails leaves the connection for a TCP lane.
+//! How both ends agree on a channel, over the connection of the handshake: they exchange addresses, connect, and send one record in each
+//! direction. Each end reports each step, or why it failed. So both know the same, and a failure leaves the connection for a TCP
+//! lane.
 
 use super::STREAM;
 use crate::connection::Connection;
-use crate::frame::{Frame, Meta, FRAME_BYTES_MAX};
-use crate::hello::{hear, say, HelloError};
+use crate::machine::frame::{Description, Frame, FRAME_BYTES_MAX};
 use crate::rdma::Rdma;
+use crate::runtime::handshake::{read_frame, write_frame, HelloError};
 use rgaps_verbs::{Arrived, Channel, ChannelAddress};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -40,14 +40,14 @@ pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agr
     let (our_rail, device) = rdma.rail(lane);
     let ours = Channel::new(device, rdma.channel);
     let ours = ours.map_err(|error| format!("{}: {error}", device.name()));
-    let said = ours.as_ref().map(|channel| Frame::Channel {
+    let said = ours.as_ref().map(|channel| Frame::RdmaAddress {
         rail: our_rail,
-        address: Meta::new(&channel.address().encode()).expect("addresses are short"),
+        address: Description::new(&channel.address().encode()).expect("addresses are short"),
     });
     let theirs = exchange(connection, said)?;
     let (channel, (their_rail, address)) = match (ours, theirs) {
-        (Ok(channel), Ok(Frame::Channel { rail, address })) => (channel, (rail, address)),
-        (Ok(_), Ok(_)) => return Err(HelloError::Word),
+        (Ok(channel), Ok(Frame::RdmaAddress { rail, address })) => (channel, (rail, address)),
+        (Ok(_), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
     };
     let connected = match ChannelAddress::decode(address.as_slice()) {
@@ -78,20 +78,20 @@ fn connect(channel: &Channel, peer: &ChannelAddress) -> Result<(), String> {
 
 /// Says that this end has done a step, or why not, and hears the same of the peer.
 fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()> {
-    let said = done.as_ref().map(|()| Frame::Ready { step });
+    let said = done.as_ref().map(|()| Frame::RdmaReady { step });
     let theirs = exchange(connection, said)?;
     Ok(match (done, theirs) {
-        (Ok(()), Ok(Frame::Ready { step: theirs })) if theirs == step => Ok(()),
-        (Ok(()), Ok(_)) => return Err(HelloError::Word),
+        (Ok(()), Ok(Frame::RdmaReady { step: theirs })) if theirs == step => Ok(()),
+        (Ok(()), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => Err(why),
     })
 }
 
 fn exchange(connection: &Connection, ours: Result<Frame, &String>) -> Step<Frame> {
-    let ours = ours.unwrap_or_else(|why| Frame::NoChannel { why: words(why) });
-    say(connection, &ours)?;
-    Ok(match hear(connection)? {
-        Frame::NoChannel { why } => {
+    let ours = ours.unwrap_or_else(|why| Frame::RdmaRefused { why: words(why) });
+    write_frame(connection, &ours)?;
+    Ok(match read_frame(connection)? {
+        Frame::RdmaRefused { why } => {
             let why = String::from_utf8_lossy(why.as_slice());
             Err(format!("the peer: {}", why.escape_debug()))
         }
@@ -100,12 +100,12 @@ fn exchange(connection: &Connection, ours: Result<Frame, &String>) -> Step<Frame
 }
 
 /// As much of a reason as a frame takes.
-fn words(why: &str) -> Meta {
+fn words(why: &str) -> Description {
     let mut end = why.len().min(WORDS_BYTES_MAX);
     while !why.is_char_boundary(end) {
         end -= 1;
     }
-    Meta::new(&why.as_bytes()[..end]).expect("it was cut")
+    Description::new(&why.as_bytes()[..end]).expect("it was cut")
 }
 
 /// A word through the channel in each direction.

@@ -1,15 +1,15 @@
 //! A lane over a byte stream.
 //!
-//! A [`Stream`] has two threads. One reads frames and puts their bytes where they belong, straight from the
-//! socket. What is short is written by whichever thread has something to say, without waiting; what is long
-//! or would have to wait is left to the lane's writing thread.
+//! A [`Stream`] has two threads. One reads frames, and chunks straight from the socket into their receive buffers. Short frames are
+//! written by whichever thread has them, without waiting; what is long or would have to wait is left to the lane's writing
+//! thread.
 
 use super::{Lane, LaneEnd, LaneKind, LaneStatus};
-use crate::batch::{Batch, BATCH_SLICES};
 use crate::connection::{Connection, Wait};
-use crate::driver::{fill, Destination, Much, BULK_BYTES};
-use crate::frame::{Decoded, Frame};
-use crate::running::Running;
+use crate::machine::frame::{Decoded, Frame};
+use crate::machine::{WriteLimit, WriteRange};
+use crate::runtime::batch::{Batch, BATCH_SLICES};
+use crate::runtime::LinkRuntime;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
@@ -18,8 +18,10 @@ use std::sync::{Arc, Condvar, Mutex, TryLockError};
 const READ_BYTES: usize = 16 << 10;
 /// The same behind a chunk: what is read of the next one has to be copied.
 const READ_BEHIND_CHUNK: usize = 512;
-/// Frames that are read before what they brought is carried out.
+/// Frames that are read before the link is settled.
 const FRAMES_AT_ONCE: usize = 32;
+/// A larger chunk is settled at once.
+const BULK_BYTES: usize = 64 << 10;
 
 /// A lane over a byte stream.
 pub(crate) struct Stream {
@@ -33,7 +35,7 @@ pub(crate) struct Stream {
     why: Mutex<Option<String>>,
     threads: AtomicU8,
     heard_ms: AtomicU64,
-    /// The reading thread listens; else it is busy with what it heard, and the peer is not the one who is quiet.
+    /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
     listens: AtomicBool,
     spoke_ms: AtomicU64,
     bytes_in: AtomicU64,
@@ -65,7 +67,7 @@ impl Stream {
     }
 
     /// The reading thread.
-    pub(crate) fn read_all(&self, link: &Arc<Running>) {
+    pub(crate) fn read_all(&self, link: &Arc<LinkRuntime>) {
         if let Err(why) = self.frames(link) {
             self.close(&why);
         }
@@ -73,7 +75,7 @@ impl Stream {
     }
 
     /// The writing thread.
-    pub(crate) fn write_all(&self, link: &Arc<Running>) {
+    pub(crate) fn write_all(&self, link: &Arc<LinkRuntime>) {
         while !self.closed.load(SeqCst) {
             if let Err(why) = self.write(link, Wait::Yes) {
                 self.close(&why);
@@ -97,11 +99,11 @@ impl Stream {
         self.bell.1.notify_one();
     }
 
-    /// Writes what there is; without waiting only what is short, and leaves the rest to the writing thread.
-    fn write(&self, link: &Running, wait: Wait) -> Result<(), String> {
-        let much = match wait {
-            Wait::Yes => Much::All,
-            Wait::No => Much::Short,
+    /// Writes all there is; without waiting only what is short, and leaves the rest to the writing thread.
+    fn write(&self, link: &LinkRuntime, wait: Wait) -> Result<(), String> {
+        let limit = match wait {
+            Wait::Yes => WriteLimit::All,
+            Wait::No => WriteLimit::Short,
         };
         loop {
             let mut batch = match (wait, self.writing.try_lock()) {
@@ -119,7 +121,9 @@ impl Stream {
                 }
                 if batch.is_empty() {
                     let payloads = batch.payloads();
-                    let left = link.batch(self.number, payloads, much, &mut batch);
+                    // Without the link's lock: the last clone of a payload may be here.
+                    batch.clear();
+                    let left = link.batch(self.number, payloads, limit, &mut batch);
                     if batch.is_empty() {
                         let flushed = self.connection.flush(wait);
                         if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
@@ -143,7 +147,7 @@ impl Stream {
             }
             drop(batch);
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number, much) {
+            match link.waiting(self.number, limit) {
                 None => return Ok(()),
                 Some(true) => {}
                 Some(false) => {
@@ -154,7 +158,7 @@ impl Stream {
         }
     }
 
-    fn fill(&self, into: &mut [u8], link: &Running) -> Result<usize, String> {
+    fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
         self.heard_ms.store(link.now_ms(), SeqCst);
         self.listens.store(true, SeqCst);
         let read = self.connection.read(into);
@@ -167,7 +171,7 @@ impl Stream {
         Ok(read)
     }
 
-    fn fill_all(&self, mut into: &mut [u8], link: &Running) -> Result<(), String> {
+    fn fill_all(&self, mut into: &mut [u8], link: &LinkRuntime) -> Result<(), String> {
         while !into.is_empty() {
             let read = self.fill(into, link)?;
             into = &mut into[read..];
@@ -175,14 +179,28 @@ impl Stream {
         Ok(())
     }
 
-    fn frames(&self, link: &Arc<Running>) -> Result<(), String> {
+    /// Reads the rest of a chunk, of which `first` was read with its frame, straight into its receive buffer.
+    fn read_chunk(
+        &self,
+        mut range: WriteRange,
+        first: &[u8],
+        link: &LinkRuntime,
+    ) -> Result<(), String> {
+        let bytes = range.as_mut_slice();
+        bytes[..first.len()].copy_from_slice(first);
+        self.fill_all(&mut bytes[first.len()..], link)?;
+        link.landed(range, false);
+        Ok(())
+    }
+
+    fn frames(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
         let mut buffer = vec![0; READ_BYTES];
-        // A small message that was not read in one piece, and what nobody wants.
-        let (mut small, mut waste) = (vec![], vec![]);
+        // A small message that was not read in one piece.
+        let mut small = vec![];
         let (mut start, mut end, mut at_once, mut frames) = (0, 0, READ_BYTES, 0);
         loop {
             let decoded = Frame::decode(&buffer[start..end]);
-            let decoded = decoded.map_err(|error| link.cut_off(self.number, &error))?;
+            let decoded = decoded.map_err(|error| link.disconnect(Some(self.number), &error))?;
             let (frame, used) = match decoded {
                 Decoded::Frame(frame, used) => (frame, used),
                 Decoded::Short(need) => {
@@ -200,47 +218,26 @@ impl Stream {
                 }
             };
             start += used;
+            link.check_small(self.number, &frame)?;
             let payload = usize::try_from(frame.payload_bytes()).expect("it is bounded");
             let have = payload.min(end - start);
-            let destination = link.frame(self.number, &frame)?;
-            match destination {
-                None => {}
-                Some(Destination::Hand) => {
-                    if have < payload {
-                        small.resize(payload, 0);
-                        small[..have].copy_from_slice(&buffer[start..start + have]);
-                        self.fill_all(&mut small[have..], link)?;
-                    }
-                    at_once = READ_BYTES;
-                }
-                Some(Destination::Chunk(mut chunk)) => {
-                    fill(&mut chunk.part, 0, &buffer[start..start + have]);
-                    match &mut chunk.part {
-                        Some(part) => self.fill_all(&mut part.as_mut_slice()[have..], link)?,
-                        None => {
-                            waste.resize(BULK_BYTES, 0);
-                            let mut left = payload - have;
-                            while left > 0 {
-                                let most = left.min(BULK_BYTES);
-                                left -= self.fill(&mut waste[..most], link)?;
-                            }
-                        }
-                    }
-                    if chunk.part.take().is_some() {
-                        link.landed_part(&chunk, payload as u64, false);
-                    }
-                    at_once = READ_BEHIND_CHUNK;
-                }
+            let here = &buffer[start..start + have];
+            start += have;
+            if let Frame::Chunk { .. } = frame {
+                let range = link.frame(self.number, &frame, &[])?;
+                let range = range.expect("a chunk has a range, or is a violation");
+                self.read_chunk(range, here, link)?;
+                at_once = READ_BEHIND_CHUNK;
+            } else if have == payload {
+                link.frame(self.number, &frame, here)?;
+            } else {
+                small.resize(payload, 0);
+                small[..have].copy_from_slice(here);
+                self.fill_all(&mut small[have..], link)?;
+                link.frame(self.number, &frame, &small)?;
             }
-            if payload > 0 {
-                let whole = have == payload;
-                let small = if whole {
-                    &buffer[start..start + have]
-                } else {
-                    &small
-                };
-                link.landed(self.number, small)?;
-                start += have;
+            if let Frame::Small { .. } = frame {
+                at_once = READ_BYTES;
             }
             frames += 1;
             if frames >= FRAMES_AT_ONCE || payload > BULK_BYTES {
@@ -252,7 +249,7 @@ impl Stream {
 }
 
 impl Lane for Stream {
-    fn kick(&self, link: &Running) {
+    fn wake(&self, link: &LinkRuntime) {
         if let Err(why) = self.write(link, Wait::No) {
             self.close(&why);
         }
@@ -267,7 +264,7 @@ impl Lane for Stream {
         self.ring_bell();
     }
 
-    fn leave(&self, link: &Arc<Running>) {
+    fn leave(&self, link: &Arc<LinkRuntime>) {
         if self.threads.fetch_sub(1, SeqCst) == 1 {
             // Whoever else writes finds the lane closed from here on.
             self.writing.lock().expect("nobody panics with it").clear();
@@ -276,7 +273,7 @@ impl Lane for Stream {
         }
     }
 
-    fn last_word(&self, frame: &Frame) {
+    fn write_last(&self, frame: &Frame) {
         let Ok(batch) = self.writing.try_lock() else {
             return;
         };

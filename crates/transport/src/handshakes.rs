@@ -1,7 +1,7 @@
-//! Connections in their first words: nobody has proved anything on them yet, and each has a thread.
+//! Connections whose handshake is not complete: their peers have proved nothing yet, and each has a thread.
 //!
-//! There are at most [`GREETINGS_MAX`]. When one more comes, the oldest connection of the address that has the most goes:
-//! a stranger who opens many, and says nothing, pushes out their own. Addresses that had a lane before have
+//! There are at most [`HANDSHAKES_MAX`]. When one more comes, the oldest connection of the address that has the most goes:
+//! a stranger who opens many, and sends nothing, pushes out their own. Addresses that had a lane before have
 //! [`KNOWN_SHARE`] connections that do not count, so that strangers at many addresses do not push out peers.
 //!
 //! An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host usually has all the rest.
@@ -10,16 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Connections in their first words.
-pub(crate) const GREETINGS_MAX: usize = 64;
+/// Connections whose handshake is not complete.
+pub(crate) const HANDSHAKES_MAX: usize = 64;
 /// Threads that serve them: also those of connections that were pushed out and have not noticed yet.
-const THREADS_MAX: usize = 2 * GREETINGS_MAX;
+const THREADS_MAX: usize = 2 * HANDSHAKES_MAX;
 /// Connections of a known address that do not count.
 const KNOWN_SHARE: usize = 8;
 /// Addresses that are known: those that had lanes.
 const KNOWN_MAX: usize = 1024;
 
-/// Who is in their first words, by age.
+/// Connections in their handshake, by age.
 #[derive(Debug, Default)]
 struct Shares {
     next: u64,
@@ -27,7 +27,7 @@ struct Shares {
     known: BTreeSet<IpAddr>,
 }
 
-/// What becomes of a connection that wants to say its first words.
+/// Whether a new connection is admitted.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
     /// It may, in place of this one if there was no room.
@@ -37,7 +37,7 @@ enum Admission {
 
 impl Shares {
     fn admit(&mut self, from: IpAddr) -> Admission {
-        let victim = match self.from.len() < GREETINGS_MAX {
+        let victim = match self.from.len() < HANDSHAKES_MAX {
             true => None,
             false => match self.victim(from) {
                 Some(victim) => Some(victim),
@@ -78,7 +78,7 @@ impl Shares {
     }
 }
 
-/// What shares are per.
+/// The address that a share is for.
 fn share_of(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(v6) => {
@@ -96,17 +96,17 @@ struct Inner {
     threads: usize,
 }
 
-/// The connections of an endpoint that are in their first words.
+/// The connections of an endpoint whose handshake is not complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Greetings(Arc<Mutex<Inner>>);
+pub(crate) struct Handshakes(Arc<Mutex<Inner>>);
 
-impl Greetings {
+impl Handshakes {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().expect("nobody panics with it")
     }
 
-    /// A connection may say its first words until the greeting is dropped. None: there is no room for it.
-    pub(crate) fn admit(&self, tcp: &TcpStream) -> Option<Greeting> {
+    /// Admits a connection, until the handshake is dropped. None: there is no room for it.
+    pub(crate) fn admit(&self, tcp: &TcpStream) -> Option<Handshake> {
         let from = share_of(tcp.peer_addr().ok()?.ip());
         let tcp = tcp.try_clone().ok()?;
         let mut inner = self.lock();
@@ -122,7 +122,7 @@ impl Greetings {
             // Its thread reads its end. One that is gone needs no shutdown.
             let _ = victim.shutdown(Shutdown::Both);
         }
-        Some(Greeting {
+        Some(Handshake {
             all: self.clone(),
             number,
             from,
@@ -130,21 +130,21 @@ impl Greetings {
     }
 }
 
-/// A connection in its first words.
-pub(crate) struct Greeting {
-    all: Greetings,
+/// A connection whose handshake is not complete.
+pub(crate) struct Handshake {
+    all: Handshakes,
     number: u64,
     from: IpAddr,
 }
 
-impl Greeting {
+impl Handshake {
     /// It became a lane: its address is a peer's.
     pub(crate) fn became_lane(&self) {
         self.all.lock().shares.know(self.from);
     }
 }
 
-impl Drop for Greeting {
+impl Drop for Handshake {
     fn drop(&mut self) {
         let mut inner = self.all.lock();
         inner.threads -= 1;
@@ -163,7 +163,7 @@ mod tests {
 
     fn full_of(numbers: impl Fn(usize) -> u8) -> Shares {
         let mut shares = Shares::default();
-        for at in 0..GREETINGS_MAX {
+        for at in 0..HANDSHAKES_MAX {
             let number = at as u64 + 1;
             let admitted = Admission::Admitted(number, None);
             assert_eq!(shares.admit(address(numbers(at))), admitted);
@@ -171,7 +171,7 @@ mod tests {
         shares
     }
 
-    const NEXT: u64 = GREETINGS_MAX as u64 + 1;
+    const NEXT: u64 = HANDSHAKES_MAX as u64 + 1;
 
     #[test]
     fn one_that_opens_many_pushes_out_the_oldest_of_its_own() {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn peers_within_their_shares_are_not_pushed_out() {
         let mut shares = full_of(|at| (at / KNOWN_SHARE) as u8);
-        (0..GREETINGS_MAX / KNOWN_SHARE).for_each(|number| shares.know(address(number as u8)));
+        (0..HANDSHAKES_MAX / KNOWN_SHARE).for_each(|number| shares.know(address(number as u8)));
         assert_eq!(shares.admit(address(200)), Admission::Refused);
     }
 

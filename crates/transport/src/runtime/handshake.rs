@@ -1,10 +1,9 @@
-//! The first words on a lane: who speaks, which version, which realm, and the link's key. Nothing else is read
-//! before they fit.
+//! The handshake of a lane: HELLO in both directions, with version, realm, incarnations and the link's key. Nothing else is read
+//! before they match.
 
 use crate::connection::Connection;
-use crate::cursors::Ring;
-use crate::frame::{
-    DecodeError, Decoded, Frame, LaneKey, ResetReason, Wish, FRAME_BYTES_MAX, HEADER_BYTES,
+use crate::machine::frame::{
+    DecodeError, Decoded, Frame, LaneKey, RdmaMode, ResetReason, FRAME_BYTES_MAX, HEADER_BYTES,
     WIRE_VERSION,
 };
 use std::io;
@@ -13,9 +12,9 @@ use thiserror::Error;
 
 /// The lane number in the hello of the end that dials. The end that accepts numbers lanes: a number that a stranger
 /// may choose would leave none for the lanes after it.
-pub(crate) const ASKED: u32 = 0;
+pub(crate) const UNNUMBERED: u32 = 0;
 
-/// The first words take no longer.
+/// A handshake takes no longer.
 pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why there is no lane.
@@ -24,12 +23,12 @@ pub enum HelloError {
     /// The connection failed.
     #[error("the connection failed during the handshake: {0}")]
     Io(#[from] io::Error),
-    /// What came is no frame, or one of another version.
+    /// The peer's bytes are no frame, or one of another version.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// What came is not what is said first.
+    /// The peer began with another frame, or broke the handshake's order.
     #[error("the peer's first frame is not a hello")]
-    Word,
+    NoHello,
     /// The peer refused.
     #[error("the peer refused the lane: {reason:?}: this end has {ours}, the peer {theirs}")]
     Refused {
@@ -60,14 +59,15 @@ pub enum HelloError {
     Rdma(String),
 }
 
-/// What one end says of itself.
+/// The fields of a HELLO.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hello {
     pub(crate) node: u64,
+    pub(crate) machine: u64,
     pub(crate) realm: u64,
     pub(crate) lane: u32,
-    pub(crate) ring: Ring,
-    pub(crate) rdma: Wish,
+    pub(crate) first_window: u32,
+    pub(crate) rdma: RdmaMode,
     pub(crate) to: u64,
     pub(crate) key: LaneKey,
 }
@@ -76,9 +76,10 @@ impl Hello {
     fn frame(&self) -> Frame {
         Frame::Hello {
             node: self.node,
+            machine: self.machine,
             realm: self.realm,
             lane: self.lane,
-            ring_bytes: self.ring.bytes(),
+            first_window: self.first_window,
             rdma: self.rdma,
             to: self.to,
             key: self.key,
@@ -86,19 +87,22 @@ impl Hello {
     }
 }
 
-pub(crate) fn say(connection: &Connection, frame: &Frame) -> io::Result<()> {
+pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<()> {
     let mut bytes = Vec::new();
     let length = frame.encode(&mut bytes);
     connection.write_all(&bytes[..length])
 }
 
 /// Reads one frame and nothing behind it.
-pub(crate) fn hear(connection: &Connection) -> Result<Frame, HelloError> {
-    hear_within(connection, HELLO_LIMIT)
+pub(crate) fn read_frame(connection: &Connection) -> Result<Frame, HelloError> {
+    read_frame_within(connection, HELLO_LIMIT)
 }
 
 /// The same with another limit.
-pub(crate) fn hear_within(connection: &Connection, limit: Duration) -> Result<Frame, HelloError> {
+pub(crate) fn read_frame_within(
+    connection: &Connection,
+    limit: Duration,
+) -> Result<Frame, HelloError> {
     let started = Instant::now();
     let mut bytes = [0; FRAME_BYTES_MAX];
     let (mut have, mut need) = (0, HEADER_BYTES);
@@ -121,28 +125,30 @@ pub(crate) fn hear_within(connection: &Connection, limit: Duration) -> Result<Fr
     }
 }
 
-fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
-    match hear(connection)? {
+fn read_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+    match read_frame(connection)? {
         Frame::Hello {
             node,
+            machine,
             realm,
             lane,
-            ring_bytes,
+            first_window,
             rdma,
             to,
             key,
         } => Ok(Hello {
             node,
+            machine,
             realm,
             lane,
-            ring: Ring::new(ring_bytes).expect("the decoder checks it"),
+            first_window,
             rdma,
             to,
             key,
         }),
         Frame::Reset {
             reason,
-            ours: theirs,
+            expected: theirs,
         } => {
             let (ours, theirs) = match reason {
                 ResetReason::Version => (WIRE_VERSION.to_string(), theirs.to_string()),
@@ -158,12 +164,12 @@ fn hear_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
                 theirs,
             })
         }
-        _ => Err(HelloError::Word),
+        _ => Err(HelloError::NoHello),
     }
 }
 
-fn rdma_in_words(wish: u64) -> String {
-    let words = match wish {
+fn rdma_in_words(mode: u64) -> String {
+    let words = match mode {
         0 => "no RDMA",
         1 => "RDMA, or TCP",
         _ => "RDMA and nothing else",
@@ -178,8 +184,12 @@ pub(crate) fn refuse(
     ours: u64,
     theirs: impl ToString,
 ) -> HelloError {
-    // If it is gone, it needs no reason.
-    let _ = say(connection, &Frame::Reset { reason, ours });
+    let reset = Frame::Reset {
+        reason,
+        expected: ours,
+    };
+    // If it has left, it needs no reason.
+    let _ = write_frame(connection, &reset);
     HelloError::Refuse {
         from: connection.peer().to_string(),
         reason,
@@ -188,11 +198,11 @@ pub(crate) fn refuse(
     }
 }
 
-/// The end that opened the connection speaks first.
-pub(crate) fn dial(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+/// The end that opened the connection begins.
+pub(crate) fn dial_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
     connection.set_limit(Some(HELLO_LIMIT))?;
-    say(connection, &ours.frame())?;
-    let theirs = hear_hello(connection, ours)?;
+    write_frame(connection, &ours.frame())?;
+    let theirs = read_hello(connection, ours)?;
     if theirs.realm != ours.realm {
         let realm = format!("{:#x}", theirs.realm);
         return Err(refuse(connection, ResetReason::Realm, ours.realm, realm));
@@ -201,7 +211,7 @@ pub(crate) fn dial(connection: &Connection, ours: &Hello) -> Result<Hello, Hello
         let node = format!("{:#x}", theirs.node);
         return Err(refuse(connection, ResetReason::Incarnation, ours.to, node));
     }
-    if theirs.lane == ASKED || theirs.key != ours.key || theirs.to != ours.node {
+    if theirs.lane == UNNUMBERED || theirs.key != ours.key || theirs.to != ours.node {
         return Err(refuse(
             connection,
             ResetReason::Protocol,
@@ -213,18 +223,23 @@ pub(crate) fn dial(connection: &Connection, ours: &Hello) -> Result<Hello, Hello
     Ok(theirs)
 }
 
-/// The other end hears who it is. What it says of its own link, [`answer`] says then.
-pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<Hello, HelloError> {
+/// The other end reads that. Its own HELLO follows with [`answer`], when it has found the link.
+pub(crate) fn accept_hello(
+    connection: &Connection,
+    node: u64,
+    realm: u64,
+) -> Result<Hello, HelloError> {
     let nobody = Hello {
         node,
+        machine: 0,
         realm,
-        lane: ASKED,
-        ring: Ring::new(256).expect("a ring's size"),
-        rdma: Wish::No,
+        lane: UNNUMBERED,
+        first_window: 0,
+        rdma: RdmaMode::No,
         to: 0,
         key: LaneKey([0; 32]),
     };
-    let theirs = match hear_hello(connection, &nobody) {
+    let theirs = match read_hello(connection, &nobody) {
         Err(HelloError::Decode(DecodeError::Version(version))) => {
             // The header is the same in all versions, so the peer learns ours.
             refuse(
@@ -245,25 +260,27 @@ pub(crate) fn accept(connection: &Connection, node: u64, realm: u64) -> Result<H
         let to = format!("{:#x}", theirs.to);
         return Err(refuse(connection, ResetReason::Incarnation, node, to));
     }
-    if theirs.lane != ASKED {
+    if theirs.lane != UNNUMBERED {
         let reason = ResetReason::Protocol;
-        return Err(refuse(connection, reason, ASKED.into(), theirs.lane));
+        return Err(refuse(connection, reason, UNNUMBERED.into(), theirs.lane));
     }
     Ok(theirs)
 }
 
-/// Says hello back.
+/// Sends HELLO back.
 pub(crate) fn answer(connection: &Connection, ours: &Hello) -> Result<(), HelloError> {
-    say(connection, &ours.frame())?;
+    write_frame(connection, &ours.frame())?;
     connection.set_limit(None)?;
     Ok(())
 }
 
-/// What both ends make of what they wish: whether they are to agree on a channel, or why there can be no lane.
-pub(crate) fn rdma_of_both(ours: Wish, theirs: Wish) -> Result<bool, String> {
+/// What follows from both ends' modes: whether they are to agree on a channel, or why there can be no lane.
+pub(crate) fn rdma_of_both(ours: RdmaMode, theirs: RdmaMode) -> Result<bool, String> {
     match (ours, theirs) {
-        (Wish::No, Wish::Require) | (Wish::Require, Wish::No) => Err(rdma_in_words(theirs as u64)),
-        (Wish::No, _) | (_, Wish::No) => Ok(false),
+        (RdmaMode::No, RdmaMode::Require) | (RdmaMode::Require, RdmaMode::No) => {
+            Err(rdma_in_words(theirs as u64))
+        }
+        (RdmaMode::No, _) | (_, RdmaMode::No) => Ok(false),
         _ => Ok(true),
     }
 }

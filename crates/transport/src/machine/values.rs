@@ -1,0 +1,163 @@
+//! Values that frames carry, each limited when it is made or decoded.
+
+use std::sync::Arc;
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 8;
+/// The longest description of a message (its element type, shape, times, attachment, parts) or a flow.
+pub const DESCRIPTION_BYTES_MAX: usize = 12 << 10;
+/// Lanes of a link.
+pub const LANES_MAX: usize = 8;
+/// Bytes of a message in one chunk.
+pub const CHUNK_BYTES_MAX: u32 = 1 << 26;
+/// Bytes of a message that a [`Remote`] address leaves room for.
+const REMOTE_BYTES_MAX: u64 = 1 << 46;
+
+/// What travels with a message, or a flow, beside its bytes. Clones share it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Description(Option<Arc<[u8]>>);
+
+impl Description {
+    /// A description; `None` if it is longer than [`DESCRIPTION_BYTES_MAX`].
+    pub fn new(from: &[u8]) -> Option<Self> {
+        let is_short = from.len() <= DESCRIPTION_BYTES_MAX;
+        is_short.then(|| Self((!from.is_empty()).then(|| from.into())))
+    }
+
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Description {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Description({:02x?})", self.as_slice())
+    }
+}
+
+/// The lanes through which a receive buffer may be written: by their numbers, which no other lane of the
+/// link gets again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lanes {
+    numbers: [u32; LANES_MAX],
+    count: u8,
+}
+
+impl Lanes {
+    /// These lanes; `None` if they are none or more than [`LANES_MAX`], or not ascending.
+    pub fn new(from: &[u32]) -> Option<Self> {
+        let ascending = from.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut numbers = [0; LANES_MAX];
+        numbers.get_mut(..from.len())?.copy_from_slice(from);
+        let count = u8::try_from(from.len()).ok()?;
+        (ascending && count > 0).then_some(Self { numbers, count })
+    }
+
+    /// Their numbers, ascending.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.numbers[..usize::from(self.count)]
+    }
+}
+
+/// NICs of a host through which a receive buffer may be written.
+pub const RAILS_MAX: usize = 4;
+
+/// The address of a receive buffer for a peer whose card writes there by itself (RDMA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    address: u64,
+    rkeys: [u32; RAILS_MAX],
+    count: u8,
+}
+
+impl Remote {
+    /// At this address, with the key of each of the host's rails. `None` if there is none or more than
+    /// [`RAILS_MAX`], or the address leaves no room for a message.
+    pub fn new(address: u64, rkeys: &[u32]) -> Option<Self> {
+        let room = address.checked_add(REMOTE_BYTES_MAX).is_some();
+        let mut all = [0; RAILS_MAX];
+        all.get_mut(..rkeys.len())?.copy_from_slice(rkeys);
+        let count = u8::try_from(rkeys.len()).ok()?;
+        (room && count > 0).then_some(Self {
+            address,
+            rkeys: all,
+            count,
+        })
+    }
+
+    /// The address of a byte of the message, and the key of one of the host's rails; `None` if it has no such rail.
+    pub fn at(&self, offset: u64, rail: u8) -> Option<(u64, u32)> {
+        let rkey = self.rkeys[..usize::from(self.count)].get(usize::from(rail))?;
+        Some((self.address.checked_add(offset)?, *rkey))
+    }
+}
+
+/// Whether a lane is to be an RDMA lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RdmaMode {
+    /// This end cannot, or is not to.
+    #[default]
+    No = 0,
+    /// If it can be; else it is a TCP lane.
+    Prefer = 1,
+    /// Or there is to be no lane.
+    Require = 2,
+}
+
+impl RdmaMode {
+    pub(crate) fn from_wire(code: u8) -> Option<Self> {
+        let all = [Self::No, Self::Prefer, Self::Require];
+        all.into_iter().find(|mode| *mode as u8 == code)
+    }
+}
+
+/// Bytes of a link's key.
+pub const KEY_BYTES: usize = 32;
+
+/// A secret of a link's two ends, for one pair of incarnations: the end that opens a lane shows it. Both get it from the
+/// control plane.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneKey(pub [u8; KEY_BYTES]);
+
+impl std::fmt::Debug for LaneKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LaneKey(..)")
+    }
+}
+
+/// Why a side resets its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ResetReason {
+    /// The other end violated the protocol and is disconnected.
+    Protocol = 1,
+    /// The versions do not match.
+    Version = 2,
+    /// It belongs to another realm.
+    Realm = 3,
+    /// It has no lanes left for this link.
+    Lanes = 4,
+    /// It is another incarnation than the other end expects.
+    Incarnation = 5,
+    /// It knows no link with this key.
+    Key = 6,
+    /// One of the two requires RDMA, and the other has none.
+    Rdma = 7,
+}
+
+impl ResetReason {
+    pub(crate) fn from_wire(code: u8) -> Option<Self> {
+        let all = [
+            Self::Protocol,
+            Self::Version,
+            Self::Realm,
+            Self::Lanes,
+            Self::Incarnation,
+            Self::Key,
+            Self::Rdma,
+        ];
+        all.into_iter().find(|reason| *reason as u8 == code)
+    }
+}

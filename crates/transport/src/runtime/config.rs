@@ -1,0 +1,148 @@
+//! What a link is made with, and what it reports of itself.
+
+use super::lane::{LaneEnd, LaneStatus};
+use crate::machine::frame::{LaneKey, RdmaMode};
+use crate::machine::LinkLimits;
+use rgaps_verbs::ChannelCounts;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a link may use, and how patient it is.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    /// Lanes that this end opens, if it is the one that dials.
+    pub lanes: usize,
+    /// Both ends of the link.
+    pub limits: LinkLimits,
+    /// A lane writes something at least so often.
+    pub beat_ms: u64,
+    /// A lane that is quiet for so long is closed.
+    pub quiet_ms: u64,
+    /// The shortest and the longest wait between attempts to open a lane.
+    pub backoff_ms: (u64, u64),
+    /// A lane's reading thread polls for so long before it sleeps.
+    pub spin: Duration,
+    /// Whether lanes are to be RDMA lanes, where the endpoint has RDMA.
+    pub rdma: RdmaMode,
+    /// After an RDMA lane broke, or could not be opened, lanes are TCP for so long. Then RDMA lanes replace them.
+    pub rdma_again_ms: u64,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            lanes: 4,
+            limits: LinkLimits::default(),
+            beat_ms: 250,
+            quiet_ms: 1500,
+            backoff_ms: (20, 1000),
+            spin: Duration::ZERO,
+            rdma: RdmaMode::Prefer,
+            rdma_again_ms: 2000,
+        }
+    }
+}
+
+/// What the control plane knows of the other end.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its incarnation; 0 if any will do.
+    pub incarnation: u64,
+    /// The key of this pair of incarnations.
+    pub key: LaneKey,
+    /// Where it listens, if this end opens the lanes (one of the two has to); else empty.
+    pub dial: Vec<SocketAddr>,
+}
+
+/// The state of a link, for reports.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The peer's name.
+    pub name: String,
+    /// The peer's incarnation, once a lane was open.
+    pub incarnation: u64,
+    /// The lanes that are open.
+    pub lanes: Vec<LaneStatus>,
+    /// Bytes of messages that are not acknowledged.
+    pub retained_bytes: u64,
+    /// Large messages that have arrived in part or whole and are not delivered.
+    pub arriving: usize,
+    /// Why the last lane ended, or could not be opened.
+    pub error: Option<String>,
+    /// Counted since the link was made.
+    pub counts: LinkCounts,
+}
+
+/// What happened on a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Bytes that lanes wrote, frames included.
+    pub wire_bytes_out: u64,
+    /// Bytes that they read.
+    pub wire_bytes_in: u64,
+    /// Messages that may have left on a lane that was lost, and were sent again.
+    pub resent: u64,
+    /// Messages of the peer that arrived again, and were dropped.
+    pub duplicates: u64,
+    /// Lanes that were opened.
+    pub lanes_opened: u64,
+    /// Lanes that ended.
+    pub lanes_ended: u64,
+    /// How often the peer was disconnected for a protocol violation.
+    pub disconnected: u64,
+    /// RDMA lanes that were opened.
+    pub rdma_opened: u64,
+    /// How often RDMA broke, or was not possible.
+    pub rdma_failed: u64,
+    /// What RDMA lanes counted.
+    pub rdma: RdmaCounts,
+    /// Lanes that ended, in the order of [`LaneEnd::ALL`].
+    pub ends: [u64; LaneEnd::ALL.len()],
+}
+
+/// What RDMA lanes counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdmaCounts {
+    /// Bytes that were copied through rings of the peer.
+    pub ring_bytes_out: u64,
+    /// Bytes that were copied through rings of this end.
+    pub ring_bytes_in: u64,
+    /// Bytes that were written into the peer's receive buffers.
+    pub direct_bytes_out: u64,
+    /// Bytes that the peer wrote into receive buffers here.
+    pub direct_bytes_in: u64,
+    /// Works that were posted.
+    pub works: u64,
+    /// Doorbells that were rung for them.
+    pub doorbells: u64,
+    /// How often a frame waited for bytes of the peer's ring,
+    pub stalls_ring: u64,
+    /// for receives of the peer,
+    pub stalls_receives: u64,
+    /// for slots of the send queue, which the completion queue has, too.
+    pub stalls_sends: u64,
+}
+
+impl RdmaCounts {
+    fn add(&mut self, channel: &ChannelCounts, direct_bytes_in: u64) {
+        self.ring_bytes_out += channel.bytes_sent;
+        self.ring_bytes_in += channel.bytes_received;
+        self.direct_bytes_out += channel.direct_bytes_sent;
+        self.direct_bytes_in += direct_bytes_in;
+        self.works += channel.works;
+        self.doorbells += channel.doorbells;
+        self.stalls_ring += channel.stalls_ring;
+        self.stalls_receives += channel.stalls_receives;
+        self.stalls_sends += channel.stalls_sends;
+    }
+}
+
+impl LinkCounts {
+    pub(super) fn add_lane(&mut self, lane: &LaneStatus) {
+        self.wire_bytes_out += lane.bytes_out;
+        self.wire_bytes_in += lane.bytes_in;
+        if let Some(channel) = &lane.channel {
+            self.rdma.add(channel, lane.direct_bytes_in);
+        }
+    }
+}

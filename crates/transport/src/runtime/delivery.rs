@@ -1,0 +1,197 @@
+//! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
+
+use super::user::{FlowId, LinkEvent, LinkUser};
+use super::LinkRuntime;
+use crate::machine::frame::{Description, Remote};
+use crate::machine::{self, BufferReply, LinkOutput, Turn};
+use crate::rdma::RegistrationTable;
+use std::sync::Arc;
+
+/// A small message in its turn.
+pub(super) struct SmallMessage<'a> {
+    pub(super) flow: FlowId,
+    pub(super) sequence: u64,
+    pub(super) description: &'a [u8],
+    pub(super) bytes: &'a [u8],
+}
+
+/// What one machine asks of the link's user: flows have names that no other machine's have, and the memory that peers may write is
+/// what the endpoint registered.
+pub(super) struct MachineUser {
+    pub(super) machine: u64,
+    pub(super) user: Arc<dyn LinkUser>,
+    pub(super) registered: Arc<RegistrationTable>,
+}
+
+impl machine::LinkUser for MachineUser {
+    fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
+        let flow = FlowId {
+            machine: self.machine,
+            number: flow,
+        };
+        self.user.buffer(flow, sequence, description, bytes)
+    }
+
+    fn remote(&self, address: u64, bytes: u64) -> Option<Remote> {
+        self.registered.remote(address, bytes)
+    }
+}
+
+/// One thing to do.
+pub(super) enum Task {
+    /// Of the machine with this number.
+    Output(u64, LinkOutput),
+    Event(LinkEvent),
+}
+
+/// What the machine is told then.
+pub(super) type Delivered = (u64, Result<(), Turn>);
+
+impl Task {
+    pub(super) fn perform(self, link: &LinkRuntime) -> Option<Delivered> {
+        let (machine, output) = match self {
+            Self::Event(event) => {
+                link.user.event(event, link);
+                return None;
+            }
+            Self::Output(machine, output) => (machine, output),
+        };
+        let id = |number| FlowId { machine, number };
+        let tell = |event| link.user.event(event, link);
+        match output {
+            LinkOutput::Deliver { flow, turn } => {
+                return Some((flow, deliver(link, id(flow), turn)));
+            }
+            LinkOutput::Acknowledged {
+                flow,
+                sequence,
+                payload,
+            } => {
+                tell(LinkEvent::Acknowledged {
+                    flow: id(flow),
+                    sequence,
+                });
+                drop(payload);
+            }
+            LinkOutput::Room { flow } => tell(LinkEvent::Room { flow: id(flow) }),
+            LinkOutput::Ended { flow } => tell(LinkEvent::Ended { flow: id(flow) }),
+            LinkOutput::Refused { flow, why, dropped } => tell(LinkEvent::FlowRefused {
+                flow: id(flow),
+                why,
+                dropped: dropped.iter().map(|(sequence, _)| *sequence).collect(),
+            }),
+            LinkOutput::Stuck { lane } => link.close_lane(lane, "the peer asks and does not read"),
+        }
+        None
+    }
+}
+
+/// Delivers what has its turn; `Err`: the user cannot take it now.
+fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
+    let tell = |event| link.user.event(event, link);
+    match turn {
+        Turn::Opened {
+            first,
+            base,
+            description,
+            tree,
+        } => tell(LinkEvent::Opened {
+            flow,
+            first,
+            base,
+            description,
+            tree,
+        }),
+        Turn::Missed { first, next } => tell(LinkEvent::Missed { flow, first, next }),
+        Turn::Closed { next } => tell(LinkEvent::Closed { flow, next }),
+        Turn::Large {
+            sequence,
+            description,
+            buffer,
+        } => {
+            let delivered = buffer.deliver(sequence, description.as_slice());
+            return delivered.map_err(|buffer| Turn::Large {
+                sequence,
+                description,
+                buffer,
+            });
+        }
+        Turn::Small {
+            sequence,
+            bytes,
+            description_bytes,
+        } => {
+            let (description, message) = bytes.split_at(description_bytes);
+            let small = SmallMessage {
+                flow,
+                sequence,
+                description,
+                bytes: message,
+            };
+            return match small.deliver(link) {
+                Delivery::Done => Ok(()),
+                Delivery::Waits(buffered) => Err(buffered),
+                Delivery::NoBuffer => Err(Turn::Small {
+                    sequence,
+                    bytes,
+                    description_bytes,
+                }),
+            };
+        }
+    }
+    Ok(())
+}
+
+/// The result of delivering a small message.
+pub(super) enum Delivery {
+    Done,
+    /// It is in its receive buffer, and cannot be delivered now.
+    Waits(Turn),
+    /// There is no receive buffer now.
+    NoBuffer,
+}
+
+impl SmallMessage<'_> {
+    pub(super) fn deliver(&self, link: &LinkRuntime) -> Delivery {
+        let (flow, sequence) = (self.flow, self.sequence);
+        let missed = || {
+            let next = sequence + 1;
+            let first = sequence;
+            link.user
+                .event(LinkEvent::Missed { flow, first, next }, link);
+            Delivery::Done
+        };
+        let bytes = self.bytes.len() as u64;
+        let reply = link.user.buffer(flow, sequence, self.description, bytes);
+        let mut buffer = match reply {
+            BufferReply::Buffer(buffer) => buffer,
+            BufferReply::Full => return Delivery::NoBuffer,
+            BufferReply::Known => return Delivery::Done,
+            BufferReply::Refused | BufferReply::Resume(_) => return missed(),
+        };
+        let memory = buffer.memory();
+        if memory.len() != self.bytes.len() {
+            drop(buffer);
+            return missed();
+        }
+        memory.copy_from_slice(self.bytes);
+        match buffer.deliver(sequence, self.description) {
+            Ok(()) => Delivery::Done,
+            Err(buffer) => Delivery::Waits(Turn::Large {
+                sequence,
+                description: Description::new(self.description)
+                    .expect("a frame brought it, which limits it"),
+                buffer,
+            }),
+        }
+    }
+
+    /// The message with a copy of its bytes, for later.
+    pub(super) fn into_turn(self) -> Turn {
+        Turn::Small {
+            sequence: self.sequence,
+            bytes: [self.description, self.bytes].concat().into(),
+            description_bytes: self.description.len(),
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! A link that runs: a [`LinkMachine`] under a lock, lanes with their threads, real time.
+//!
+//! ```text
+//!   user --change--> LinkMachine --batch--> Lane --> cable --> Lane --frame--> LinkMachine --settle--> user
+//! ```
+//!
+//! Whichever thread changes something under the lock *settles* it afterwards without the lock: the user learns what happened, one
+//! thread at a time and in order, and lanes write what they have. A small message whose turn it is goes from the read buffer
+//! of its lane straight to the user. [`LinkMachine`] says who may touch which bytes.
+//!
+//! **Restart.** A machine speaks with one machine of the peer, which HELLO names. When the peer has another one (it is another
+//! incarnation, or its user dropped the link and made it again), all lanes are closed; when the last has ended
+//! and nothing is out for delivery, a new machine takes the place of the old one, and the user hears [`LinkEvent::Restarted`].
+//! What the old machine held is dropped: the peer that sent it is gone, and the user sends again what was not acknowledged.
+
+mod batch;
+mod change;
+mod config;
+mod delivery;
+mod endpoint;
+mod handshake;
+mod lane;
+mod opening;
+mod user;
+
+pub use change::LinkChange;
+pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
+pub use handshake::HelloError;
+pub use lane::{LaneEnd, LaneKind, LaneStatus};
+pub use user::{FlowId, LinkEvent, LinkUser};
+
+use crate::machine::frame::{Frame, RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::{
+    ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
+};
+use crate::rdma::RegistrationTable;
+use batch::Batch;
+use delivery::{Delivery, MachineUser, SmallMessage, Task};
+use endpoint::Shared;
+use handshake::Hello;
+use lane::Lane;
+use rgaps_verbs::MARK_MAX;
+use rustix::time::{clock_gettime, ClockId};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+/// A peer that violated the protocol gets no lane for so long.
+const PENALTY_MS: u64 = 1000;
+/// A lane that ended sooner counts as one that could not be opened.
+const LIVED_MS: u64 = 1000;
+
+/// A lane, and what the link knows of it.
+struct OpenLane {
+    lane: Arc<dyn Lane>,
+    since_ms: u64,
+    is_rdma: bool,
+    /// It is closed because an RDMA lane takes its place.
+    is_replaced: bool,
+}
+
+/// What the link's lock guards.
+struct LockedLink {
+    machine: LinkMachine,
+    /// How many machines there were before.
+    machines: u64,
+    /// The machine's number among all of this endpoint, which HELLO names.
+    machine_id: u64,
+    /// What is to be done without the lock, before the machine's outputs.
+    tasks: VecDeque<Task>,
+    /// A thread carries out tasks and outputs.
+    is_settling: bool,
+    lanes: BTreeMap<u32, OpenLane>,
+    peer: Peer,
+    /// The incarnation that the lanes belong to, and which of its machines.
+    seen: u64,
+    seen_machine: u64,
+    /// All lanes are to end first, then a new machine begins.
+    is_restarting: bool,
+    is_closing: bool,
+    /// The number of the last lane that was opened with the peer in `seen`.
+    last_lane: u32,
+    failures: u32,
+    dialled_ms: u64,
+    penalty_until_ms: u64,
+    /// RDMA is not tried before, and why: it broke, or was not possible.
+    rdma_after_ms: u64,
+    rdma_why: Option<String>,
+    /// The peer's HELLO said that it has RDMA.
+    peer_has_rdma: bool,
+    error: Option<String>,
+    threads: Vec<JoinHandle<()>>,
+    beat: u64,
+    /// Of lanes and machines that ended, and what is counted here.
+    counts: LinkCounts,
+}
+
+impl LockedLink {
+    /// Behind all that happened before.
+    fn event(&mut self, event: LinkEvent) {
+        while let Some(output) = self.machine.output() {
+            self.tasks.push_back(Task::Output(self.machines, output));
+        }
+        self.tasks.push_back(Task::Event(event));
+    }
+
+    fn next_task(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front();
+        task.or_else(|| Some(Task::Output(self.machines, self.machine.output()?)))
+    }
+
+    /// Why a lane ended.
+    fn end_of(&self, open: &OpenLane, now_ms: u64) -> LaneEnd {
+        if open.is_replaced {
+            return LaneEnd::Replaced;
+        }
+        if self.is_closing || self.is_restarting {
+            return LaneEnd::Closed;
+        }
+        if now_ms < self.penalty_until_ms {
+            return LaneEnd::ProtocolViolation;
+        }
+        open.lane.broke().unwrap_or(LaneEnd::Connection)
+    }
+
+    /// Whether a HELLO is of another incarnation or machine than the lanes.
+    fn is_other(&self, theirs: &Hello) -> bool {
+        self.seen != 0 && (self.seen, self.seen_machine) != (theirs.node, theirs.machine)
+    }
+
+    fn begin_restart(&mut self) {
+        self.is_restarting = true;
+        self.seen = 0;
+        for open in self.lanes.values() {
+            open.lane.close("the peer is another incarnation");
+        }
+    }
+
+    /// Replaces the machine when nobody uses the old one any more; it is to be dropped without the lock.
+    fn restart(
+        &mut self,
+        machine_id: impl FnOnce() -> u64,
+        new: impl FnOnce(u64) -> LinkMachine,
+    ) -> Option<LinkMachine> {
+        if !self.is_restarting || !self.lanes.is_empty() || self.machine.is_delivering() {
+            return None;
+        }
+        self.is_restarting = false;
+        let (resent, duplicates) = self.machine.repeated();
+        self.counts.resent += resent;
+        self.counts.duplicates += duplicates;
+        self.machines += 1;
+        self.machine_id = machine_id();
+        let old = std::mem::replace(&mut self.machine, new(self.machines));
+        self.event(LinkEvent::Restarted);
+        Some(old)
+    }
+}
+
+/// A few ms behind at most, and read for each frame: without a look at the hardware.
+fn clock_ms() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let numbers = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    let (Ok(s), Ok(ns)) = numbers else {
+        unreachable!("it counts from the machine's start");
+    };
+    s * 1000 + ns / 1_000_000
+}
+
+/// A link, as its user and its lanes' threads use it.
+pub struct LinkRuntime {
+    pub(crate) name: String,
+    config: LinkConfig,
+    user: Arc<dyn LinkUser>,
+    /// Memory that peers may be told the address of.
+    registered: Arc<RegistrationTable>,
+    pub(crate) shared: Arc<Shared>,
+    start_ms: u64,
+    locked: Mutex<LockedLink>,
+    changed: Condvar,
+}
+
+impl LinkRuntime {
+    pub(crate) fn new(
+        name: &str,
+        mut config: LinkConfig,
+        peer: Peer,
+        user: Arc<dyn LinkUser>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        config.lanes = config.lanes.clamp(1, LANES_MAX);
+        // Without RDMA peers need not know where memory is.
+        let registered = match config.rdma {
+            RdmaMode::No => Arc::default(),
+            _ => Arc::clone(&shared.registered),
+        };
+        let locked = LockedLink {
+            machine: new_machine(&config, 0, &user, &registered),
+            machines: 0,
+            machine_id: shared.next_machine(),
+            tasks: VecDeque::new(),
+            is_settling: false,
+            lanes: BTreeMap::new(),
+            peer,
+            seen: 0,
+            seen_machine: 0,
+            is_restarting: false,
+            is_closing: false,
+            last_lane: 0,
+            failures: 0,
+            dialled_ms: 0,
+            penalty_until_ms: 0,
+            rdma_after_ms: 0,
+            rdma_why: None,
+            peer_has_rdma: false,
+            error: None,
+            threads: Vec::new(),
+            beat: 0,
+            counts: LinkCounts::default(),
+        };
+        Self {
+            name: name.into(),
+            config,
+            user,
+            registered,
+            shared,
+            start_ms: clock_ms(),
+            locked: Mutex::new(locked),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        clock_ms() - self.start_ms
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LockedLink> {
+        self.locked.lock().expect("no thread of a link panics")
+    }
+
+    /// There may be receive buffers again, or room for what could not be delivered.
+    pub fn buffer_free(&self) {
+        self.lock().machine.buffer_free();
+        self.settle();
+    }
+
+    /// What the control plane says of the peer.
+    pub(crate) fn set_peer(&self, peer: Peer) {
+        let mut locked = self.lock();
+        // With another key the peer's machine is new, too.
+        let is_other = peer.key != locked.peer.key
+            || ![0, locked.peer.incarnation, locked.seen].contains(&peer.incarnation);
+        let restarts = is_other && locked.seen != 0;
+        locked.peer = peer;
+        (
+            locked.failures,
+            locked.penalty_until_ms,
+            locked.rdma_after_ms,
+        ) = (0, 0, 0);
+        if restarts {
+            locked.begin_restart();
+        }
+        drop(locked);
+        self.changed.notify_all();
+        self.settle();
+    }
+
+    /// Its state, for reports.
+    pub fn status(&self) -> LinkStatus {
+        let locked = self.lock();
+        let mut counts = locked.counts;
+        let (resent, duplicates) = locked.machine.repeated();
+        counts.resent += resent;
+        counts.duplicates += duplicates;
+        for lane in locked.lanes.values().map(|open| open.lane.status()) {
+            counts.add_lane(&lane);
+        }
+        let lanes = locked.lanes.values().map(|open| open.lane.status());
+        LinkStatus {
+            name: self.name.clone(),
+            incarnation: locked.seen,
+            lanes: lanes.collect(),
+            retained_bytes: locked.machine.retained_bytes(),
+            arriving: locked.machine.held().large,
+            error: locked.error.clone(),
+            counts,
+        }
+    }
+
+    /// Ends lanes and threads; waits for them, but not for the thread that calls this. The link does nothing any more.
+    pub fn close(&self) {
+        let mut locked = self.lock();
+        locked.is_closing = true;
+        for open in locked.lanes.values() {
+            open.lane.write_last(&Frame::Goodbye {});
+            open.lane.close("the link is closed");
+        }
+        let threads = std::mem::take(&mut locked.threads);
+        drop(locked);
+        self.changed.notify_all();
+        let this = std::thread::current().id();
+        for thread in threads {
+            if thread.thread().id() != this {
+                // A panic of it was reported when it happened.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    pub(crate) fn keep_thread(&self, thread: JoinHandle<()>) {
+        self.lock().threads.push(thread);
+    }
+
+    // What lanes call.
+
+    /// So many payloads of the lane were written. Fills an empty batch with what is next within the limit; whether anything is left.
+    fn batch(&self, lane: u32, payloads: usize, limit: WriteLimit, batch: &mut Batch) -> bool {
+        let mut locked = self.lock();
+        if payloads > 0 {
+            locked.machine.written(lane, payloads);
+        }
+        while batch.has_room() {
+            let Some(queued) = locked.machine.next(lane, limit) else {
+                break;
+            };
+            batch.push(queued);
+        }
+        let is_left = locked.machine.waiting(lane, WriteLimit::All).is_some();
+        drop(locked);
+        if limit == WriteLimit::All && payloads > 0 {
+            self.wake_changed(Some(lane));
+        }
+        is_left
+    }
+
+    /// So many payloads of the lane were written, the oldest first.
+    fn written(&self, lane: u32, payloads: usize) {
+        self.lock().machine.written(lane, payloads);
+    }
+
+    /// Whether something within the limit waits to be written; `None` if nothing waits at all.
+    fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
+        self.lock().machine.waiting(lane, limit)
+    }
+
+    /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
+    fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
+        let most = u64::from(self.config.limits.receive.first_window);
+        match frame {
+            Frame::Small { .. } if frame.payload_bytes() > most => {
+                let violation = ProtocolViolation::State {
+                    frame: frame.name(),
+                    what: "it is larger than a flow's first window",
+                };
+                Err(self.disconnect(Some(lane), &violation))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.
+    fn frame(
+        &self,
+        lane: u32,
+        frame: &Frame,
+        payload: &[u8],
+    ) -> Result<Option<WriteRange>, String> {
+        match frame {
+            Frame::Goodbye {} => return Err("the peer closed the link".into()),
+            Frame::Reset { reason, .. } => {
+                return Err(format!("the peer resets the link: {reason:?}"))
+            }
+            _ => {}
+        }
+        let mut locked = self.lock();
+        let machine = locked.machines;
+        let step = locked.machine.frame(lane, frame, payload);
+        drop(locked);
+        match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
+            FrameStep::Done => Ok(None),
+            FrameStep::Chunk(range) => Ok(Some(range)),
+            FrameStep::Deliver {
+                flow,
+                sequence,
+                description_bytes,
+            } => {
+                let (description, bytes) = payload.split_at(description_bytes.into());
+                let flow = FlowId {
+                    machine,
+                    number: flow,
+                };
+                self.deliver_small(SmallMessage {
+                    flow,
+                    sequence,
+                    description,
+                    bytes,
+                });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Delivers a small message out of its lane's read buffer.
+    fn deliver_small(&self, small: SmallMessage<'_>) {
+        let number = small.flow.number;
+        let outcome = match small.deliver(self) {
+            Delivery::Done => Ok(()),
+            Delivery::Waits(turn) => Err(turn),
+            Delivery::NoBuffer => Err(small.into_turn()),
+        };
+        self.lock().machine.delivered(number, outcome);
+    }
+
+    /// The peer's card wrote a whole message, which this mark names.
+    fn marked(&self, lane: u32, mark: u32, bytes: u32) -> Result<WriteRange, String> {
+        let step = self.lock().machine.marked(lane, (mark, MARK_MAX), bytes);
+        match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
+            FrameStep::Chunk(range) => Ok(range),
+            other => unreachable!("a chunk leads to {other:?}"),
+        }
+    }
+
+    /// All bytes of a chunk are there; directly: the peer's card wrote them by itself.
+    fn landed(&self, range: WriteRange, directly: bool) {
+        let ChunkLanded { grant, is_last, .. } = range.landed(directly);
+        if is_last {
+            self.lock().machine.landed(grant);
+        }
+    }
+
+    /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.
+    fn disconnect(&self, lane: Option<u32>, violation: &dyn Display) -> String {
+        let why = format!("{} was disconnected: {violation}", self.name);
+        self.shared.counts.disconnected.fetch_add(1, Relaxed);
+        let mut locked = self.lock();
+        locked.counts.disconnected += 1;
+        locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
+        locked.error = Some(why.clone());
+        let reset = Frame::Reset {
+            reason: ResetReason::Protocol,
+            expected: 0,
+        };
+        for (number, open) in &locked.lanes {
+            open.lane.write_last(&reset);
+            if Some(*number) != lane {
+                open.lane.close(&why);
+            }
+        }
+        why
+    }
+
+    /// Closes a lane, if it is open.
+    fn close_lane(&self, lane: u32, why: &str) {
+        if let Some(open) = self.lock().lanes.get(&lane) {
+            open.lane.close(why);
+        }
+    }
+
+    /// A lane's threads have ended, but for the one that calls.
+    fn lane_ended(&self, lane: u32, why: String) {
+        let mut locked = self.lock();
+        let now_ms = self.now_ms();
+        let ended = locked.lanes.remove(&lane);
+        locked.machine.lane_ended(lane);
+        if let Some(open) = &ended {
+            locked.counts.add_lane(&open.lane.status());
+            locked.counts.lanes_ended += 1;
+            let end = locked.end_of(open, now_ms);
+            locked.counts.ends[end as usize] += 1;
+            locked.event(LinkEvent::LaneEnded {
+                lane,
+                end,
+                why: why.clone(),
+            });
+            if open.is_rdma && !locked.is_closing && !locked.is_restarting {
+                self.rdma_failed(&mut locked, why.clone());
+            }
+        }
+        let is_replaced = ended.as_ref().is_some_and(|open| open.is_replaced);
+        if !is_replaced {
+            if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
+                locked.failures = locked.failures.saturating_add(1);
+            }
+            locked.error = Some(why.clone());
+        }
+        if locked.lanes.is_empty() {
+            locked.event(LinkEvent::Down { why });
+        }
+        drop(locked);
+        self.changed.notify_all();
+        self.settle();
+    }
+
+    // What the clock calls.
+
+    /// Whether the next tick is wanted soon.
+    pub(crate) fn tick(&self) -> bool {
+        let mut locked = self.lock();
+        let now_ms = self.now_ms();
+        locked.machine.tick();
+        let violation = locked.machine.violation();
+        let (mut quiet, mut silent) = (Vec::new(), Vec::new());
+        for (number, open) in &locked.lanes {
+            if now_ms.saturating_sub(open.lane.heard_ms(now_ms)) >= self.config.quiet_ms {
+                quiet.push(Arc::clone(&open.lane));
+            } else if now_ms.saturating_sub(open.lane.spoke_ms()) >= self.config.beat_ms {
+                silent.push(*number);
+            }
+        }
+        let mut lanes = locked.lanes.values();
+        if lanes.any(|open| now_ms - open.since_ms >= LIVED_MS) {
+            locked.failures = 0;
+        }
+        locked.beat += 1;
+        let beat = locked.beat;
+        silent
+            .iter()
+            .for_each(|number| locked.machine.beat(*number, beat));
+        drop(locked);
+        for lane in quiet {
+            lane.close("nothing was heard of the peer");
+        }
+        if let Some(violation) = violation {
+            self.disconnect(None, &violation);
+        }
+        self.settle();
+        let locked = self.lock();
+        locked.machine.awaits_tick() || locked.is_restarting
+    }
+
+    // After each change.
+
+    /// Tells the user what happened, and has lanes write, until there is nothing of either.
+    fn settle(&self) {
+        loop {
+            let mut locked = self.lock();
+            if !locked.is_settling {
+                locked.is_settling = true;
+                locked = self.carry_out(locked);
+                locked.is_settling = false;
+            }
+            let awaits_tick = locked.machine.awaits_tick();
+            drop(locked);
+            if awaits_tick {
+                self.shared.hurry();
+            }
+            if !self.wake_changed(None) {
+                return;
+            }
+        }
+    }
+
+    /// Carries out tasks and outputs until there are none.
+    fn carry_out<'a>(
+        &'a self,
+        mut locked: MutexGuard<'a, LockedLink>,
+    ) -> MutexGuard<'a, LockedLink> {
+        loop {
+            if let Some(task) = locked.next_task() {
+                drop(locked);
+                let delivered = task.perform(self);
+                locked = self.lock();
+                if let Some((flow, outcome)) = delivered {
+                    locked.machine.delivered(flow, outcome);
+                }
+                continue;
+            }
+            let new = |number| new_machine(&self.config, number, &self.user, &self.registered);
+            let Some(old) = locked.restart(|| self.shared.next_machine(), new) else {
+                return locked;
+            };
+            drop(locked);
+            drop(old);
+            self.changed.notify_all();
+            locked = self.lock();
+        }
+    }
+
+    /// Has lanes write that have something new. Whether there were any.
+    fn wake_changed(&self, but: Option<u32>) -> bool {
+        let mut any = false;
+        while let Some(lane) = self.next_changed(but) {
+            lane.wake(self);
+            any = true;
+        }
+        any
+    }
+
+    fn next_changed(&self, but: Option<u32>) -> Option<Arc<dyn Lane>> {
+        let mut locked = self.lock();
+        while let Some(number) = locked.machine.changed_lane() {
+            let open = locked.lanes.get(&number).filter(|_| Some(number) != but);
+            if let Some(open) = open {
+                return Some(Arc::clone(&open.lane));
+            }
+        }
+        None
+    }
+}
+
+fn new_machine(
+    config: &LinkConfig,
+    machine: u64,
+    user: &Arc<dyn LinkUser>,
+    registered: &Arc<RegistrationTable>,
+) -> LinkMachine {
+    let user = MachineUser {
+        machine,
+        user: Arc::clone(user),
+        registered: Arc::clone(registered),
+    };
+    LinkMachine::new(config.limits, Arc::new(user))
+}
