@@ -180,9 +180,8 @@ vm-shell: ## A shell in one of the two virtual machines
 
 sim: ## Links and routes between hosts in virtual time, with seeded faults: SEEDS=10000
 	@tools/setup.sh base rust
-	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test sim --test machine -- --nocapture
+	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --test machine -- --nocapture
 	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-routing -- --nocapture
-	SEEDS=$(SEEDS) cargo test --locked --release -p rgaps-transport --lib bytes_that_are_cut -- --nocapture
 
 fuzz: ## What a peer's bytes meet, with libFuzzer: FUZZ_SECONDS=300 for each target
 	@tools/fuzz.sh

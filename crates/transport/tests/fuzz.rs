@@ -5,7 +5,7 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::machine::frame::{Description, Frame, RdmaMode, Tree};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, RdmaMode, Tree};
 use rgaps_transport::LaneKey;
 use seeded::run;
 
@@ -60,6 +60,20 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             encoded(&[open, request, Frame::Goodbye {}]),
         ],
     }
+}
+
+#[test]
+fn the_corpus_has_frames_of_all_kinds_of_this_version() {
+    let mut bytes = &include_bytes!("../../../fuzz/corpus/frames/all-kinds")[..];
+    let mut kinds = std::collections::BTreeSet::new();
+    while !bytes.is_empty() {
+        let Ok(Decoded::Frame(frame, used)) = Frame::decode(bytes) else {
+            panic!("no frame behind {kinds:?}");
+        };
+        kinds.insert(frame.name());
+        bytes = &bytes[used + frame.payload_bytes() as usize..];
+    }
+    assert_eq!(kinds.len(), 17);
 }
 
 #[test]

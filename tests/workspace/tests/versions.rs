@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0xd7b5_abc8_cafc_4542,
+        0x7a82_730d_adbb_301d,
     ),
     (
         "crates/layout/src",
