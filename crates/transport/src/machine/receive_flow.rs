@@ -54,8 +54,10 @@ pub(super) struct ReceiveFlow {
     pub(super) orphans: usize,
     gaps: BTreeMap<u64, (u64, u64)>,
     close_at: Option<u64>,
-    /// The lane that brought CLOSE last: the answer takes it, too, so that both are lost or none.
-    pub(super) close_lane: Option<u32>,
+    /// The lanes that brought CLOSE: the answer takes each of them. One of them is the lane of the sender's last copy, so that copy and
+    /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
+    /// bring an old copy.
+    pub(super) close_lanes: Vec<u32>,
     pub(super) turn: TurnState,
     window: ReceiveWindow,
     debt: AckDebt,
@@ -84,7 +86,7 @@ impl ReceiveFlow {
             orphans: 0,
             gaps: BTreeMap::new(),
             close_at: None,
-            close_lane: None,
+            close_lanes: Vec::new(),
             turn: TurnState::Idle,
             window,
             debt: AckDebt::new(is_due),
@@ -552,6 +554,7 @@ impl ReceiveFlow {
 
     /// What a lost lane may have lost.
     pub(super) fn lane_ended(&mut self, lane: u32) {
+        self.close_lanes.retain(|on| *on != lane);
         self.debt.lane_ended(lane);
     }
 

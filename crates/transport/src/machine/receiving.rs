@@ -291,7 +291,9 @@ impl ReceiveSide {
         match self.standing(flow, "Close", lane, out)? {
             Standing::Open(of) => {
                 of.close(next)?;
-                of.close_lane = Some(lane);
+                if !of.close_lanes.contains(&lane) {
+                    of.close_lanes.push(lane);
+                }
                 self.advance(flow, out)?;
             }
             // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
@@ -344,9 +346,10 @@ impl ReceiveSide {
             return Ok(());
         }
         if of.delivered() {
-            let lane = of.close_lane;
+            let lanes = std::mem::take(&mut of.close_lanes);
             self.flows.remove(&flow);
-            lane.into_iter()
+            lanes
+                .into_iter()
                 .for_each(|lane| out.answer(lane, ended(flow)));
             return Ok(());
         }

@@ -382,6 +382,40 @@ fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     );
 }
 
+/// The sender has lost a lane, and the receiver still reads what that brought: the flow's end arrives there after its copy on the other
+/// lane.
+#[test]
+fn an_end_is_answered_on_the_lane_of_its_copy_though_a_lost_lane_brings_it_later() {
+    let mut pair = Pair::new(&[1, 2]);
+    pair.run();
+    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].machine.close(flow);
+    let is_end = |sent: &&Sent| matches!(sent.frame, Frame::Close { .. });
+    let late: Vec<Sent> = [1, 2]
+        .iter()
+        .flat_map(|lane| pair.ends[0].write(*lane))
+        .collect();
+    let lost = late.iter().find(is_end).expect("the flow's end").lane;
+    pair.ends[0].machine.lane_ended(lost);
+    let again = pair.ends[0].write(3 - lost);
+    assert!(again.iter().any(|sent| is_end(&sent)), "it is sent again");
+    pair.ends[1].is_slow = true;
+    for sent in again.iter().chain(&late) {
+        pair.ends[1].read(sent).unwrap();
+        pair.ends[1].carry_out();
+    }
+    pair.ends[1].is_slow = false;
+    pair.ends[1].machine.lane_ended(lost);
+    pair.lanes.retain(|lane| *lane != lost);
+    pair.ends[1].machine.buffer_free();
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered().last().unwrap(), "closed at 1");
+    assert!(pair.ends[0]
+        .take_reported()
+        .contains(&format!("{flow} ended")));
+}
+
 #[test]
 fn numbers_of_flows_are_not_used_again_and_thousands_leave_nothing() {
     let mut pair = Pair::new(&[1]);
