@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import warnings
 
 import pytest
@@ -332,6 +333,101 @@ def test_wrong_arguments_of_calls_are_named(node):
         ):
             with pytest.raises(error, match=words):
                 call()
+
+
+def wrong_types(node, pub, sub, sample, loan):
+    """Calls with an object that no argument takes, by the argument's name."""
+    wrong = object()
+
+    def keywords(call, *names):
+        return [(name, lambda name=name: call(**{name: wrong})) for name in names]
+
+    def publisher(**given):
+        return node.publisher("t", **given)
+
+    def subscriber(**given):
+        return node.subscriber("t", **given)
+
+    yield from keywords(
+        publisher, "type", "dtype", "domain", "history", "reliable", "transient_local", "deadline", "loan_timeout",
+        "max_loans", "require", "slow_reader",
+    )
+    yield from keywords(
+        subscriber, "type", "dtype", "domain", "reliable", "late", "depth", "keep", "max_held", "spin", "require"
+    )
+    for call in (publisher, subscriber):
+        yield "shape", lambda call=call: call(dtype="uint8", shape=wrong)
+    for call in (node.publisher, node.subscriber, rgaps.publisher, rgaps.subscriber):
+        yield from keywords(call, "topic")
+    yield from keywords(rgaps.Node, "name", "config", "realm", "socket")
+    yield from keywords(node.topic, "name")
+    yield from keywords(node.forget_topic, "name")
+    yield from keywords(pub.wait_for_subscribers, "n", "timeout")
+    yield from keywords(pub.missing_subscribers, "n")
+    yield from keywords(pub.trim, "keep_bytes")
+    yield from keywords(pub.loan, "shape")
+    for name in ("dtype", "strides", "tag", "meta", "attachment"):
+        yield name, lambda name=name: pub.loan(4, **{name: wrong})
+    for name in ("tag", "stream", "meta", "attachment"):
+        yield name, lambda name=name: pub.put(b"x", **{name: wrong})
+    for call in (sub.recv, sub.wait, sub.recv_async, sample.synchronize, rgaps.WaitSet().wait):
+        yield from keywords(call, "timeout")
+    for name in ("tag", "meta", "attachment"):
+        yield name, lambda name=name: setattr(loan, name, wrong)
+    yield "at", lambda: loan.write(b"x", at=wrong)
+    yield from keywords(loan.truncate, "length")
+    yield from keywords(loan.publish, "stream")
+    for call in (sample.release, sample.wait_on, sample.record_stream):
+        yield from keywords(call, "stream")
+    yield from keywords(sample.part, "name")
+    for call in (rgaps.WaitSet, rgaps.WaitSet().attach, rgaps.WaitSet().detach):
+        yield "subscriber", lambda call=call: call(wrong)
+    for message in (loan, sample):
+        yield "the name of a part", lambda message=message: message[wrong]
+
+
+def test_every_argument_of_a_wrong_type_is_named(node):
+    with node.publisher("t") as pub, node.subscriber("t") as sub:
+        pub.put(b"x")
+        sample, loan = sub.recv(60), pub.loan(1)
+        for name, call in wrong_types(node, pub, sub, sample, loan):
+            with pytest.raises((TypeError, rgaps.InvalidArgument), match=rf"^{name}( must|:| of history)"):
+                call()
+        loan.discard()
+
+
+def test_a_time_out_of_true_is_no_number(node):
+    with node.subscriber("t") as sub:
+        with pytest.raises(TypeError, match="timeout must be a number of seconds, or None to wait without limit, not True"):
+            sub.recv(True)
+
+
+def test_why_members_do_not_match_is_told_in_pythons_words(node):
+    cases = (
+        ({}, {"late": "latest"}, "publish with transient_local=True, or subscribe without late="),
+        ({"reliable": False}, {"reliable": True}, "publish with reliable=True, or subscribe with reliable=False"),
+        ({}, {"dtype": "uint8"}, r"give the publisher that type \(type=, or dtype= and shape=\), or the subscriber"),
+    )
+    for number, (offered, wanted, words) in enumerate(cases):
+        with node.publisher(f"t{number}", **offered) as pub:
+            with pytest.warns(rgaps.MismatchWarning, match=f"1 publisher of topic 't{number}' does not match.*{words}"):
+                sub = node.subscriber(f"t{number}", **wanted)
+            for reasons in (pub.mismatches(), sub.mismatches(), [pub.missing_subscribers()]):
+                assert len(reasons) == 1 and re.search(words, reasons[0]), reasons
+            with pytest.raises(rgaps.TimedOut, match=words):
+                sub.recv(0)
+            sub.close()
+    with pytest.raises(rgaps.LimitReached, match="lower history or max_loans"):
+        node.publisher("t", history=32768, max_loans=65536)
+
+
+def test_an_error_of_an_earlier_version_is_told_with_its_new_name():
+    with pytest.raises(AttributeError, match="rgaps.HeldBack is now rgaps.BackPressured"):
+        rgaps.HeldBack
+    with pytest.raises(AttributeError, match="see rgaps.MismatchWarning"):
+        rgaps.QosIncompatible
+    with pytest.raises(AttributeError, match="module 'rgaps' has no attribute 'Publsher'"):
+        rgaps.Publsher
 
 
 def test_what_no_message_can_be_made_of_is_told_with_what_to_give(node):

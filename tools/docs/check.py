@@ -1,6 +1,8 @@
 """Checks the built site: every link within it leads somewhere, anchors included, and nothing is loaded from elsewhere.
 The links of README.md and the other documents outside docs/ are checked, too: their files must exist.
 
+No docstring is shown as plain text where it has sections (Args, Raises).
+
 Links to the repository must name files that are there; other addresses are only checked for their form, since the
 check needs no network. Usage: check.py target/site
 """
@@ -19,10 +21,15 @@ LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src")
 NOT_FETCHED = {"canonical", "prev", "next"}
 
 
+# A section that mkdocstrings did not parse: its lines run together in one paragraph.
+UNPARSED = re.compile(r"<p>(?:Args|Raises|Returns|Warns|Yields):")
+
+
 class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.anchors, self.links, self.loads = {""}, [], []
+        self.unparsed = len(UNPARSED.findall(text))
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -53,6 +60,8 @@ def troubles(site):
     checked = 0
     for path in ours:
         here = path.relative_to(site)
+        if page(path).unparsed:
+            yield f"{here}: {page(path).unparsed} sections of docstrings (Args:, Raises:) are shown as plain text"
         for url in page(path).loads:
             if urlsplit(url).scheme not in ("", "data") or url.startswith("//"):
                 yield f"{here}: loads {url}, which needs a network"
@@ -94,7 +103,7 @@ def troubles_outside():
 def main():
     found = [*troubles(Path(sys.argv[1]).resolve()), *troubles_outside()]
     print("\n".join(found))
-    sys.exit(f"docs: {len(found)} links or addresses are wrong" if found else 0)
+    sys.exit(f"docs: {len(found)} faults" if found else 0)
 
 
 main()

@@ -81,7 +81,8 @@ class RustDocstrings(griffe.Extension):
             made.name = "__init__"
             item.set_member("__init__", made)
         if not item.docstring and path in found:
-            item.docstring = griffe.Docstring(found[path], parent=item)
+            # Without a parser, Args and Raises would be shown as plain text.
+            item.docstring = griffe.Docstring(found[path], parent=item, parser="google")
         if not item.docstring and public and (item.is_function or item.is_class or "property" in item.labels):
             missing.append(path)
         if item.is_class:

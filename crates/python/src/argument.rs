@@ -1,12 +1,14 @@
-//! Whole numbers that callers give. Each error names the argument and what it takes.
+//! Arguments of calls. Each error names the argument and what it takes.
 //!
-//! pyo3 names the argument where a type is wrong, but not where a number is out of range, and takes True for 1.
+//! pyo3 by itself does neither: its errors say only which type was found, and it takes True for 1.
 
 use crate::error::invalid;
+use crate::subscriber::Subscriber;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyString};
 use rgaps_layout::{MAX_BLOCKS, MAX_DEPTH, MAX_HELD};
+use std::path::PathBuf;
 
 /// Of an object in an error, at most this many characters.
 const SHOWN_CHARS_MAX: usize = 60;
@@ -50,12 +52,8 @@ pub(crate) fn integer(
 
 fn whole(object: &Bound<'_, PyAny>, name: &str, limits: (u64, u64)) -> PyResult<u64> {
     integer(object, name, limits)?.ok_or_else(|| {
-        PyTypeError::new_err(format!(
-            "{name} must be a whole number from {} to {}, not {}",
-            limits.0,
-            limits.1,
-            shown(object)
-        ))
+        let takes = format!("a whole number from {} to {}", limits.0, limits.1);
+        wrong_type(object, name, &takes)
     })
 }
 
@@ -100,13 +98,126 @@ pub(crate) fn length(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole(object, "length", (0, u64::MAX))
 }
 
+fn wrong_type(object: &Bound<'_, PyAny>, name: &str, takes: &str) -> PyErr {
+    PyTypeError::new_err(format!("{name} must be {takes}, not {}", shown(object)))
+}
+
+fn text(object: &Bound<'_, PyAny>, name: &str) -> PyResult<String> {
+    match object.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => Err(wrong_type(object, name, "text")),
+    }
+}
+
+fn text_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<String>> {
+    if object.is_none() {
+        return Ok(None);
+    }
+    match object.cast::<PyString>() {
+        Ok(text) => text.extract().map(Some),
+        Err(_) => Err(wrong_type(object, name, "text or None")),
+    }
+}
+
+fn path_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<PathBuf>> {
+    if object.is_none() {
+        return Ok(None);
+    }
+    let path = object.extract().map(Some);
+    path.map_err(|_| wrong_type(object, name, "a path or None"))
+}
+
+fn yes_or_no(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    object
+        .extract()
+        .map_err(|_| wrong_type(object, name, "True or False"))
+}
+
+fn number(object: &Bound<'_, PyAny>) -> Option<f64> {
+    match object.is_instance_of::<PyBool>() {
+        true => None,
+        false => object.extract().ok(),
+    }
+}
+
+fn seconds(object: &Bound<'_, PyAny>, name: &str) -> PyResult<f64> {
+    number(object).ok_or_else(|| wrong_type(object, name, "a number of seconds"))
+}
+
+fn seconds_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<f64>> {
+    if object.is_none() {
+        return Ok(None);
+    }
+    let takes = "a number of seconds, or None to wait without limit";
+    number(object)
+        .map(Some)
+        .ok_or_else(|| wrong_type(object, name, takes))
+}
+
+/// One function for each argument: pyo3 gives it the object, but not the argument's name.
+macro_rules! named {
+    ($($function:ident = $read:ident($name:literal) -> $type:ty;)*) => {$(
+        pub(crate) fn $function(object: &Bound<'_, PyAny>) -> PyResult<$type> {
+            $read(object, $name)
+        }
+    )*};
+}
+
+named! {
+    topic = text("topic") -> String;
+    type_ = text("type") -> String;
+    name = text("name") -> String;
+    name_or_none = text_or_none("name") -> Option<String>;
+    realm = text_or_none("realm") -> Option<String>;
+    socket = path_or_none("socket") -> Option<PathBuf>;
+    domain = text_or_none("domain") -> Option<String>;
+    require = text_or_none("require") -> Option<String>;
+    keep = text_or_none("keep") -> Option<String>;
+    slow_reader = text("slow_reader") -> String;
+    reliable = yes_or_no("reliable") -> bool;
+    transient_local = yes_or_no("transient_local") -> bool;
+    timeout = seconds_or_none("timeout") -> Option<f64>;
+    deadline = seconds_or_none("deadline") -> Option<f64>;
+    loan_timeout = seconds_or_none("loan_timeout") -> Option<f64>;
+    spin = seconds("spin") -> f64;
+}
+
+/// The path of a configuration, of an argument that may be a mapping instead.
+pub(crate) fn config_path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    let path = object.extract();
+    path.map_err(|_| wrong_type(object, "config", "a path, a mapping of keys, or None"))
+}
+
+/// The name of a part, between the brackets after a loan or a sample.
+pub(crate) fn part_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    text(object, "the name of a part").map_err(|error| {
+        let advice = "for elements, index an array over the message: message.numpy()[...]";
+        PyTypeError::new_err(format!("{}; {advice}", error.value(object.py())))
+    })
+}
+
+/// The strides of a loan, in bytes.
+pub(crate) fn strides(object: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
+    if object.is_none() {
+        return Ok(None);
+    }
+    let takes = "a sequence of whole numbers (bytes per dimension) or None";
+    let strides = object.extract().map(Some);
+    strides.map_err(|_| wrong_type(object, "strides", takes))
+}
+
+/// A subscriber for a wait set.
+pub(crate) fn subscriber(object: &Bound<'_, PyAny>) -> PyResult<Py<Subscriber>> {
+    match object.cast::<Subscriber>() {
+        Ok(subscriber) => Ok(subscriber.clone().unbind()),
+        Err(_) => Err(wrong_type(object, "subscriber", "an rgaps.Subscriber")),
+    }
+}
+
 /// What is to be called.
 pub(crate) fn callable(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     match object.is_callable() {
         true => Ok(()),
-        false => Err(PyTypeError::new_err(format!(
-            "{name} must be a function or another callable, not {}",
-            shown(object)
-        ))),
+        false => Err(wrong_type(object, name, "a function or another callable")),
     }
 }

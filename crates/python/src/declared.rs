@@ -1,6 +1,7 @@
 //! The type that a publisher or a subscriber declares for its messages, where it is a tensor's
 //! ([`TensorType`]): its type name is then a text like `float16[3,1080,1920]`.
 
+use crate::argument::shown;
 use crate::error::{invalid, raise};
 use pyo3::prelude::*;
 use rgaps::{DType, TensorType};
@@ -51,7 +52,8 @@ fn lengths(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
     }
     shape.extract::<Vec<Option<u64>>>().map_err(|_| {
         invalid(format!(
-            "{shape} is not a shape; give lengths, with None for any length"
+            "shape must be a length, or a sequence of lengths with None for any length, not {}",
+            shown(shape)
         ))
     })
 }

@@ -44,7 +44,7 @@ pub(crate) fn domain(text: &str) -> PyResult<Domain> {
     let Some(number) = number else {
         return text.parse().map_err(|_| {
             invalid(format!(
-                "'{text}' is not a domain; write 'host', 'cuda', 'cuda:0' or 'cuda:GPU-<UUID>'"
+                "domain must be 'host', 'cuda', 'cuda:0' or 'cuda:GPU-<UUID>', not '{text}'"
             ))
         });
     };

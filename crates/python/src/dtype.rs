@@ -114,7 +114,7 @@ pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         .is_none_or(|native| native.is_truthy().unwrap_or(true));
     if !native {
         return Err(invalid(format!(
-            "{object} has the other byte order; convert it to the native one"
+            "dtype {object} has the other byte order; convert it to the native one"
         )));
     }
     let name = match object.cast::<PyString>() {
@@ -128,7 +128,7 @@ pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(dtype) = name.parse() {
         return Ok(dtype);
     }
-    let unknown = |error: String| invalid(format!("{error}, as numpy calls them"));
+    let unknown = |error: String| invalid(format!("dtype: {error}, as numpy calls them"));
     let by_numpy = py
         .import("rgaps._numpy")?
         .call_method1("dtype_name", (object,));

@@ -47,6 +47,35 @@ pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
     raise("InvalidArgument", message.into())
 }
 
+/// What Rust's and the daemon's texts advise, in words of Python: the arguments to give.
+const IN_PYTHON: [(&str, &str); 6] = [
+    (
+        "publish transient-local, or subscribe volatile",
+        "publish with transient_local=True, or subscribe without late=",
+    ),
+    (
+        "publish reliably, or subscribe with best effort",
+        "publish with reliable=True, or subscribe with reliable=False",
+    ),
+    (
+        "publish with that type, or subscribe with the publisher's or with none",
+        "give the publisher that type (type=, or dtype= and shape=), or the subscriber the publisher's or none",
+    ),
+    (
+        "subscribe with a depth or best effort",
+        "subscribe with depth=n or reliable=False",
+    ),
+    ("slow_reader=drop", "slow_reader=\"drop\""),
+    ("request less", "lower history or max_loans"),
+];
+
+/// A text of Rust or the daemon as Python code can follow it.
+pub(crate) fn in_python(text: String) -> String {
+    IN_PYTHON
+        .iter()
+        .fold(text, |text, (rust, python)| text.replace(rust, python))
+}
+
 /// Becomes an exception of `rgaps._errors`.
 pub(crate) trait IntoPyErr {
     fn into_py_err(self) -> PyErr;
@@ -54,7 +83,7 @@ pub(crate) trait IntoPyErr {
 
 impl IntoPyErr for ClientError {
     fn into_py_err(self) -> PyErr {
-        let message = self.to_string();
+        let message = in_python(self.to_string());
         let name = match self {
             ClientError::Launch(LaunchError::NotPermitted { .. }) => "NotPermitted",
             ClientError::Launch(LaunchError::Config(_)) => "ConfigError",
@@ -137,13 +166,7 @@ impl IntoPyErr for HeaderError {
 
 impl IntoPyErr for PublishError {
     fn into_py_err(self) -> PyErr {
-        let message = match &self {
-            // Rust's advice is `slow_reader=drop`.
-            PublishError::BackPressured { .. } => self
-                .to_string()
-                .replace("slow_reader=drop", "slow_reader=\"drop\""),
-            other => other.to_string(),
-        };
+        let message = in_python(self.to_string());
         let name = match self {
             PublishError::Client(error) => return error.into_py_err(),
             PublishError::BackPressured { .. } => "BackPressured",

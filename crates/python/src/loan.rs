@@ -378,9 +378,13 @@ impl LoanBase {
     /// ``loan["rgb"]`` is a writable array over a part, without a copy: a torch tensor if the part's dtype is one of torch, or
     /// on a GPU; otherwise a numpy array. Delete it before the loan is published. A with statement empties the array at its
     /// end.
-    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::part_name)] name: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let block = self.block()?;
-        let found = block.with_loan(|loan| match loan.part(name) {
+        let found = block.with_loan(|loan| match loan.part(&name) {
             Ok(part) => Ok(part),
             Err(error @ LoanError::Parts(_)) => Err(part::unknown(&error)),
             Err(error) => Err(error.into_py_err()),
@@ -388,7 +392,7 @@ impl LoanBase {
         let whole = part::Whole::Loan(Arc::downgrade(&block));
         let part = part::wrap(py, whole, &found, self.domain)?;
         let mut parts = self.parts.iter().flatten();
-        let framework = parts.find(|(known, _)| known == name);
+        let framework = parts.find(|(known, _)| *known == name);
         let framework = framework.map_or(Framework::Any, |(_, framework)| *framework);
         let Some((given, array)) = Given::new(framework, &part, self.domain)? else {
             return Ok(part);

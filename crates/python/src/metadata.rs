@@ -1,7 +1,8 @@
 //! Headers and attachments: dictionaries and bytes that travel beside a message.
 
-use crate::argument::type_name;
+use crate::argument::{shown, type_name};
 use crate::error::{invalid, IntoPyErr};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyMappingProxy,
@@ -45,7 +46,13 @@ impl Beside {
 
 /// The bytes of any object with the buffer protocol.
 pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let bytes = PyMemoryView::from(object)?.call_method0("tobytes")?;
+    let view = PyMemoryView::from(object).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "attachment must be bytes or another object with the buffer protocol, not {}",
+            shown(object)
+        ))
+    })?;
+    let bytes = view.call_method0("tobytes")?;
     Ok(bytes.cast::<PyBytes>()?.as_bytes().to_vec())
 }
 
@@ -53,8 +60,8 @@ pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
     let mapping = meta.cast::<PyMapping>().map_err(|_| {
         invalid(format!(
-            "meta must be a dictionary with text keys, not a {}",
-            type_name(meta)
+            "meta must be a dictionary with text keys, not {}",
+            shown(meta)
         ))
     })?;
     let mut header = Header::default();
@@ -138,7 +145,7 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
         return value_of(&to_list.call0()?, place, depth);
     }
     Err(invalid(format!(
-        "{place} is a {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
+        "{place} is of type {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
          of these",
         type_name(object)
     )))

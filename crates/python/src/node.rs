@@ -3,7 +3,7 @@
 use crate::argument::{self, integer, shown};
 use crate::declared;
 use crate::device;
-use crate::error::{invalid, warn, IntoPyErr};
+use crate::error::{in_python, invalid, warn, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::publisher::{sliced, Publisher, Sender, Waits};
@@ -74,7 +74,7 @@ fn configuration(
     if let Some(config) = config {
         match config.cast::<PyMapping>() {
             Ok(keys) => flatten(keys, "", &mut environment.arguments)?,
-            Err(_) => file = Some(config.extract::<PathBuf>()?),
+            Err(_) => file = Some(argument::config_path(config)?),
         }
     }
     if let Some(realm) = realm {
@@ -194,9 +194,12 @@ fn warn_of_mismatches(
     (count, what): (u32, &str),
     reasons: &[String],
 ) -> PyResult<()> {
-    let mut text = format!("{count} {what}(s) of topic '{topic}' do not match");
+    let mut text = match count {
+        1 => format!("1 {what} of topic '{topic}' does not match"),
+        _ => format!("{count} {what}s of topic '{topic}' do not match"),
+    };
     for reason in reasons {
-        text += &format!("; {reason}");
+        text += &format!("; {}", in_python(reason.clone()));
     }
     warn(py, "MismatchWarning", &text)
 }
@@ -284,10 +287,10 @@ impl Node {
     #[pyo3(signature = (name=None, *, config=None, realm=None, socket=None))]
     fn new(
         py: Python<'_>,
-        name: Option<String>,
+        #[pyo3(from_py_with = argument::name_or_none)] name: Option<String>,
         config: Option<&Bound<'_, PyAny>>,
-        realm: Option<String>,
-        socket: Option<PathBuf>,
+        #[pyo3(from_py_with = argument::realm)] realm: Option<String>,
+        #[pyo3(from_py_with = argument::socket)] socket: Option<PathBuf>,
     ) -> PyResult<Node> {
         let name = name.unwrap_or_else(|| default_name(py));
         let (config, keys) = configuration(config, realm, socket)?;
@@ -364,9 +367,9 @@ impl Node {
     ///
     /// Warns:
     ///     MismatchWarning: Some subscribers of the topic do not match; see `Publisher.mismatches`.
-    #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, history=None,
+    #[pyo3(signature = (topic, *, r#type=String::new(), dtype=None, shape=None, domain=None, history=None,
         reliable=true, transient_local=false, deadline=Some(1.0), loan_timeout=Some(0.0), max_loans=64,
-        require=None, slow_reader="fail"),
+        require=None, slow_reader="fail".to_owned()),
         text_signature = "($self, topic, *, type='', dtype=None, shape=None, domain=None, \
         history=None, reliable=True, transient_local=False, deadline=1.0, loan_timeout=0.0, max_loans=64, \
         require=None, slow_reader='fail')")]
@@ -374,19 +377,19 @@ impl Node {
     fn publisher(
         &self,
         py: Python<'_>,
-        topic: &str,
-        r#type: &str,
+        #[pyo3(from_py_with = argument::topic)] topic: String,
+        #[pyo3(from_py_with = argument::type_)] r#type: String,
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
-        domain: Option<&str>,
+        #[pyo3(from_py_with = argument::domain)] domain: Option<String>,
         history: Option<&Bound<'_, PyAny>>,
-        reliable: bool,
-        transient_local: bool,
-        deadline: Option<f64>,
-        loan_timeout: Option<f64>,
+        #[pyo3(from_py_with = argument::reliable)] reliable: bool,
+        #[pyo3(from_py_with = argument::transient_local)] transient_local: bool,
+        #[pyo3(from_py_with = argument::deadline)] deadline: Option<f64>,
+        #[pyo3(from_py_with = argument::loan_timeout)] loan_timeout: Option<f64>,
         #[pyo3(from_py_with = argument::max_loans)] max_loans: u32,
-        require: Option<&str>,
-        slow_reader: &str,
+        #[pyo3(from_py_with = argument::require)] require: Option<String>,
+        #[pyo3(from_py_with = argument::slow_reader)] slow_reader: String,
     ) -> PyResult<Publisher> {
         let deadline = timeout("deadline", deadline)?;
         let (loan_timeout, loan_slice) = sliced("loan_timeout", loan_timeout)?;
@@ -394,7 +397,7 @@ impl Node {
             reliable,
             transient_local,
             deadline: deadline.unwrap_or(Duration::MAX),
-            slow_reader: self::slow_reader(slow_reader)?,
+            slow_reader: self::slow_reader(&slow_reader)?,
             loan_timeout: loan_slice,
             max_loans,
             ..PublisherQos::default()
@@ -402,14 +405,14 @@ impl Node {
         if let Some(history) = history {
             qos.history = self::history(history)?;
         }
-        let domain = domain.map(device::domain).transpose()?;
-        let name = type_name(r#type, dtype, shape)?;
+        let domain = domain.as_deref().map(device::domain).transpose()?;
+        let name = type_name(&r#type, dtype, shape)?;
         let framework = dtype.map_or(Ok(Framework::Any), Framework::of)?;
-        let mut builder = self.node.get()?.publisher(topic).type_name(&name).qos(qos);
+        let mut builder = self.node.get()?.publisher(&topic).type_name(&name).qos(qos);
         if let Some(domain) = domain {
             builder = builder.domain(domain);
         }
-        if let Some(path) = path(require)? {
+        if let Some(path) = path(require.as_deref())? {
             builder = builder.require(path);
         }
         let publisher = py
@@ -418,7 +421,7 @@ impl Node {
         let unmatched = publisher.mismatched();
         if unmatched > 0 {
             let reasons = py.detach(|| publisher.mismatches()).unwrap_or_default();
-            warn_of_mismatches(py, topic, (unmatched, "subscriber"), &reasons)?;
+            warn_of_mismatches(py, &topic, (unmatched, "subscriber"), &reasons)?;
         }
         Ok(Publisher::new(Sender {
             declared: publisher.type_name().parse().ok().map(Arc::new),
@@ -467,40 +470,42 @@ impl Node {
     ///
     /// Warns:
     ///     MismatchWarning: Some publishers of the topic do not match; see `Subscriber.mismatches`.
-    #[pyo3(signature = (topic, *, r#type="", dtype=None, shape=None, domain=None, reliable=false,
-        late=None, depth=None, keep=None, max_held=64, spin=20e-6, require=None))]
+    #[pyo3(signature = (topic, *, r#type=String::new(), dtype=None, shape=None, domain=None, reliable=false,
+        late=None, depth=None, keep=None, max_held=64, spin=20e-6, require=None),
+        text_signature = "($self, topic, *, type='', dtype=None, shape=None, domain=None, reliable=False, \
+        late=None, depth=None, keep=None, max_held=64, spin=20e-6, require=None)")]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn subscriber(
         &self,
         py: Python<'_>,
-        topic: &str,
-        r#type: &str,
+        #[pyo3(from_py_with = argument::topic)] topic: String,
+        #[pyo3(from_py_with = argument::type_)] r#type: String,
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
-        domain: Option<&str>,
-        reliable: bool,
+        #[pyo3(from_py_with = argument::domain)] domain: Option<String>,
+        #[pyo3(from_py_with = argument::reliable)] reliable: bool,
         late: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = argument::depth)] depth: Option<u32>,
-        keep: Option<&str>,
+        #[pyo3(from_py_with = argument::keep)] keep: Option<String>,
         #[pyo3(from_py_with = argument::max_held)] max_held: u32,
-        spin: f64,
-        require: Option<&str>,
+        #[pyo3(from_py_with = argument::spin)] spin: f64,
+        #[pyo3(from_py_with = argument::require)] require: Option<String>,
     ) -> PyResult<Subscriber> {
         let qos = SubscriberQos {
             reliable,
             late: self::late(late)?,
-            depth: self::depth(depth, keep)?,
+            depth: self::depth(depth, keep.as_deref())?,
             max_held,
             spin: duration("spin", spin)?,
         };
-        let domain = domain.map(device::domain).transpose()?;
+        let domain = domain.as_deref().map(device::domain).transpose()?;
         let node = self.node.get()?;
-        let name = type_name(r#type, dtype, shape)?;
-        let mut builder = node.subscriber(topic).type_name(&name).qos(qos);
+        let name = type_name(&r#type, dtype, shape)?;
+        let mut builder = node.subscriber(&topic).type_name(&name).qos(qos);
         if let Some(domain) = domain {
             builder = builder.domain(domain);
         }
-        if let Some(path) = path(require)? {
+        if let Some(path) = path(require.as_deref())? {
             builder = builder.require(path);
         }
         let subscriber = py
@@ -509,7 +514,7 @@ impl Node {
         let unmatched = subscriber.mismatched();
         if unmatched > 0 {
             let reasons = py.detach(|| subscriber.mismatches()).unwrap_or_default();
-            warn_of_mismatches(py, topic, (unmatched, "publisher"), &reasons)?;
+            warn_of_mismatches(py, &topic, (unmatched, "publisher"), &reasons)?;
         }
         Ok(Subscriber::new(Receiver { subscriber, node }))
     }
@@ -530,16 +535,24 @@ impl Node {
 
     /// One topic as a dictionary with the keys of ``rgaps topic info --json``: those of `topics`, ``publisher_list``,
     /// ``subscriber_list``, ``hosts`` and ``mismatches``. Raises `NotFound` if there is no such topic.
-    fn topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.ask(py, |node| node.topic(name).map(report::TopicDetails::from))
+    fn topic<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::name)] name: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, |node| node.topic(&name).map(report::TopicDetails::from))
     }
 
     /// Drops the history that closed or dead transient-local publishers left in a topic, and returns how much that was,
     /// for example ``{"publishers": 1, "messages": 16}``. Living publishers keep their history. If the topic then has no
     /// members and no history, the daemon removes it with its type. Raises `NotFound` if there is no such topic, and
     /// `NotPermitted` if this user may not publish to it.
-    fn forget_topic<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.ask(py, |node| node.forget_topic(name))
+    fn forget_topic<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::name)] name: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, |node| node.forget_topic(&name))
     }
 
     /// All memory pools that this process may see: a dictionary each, with the keys of ``rgaps pool --json``.

@@ -1,6 +1,7 @@
 //! Order on streams: the one place where handles of streams come in from Python and go out to
 //! `rgaps`.
 
+use crate::argument::shown;
 use crate::error::{invalid, IntoPyErr};
 use crate::wait::in_slices;
 use pyo3::prelude::*;
@@ -34,7 +35,8 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
     }
     object.extract().map(Stream).map_err(|_| {
         invalid(format!(
-            "{object} is not a CUDA stream; give a stream of torch or cupy, or its handle as a number"
+            "stream must be a CUDA stream of torch or cupy, or its handle as a number, not {}",
+            shown(object)
         ))
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::argument;
 use crate::declared;
-use crate::error::{closed, invalid, IntoPyErr};
+use crate::error::{closed, in_python, invalid, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::loan::{self, Form, LoanBase};
@@ -392,7 +392,8 @@ impl Publisher {
     fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let sender = self.sender.get()?;
         let reasons = py.detach(|| sender.publisher.mismatches());
-        reasons.map_err(IntoPyErr::into_py_err)
+        let reasons = reasons.map_err(IntoPyErr::into_py_err)?;
+        Ok(reasons.into_iter().map(in_python).collect())
     }
 
     /// How many subscribers match this publisher now, including those on other hosts.
@@ -435,7 +436,7 @@ impl Publisher {
         py: Python<'py>,
         shape: Option<&Bound<'py, PyAny>>,
         dtype: Option<&Bound<'py, PyAny>>,
-        strides: Option<Vec<i64>>,
+        #[pyo3(from_py_with = argument::strides)] strides: Option<Vec<i64>>,
         #[pyo3(from_py_with = argument::tag)] tag: u64,
         meta: Option<&Bound<'py, PyAny>>,
         attachment: Option<&Bound<'py, PyAny>>,
@@ -613,7 +614,7 @@ impl Publisher {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = argument::n)] n: u32,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
     ) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         let publisher = self.sender.get()?.publisher;
@@ -635,7 +636,7 @@ impl Publisher {
         #[pyo3(from_py_with = argument::n)] n: u32,
     ) -> PyResult<String> {
         let publisher = self.sender.get()?.publisher;
-        Ok(py.detach(|| publisher.missing_subscribers(n)))
+        Ok(in_python(py.detach(|| publisher.missing_subscribers(n))))
     }
 
     /// Returns unused memory to the pools, except for ``keep_bytes`` bytes in each pool. Returns the number of bytes

@@ -1,5 +1,6 @@
 //! Received messages.
 
+use crate::argument;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
 use crate::error::{closed, IntoPyErr};
@@ -274,9 +275,13 @@ impl SampleBase {
 
     /// The part called ``name`` as a `Part`, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises
     /// `KeyError` if there is none.
-    fn part<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn part<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::name)] name: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let held = self.held()?;
-        let found = match held.sample.part(name) {
+        let found = match held.sample.part(&name) {
             Ok(part) => part,
             Err(error @ RecvError::Parts { .. }) => return Err(part::unknown(&error)),
             Err(error) => return Err(error.into_py_err()),
@@ -286,7 +291,11 @@ impl SampleBase {
 
     /// ``sample["rgb"]`` is an array over a part, without a copy: a numpy array on the host, a torch tensor on a GPU. The
     /// array keeps the message's bytes as long as it lives.
-    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::part_name)] name: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
         part::as_array(&self.part(py, name)?, self.domain)
     }
 
@@ -407,7 +416,11 @@ impl SampleBase {
     /// Waits on the CPU until the GPU work that writes the message has finished. Returns False after ``timeout`` seconds;
     /// None waits without limit. Raises `Aborted` if the work can never finish.
     #[pyo3(signature = (timeout=None))]
-    fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    fn synchronize(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
+    ) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         order::synchronize(py, &self.held()?.sample, timeout)
     }

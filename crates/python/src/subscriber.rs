@@ -1,7 +1,7 @@
 //! Subscribers.
 
 use crate::argument;
-use crate::error::{raise, IntoPyErr};
+use crate::error::{in_python, raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
 use crate::listener::{self, Listener};
 use crate::sample;
@@ -93,7 +93,7 @@ impl Subscriber {
         match &*last {
             Some((at, text)) if at.elapsed() < SILENCE_AGE_MAX => text.clone(),
             _ => {
-                let text = subscriber.silence();
+                let text = in_python(subscriber.silence());
                 *last = Some((Instant::now(), text.clone()));
                 text
             }
@@ -138,7 +138,8 @@ impl Subscriber {
     fn mismatches(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let receiver = self.receiver.get()?;
         let reasons = py.detach(|| receiver.subscriber.mismatches());
-        reasons.map_err(IntoPyErr::into_py_err)
+        let reasons = reasons.map_err(IntoPyErr::into_py_err)?;
+        Ok(reasons.into_iter().map(in_python).collect())
     }
 
     /// How many messages this subscriber has missed so far, over all publishers.
@@ -166,7 +167,11 @@ impl Subscriber {
     ///     TooManyHeld: The subscriber holds ``max_held`` samples.
     ///     Closed: Another thread closed the subscriber.
     #[pyo3(signature = (timeout=None))]
-    fn recv<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py, timeout)? {
             Some(sample) => self.wrap(py, sample),
             None => Err(self.timed_out(py, timeout.unwrap_or(f64::INFINITY))),
@@ -186,7 +191,11 @@ impl Subscriber {
     /// Waits until a message is waiting, without taking it. Returns False after ``timeout`` seconds; None waits without
     /// limit.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
+    ) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         let Receiver { subscriber, .. } = self.receiver.get()?;
         // As in `receive`: mostly there is one.
@@ -209,7 +218,7 @@ impl Subscriber {
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(
         slf: &Bound<'py, Self>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         crate::wait::timeout("timeout", timeout)?;
         let module = slf.py().import("rgaps._asyncio")?;

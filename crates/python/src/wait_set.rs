@@ -1,5 +1,6 @@
 //! Waiting for many topics at once.
 
+use crate::argument;
 use crate::error::{invalid, IntoPyErr};
 use crate::subscriber::Subscriber;
 use crate::wait::in_slices;
@@ -39,20 +40,24 @@ impl WaitSet {
 impl WaitSet {
     #[new]
     #[pyo3(signature = (*subscribers))]
-    fn new(py: Python<'_>, subscribers: Vec<Py<Subscriber>>) -> PyResult<WaitSet> {
+    fn new(py: Python<'_>, subscribers: &Bound<'_, PyTuple>) -> PyResult<WaitSet> {
         let set = WaitSet {
             set: Mutex::default(),
             members: Mutex::default(),
             process: std::process::id(),
         };
         for subscriber in subscribers {
-            set.attach(py, subscriber)?;
+            set.attach(py, argument::subscriber(&subscriber)?)?;
         }
         Ok(set)
     }
 
     /// Adds a subscriber. A subscriber may be in one wait set at a time.
-    fn attach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<()> {
+    fn attach(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::subscriber)] subscriber: Py<Subscriber>,
+    ) -> PyResult<()> {
         self.check_process()?;
         let known = lock(&self.members)
             .iter()
@@ -73,7 +78,11 @@ impl WaitSet {
     }
 
     /// Removes a subscriber. Returns False if it was not in the wait set.
-    fn detach(&self, py: Python<'_>, subscriber: Py<Subscriber>) -> PyResult<bool> {
+    fn detach(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::subscriber)] subscriber: Py<Subscriber>,
+    ) -> PyResult<bool> {
         self.check_process()?;
         let mut members = lock(&self.members);
         let Some(at) = members
@@ -94,7 +103,11 @@ impl WaitSet {
     /// Waits until at least one subscriber has a message, and returns all subscribers that have one. Returns an empty list
     /// after ``timeout`` seconds; None waits without limit.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Py<Subscriber>>> {
+    fn wait(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Vec<Py<Subscriber>>> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         self.check_process()?;
         let ready = in_slices(py, timeout, |slice| {

@@ -24,7 +24,7 @@ All times are in seconds unless a name ends in ``_ns``; all sizes are in bytes.
 from __future__ import annotations
 
 import atexit as _atexit
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _processes  # noqa: F401 (it registers what happens at a fork)
 from ._default import default_node, publisher, subscriber
@@ -83,6 +83,18 @@ class KeepAll(NamedTuple):
 
     messages: int
     bytes: int
+
+
+_RENAMED = {
+    "HeldBack": "rgaps.HeldBack is now rgaps.BackPressured",
+    "QosIncompatible": "rgaps.QosIncompatible is gone: publishers and subscribers that do not match are no longer refused; "
+    "see rgaps.MismatchWarning, publisher.mismatches() and subscriber.mismatches()",
+}
+
+if not TYPE_CHECKING:  # A type checker would take every name for one that exists.
+
+    def __getattr__(name):
+        raise AttributeError(_RENAMED.get(name, f"module 'rgaps' has no attribute {name!r}"))
 
 
 # A listener's thread must not call into an interpreter that is shutting down.

@@ -14,9 +14,12 @@ from ._rgaps import Listener, Loan, Node, Publisher, Sample, Subscriber, WaitSet
 def _warn_of_views() -> None:
     views = _host_views()
     if views:
+        alive = "an array or tensor over an rgaps sample is"
+        if views > 1:
+            alive = f"{views} arrays or tensors over rgaps samples are"
         warn(
             ForkWarning,
-            f"this process forks while {views} array(s) or tensor(s) over rgaps samples are alive: a child that "
+            f"this process forks while {alive} alive: a child that "
             "reads one of them ends with SIGSEGV. Copy them first (array.copy()), or subscribe in the child",
         )
 
