@@ -41,7 +41,7 @@ def test_a_forked_child_that_touches_a_samples_array_says_why_it_ends(program):
     errors = run.errors()
     assert "rgaps: this process was forked" in errors and "array.copy()" in errors
     # Before it happened, too, for those whose framework has a handler of its own.
-    assert re.search(r"ForkWarning: this process forks while 1 array", errors)
+    assert re.search(r"ForkWarning: this process forks while an array", errors)
 
 
 def test_a_forked_childs_fault_still_reaches_pythons_faulthandler(program):
