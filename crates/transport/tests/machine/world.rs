@@ -18,6 +18,8 @@ pub struct Faults {
     pub cancels: bool,
     pub cards: bool,
     pub refusals: bool,
+    /// An end may hold on to a lost lane for long, and read what it brings late. Flows end and begin all the time.
+    pub delays: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +39,9 @@ pub struct Counts {
     pub resumed: u64,
     pub direct: u64,
     pub late: u64,
+    /// Frames that arrive on a lane that their sender has lost; and those of a flow that has ended for it.
+    pub delayed: u64,
+    pub delayed_after_end: u64,
     pub steps: u64,
 }
 
@@ -58,6 +63,8 @@ impl Counts {
             (&mut self.resumed, other.resumed),
             (&mut self.direct, other.direct),
             (&mut self.late, other.late),
+            (&mut self.delayed, other.delayed),
+            (&mut self.delayed_after_end, other.delayed_after_end),
             (&mut self.steps, other.steps),
         ];
         for (sum, more) in &mut pairs {
@@ -66,10 +73,16 @@ impl Counts {
     }
 }
 
+/// Lanes that work, and with those that are lost and have not ended.
 const LANES: usize = 3;
+const LANES_WITH_LOST: usize = 7;
+/// The most that an end delays what it reads, and that it sees that a lane is lost: in its turns.
+const DELAY_MAX: u64 = 60;
 /// Steps with faults, and steps after which a run without new faults has to be at its end.
 const FAULTY: u64 = 4000;
 const STEPS_MAX: u64 = 100_000;
+/// With delays a run is so many times longer.
+const DELAYED_RUN: u64 = 4;
 const ARENA_BYTES: usize = 4000;
 const SMALL_MAX: u64 = 100;
 
@@ -92,6 +105,8 @@ struct Lane {
     number: u32,
     is_rdma: bool,
     is_broken: bool,
+    /// An end reads, and sees that the lane is lost, once in so many of its turns.
+    delay: [u64; 2],
     ends: [End; 2],
     in_hand: [VecDeque<QueuedFrame>; 2],
     wire: [VecDeque<Item>; 2],
@@ -104,6 +119,8 @@ struct Publisher {
     host: usize,
     sizes: Vec<u64>,
     offered: u64,
+    /// Behind the last that its flow took.
+    flow_next: u64,
     /// Below it all is acknowledged.
     confirmed: u64,
     cancelled: BTreeSet<u64>,
@@ -180,10 +197,14 @@ impl World {
             2 => 101 + random.below(1500),
             _ => 1 + random.below(80),
         };
+        let times = if faults.delays { DELAYED_RUN } else { 1 };
         let publisher = |random: &mut Random, host| Publisher {
             host,
-            sizes: (0..20 + random.below(30)).map(|_| size(random)).collect(),
+            sizes: (0..times * (20 + random.below(30)))
+                .map(|_| size(random))
+                .collect(),
             offered: 0,
+            flow_next: 0,
             confirmed: 0,
             cancelled: BTreeSet::new(),
             growing: BTreeMap::new(),
@@ -214,9 +235,10 @@ impl World {
     }
 
     pub fn run(mut self) -> Counts {
-        for step in 0..STEPS_MAX {
+        let times = if self.faults.delays { DELAYED_RUN } else { 1 };
+        for step in 0..STEPS_MAX * times {
             self.counts.steps += 1;
-            self.is_faulty = step < FAULTY;
+            self.is_faulty = step < FAULTY * times;
             self.step();
             self.settle();
             if !self.is_faulty && step % 64 == 0 && self.is_done() {
@@ -228,22 +250,29 @@ impl World {
     }
 
     fn open_flows(&mut self) {
-        for (id, publisher) in self.publishers.iter_mut().enumerate() {
-            publisher.growing.clear();
-            if publisher.is_done {
-                continue;
-            }
-            let machine = &mut self.hosts[publisher.host].machine;
-            let options = FlowOptions {
-                first: publisher.confirmed,
-                base: publisher.confirmed,
-                description: Description::new(&(id as u64).to_le_bytes()).unwrap(),
-                tree: Tree::new(&[id as u8; 9]).unwrap(),
-                retained_bytes_max: 2500,
-            };
-            publisher.flow = Some(machine.open(options).unwrap());
-            (publisher.offered, publisher.is_closed) = (publisher.confirmed, false);
+        for id in 0..self.publishers.len() {
+            self.open_flow(id);
         }
+    }
+
+    fn open_flow(&mut self, id: usize) {
+        let publisher = &mut self.publishers[id];
+        publisher.growing.clear();
+        if publisher.is_done {
+            return;
+        }
+        let machine = &mut self.hosts[publisher.host].machine;
+        let options = FlowOptions {
+            first: publisher.confirmed,
+            base: publisher.confirmed,
+            description: Description::new(&(id as u64).to_le_bytes()).unwrap(),
+            tree: Tree::new(&[id as u8; 9]).unwrap(),
+            retained_bytes_max: 2500,
+        };
+        publisher.flow = Some(machine.open(options).unwrap());
+        publisher.offered = publisher.confirmed;
+        publisher.flow_next = publisher.confirmed;
+        publisher.is_closed = false;
     }
 
     fn step(&mut self) {
@@ -309,7 +338,9 @@ impl World {
             publisher.offered += 1;
         }
         let sequence = publisher.offered;
-        let Some(&bytes) = publisher.sizes.get(sequence as usize) else {
+        let next = publisher.sizes.get(sequence as usize);
+        let ends = self.faults.delays && publisher.growing.is_empty() && self.random.one_in(4);
+        let Some(&bytes) = next.filter(|_| !ends) else {
             if publisher.growing.is_empty() {
                 machine.close(flow);
                 publisher.is_closed = true;
@@ -329,6 +360,7 @@ impl World {
             SendOutcome::Taken => {
                 publisher.payloads.push(weak);
                 publisher.offered += 1;
+                publisher.flow_next = publisher.offered;
                 if ready < bytes {
                     publisher.growing.insert(sequence, (payload, ready));
                 }
@@ -380,7 +412,7 @@ impl World {
             return;
         }
         let decisions = self.hosts[host].user.decisions.lock().unwrap();
-        let mut flows = decisions.publishers.iter();
+        let mut flows = decisions.publishers.iter().rev();
         let flow = flows.find(|(_, of)| **of == id as u64);
         let flow = flow.map(|(flow, _)| *flow);
         drop(decisions);
@@ -396,17 +428,35 @@ impl World {
     fn break_lane(&mut self) {
         if !self.lanes.is_empty() {
             let at = self.random.below(self.lanes.len() as u64) as usize;
-            self.counts.lanes_lost += u64::from(!self.lanes[at].is_broken);
-            self.lanes[at].is_broken = true;
+            let lane = &mut self.lanes[at];
+            if std::mem::replace(&mut lane.is_broken, true) {
+                return;
+            }
+            self.counts.lanes_lost += 1;
+            self.lanes[at].delay = [self.delay(), self.delay()];
+        }
+    }
+
+    fn delay(&mut self) -> u64 {
+        match self.faults.delays && self.random.one_in(2) {
+            true => 1 + self.random.below(DELAY_MAX),
+            false => 1,
         }
     }
 
     fn new_lane(&mut self) {
-        if self.lanes.len() < LANES && self.crash.is_none() {
+        let working = self.lanes.iter().filter(|lane| !lane.is_broken);
+        let has_room = match self.faults.delays {
+            true => working.count() < LANES && self.lanes.len() < LANES_WITH_LOST,
+            false => self.lanes.len() < LANES,
+        };
+        if has_room && self.crash.is_none() {
+            let delay = [self.delay(), self.delay()];
             self.lanes.push(Lane {
                 number: self.next_lane,
                 is_rdma: self.faults.cards && self.random.one_in(2),
                 is_broken: false,
+                delay,
                 ends: [End::Opening; 2],
                 in_hand: Default::default(),
                 wire: Default::default(),
@@ -420,13 +470,21 @@ impl World {
     /// Something happens on a lane at one end.
     fn lane_step(&mut self, at: usize, host: usize) {
         let lane = &mut self.lanes[at];
+        let is_late = lane.delay[host] > 1 && (self.is_faulty || lane.is_broken);
+        let is_late = is_late && !self.random.one_in(lane.delay[host]);
+        // Who sees late that a lane is lost mostly reads all it brought.
+        let has_rest = lane.delay[host] > 1 && !lane.wire[1 - host].is_empty();
+        let reads_rest = has_rest && !self.random.one_in(10);
         match (lane.ends[host], self.random.below(7)) {
+            (_, 0 | 5..) if is_late => {}
             (End::Opening, 0..=2) if !lane.is_broken => {
                 lane.ends[host] = End::Open;
                 let window = self.hosts[1 - host].limits.receive.first_window;
                 assert!(self.hosts[host].machine.lane_up(lane.number, window));
             }
-            (End::Opening | End::Open, 0) if lane.is_broken => self.end_lane(at, host),
+            (End::Opening | End::Open, 0) if lane.is_broken && !reads_rest => {
+                self.end_lane(at, host);
+            }
             (End::Open, 1 | 2) => self.take(at, host),
             (End::Open, 3 | 4) => self.write(at, host),
             (End::Open, 5..) => self.arrive(at, host),
@@ -538,6 +596,11 @@ impl World {
         if std::env::var_os("TRACE").is_some() {
             eprintln!("to {host} on {number} (end {:?}): {frame:?}", lane.ends);
         }
+        if self.lanes[at].ends[1 - host] == End::Closed {
+            self.counts.delayed += 1;
+            let has_ended = |flow| flow > 0 && !self.hosts[1 - host].machine.has_flow(flow);
+            self.counts.delayed_after_end += u64::from(flow_of(&frame).is_some_and(has_ended));
+        }
         self.hosts[host].observer.hears(&frame);
         let small = match frame {
             Frame::Small { .. } => &item.payload[..],
@@ -587,9 +650,12 @@ impl World {
                 assert!(sequence < position, "acknowledged, not delivered");
             }
             Some(LinkOutput::Ended { flow }) => {
-                let (_, publisher) = self.publisher_of(host, flow);
-                (publisher.flow, publisher.is_done) = (None, true);
+                let (id, publisher) = self.publisher_of(host, flow);
+                let is_last = publisher.offered >= publisher.sizes.len() as u64;
+                publisher.confirmed = publisher.flow_next;
+                (publisher.flow, publisher.is_done) = (None, is_last || publisher.is_refused);
                 assert!(!self.hosts[host].machine.has_flow(flow));
+                self.open_flow(id as usize);
             }
             Some(LinkOutput::Room { .. }) | None => {}
             Some(LinkOutput::Refused { flow, why, .. }) => {
@@ -752,7 +818,9 @@ impl World {
             let held = host.machine.held();
             host.outputs.is_empty() && (held.flows, held.large, held.grants) == (0, 0, 0)
         };
+        // Also a lane that is lost holds bytes until it ends.
         self.crash.is_none()
+            && self.lanes.iter().all(|lane| !lane.is_broken)
             && self.publishers.iter().all(|publisher| publisher.is_done)
             && self.hosts.iter().all(is_quiet)
     }
@@ -809,6 +877,18 @@ impl World {
             ));
         }
         all.join("\n")
+    }
+}
+
+/// The flow of a frame that its sending end has queued.
+fn flow_of(frame: &Frame) -> Option<u64> {
+    match *frame {
+        Frame::Open { flow, .. }
+        | Frame::Small { flow, .. }
+        | Frame::Request { flow, .. }
+        | Frame::Gap { flow, .. }
+        | Frame::Close { flow, .. } => Some(flow),
+        _ => None,
     }
 }
 
