@@ -264,7 +264,8 @@ fn try_gpu(registrar: &Registrar, gpu: GpuUuid, access: Access) -> anyhow::Resul
 
 struct Trial(CudaMapping);
 
-// SAFETY: the mapping keeps the memory, where nothing is read or written.
+// SAFETY: `CudaMapping` reserves its address range once and unmaps it in `drop`, so `base` and the mapped bytes stay valid as long as
+// the value. `try_gpu` made the memory, gives its address to no peer and makes no reference to it, so nobody reads or writes it.
 #[allow(unsafe_code)]
 unsafe impl Memory for Trial {
     fn start(&self) -> *mut u8 {
@@ -278,9 +279,11 @@ unsafe impl Memory for Trial {
 /// A range that stays mapped as long as this lives.
 struct Mapped(MappedRange);
 
-// SAFETY: the range keeps its mapping, at its address. What cards write is leased to a publisher here, and its bytes become
-// references only when a message has landed whole, by a notice that comes behind them; what cards read nobody writes
-// as long as a message is held. (A peer that lies can write what is leased at any time: `trusted_fabric`.)
+// SAFETY: a `MappedRange` holds its pool mapping or its pinned pages, which keep their address until they are dropped. Cards write only
+// ranges that the daemon leased to a publisher of this process. This process makes a reference to such bytes when their message has
+// landed whole: the notice of a chunk follows its bytes, and the machine publishes after the last chunk. Cards read only messages
+// that this process holds as samples, and a publisher writes a block again only when no holder is left. A misbehaving peer can write
+// a lease at any time: `links.trusted_fabric` says that there is none.
 #[allow(unsafe_code)]
 unsafe impl Memory for Mapped {
     fn start(&self) -> *mut u8 {
@@ -291,11 +294,13 @@ unsafe impl Memory for Mapped {
     }
 }
 
-/// The same on a GPU.
+/// A range of a GPU's memory that stays mapped as long as this lives.
 struct OnGpu(GpuRange);
 
-// SAFETY: as for `Mapped`. What cards write on a GPU work reads there only when the message was published, after what they
-// wrote was put in order; the CPU has no reference to it.
+// SAFETY: a `GpuRange` holds its pool mapping, which keeps its address on the GPU until it is dropped. The CPU makes no reference to the
+// bytes: it passes their address on. Cards write only ranges that the daemon leased to a publisher of this process. Work on the GPU reads
+// them after the message is published, and the publisher calls `order_direct_writes` before that. Cards read only messages that this
+// process holds as samples. A misbehaving peer can write a lease at any time: `links.trusted_fabric` says that there is none.
 #[allow(unsafe_code)]
 unsafe impl Memory for OnGpu {
     fn start(&self) -> *mut u8 {

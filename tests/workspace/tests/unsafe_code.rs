@@ -45,9 +45,6 @@ const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     ("compare", "locks.rs", "a semaphore in shared memory"),
 ];
 
-/// Crates whose SAFETY comments may still refer to others (decision 0038: these are being rewritten).
-const MAY_REFER: [&str; 2] = ["transport", "links"];
-
 /// How a SAFETY comment begins that names no fact of its own.
 const REFERENCES: [&str; 9] = [
     "as above",
@@ -225,9 +222,6 @@ fn references(source: &str) -> Vec<(usize, &str)> {
 #[test]
 fn safety_comments_name_a_fact() {
     for (folder, package) in Workspace::load().crates() {
-        if MAY_REFER.contains(&folder.as_str()) {
-            continue;
-        }
         let root = package.manifest_path.with_file_name("src");
         for file in files_with_unsafe(package) {
             let source = std::fs::read_to_string(root.join(&file)).expect("sources are text");

@@ -55,16 +55,20 @@ struct Memory {
     card: Option<Arc<dyn CardBuffer>>,
 }
 
-// SAFETY: a `ReceiveBuffer` is `Send`. Through a shared `Memory` nobody touches it but to take it back, once, under the
-// mutex; and its bytes only through `WriteRange`s, whose bytes are disjoint (`GrantedBuffer::lend`).
+// SAFETY: `owner` is a `Box` as a pointer, and the trait makes that box `Send`. `start` points to bytes that the box owns, so they
+// move with it. `card` and `bytes` are `Send` themselves.
 unsafe impl Send for Memory {}
-// SAFETY: as for `Send`: the mutex guards the pointer, and disjoint ranges the bytes.
+// SAFETY: threads that share a `Memory` reach the buffer in two ways. `take` moves the pointer out of the option under the mutex,
+// so one thread gets it. `WriteRange::as_mut_slice` writes bytes: `GrantedBuffer::lend`, which the link's lock serialises, gives each
+// chunk to one range, and chunks do not overlap. `card` is `Sync` by its trait.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     fn take(&self) -> Option<Box<dyn ReceiveBuffer>> {
         let owner = self.owner.lock().expect("nobody panics with it").take()?;
-        // SAFETY: it came from `Box::into_raw` in `UnfinishedBuffer::new` and was in the option, which it leaves here.
+        // SAFETY: `UnfinishedBuffer::new` made the pointer by `Box::into_raw` and put it into the option. It leaves the option here,
+        // so nobody takes it twice. No range is lent: `into_whole` needs every chunk landed, and `landed` consumes a chunk's range;
+        // `drop` needs the last `Arc`, and each range holds one.
         Some(unsafe { Box::from_raw(owner) })
     }
 }
@@ -86,7 +90,8 @@ impl UnfinishedBuffer {
     pub(super) fn new(mut buffer: Box<dyn ReceiveBuffer>, bytes: u64) -> Option<Self> {
         let card = buffer.on_card();
         let owner = Box::into_raw(buffer);
-        // SAFETY: it was a box until the line before, and nobody else has it.
+        // SAFETY: `Box::into_raw` on the line before made a pointer to a live value, and no other pointer to it exists yet. The
+        // reference ends when `start` and `bytes` are copied out of it.
         let memory = unsafe { (*owner).memory() };
         let memory = Memory {
             start: memory.as_mut_ptr(),
@@ -331,9 +336,12 @@ impl WriteRange {
     /// The chunk's bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (start, end) = self.chunks.range(self.chunk);
-        // SAFETY: `start..end` lies within the memory that `ReceiveBuffer::memory` gave, which stays valid until the buffer is
-        // taken back: that needs every chunk landed, and `landed` consumes this range, or the last `Arc` dropped, and this
-        // range holds one. `lend` gives each chunk of a grant once, and the next grant begins only when no range is lent.
+        // SAFETY: `start..end` lies within the memory that `ReceiveBuffer::memory` gave: `lend` checked the chunk's number, and `range`
+        // ends at its length. The memory stays valid until the buffer is taken back. That needs every chunk landed, and `landed`
+        // consumes this range; or the last `Arc` dropped, and this range holds one. No other reference has these bytes: `lend` gives
+        // each chunk of a grant once, and `into_unfinished` lets the next grant begin only when no range is lent. A peer's card may
+        // write here too, but a peer that keeps to the protocol sends a chunk one way; RDMA is for trusted peers only
+        // (`links.trusted_fabric`).
         unsafe { std::slice::from_raw_parts_mut(self.chunks.memory.start.add(start), end - start) }
     }
 
