@@ -1,7 +1,8 @@
 //! Memory that has to be had from the daemon before a message can land. A thread of its own asks for it: that takes as
 //! long as the kernel needs to provide the pages, and lanes of the link go on meanwhile.
 
-use crate::land::{Heard, Landing};
+use crate::event::Heard;
+use crate::land::{Landing, Wanted};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
@@ -9,18 +10,6 @@ use std::time::{Duration, Instant};
 
 /// How long memory is kept for the message that it was asked for, which may have gone another way.
 const KEPT: Duration = Duration::from_millis(200);
-
-/// A landing that lacks memory.
-pub struct Wanted {
-    /// Whose.
-    pub landing: Arc<Landing>,
-    /// For a message of so many bytes.
-    pub bytes: u64,
-    /// The host that it comes from, and who is told that there is room.
-    pub host: String,
-    /// See `host`.
-    pub to: Sender<(String, Heard)>,
-}
 
 /// Starts the thread that asks. It ends when nobody can tell it any more what is wanted.
 pub fn start() -> std::io::Result<Sender<Wanted>> {

@@ -12,7 +12,9 @@
 mod agreement;
 mod committed;
 mod coordinator;
+mod counts;
 mod ended;
+mod event;
 mod fetch;
 mod figures;
 mod forward;

@@ -1,8 +1,8 @@
 //! Another host as the coordinator knows it.
 
 use crate::agreement::Agreement;
+use crate::counts::EgressCounts;
 use crate::ended::Early;
-use crate::forward::Departed;
 use crate::host_link::{Flow, HostLink, Sent};
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
@@ -80,7 +80,7 @@ pub struct Peer {
     /// Owns the link.
     pub landings: Arc<Landings>,
     /// Counts.
-    pub departed: Arc<Departed>,
+    pub departed: Arc<EgressCounts>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub meet_at: Option<Instant>,
     /// What it wants.
@@ -181,7 +181,7 @@ impl Peer {
     pub fn new(
         node: Node,
         protocol: u32,
-        (departed, landings): (Arc<Departed>, Arc<Landings>),
+        (departed, landings): (Arc<EgressCounts>, Arc<Landings>),
     ) -> Peer {
         Peer {
             node,

@@ -1,7 +1,7 @@
 //! Whether network cards read a topic's messages on the GPU where they live, and write them on the one where they land:
 //! each host finds out its own part and says it to the other. Both together are the path.
 
-use super::topics::Outward;
+use super::egress_plan::Outward;
 use super::Coordinator;
 use crate::peer::Peer;
 use crate::rails::Known;
@@ -33,41 +33,6 @@ pub(super) fn reads_in(
     match known {
         Some(known) => known.reads(gpu).map(|()| domain),
         None => Err("this host has no RDMA".to_owned()),
-    }
-}
-
-impl Outward {
-    /// Whether its subscriber reads on the GPU, or why not.
-    pub(super) fn is_read(&self) -> Result<(), String> {
-        let domain = self.has.as_ref().map(|(_, domain, _)| *domain);
-        match (&self.not_read, domain) {
-            (Some(why), _) => Err(clip(why)),
-            (None, Some(Domain::Cuda(_))) => Ok(()),
-            (None, _) => Err("the cards do not read it yet".to_owned()),
-        }
-    }
-
-    /// The path to a host that it goes to, and why it is no better.
-    pub(super) fn path_to(&self, host: &str, peer: &Peer) -> (PathKind, String) {
-        if peer.over.path != PathKind::Rdma {
-            return (peer.over.path, peer.over.why_not.clone());
-        }
-        let stream = self.streams.get(host);
-        let written = stream.and_then(|(stream, _)| peer.written.get(stream));
-        let mut ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
-        let onward = ends.find(|end| *end != host);
-        let why = match (onward, &self.not_read, written) {
-            (Some(end), ..) => {
-                format!("they go on to {end}, and so land in the memory of {host}")
-            }
-            (None, Some(why), _) => why.clone(),
-            (None, None, None) => format!("{host} has not said yet how they land"),
-            (None, None, Some(Err(why))) => format!("on {host}: {why}"),
-            (None, None, Some(Ok(()))) => {
-                return (PathKind::GpuDirect, "it leads to another host".to_owned())
-            }
-        };
-        (PathKind::Rdma, why)
     }
 }
 

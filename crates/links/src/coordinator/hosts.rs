@@ -2,7 +2,7 @@
 
 use super::lanes::{link_config, retain_limits};
 use super::{Coordinator, TRY_AGAIN};
-use crate::forward::Departed;
+use crate::counts::EgressCounts;
 use crate::host_link::HostLink;
 use crate::keys::{Node as Host, Sum, Want, PLANE_VERSION};
 use crate::land::Landings;
@@ -150,7 +150,7 @@ impl Coordinator {
             };
             let landings =
                 Landings::new(&node.host, self.hear.clone(), self.memory.clone(), traces());
-            let ends = (Departed::new(traces()), landings);
+            let ends = (EgressCounts::new(traces()), landings);
             let peer = Peer::new(node.clone(), protocol, ends);
             self.peers.insert(node.host.clone(), peer);
         }

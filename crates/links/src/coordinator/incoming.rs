@@ -3,9 +3,10 @@
 use super::hosts::MEET_AGAIN;
 use super::routes::WAY_PATIENCE;
 use super::{forwarder, Coordinator};
+use crate::event::Heard;
 use crate::forward::Order;
 use crate::host_link::{Flow, HostEvent};
-use crate::land::{Heard, Landing, LandingLimits, PLACE_LIMIT};
+use crate::land::{Landing, LandingLimits, PLACE_LIMIT};
 use crate::peer::Incoming;
 use crate::quotas::Kind;
 use crate::relay::{Carry, Relay};

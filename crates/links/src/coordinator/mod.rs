@@ -3,25 +3,29 @@
 //! second it makes what is so what should be so.
 
 mod direct;
+mod egress_plan;
+mod figures;
 mod hosts;
 mod incoming;
 mod landing;
 mod lanes;
+mod onward;
 mod routes;
 mod tell;
 mod topics;
 
+use self::egress_plan::Outward;
+use self::figures::Teller;
 use self::hosts::Life;
 use self::routes::Routes;
-use self::topics::Outward;
 use crate::agreement::OwnSum;
 use crate::committed::Committed;
-use crate::fetch::{self, Wanted};
-use crate::figures::Teller;
+use crate::event::Heard;
+use crate::fetch;
 use crate::forward::Forwarder;
 use crate::host_link::HostLink;
 use crate::keys::{number_of, Node as Host};
-use crate::land::Heard;
+use crate::land::Wanted;
 use crate::peer::Peer;
 use crate::plane::{random_u64, News, Plane, Tell};
 use crate::probe::Probe;

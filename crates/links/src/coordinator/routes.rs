@@ -1,6 +1,7 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
-use super::topics::Outward;
+use super::egress_plan::Outward;
+use super::onward::Onward;
 use super::{forwarder, Coordinator};
 use crate::forward::Order;
 use crate::host_link::Flow;
@@ -9,8 +10,8 @@ use crate::land::Landing;
 use crate::peer::Peer;
 use crate::through::{Reached, Wanted};
 use crate::ways::{self, Way};
-use crate::wire::{clip, Source};
-use rgaps_client::links::{Direction, InterestPublisher};
+use crate::wire::clip;
+use rgaps_client::links::Direction;
 use rgaps_client::{PeerRow, PeerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -33,26 +34,6 @@ pub(super) struct Hop {
     /// The host that did before.
     before: Option<String>,
     since: Instant,
-}
-
-/// A publisher of another host's whose messages go on from here.
-pub(super) struct Onward {
-    /// The host that they come from.
-    peer: String,
-    source: Source,
-}
-
-impl Onward {
-    /// As one of this host's.
-    pub(super) fn publisher(&self) -> InterestPublisher {
-        InterestPublisher {
-            incarnation: self.source.publisher,
-            type_name: self.source.type_name.clone(),
-            offer: self.source.offer,
-            orphan: false,
-            require: None,
-        }
-    }
 }
 
 /// Where a publisher's messages land.
@@ -532,39 +513,4 @@ impl Coordinator {
         rows.sort_by(|a, b| a.host.cmp(&b.host));
         rows.truncate(rgaps_client::links::MAX_REMOTE_HOSTS);
     }
-}
-
-/// The publishers of a stream to `to`, which leads to these hosts: those elsewhere.
-pub(super) fn carried(
-    onward: &[Onward],
-    to: &str,
-    leads_to: &BTreeMap<String, Want>,
-) -> Vec<Source> {
-    let mut all: BTreeMap<u64, Source> = BTreeMap::new();
-    for Onward { peer, source, .. } in onward {
-        let mut way = source.way.clone();
-        way.push(peer.clone());
-        let goes = source.carry.iter().any(|host| leads_to.contains_key(host));
-        if !goes || way.iter().any(|host| host == to) || way.len() >= ways::MAX_HOPS {
-            continue;
-        }
-        let on = source.carry.iter();
-        let on = on.filter(|host| *host != to && leads_to.contains_key(*host));
-        let carry: BTreeSet<String> = on.cloned().collect();
-        let known = all.entry(source.publisher).or_insert_with(|| Source {
-            publisher: source.publisher,
-            offer: source.offer,
-            type_name: source.type_name.clone(),
-            way: way.clone(),
-            carry: Vec::new(),
-            history: source.history,
-        });
-        known.history = known.history.max(source.history);
-        if (way.len(), &way) < (known.way.len(), &known.way) {
-            known.way = way;
-        }
-        let both: BTreeSet<String> = known.carry.drain(..).chain(carry).collect();
-        known.carry = both.into_iter().collect();
-    }
-    all.into_values().collect()
 }

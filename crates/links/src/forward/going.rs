@@ -1,8 +1,8 @@
 //! A topic on its way to one host.
 
 use super::held::{Held, Outgoing};
+use super::timed::Carried;
 use super::Route;
-use crate::figures::Carried;
 use crate::host_link::{Flow, Sent};
 use crate::rate::Rate;
 use rgaps_transport::Payload;

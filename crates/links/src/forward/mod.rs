@@ -6,21 +6,20 @@
 
 mod going;
 mod held;
+mod timed;
 mod topic;
 
 pub use self::held::Held;
 
 use self::topic::Topic;
-use crate::figures::TimesOut;
+use crate::counts::EgressCounts;
+use crate::event::Heard;
 use crate::host_link::HostLink;
-use crate::land::Heard;
 use crate::notes::Notes;
 use crate::relay::{Ours, Relay};
-use crate::traces::LinkTraces;
 use crate::wire::Passed;
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +47,7 @@ pub struct Route {
     /// Somebody there is not to miss anything.
     pub reliable: bool,
     /// What was sent.
-    pub sent: Arc<Departed>,
+    pub sent: Arc<EgressCounts>,
     /// What was not.
     pub notes: Arc<Notes>,
     /// What may go.
@@ -74,31 +73,6 @@ pub struct Limits {
     pub rate: Option<u64>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
-}
-
-/// Counts of what went to a host.
-#[derive(Debug, Default)]
-pub struct Departed {
-    /// Messages.
-    pub messages: AtomicU64,
-    /// Their bytes.
-    pub bytes: AtomicU64,
-    /// Messages for which there was no room.
-    pub left_out: AtomicU64,
-    /// How long it took.
-    pub times: TimesOut,
-    /// What is told of single messages.
-    pub traces: Option<LinkTraces>,
-}
-
-impl Departed {
-    /// Nothing yet.
-    pub fn new(traces: Option<LinkTraces>) -> Arc<Departed> {
-        Arc::new(Departed {
-            traces,
-            ..Departed::default()
-        })
-    }
 }
 
 /// What a forwarder is to do.

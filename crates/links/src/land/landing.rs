@@ -1,21 +1,17 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::places::{Landed, Repeated, StreamingBuffer};
-use super::{Came, Landings};
+use super::Landings;
 use crate::committed::Mark;
-use crate::fetch::Wanted;
+use crate::event::Heard;
 use crate::quotas::Reserved;
 use crate::relay::{Carry, Ours, Relay};
-use crate::wire::monotonic_ns;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Domain, Loan, LoanError, Publisher};
-use rgaps_transport::machine::BufferReply;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages from this size on are copied to GPUs that they are read on while they land.
-const STREAMING_BYTES_MIN: u64 = 1 << 20;
 /// Pause before the daemon is asked again for memory that it had not.
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
@@ -38,9 +34,21 @@ pub struct Landing {
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
-    limits: LandingLimits,
+    pub(super) limits: LandingLimits,
     /// Memory for the next message.
     fetched: Mutex<Fetched>,
+}
+
+/// A landing that lacks memory.
+pub struct Wanted {
+    /// Whose.
+    pub landing: Arc<Landing>,
+    /// For a message of so many bytes.
+    pub bytes: u64,
+    /// The host that it comes from, and who is told that there is room.
+    pub host: String,
+    /// See `host`.
+    pub to: Sender<(String, Heard)>,
 }
 
 /// Memory that the daemon is asked for.
@@ -110,82 +118,12 @@ impl Landing {
         self.publisher.domain()
     }
 
-    pub(super) fn begin(
-        self: &Arc<Self>,
-        sequence: u64,
-        bytes: u64,
-        carry: Option<Arc<Carry>>,
-        came: Came,
-        owner: &Landings,
-    ) -> BufferReply {
-        let (arrived, notes) = (&owner.arrived, &owner.notes);
-        let is_here = sequence < self.next.load(Ordering::Acquire);
-        if is_here && carry.is_none() {
-            return BufferReply::Refused;
-        }
-        if let Some((max, quota)) = &self.limits.message_max {
-            if bytes > *max {
-                let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
-                let topic = self.publisher.topic();
-                if notes.refused(topic, 1, &why) {
-                    tracing::warn!(
-                        topic,
-                        "messages of another host cannot be published here: {why}"
-                    );
-                }
-                return BufferReply::Refused;
-            }
-        }
-        let landing = self.landing_bytes.load(Ordering::Relaxed);
-        // One message may be larger than what there may be.
-        if landing > 0 && landing + bytes > self.limits.most() {
-            return BufferReply::Full;
-        }
-        if let Some(carry) = carry.clone().filter(|_| is_here) {
-            self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-            return BufferReply::Buffer(Box::new(Repeated {
-                bytes: vec![0; bytes as usize].into_boxed_slice(),
-                length: bytes,
-                landing: self.clone(),
-                carry,
-                came,
-            }));
-        }
-        let mut loan = match self.loan(bytes, owner) {
-            Ok(Some(loan)) => loan,
-            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
-                return BufferReply::Full
-            }
-            Err(error) => {
-                tracing::warn!(%error, topic = self.publisher.topic(), sequence, "a message of another host cannot be published here");
-                return BufferReply::Refused;
-            }
-        };
-        self.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // What goes on to other hosts is read on this one.
-        let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
-        let copies = match lands_on_gpu || bytes >= STREAMING_BYTES_MIN {
-            true => loan.begin_streaming_copy(),
-            false => None,
-        };
-        let address = lands_on_gpu.then(|| loan.address());
-        let copies = copies.map(|copies| Arc::new(StreamingBuffer { address, copies }));
-        BufferReply::Buffer(Box::new(Landed {
-            loan: Some(loan),
-            copies,
-            bytes,
-            landing: self.clone(),
-            carry,
-            came,
-            arrived: arrived.clone(),
-            placed_ns: monotonic_ns(),
-            turn_ns: None,
-            notes: notes.clone(),
-        }))
-    }
-
     /// Memory that is there. If there is none, it is asked for.
-    fn loan(self: &Arc<Self>, bytes: u64, owner: &Landings) -> Result<Option<Loan>, LoanError> {
+    pub(super) fn loan(
+        self: &Arc<Self>,
+        bytes: u64,
+        owner: &Landings,
+    ) -> Result<Option<Loan>, LoanError> {
         let mut fetched = self.fetched();
         if matches!(&*fetched, Fetched::Here(loan, _) if loan.len() == bytes) {
             if let Fetched::Here(loan, _) = std::mem::take(&mut *fetched) {
@@ -283,7 +221,7 @@ impl Landing {
 }
 
 impl LandingLimits {
-    fn most(&self) -> u64 {
+    pub(super) fn most(&self) -> u64 {
         let reserved = self.reserved.as_ref().map(|reserved| reserved.bytes);
         self.landing_max.min(reserved.unwrap_or(u64::MAX))
     }

@@ -4,14 +4,13 @@
 mod landing;
 mod places;
 
-pub use self::landing::{Landing, LandingLimits};
+pub use self::landing::{Landing, LandingLimits, Wanted};
 
-use self::places::Saying;
-use crate::fetch::Wanted;
-use crate::figures::TimesIn;
+use self::places::{receive_buffer, Saying};
+use crate::counts::IngressCounts;
+use crate::event::Heard;
 use crate::host_link::{Flow, HostEvent, Ingress};
 use crate::notes::Notes;
-use crate::plane::News;
 use crate::relay::Carry;
 use crate::traces::LinkTraces;
 use crate::wire::{MAX_SAID_BYTES, SAID};
@@ -29,40 +28,6 @@ const MAX_STRANGERS: usize = 1024;
 
 /// Flows and streams that have no place, and are known by it.
 const MAX_REFUSED: usize = 8192;
-
-/// What links, and the threads that forward to them, tell the coordinator.
-#[derive(Debug)]
-pub enum Heard {
-    /// Something happened.
-    Event(HostEvent),
-    /// The peer said something.
-    Said(Vec<u8>),
-    /// A message that waited for memory may have some.
-    Room,
-    /// Something happened to another host; it is said for no host.
-    News(News),
-    /// All is done of a stream that goes to the host no more.
-    Over(u64),
-}
-
-/// Counts of what came.
-#[derive(Debug, Default)]
-pub struct Arrived {
-    /// Messages.
-    pub messages: AtomicU64,
-    /// Their bytes.
-    pub bytes: AtomicU64,
-    /// Messages that never came.
-    pub missed: AtomicU64,
-    /// Messages for the host that were given up.
-    pub given_up: AtomicU64,
-    /// How often the link came up.
-    pub connects: AtomicU64,
-    /// How long it took.
-    pub times: TimesIn,
-    /// What is told of single messages.
-    pub traces: Option<LinkTraces>,
-}
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
@@ -143,7 +108,7 @@ pub struct Landings {
     host: String,
     flows: Mutex<Flows>,
     /// Counts.
-    pub arrived: Arc<Arrived>,
+    pub arrived: Arc<IngressCounts>,
     /// What did not come across.
     pub notes: Arc<Notes>,
     to: Sender<(String, Heard)>,
@@ -161,9 +126,9 @@ impl Landings {
         Arc::new(Landings {
             host: host.to_owned(),
             flows: Mutex::default(),
-            arrived: Arc::new(Arrived {
+            arrived: Arc::new(IngressCounts {
                 traces,
-                ..Arrived::default()
+                ..IngressCounts::default()
             }),
             notes: Arc::default(),
             to,
@@ -323,7 +288,7 @@ impl Ingress for Landings {
             };
         };
         drop(flows);
-        let room = landing.begin(sequence, bytes, carry, came, self);
+        let room = receive_buffer(&landing, sequence, bytes, carry, came, self);
         if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);

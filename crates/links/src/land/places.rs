@@ -1,15 +1,95 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Arrived, Came, Heard, Landing};
+use super::{Came, Landing, Landings};
+use crate::counts::IngressCounts;
+use crate::event::Heard;
 use crate::notes::Notes;
 use crate::relay::{Admission, Carry};
 use crate::wire::{from_wall, monotonic_ns, Meta};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
-use rgaps_client::{Loan, PublishError};
-use rgaps_transport::machine::{CardBuffer, ReceiveBuffer};
+use rgaps_client::{Domain, Loan, LoanError, PublishError};
+use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
+
+/// Messages from this size on are copied to GPUs that they are read on while they land.
+const STREAMING_BYTES_MIN: u64 = 1 << 20;
+
+/// The receive buffer of a message; or why it has none, now or ever.
+pub(super) fn receive_buffer(
+    landing: &Arc<Landing>,
+    sequence: u64,
+    bytes: u64,
+    carry: Option<Arc<Carry>>,
+    came: Came,
+    owner: &Landings,
+) -> BufferReply {
+    let (arrived, notes) = (&owner.arrived, &owner.notes);
+    let is_here = sequence < landing.next.load(Ordering::Acquire);
+    if is_here && carry.is_none() {
+        return BufferReply::Refused;
+    }
+    if let Some((max, quota)) = &landing.limits.message_max {
+        if bytes > *max {
+            let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
+            let topic = landing.publisher.topic();
+            if notes.refused(topic, 1, &why) {
+                tracing::warn!(
+                    topic,
+                    "messages of another host cannot be published here: {why}"
+                );
+            }
+            return BufferReply::Refused;
+        }
+    }
+    let arriving = landing.landing_bytes.load(Ordering::Relaxed);
+    // One message may be larger than what there may be.
+    if arriving > 0 && arriving + bytes > landing.limits.most() {
+        return BufferReply::Full;
+    }
+    if let Some(carry) = carry.clone().filter(|_| is_here) {
+        landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+        return BufferReply::Buffer(Box::new(Repeated {
+            bytes: vec![0; bytes as usize].into_boxed_slice(),
+            length: bytes,
+            landing: landing.clone(),
+            carry,
+            came,
+        }));
+    }
+    let mut loan = match landing.loan(bytes, owner) {
+        Ok(Some(loan)) => loan,
+        Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
+            return BufferReply::Full
+        }
+        Err(error) => {
+            tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
+            return BufferReply::Refused;
+        }
+    };
+    landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+    // What goes on to other hosts is read on this one.
+    let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
+    let copies = match lands_on_gpu || bytes >= STREAMING_BYTES_MIN {
+        true => loan.begin_streaming_copy(),
+        false => None,
+    };
+    let address = lands_on_gpu.then(|| loan.address());
+    let copies = copies.map(|copies| Arc::new(StreamingBuffer { address, copies }));
+    BufferReply::Buffer(Box::new(Landed {
+        loan: Some(loan),
+        copies,
+        bytes,
+        landing: landing.clone(),
+        carry,
+        came,
+        arrived: arrived.clone(),
+        placed_ns: monotonic_ns(),
+        turn_ns: None,
+        notes: notes.clone(),
+    }))
+}
 
 /// A message that lands.
 pub(super) struct Landed {
@@ -20,7 +100,7 @@ pub(super) struct Landed {
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Option<Arc<Carry>>,
     pub(super) came: Came,
-    pub(super) arrived: Arc<Arrived>,
+    pub(super) arrived: Arc<IngressCounts>,
     /// When it had its place, and its turn.
     pub(super) placed_ns: u64,
     pub(super) turn_ns: Option<u64>,

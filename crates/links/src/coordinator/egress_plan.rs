@@ -1,0 +1,262 @@
+//! What of a topic goes to which host: its streams, and what rules and quotas let cross.
+
+use super::onward::{carried, Onward};
+use crate::ended::Gone;
+use crate::forward::Limits;
+use crate::keys::Want;
+use crate::peer::Peer;
+use crate::quotas::{Kind, Quotas, Reserved};
+use crate::wire::{clip, Source, MAX_PUBLISHERS};
+use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
+use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// A topic that other hosts want.
+#[derive(Default)]
+pub(super) struct Outward {
+    /// What its subscriber asks for, once there is one.
+    pub(super) has: Option<(Demand, Domain, Subscriber)>,
+    /// Why network cards do not read it on its GPU.
+    pub(super) not_read: Option<String>,
+    /// The streams of the hosts that it goes to, and what is wanted there and behind them.
+    pub(super) streams: BTreeMap<String, (u64, Want)>,
+    /// The hosts that each of these leads to, itself included, and what each wants.
+    pub(super) hosts: Hosts,
+    /// Streams that go where others went before.
+    pub(super) takes_over: BTreeSet<u64>,
+    /// Why there is no subscriber, and when that is tried again.
+    pub(super) failed: Option<(String, Instant)>,
+    /// What the daemon was told.
+    pub(super) told: Option<Vec<RemoteRow>>,
+    /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
+    /// published when the host was first seen to want the topic. Publishers that have come since have none.
+    histories: BTreeMap<String, BTreeMap<u64, u64>>,
+    /// Publishers that were seen.
+    pub(super) publishers: BTreeSet<u64>,
+    /// Publishers that were gone.
+    pub(super) gone: Gone,
+    /// One of them is back: its flows have ended in all streams that there are.
+    pub(super) renews: bool,
+    /// Hosts that want it and do not get it: their subscribers, and why.
+    pub(super) refused: BTreeMap<String, (u32, String)>,
+    /// What its publishers have of quotas, or why not.
+    reserved: BTreeMap<(String, u64), Result<Reserved, String>>,
+    /// What of it may go to each host; and why nothing, if that is so.
+    pub(super) limits: BTreeMap<String, (Limits, Option<String>)>,
+}
+
+/// The hosts that a topic goes to, and those that each of them leads to: what each wants.
+pub(super) type Hosts = BTreeMap<String, BTreeMap<String, Want>>;
+
+/// All that any of them wants.
+pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
+    let both = |one: Want, other: Want| Want {
+        subscribers: one.subscribers.saturating_add(other.subscribers),
+        demand: one.demand.and(other.demand),
+    };
+    wants.copied().reduce(both).unwrap_or_default()
+}
+
+impl Outward {
+    /// What the forwarder knows of where it goes.
+    pub(super) fn routes(&self) -> Vec<(String, u64, bool, Vec<String>)> {
+        let streams = self.streams.iter();
+        let routes = streams.map(|(host, (stream, want))| {
+            let ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
+            (
+                host.clone(),
+                *stream,
+                want.demand.reliable,
+                ends.cloned().collect(),
+            )
+        });
+        routes.collect()
+    }
+
+    /// Whether something was refused that may be there in a moment, or the daemon could not be told.
+    pub(super) fn lacks_something(&self) -> bool {
+        let mut limits = self.limits.values();
+        self.failed.is_some()
+            || !self.refused.is_empty()
+            || self.has.is_some() && self.told.is_none()
+            || limits.any(|(limits, _)| !limits.barred.is_empty())
+    }
+
+    /// Whether it reaches a host by way of another.
+    pub(super) fn reaches(&self, peers: &BTreeMap<String, Peer>, next: &str, end: &str) -> bool {
+        let leads = self
+            .hosts
+            .get(next)
+            .is_some_and(|ends| ends.contains_key(end));
+        let stream = self.streams.get(next).filter(|_| leads);
+        let stream = stream.zip(peers.get(next));
+        stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
+    }
+
+    /// Who publishes what goes to a host.
+    pub(super) fn sources(
+        &self,
+        host: &str,
+        row: Option<&InterestRow>,
+        onward: &[Onward],
+    ) -> Vec<Source> {
+        let none = BTreeMap::new();
+        let leads_to = self.hosts.get(host).unwrap_or(&none);
+        let here = row.map_or(&[][..], |row| &row.publishers[..]);
+        let behind = leads_to.keys().filter(|end| *end != host);
+        let carry: Vec<String> = behind.cloned().collect();
+        let mut sources: Vec<Source> = here
+            .iter()
+            .map(|publisher| Source {
+                publisher: publisher.incarnation,
+                offer: publisher.offer,
+                type_name: publisher.type_name.clone(),
+                way: Vec::new(),
+                carry: carry.clone(),
+                history: self.history(leads_to, publisher.incarnation),
+            })
+            .collect();
+        sources.extend(carried(onward, host, leads_to));
+        if let Some((limits, _)) = self.limits.get(host) {
+            sources.retain(|source| !limits.barred.contains(&source.publisher));
+        }
+        sources.truncate(MAX_PUBLISHERS);
+        sources
+    }
+
+    /// Below which number a publisher's messages are history at these hosts.
+    fn history(&self, hosts: &BTreeMap<String, Want>, publisher: u64) -> u64 {
+        let histories = hosts.keys().filter_map(|host| self.histories.get(host));
+        let of_publisher = histories.filter_map(|history| history.get(&publisher));
+        of_publisher.max().copied().unwrap_or(0)
+    }
+
+    /// Hosts that it goes to now, and did not before: what is published so far is history there.
+    pub(super) fn note_histories(&mut self) {
+        let ends: BTreeSet<&String> = self.hosts.values().flat_map(BTreeMap::keys).collect();
+        self.histories.retain(|host, _| ends.contains(host));
+        let begun = ends
+            .into_iter()
+            .filter(|end| !self.histories.contains_key(*end));
+        let begun: Vec<String> = begun.cloned().collect();
+        let Some((.., subscriber)) = self.has.as_ref().filter(|_| !begun.is_empty()) else {
+            return;
+        };
+        let histories: BTreeMap<u64, u64> = subscriber.histories().into_iter().collect();
+        let of_each = begun.into_iter().map(|host| (host, histories.clone()));
+        self.histories.extend(of_each);
+    }
+
+    /// Finds out what may go to each host.
+    pub(super) fn set_limits(
+        &mut self,
+        name: &str,
+        links: &Links,
+        quotas: &Quotas,
+        peers: &BTreeMap<String, Peer>,
+        publishers: &[InterestPublisher],
+    ) {
+        let mut used = BTreeSet::new();
+        let mut all = BTreeMap::new();
+        for (host, (stream, _)) in &self.streams {
+            let Some(peer) = peers.get(host) else {
+                continue;
+            };
+            let mut limits = Limits {
+                paused: matches!(peer.ready.get(stream), Some(Err(_))),
+                ..Limits::default()
+            };
+            let mut why = None;
+            let (path, no_better) = self.path_to(host, peer);
+            for publisher in publishers {
+                let Some(require) = publisher.require.filter(|require| *require > path) else {
+                    continue;
+                };
+                limits.barred.insert(publisher.incarnation);
+                let slow = format!(
+                    "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
+                );
+                peer.landings.notes.refused(name, 0, &slow);
+                why = Some(slow);
+            }
+            if let Some(quota) = links.quota(host, name) {
+                limits.quota = quota.name.clone();
+                limits.message_max = quota.message_max.map(|max| max.0);
+                limits.rate = quota.rate_max.map(|rate| rate.0);
+                let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
+                for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
+                    let key = (quota.name.clone(), publisher.incarnation);
+                    used.insert(key.clone());
+                    if !matches!(self.reserved.get(&key), Some(Ok(_))) {
+                        let (number, offer) = (publisher.incarnation, &publisher.offer);
+                        match quotas.reserve(quota, Kind::Staging, number, offer) {
+                            Ok(None) => continue,
+                            Ok(Some(reserved)) => {
+                                self.reserved.insert(key.clone(), Ok(reserved));
+                            }
+                            Err(why) => {
+                                self.reserved.insert(key.clone(), Err(why));
+                            }
+                        }
+                    }
+                    match &self.reserved[&key] {
+                        Ok(reserved) => {
+                            limits.staging.insert(publisher.incarnation, reserved.bytes);
+                        }
+                        Err(short) => {
+                            limits.barred.insert(publisher.incarnation);
+                            if peer.landings.notes.refused(name, 0, short) {
+                                tracing::warn!(
+                                    host,
+                                    topic = name,
+                                    "the messages of a publisher are not sent to a host: {short}"
+                                );
+                            }
+                            why = Some(short.clone());
+                        }
+                    }
+                }
+            }
+            let some = publishers
+                .iter()
+                .any(|publisher| !limits.barred.contains(&publisher.incarnation));
+            all.insert(host.clone(), (limits, why.filter(|_| !some)));
+        }
+        self.reserved.retain(|key, _| used.contains(key));
+        self.limits = all;
+    }
+
+    /// Whether its subscriber reads on the GPU, or why not.
+    pub(super) fn is_read(&self) -> Result<(), String> {
+        let domain = self.has.as_ref().map(|(_, domain, _)| *domain);
+        match (&self.not_read, domain) {
+            (Some(why), _) => Err(clip(why)),
+            (None, Some(Domain::Cuda(_))) => Ok(()),
+            (None, _) => Err("the cards do not read it yet".to_owned()),
+        }
+    }
+
+    /// The path to a host that it goes to, and why it is no better.
+    pub(super) fn path_to(&self, host: &str, peer: &Peer) -> (PathKind, String) {
+        if peer.over.path != PathKind::Rdma {
+            return (peer.over.path, peer.over.why_not.clone());
+        }
+        let stream = self.streams.get(host);
+        let written = stream.and_then(|(stream, _)| peer.written.get(stream));
+        let mut ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
+        let onward = ends.find(|end| *end != host);
+        let why = match (onward, &self.not_read, written) {
+            (Some(end), ..) => {
+                format!("they go on to {end}, and so land in the memory of {host}")
+            }
+            (None, Some(why), _) => why.clone(),
+            (None, None, None) => format!("{host} has not said yet how they land"),
+            (None, None, Some(Err(why))) => format!("on {host}: {why}"),
+            (None, None, Some(Ok(()))) => {
+                return (PathKind::GpuDirect, "it leads to another host".to_owned())
+            }
+        };
+        (PathKind::Rdma, why)
+    }
+}

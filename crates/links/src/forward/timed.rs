@@ -1,0 +1,81 @@
+//! Times of a message on its way to one host.
+
+use super::Held;
+use crate::counts::EgressCounts;
+use crate::traces::Trace;
+use crate::wire::monotonic_ns;
+use rgaps_transport::Payload;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// A message on its way to one host. It is dropped when that has it, or it was given up.
+pub struct Carried {
+    held: Arc<Held>,
+    sent: Arc<EgressCounts>,
+    taken_ns: u64,
+    /// When its first byte was written; 0: it was not.
+    written_ns: AtomicU64,
+    /// If it is told of.
+    trace: Option<Trace>,
+}
+
+impl Carried {
+    /// One that the links took then.
+    pub fn new(
+        held: Arc<Held>,
+        sent: Arc<EgressCounts>,
+        taken_ns: u64,
+        trace: Option<Trace>,
+    ) -> Arc<Carried> {
+        Arc::new(Carried {
+            held,
+            sent,
+            taken_ns,
+            written_ns: AtomicU64::new(0),
+            trace,
+        })
+    }
+}
+
+impl Carried {
+    /// A lane writes it. Two lanes that begin at the same time say the same.
+    fn begin(&self) {
+        if self.written_ns.load(Relaxed) == 0 {
+            self.written_ns.store(monotonic_ns(), Relaxed);
+        }
+    }
+}
+
+impl Payload for Carried {
+    fn bytes(&self) -> usize {
+        self.held.bytes()
+    }
+
+    fn ready(&self) -> usize {
+        self.held.ready()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        self.begin();
+        self.held.slice(from, to)
+    }
+
+    fn direct(&self) -> Option<u64> {
+        self.begin();
+        self.held.direct()
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let written_ns = *self.written_ns.get_mut();
+        if written_ns != 0 {
+            let (times, now_ns) = (&self.sent.times, monotonic_ns());
+            times.queue.span(self.taken_ns, written_ns);
+            times.wire.span(written_ns, now_ns);
+            if let (Some(traces), Some(trace)) = (&self.sent.traces, self.trace.take()) {
+                traces.sent(trace, self.taken_ns, written_ns, now_ns);
+            }
+        }
+    }
+}
