@@ -384,6 +384,66 @@ def test_a_worker_that_was_restarted_between_two_looks_has_lost_the_prompt(node,
             check(load)
 
 
+class Cable:
+    """A publisher to another host: while the cable is out, it sees no subscribers."""
+
+    def __init__(self, publisher):
+        self.publisher, self.out = publisher, True
+
+    @property
+    def subscribers(self):
+        return 0 if self.out else self.publisher.subscribers
+
+    def __getattr__(self, name):
+        return getattr(self.publisher, name)
+
+
+def test_a_cut_cable_cost_the_layers_that_had_crossed(node, pool):
+    now = [0.0]
+    with (
+        kv.PrefillWorker(SPEC, name="p0", node=node) as worker,
+        kv.PrefillWorker(SPEC, name="p1", node=node) as other,
+        kv.Decoder(pool, name="d0", workers=["p0", "p1"], node=node, clock=lambda: now[0]) as decoder,
+    ):
+        load = decoder.start_load_kv(range(40))
+        request = worker.recv(LIMIT)
+        prefill(request, layers=[0])
+        cables = {name: Cable(asked) for name, asked in decoder._asked.items()}
+        decoder._asked, worker._senders = cables, {"d0": Cable(worker._senders["d0"])}
+        for _ in range(20):
+            now[0] += 1.0
+            decoder.poll()
+        assert not request.aborted
+        cables["p1"].out = False  # workers do not come back at one moment
+        decoder.poll()
+        cables["p0"].out = worker._senders["d0"].out = False
+        prefill(request, layers=[1, 2])
+        request.wait_for_save()
+        load.wait(LIMIT)
+        assert load.attempts == 1 and other.try_recv() is None
+        check(load)
+
+
+def test_a_worker_that_is_out_of_sight_loses_its_loads_to_one_that_is_there(node, pool):
+    now = [0.0]
+    with (
+        kv.PrefillWorker(SPEC, name="p0", node=node) as worker,
+        kv.PrefillWorker(SPEC, name="p1", node=node) as other,
+        kv.Decoder(pool, name="d0", workers=["p0", "p1"], node=node, clock=lambda: now[0]) as decoder,
+    ):
+        load = decoder.start_load_kv(range(40))
+        worker.recv(LIMIT)
+        decoder._asked["p0"] = Cable(decoder._asked["p0"])
+        decoder.poll()
+        assert load.attempts == 1
+        now[0] += 0.5
+        decoder.poll()
+        assert (load.attempts, load.worker) == (2, "p1")
+        serve(other)
+        load.wait(LIMIT)
+        check(load)
+
+
 def test_a_request_that_waits_in_a_queue_is_not_taken_for_stuck(node, pool):
     now = [0.0]
     with (

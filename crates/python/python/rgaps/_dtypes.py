@@ -48,8 +48,7 @@ def dtype_name(dtype: object) -> str:
     """
     if isinstance(dtype, str) and dtype in _BYTES:
         return dtype
-    torch = sys.modules.get("torch")  # a type of torch exists only where torch is loaded
-    if torch is not None and isinstance(dtype, torch.dtype):
+    if is_torch(dtype):
         name = str(dtype).removeprefix("torch.")
     else:
         try:
@@ -59,6 +58,12 @@ def dtype_name(dtype: object) -> str:
     if name not in _BYTES:
         raise InvalidArgument(f"messages cannot carry elements of type {name}; convert them first")
     return name
+
+
+def is_torch(dtype: object) -> bool:
+    """Whether it is an element type of torch."""
+    torch = sys.modules.get("torch")  # a type of torch exists only where torch is loaded
+    return torch is not None and isinstance(dtype, torch.dtype)
 
 
 def element_bytes(name: str) -> int | None:

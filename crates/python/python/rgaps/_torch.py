@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,12 @@ _CPU = 1
 def _torch() -> Any:
     # Not an import statement: type checkers need no torch.
     return import_module("torch")
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a tensor of torch. Loads no torch: without it there is none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 class _Bits:

@@ -32,6 +32,8 @@ _REQUESTS = 1024
 _REQUEST_BYTES = 64 << 20
 #: After how many seconds without a sign of a worker the decoder asks it whether it still has the request.
 _QUERY_S = 1.0
+#: How long a worker may be out of sight, in seconds, while another one is there to take its loads.
+_GONE_S = 0.2
 
 
 class Load:
@@ -69,6 +71,11 @@ class Load:
     def done(self) -> bool:
         """Whether all layers are in the pool."""
         return self._complete
+
+    @property
+    def attempts(self) -> int:
+        """How many times a worker was asked: 1 if the first one delivered, 0 if the pool had all blocks."""
+        return self._attempt
 
     @property
     def failed(self) -> KvError | None:
@@ -135,7 +142,8 @@ class Decoder:
         domain: Where blocks are received. Default: where the workers publish them.
         patience: After how many seconds without a sign a worker counts as stuck, and how long to wait for a first worker. A
             worker gives a sign when it begins or ends a layer or takes a request, so make it longer than any of these takes.
-            A dead worker is noticed at once.
+            If a worker dies, another one is asked after 0.2 s. If none is there, which is also so while the network is
+            down, the loads stay with their worker, and go on when it is back.
         max_attempts: How many times workers are asked for one prompt before the load fails.
         max_waiting: Loads that may wait for free blocks.
         max_held: Messages that may be held unread at a time.
@@ -170,6 +178,8 @@ class Decoder:
         self._active: dict[str, Load] = {}
         self._receiving: asyncio.Task[None] | None = None
         self._waiters = 0
+        # When a worker went out of sight, or since when there is a worker again.
+        self._missing: dict[str, float] = {}
         self._asked: dict[str, Publisher] = {}
         node = node or _default.default_node()
         # Before the first request: a worker publishes blocks only to a decoder that is there.
@@ -255,14 +265,16 @@ class Decoder:
                 break
             self._dispatch(sample)
         now = self._clock()
+        self._look(alive, now)
         for load in list(self._active.values()):
             late = now - load._progress > self._patience
             if load.worker is None:
                 self._ask(load, late)
-            elif load.worker not in alive:
-                self._next_worker(load, "died")
             elif late:
                 self._next_worker(load, f"gave no sign for {self._patience} s", unfit=True)
+            elif load.worker in self._missing:
+                if alive - load._unfit and now - self._missing[load.worker] > _GONE_S:
+                    self._next_worker(load, "died")
             elif now - max(load._progress, load._queried) > _QUERY_S:
                 load._queried = now
                 self._tell(load, "query")
@@ -287,6 +299,20 @@ class Decoder:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    def _look(self, alive: set[str], now: float) -> None:
+        """Notes which workers are out of sight. A cut cable takes away all workers of a host at about the same time, and brings
+        them back so; only if the others stay has a worker died."""
+        for name in self._asked:
+            if name not in alive:
+                if not alive or name not in self._missing:
+                    self._missing[name] = now
+            elif self._missing.pop(name, None) is not None:
+                # Perhaps it was restarted: ask at once whether it has its requests.
+                for load in self._active.values():
+                    if load.worker == name:
+                        load._queried = now
+                        self._tell(load, "query")
 
     def _admit(self) -> None:
         while self._waiting:

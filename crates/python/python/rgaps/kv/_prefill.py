@@ -49,6 +49,8 @@ class PrefillWorker:
         window_bytes: How many bytes of layers may wait for one decoder to read them, and how many are kept for it. One layer
             of the longest prompt must fit.
         deadline: How long publishing waits for a decoder that does not read, and for memory, in seconds.
+        outage: How long a decoder may be out of sight before it counts as dead, in seconds. A decoder on another host is out of
+            sight while the network is down; what is published meanwhile reaches it afterwards.
         max_queued: Requests that may wait; the worker refuses more, and their decoders ask another worker.
     """
 
@@ -62,18 +64,21 @@ class PrefillWorker:
         domain: str | None = None,
         window_bytes: int = 64 << 20,
         deadline: float = 10.0,
+        outage: float = 5.0,
         max_queued: int = 1024,
     ) -> None:
         self.spec = spec
         self.name = _protocol.checked_name(name)
         self._topic, self._node = topic, node or _default.default_node()
         self._domain, self._window, self._deadline = domain, window_bytes, deadline
-        self._max_queued = max_queued
+        self._outage, self._max_queued = outage, max_queued
         self._queue: deque[PrefillRequest] = deque()
         self._cancelled: dict[tuple[str, int], None] = {}
         # Requests that this process has. A decoder that asks for another one learns that it was lost.
         self._known: weakref.WeakValueDictionary[tuple[str, int], PrefillRequest] = weakref.WeakValueDictionary()
         self._senders: dict[str, Publisher] = {}
+        # When a decoder went out of sight.
+        self._missing: dict[str, float] = {}
         self._requests = self._node.subscriber(_protocol.request_topic(topic, name), reliable=True)
 
     def recv(self, timeout: float | None = None) -> PrefillRequest:
@@ -93,7 +98,7 @@ class PrefillWorker:
     def try_recv(self) -> PrefillRequest | None:
         """The next request, or ``None``."""
         # First who is gone, then what they had asked: all of it is here by then.
-        gone = [name for name, sender in self._senders.items() if not sender.subscribers]
+        gone = [name for name in self._senders if self._is_gone(name)]
         self._drain()
         for decoder in gone:
             self._let_go(decoder)
@@ -191,9 +196,19 @@ class PrefillWorker:
                 raise RequestAborted(f"decoder {decoder} is gone")
         return sender
 
+    def _is_gone(self, decoder: str) -> bool:
+        """Whether a decoder that blocks were published to has been out of sight for too long."""
+        sender = self._senders.get(decoder)
+        if sender is None or sender.subscribers:
+            self._missing.pop(decoder, None)
+            return False
+        now = time.monotonic()
+        return now - self._missing.setdefault(decoder, now) >= self._outage
+
     def _let_go(self, decoder: str) -> None:
         """Drops what a decoder that is gone has asked for, and the history that was kept for it."""
         self._senders.pop(decoder).close()
+        self._missing.pop(decoder, None)
         self._queue = deque(request for request in self._queue if request.decoder != decoder)
 
     def _answer(self, decoder: str, head: _protocol.Head, op: str, **says: object) -> None:
@@ -263,8 +278,7 @@ class PrefillRequest:
         self._worker._drain()
         if (self._head.id, self._head.attempt) in self._worker._cancelled:
             return True
-        sender = self._worker._senders.get(self.decoder)
-        return sender is not None and not sender.subscribers
+        return self._worker._is_gone(self.decoder)
 
     def layer(self, layer: int) -> Layer:
         """A loan for the keys and values of a layer, for ``with`` or ``async with``, which gives ``(keys, values)``.
@@ -362,12 +376,8 @@ class Layer:
     def _take_back(self) -> None:
         """Empties the arrays, so that nobody can write what others read."""
         for each in self._given:
-            (_torch.empty if self._is_torch(each) else _numpy.empty)(each)
+            (_torch.empty if _torch.is_tensor(each) else _numpy.empty)(each)
         self._given.clear()
-
-    @staticmethod
-    def _is_torch(array: Any) -> bool:
-        return type(array).__module__.partition(".")[0] == "torch"
 
     def __enter__(self) -> tuple[Any, Any]:
         loan, arrays = self._open()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from .._dtypes import dtype_name, element_bytes, numpy_dtype
+from .._dtypes import dtype_name, element_bytes, is_torch, numpy_dtype
 from .._errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -73,11 +73,10 @@ class Spec:
         for name, text in {"model": model, "version": version}.items():
             if not isinstance(text, str) or len(text.encode()) > _NAME_MAX:
                 raise InvalidArgument(f"{name} must be text of at most {_NAME_MAX} bytes")
-        is_torch = type(dtype).__module__.partition(".")[0] == "torch"
         plain = dtype_name(dtype)
-        element = dtype if is_torch else numpy_dtype(plain)
+        element = dtype if is_torch(dtype) else numpy_dtype(plain)
         values: dict[str, object] = {**sizes, "model": model, "version": version, "dtype": plain}
-        values |= {"_element": element, "_is_torch": is_torch}
+        values |= {"_element": element, "_is_torch": is_torch(dtype)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

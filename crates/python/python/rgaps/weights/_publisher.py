@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .._default import default_node
 from .._dtypes import dtype_name, element_bytes, is_float, numpy_dtype, torch_dtype
 from .._errors import Closed, InvalidArgument
+from .._torch import is_tensor
 from . import _format
 from ._errors import BaseMissing, StaleVersion, VersionsHeld, WeightsMismatch
 from ._format import Entry, Header, Kind
@@ -342,22 +343,17 @@ class _Plan:
             if entry.nbytes == 0:
                 continue
             there = target[entry.offset : entry.offset + entry.nbytes]
-            if _is_torch(tensor):
+            if is_tensor(tensor):
                 _fill_torch(there, entry, tensor)
             else:
                 there.view(numpy_dtype(entry.dtype)).reshape(entry.shape)[...] = tensor
-
-
-def _is_torch(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _look(name: str, value: Any) -> tuple[Any, str, object]:
     """The tensor to be read, the name of its type, and what tells its memory from that of others."""
     import numpy as np
 
-    if _is_torch(value):
+    if is_tensor(value):
         if value.is_meta or value.is_sparse or value.is_quantized or value.layout != sys.modules["torch"].strided:
             raise InvalidArgument(f"{name!r} has no elements in memory one after the other: it is {value.layout} on {value.device}")
         tensor = value.detach()
