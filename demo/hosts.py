@@ -14,97 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from frames import FPS, HEIGHT, WIDTH
+from netns import Host, connect, enter_namespaces
 from run import OUT, SUBSCRIBERS, Part, end, follow, table, unfinished
 
 #: How long the cable is out.
 PULLED_SECONDS = 2.0
 FRAME_BYTES = HEIGHT * WIDTH * 3
-#: Set in the process that has a user namespace of its own.
-INSIDE = "RGAPS_DEMO_INSIDE"
-
-CONFIGURATION = """
-socket = "{socket}"
-realm = "demo"
-autostart = false
-[links]
-enabled = true
-host = "{name}"
-listen = "{address}:0"
-control = ["tcp/{address}:7447"]
-connect = ["tcp/{other}:7447"]
-insecure = true  # a cable of our own
-outage_ms = 30000
-"""
-
-
-def command(*words: str) -> str:
-    """What it prints; its errors are the demo's."""
-    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=20).stdout
-
-
-class Host:
-    """A network namespace with a daemon in it."""
-
-    def __init__(self, name: str, address: str, folder: Path) -> None:
-        self.name = name
-        self.address = address
-        self.folder = folder / name
-        self.folder.mkdir()
-        self.namespace = f"rgaps-demo-{os.getpid()}-{name}"
-        self.cable = f"rgd{os.getpid()}{name}"
-        self.enter = ["ip", "netns", "exec", self.namespace]
-        self.env = {"RGAPS_SOCKET": str(self.folder / "socket"), "RGAPS_REALM": "demo"}
-        self.daemon: subprocess.Popen[bytes] | None = None
-        command("ip", "netns", "add", self.namespace)
-
-    def ip(self, *words: str) -> str:
-        return command("ip", "-n", self.namespace, *words)
-
-    def plug_in(self) -> None:
-        """Its end of the cable."""
-        self.ip("link", "set", self.cable, "up")
-
-    def pull(self) -> None:
-        """Pulls the cable out."""
-        self.ip("link", "set", self.cable, "down")
-
-    def start(self, other: Host, programs: Path) -> None:
-        """The daemon, and with it the links."""
-        self.ip("addr", "add", f"{self.address}/24", "dev", self.cable)
-        self.ip("link", "set", "lo", "up")
-        self.plug_in()
-        path = self.folder / "rgaps.toml"
-        socket = self.env["RGAPS_SOCKET"]
-        text = CONFIGURATION.format(
-            socket=socket, name=self.name, address=self.address, other=other.address
-        )
-        path.write_text(text)
-        with open(OUT / f"daemon {self.name}.log", "w") as log:
-            self.daemon = subprocess.Popen(
-                [*self.enter, str(programs / "rgapsd"), "--foreground", "--config", str(path)],
-                stdout=log,
-                stderr=log,
-            )
-        until = time.monotonic() + 20
-        while not Path(socket).exists():
-            if self.daemon.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"no daemon on host {self.name}: see '{log.name}'")
-            time.sleep(0.05)
-
-    def sent_bytes(self) -> int:
-        """What has left by the cable."""
-        (link,) = json.loads(self.ip("-s", "-j", "link", "show", "dev", self.cable))
-        return int(link["stats64"]["tx"]["bytes"])
-
-    def end(self) -> None:
-        if self.daemon is not None:
-            self.daemon.terminate()
-            try:
-                self.daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                self.daemon.kill()
-                self.daemon.wait()
-        subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=20)
 
 
 class Cable(Protocol):
@@ -199,20 +114,6 @@ def play(here: Host, there: Host, frames: int, programs: Path) -> int:
     return 0
 
 
-def enter_namespaces() -> None:
-    """Namespaces need root: one's own will do."""
-    if os.geteuid() == 0 and INSIDE not in os.environ:
-        return
-    if INSIDE not in os.environ:
-        os.environ[INSIDE] = "1"
-        words = ["unshare", "--user", "--map-root-user", "--net", "--mount", sys.executable, *sys.argv]
-        try:
-            os.execvp(words[0], words)
-        except OSError as error:
-            raise SystemExit(f"run it as root: {error}") from error
-    command("mount", "-t", "tmpfs", "tmpfs", "/run")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=10 * FPS)
@@ -227,10 +128,9 @@ def main() -> int:
         for number, name in enumerate(("a", "b"), start=1):
             hosts.append(Host(name, f"10.213.78.{number}", folder))
         here, there = hosts
-        ends = ["netns", here.namespace, "type", "veth", "peer", "name", there.cable]
-        command("ip", "link", "add", here.cable, *ends, "netns", there.namespace)
-        here.start(there, programs)
-        there.start(here, programs)
+        connect(here, there)
+        here.start(there, programs, OUT)
+        there.start(here, programs, OUT)
         return play(here, there, arguments.frames, programs)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}; network namespaces and 'ip' (iproute2) are needed")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from frames import HEIGHT, WIDTH
-from hosts import FRAME_BYTES, PULLED_SECONDS, Interruption, command
+from hosts import FRAME_BYTES, PULLED_SECONDS, Interruption
+from netns import command
 from run import OUT, SUBSCRIBERS, Finished, Part, end, follow, table, unfinished
 
 #: A machine is emulated, on a computer that is busy.
