@@ -6,6 +6,7 @@ A comment `<!-- test: WORDS -->` right before a block says how the block is run;
     file NAME      the block is written to that file, for a later block to run
     background     the command is started and runs until the page's end
     output         what the block before printed; `...` stands for anything
+    prints         how the output of the program in the background that was started last begins; waits for it
     on HOST        on that host, of those that the page's first comment names: `hosts robot 10.0.0.1 desk 10.0.0.2`
     clone          at the top: the page's folder looks like a clone, its home is that folder, and nothing names what is built
     gpu            on CUDA's test driver, without a GPU (at the top: the whole page)
@@ -93,7 +94,7 @@ def _words(text: str) -> dict[str, str]:
         found["skip"] = reason.strip()
     for part in filter(str.strip, text.split(";")):
         word, _, rest = part.strip().partition(" ")
-        if word not in {"shared", "file", "background", "output", "on", "hosts", "gpu", "needs", "clone"}:
+        if word not in {"shared", "file", "background", "output", "prints", "on", "hosts", "gpu", "needs", "clone"}:
             raise ValueError(f"<!-- test: {text} -->: {word!r} is no word that tests/docs/page.py knows")
         found[word] = rest.strip()
     return found

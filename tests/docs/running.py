@@ -123,7 +123,7 @@ class Runner:
         shared = [block for block in self.page.blocks if block.language == "python" and not block.words]
         done = False
         for block in self.page.blocks:
-            if block.language in SHOWN and "output" not in block.words and "file" not in block.words:
+            if block.language in SHOWN and not block.words.keys() & {"output", "prints", "file"}:
                 continue
             if block.language not in RUN | SHOWN:
                 raise Failed(block, f"language {block.language!r}: name one of {', '.join(sorted(RUN | SHOWN))}")
@@ -165,6 +165,8 @@ class Runner:
                 self._toml(block, host)
         elif "output" in block.words:
             self._compare(block, block.text, self.printed)
+        elif "prints" in block.words:
+            self._compare(block, block.text, self._beginning(block, block.text.count("\n")))
         elif block.language == "sh":
             if "background" in block.words:
                 self._start(block, host)
@@ -172,6 +174,18 @@ class Runner:
                 self.printed = self._call(block, host, ["bash", "-euo", "pipefail", "-c", block.text])
         else:
             getattr(self, f"_{block.language}")(block, *([[block]] if block.language == "python" else [host]))
+
+    def _beginning(self, block: Block, lines: int) -> str:
+        """The first lines of the program that was started last."""
+        _, process, output = self.started[-1]
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            ended = process.poll() is not None
+            printed = output.read_text().splitlines(keepends=True)
+            if ended or len(printed) > lines or (len(printed) == lines and printed[-1].endswith("\n")):
+                return "".join(printed[:lines])
+            time.sleep(0.02)
+        raise Failed(block, f"not {lines} lines within {LIMIT} s\n{self._logs()}")
 
     def _compare(self, block: Block, wanted: str, got: str) -> None:
         if not CHECKER.check_output(wanted, got, ELLIPSIS):

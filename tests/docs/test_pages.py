@@ -32,6 +32,12 @@ WRONG = {
     "C that fails": "```c\nint main(void) { return 1; }\n```\n",
     "no language": "```\nrgaps up\n```\n",
     "no reason to skip": "<!-- test: skip -->\n```sh\ntrue\n```\n",
+    "a program in the background that prints something else": (
+        "<!-- test: background -->\n```sh\nbash -c 'echo this; sleep 60'\n```\n<!-- test: prints -->\n```text\nthat\n```\n"
+    ),
+    "a program in the background that prints less": (
+        "<!-- test: background -->\n```sh\necho this\n```\n<!-- test: prints -->\n```text\nthis\n...\n```\n"
+    ),
     "a program in the background that fails": (
         "<!-- test: background -->\n```sh\nbash -c 'echo $$ > began; exit 3'\n```\n"
         "```sh\nuntil [ -s began ]; do :; done; while grep -q '^State:.[RSD]' /proc/$(cat began)/status; do :; done\n```\n"

@@ -65,7 +65,7 @@ pub struct SubscriberQos {
     /// Whether to miss no message: publishers wait for this subscriber when their history is full. Default: false
     /// (best effort).
     pub reliable: bool,
-    /// Which messages that were published before it joined it gets. Default: none (volatile).
+    /// Which earlier messages it gets first. Default: none (volatile).
     pub late: Late,
     /// The length of the subscriber's own queue, 1 to 32768 messages over all publishers. If more are waiting, it skips
     /// the oldest and counts them as missed. With 1 it always reads the newest message. Default: `None`, its queue is all

@@ -110,7 +110,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Which messages that were published before it joined it gets. Default: none.
+    /// Which earlier messages it gets first. Default: none.
     pub fn late(mut self, late: Late) -> Self {
         self.qos.late = late;
         self

@@ -187,7 +187,7 @@ fn type_name(
     }
 }
 
-/// Tells whoever has joined a topic of members that were there and do not match.
+/// Warns a new member of a topic of others that do not match it.
 fn warn_of_mismatches(
     py: Python<'_>,
     topic: &str,
@@ -344,8 +344,8 @@ impl Node {
     ///     reliable: Whether the publisher waits for slow reliable subscribers. With False, reliable subscribers do not match
     ///         it. Default: True.
     ///     transient_local: Whether late joiners get the history, even after this publisher has closed. Default: False.
-    ///     deadline: How long a publish waits for reliable subscribers that have not read the message which it would push out
-    ///         of the history. Default: 1.0 s.
+    ///     deadline: How long a publish waits when the history is full and a reliable subscriber has not read the oldest
+    ///         message yet. Default: 1.0 s.
     ///     loan_timeout: How long a loan waits for free memory when the pool is at its cap. Default: 0.0, it fails at once.
     ///     max_loans: How many loans may be open at once. Default: 64.
     ///     require: The slowest acceptable path to each subscriber, from slow to fast: ``"tcp"``, ``"rdma"``, ``"gpudirect"``,
@@ -433,7 +433,8 @@ impl Node {
         }))
     }
 
-    /// Creates a subscriber of ``topic``, and the topic if it does not exist. All times are in seconds.
+    /// Creates a subscriber of ``topic``, and the topic if it does not exist. All times are in seconds. The subscriber stays in
+    /// the topic when its last publisher leaves or dies, and waits for the next one.
     ///
     /// Args:
     ///     topic: Name of the topic. A leading ``/`` is ignored.
@@ -448,8 +449,8 @@ impl Node {
     ///         Default: the domain of the messages.
     ///     reliable: Whether to miss no message: publishers wait for this subscriber when their history is full. Publishers
     ///         with ``reliable=False`` do not match. Default: False (best effort).
-    ///     late: Which messages that were published before it joined it gets, in the order of publishing: ``"latest"`` for
-    ///         the newest message, n for the newest n, ``"all"`` for all that transient-local publishers keep. Publishers
+    ///     late: Which earlier messages it gets first, in the order of publishing: ``"latest"`` for the newest message, n for
+    ///         the newest n, ``"all"`` for all that transient-local publishers keep. Publishers
     ///         without ``transient_local=True`` do not match a subscriber with ``late``. Default: None, no earlier message.
     ///     depth: Length of the subscriber's own queue, 1 to 32768 messages over all publishers. If more are waiting, it skips
     ///         the oldest and counts them in ``missed``. A reliable subscriber with a depth makes publishers wait only for its

@@ -157,7 +157,7 @@ impl Subscriber {
     /// Waits for the next message.
     ///
     /// Args:
-    ///     timeout: How many seconds to wait, from 0. Default: None, without limit.
+    ///     timeout: How many seconds to wait, 0 or more. Default: None, without limit, also when the last publisher has left.
     ///
     /// Returns:
     ///     The message, as a `Sample`.
