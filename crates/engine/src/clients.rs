@@ -147,10 +147,22 @@ impl Clients {
         self.all.values().any(|client| client.session.is_none())
     }
 
-    /// How many clients of a predecessor's may still come back.
-    pub(crate) fn count_awaited(&self) -> usize {
+    /// The processes of a predecessor's clients that may still come back, by its numbers.
+    pub(crate) fn awaited(&self) -> BTreeSet<u32> {
+        let awaited = self.all.values().filter(|client| client.is_awaited());
+        awaited.map(|client| client.pid).collect()
+    }
+
+    /// The processes by which a successor will tell who lives; 0 for one that this daemon knows only from a
+    /// predecessor's registry, in which clients could write.
+    pub(crate) fn pids_to_save(&self) -> Vec<u32> {
         let all = self.all.values();
-        all.filter(|client| client.is_awaited()).count()
+        // Links that ended have nothing to hand back; their seats are for the next ones.
+        let all = all.filter(|client| client.vacant_until.is_none());
+        let known =
+            |client: &Client| client.session.is_some() || self.saved_pids.contains(&client.pid);
+        all.map(|client| if known(client) { client.pid } else { 0 })
+            .collect()
     }
 
     /// Whether links of a predecessor's may still come back.

@@ -145,6 +145,7 @@ impl Engine {
     /// A new session. None: there are far too many, and it is to be closed without a word.
     pub fn connect(&mut self, now: Instant, peer: Peer) -> Option<SessionId> {
         self.now = now;
+        self.recovery.forget_dead();
         self.recovery.begin(now);
         let session = self.sessions.open(peer, now)?;
         self.maintenance.note_use(now, true);
@@ -257,6 +258,7 @@ impl Engine {
                 changed |= zone.maintain();
             }
             changed |= self.check_absent();
+            self.recovery.forget_dead();
             let needed = self.needs_maintenance();
             self.maintenance.done(now, changed, needed);
         }
@@ -314,7 +316,8 @@ impl Engine {
 
     fn needs_maintenance(&self) -> bool {
         let mut zones = self.zones.iter();
-        zones.any(|zone| zone.needs_maintenance() || zone.clients.have_absent())
+        self.recovery.watches_processes()
+            || zones.any(|zone| zone.needs_maintenance() || zone.clients.have_absent())
     }
 
     /// Something happened: looks after orphans soon.

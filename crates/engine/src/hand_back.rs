@@ -32,7 +32,11 @@ impl Engine {
         }
         let (uid, pid) = (known.uid(), known.pid());
         if self.zones.get(zone_id).is_none() {
-            self.adopt(zone_id, fds)?;
+            let adopted = self.adopt(zone_id, fds);
+            if matches!(&adopted, Err(refusal) if refusal.code == RefusalCode::ZoneLost) {
+                self.recovery.give_up(zone_id, pid);
+            }
+            adopted?;
         }
         self.end_detachment(zone_id, client_index, client_id);
         let zone = self
@@ -46,6 +50,8 @@ impl Engine {
             .require(session)?
             .zones
             .insert(zone_id, client_index);
+        // Its process may have another number here than the last daemon wrote down.
+        self.write_state();
         Ok(Answer::Zone { wants_segments })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::engine::{is_owner, Engine, SessionId};
 use crate::pools::Pool;
+use crate::recovery::name_processes;
 use crate::refuse::{bad, refuse};
 use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
@@ -73,8 +74,8 @@ impl Engine {
     }
 
     fn is_recovering(&self) -> bool {
-        let awaits = |zone: &Zone| zone.clients.count_awaited() > 0;
-        self.recovery.expects_any() || self.zones.iter().any(awaits)
+        let awaits = |zone: &Zone| !zone.clients.awaited().is_empty();
+        self.recovery.is_under_way(self.now) || self.zones.iter().any(awaits)
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -96,10 +97,12 @@ impl Engine {
             ));
         }
         for zone in self.zones.iter() {
-            let absent = zone.clients.count_awaited();
-            if absent > 0 {
+            let awaited = zone.clients.awaited();
+            if !awaited.is_empty() {
                 warnings.push(format!(
-                    "{absent} clients of the previous daemon are alive but have not connected to this one yet (class '{}')",
+                    "{} did not connect to this daemon after the previous one ended (class '{}'); if a process is \
+                     stopped or hangs, continue it ('kill -CONT') or restart it",
+                    name_processes(&awaited),
                     zone.class
                 ));
             }
@@ -117,11 +120,7 @@ impl Engine {
             }
             warnings.extend(zone.memory.iter().flat_map(pool_warnings));
         }
-        if self.recovery.expects_any() {
-            warnings.push(
-                "clients of the previous daemon have not handed back all topics yet".to_owned(),
-            );
-        }
+        warnings.extend(self.recovery.warnings(self.now));
         warnings.truncate(MAX_WARNINGS);
         warnings.iter().map(|warning| clip(warning)).collect()
     }

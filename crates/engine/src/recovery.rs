@@ -1,14 +1,16 @@
 //! After a predecessor's death: which zones are to be handed back, and how long to wait for them.
 
-use crate::clients::Client;
 use crate::engine::Engine;
 use crate::refuse::refuse;
 use crate::state_file::{self, SavedZone};
 use crate::zone::Zone;
 use rgaps_session::{Refusal, RefusalCode, ZoneId};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Processes that a warning names.
+const MAX_NAMED: usize = 4;
 /// How soon the state file is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -67,6 +69,64 @@ impl Recovery {
         self.expected.retain(|expected| expected.id != zone);
     }
 
+    /// Forgets the zones that nobody is left to hand back.
+    pub(crate) fn forget_dead(&mut self) {
+        self.expected.retain(SavedZone::may_come_back);
+    }
+
+    /// A client of this process was told that its zone is lost: it will not hand it back.
+    pub(crate) fn give_up(&mut self, zone: ZoneId, pid: u32) {
+        let expected = self
+            .expected
+            .iter_mut()
+            .find(|expected| expected.id == zone);
+        if let Some(expected) = expected.filter(|expected| expected.pids_are_ours) {
+            let at = expected.pids.iter().position(|listed| *listed == pid);
+            at.map(|at| expected.pids.swap_remove(at));
+        }
+        self.forget_dead();
+    }
+
+    /// Whether there are processes whose end is the end of a zone.
+    pub(crate) fn watches_processes(&self) -> bool {
+        self.expected.iter().any(|zone| !zone.living().is_empty())
+    }
+
+    /// Forgets zones whose processes cannot be seen from here, once it has waited for them. A client that runs would
+    /// have come; that it has ended, nobody can tell this daemon or the next.
+    fn forget_unseen(&mut self, now: Instant) {
+        if !self.waits_for_any(now) {
+            self.expected.retain(|zone| !zone.living().is_empty());
+        }
+    }
+
+    /// Whether somebody may still come back: during the wait everybody, and later those who are seen to live.
+    pub(crate) fn is_under_way(&self, now: Instant) -> bool {
+        self.waits_for_any(now) || self.watches_processes()
+    }
+
+    /// What to tell people of zones that are not back, and what to do.
+    pub(crate) fn warnings(&self, now: Instant) -> Vec<String> {
+        let waits = self.waits_for_any(now);
+        let warning = |zone: &SavedZone| {
+            let class = &zone.class;
+            let living = zone.living();
+            match (living.is_empty(), waits) {
+                (false, _) => Some(format!(
+                    "topics of class '{class}' are missing: {} did not hand them back after the previous daemon \
+                     ended; if a process is stopped or hangs, continue it ('kill -CONT') or restart it",
+                    name_processes(&living)
+                )),
+                (true, true) => Some(format!(
+                    "clients of the previous daemon did not hand back the topics of class '{class}' yet; the daemon \
+                     waits for them a moment longer"
+                )),
+                (true, false) => None,
+            }
+        };
+        self.expected.iter().filter_map(warning).collect()
+    }
+
     fn waits_for(&self, class: &str, now: Instant) -> bool {
         let expected = self.expected.iter().any(|zone| zone.class == class);
         expected && self.waits_for_any(now)
@@ -108,7 +168,7 @@ impl Engine {
             id: zone.id,
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
-            pids: zone.clients.iter().map(|(_, c)| pid_to_save(c)).collect(),
+            pids: zone.clients.pids_to_save(),
             pids_are_ours: true,
             departed: zone.departed.iter().copied().collect(),
         });
@@ -161,11 +221,25 @@ impl Engine {
     /// after a death; with nobody there, there is nothing to hand back.
     pub fn leave_state(&mut self) {
         self.quarantine.stop_mps();
-        let in_use = self.recovery.expects_any() || self.zones.have_clients();
+        self.recovery.forget_dead();
+        self.recovery.forget_unseen(self.now);
         match &self.setup.state_file {
-            Some(path) if !in_use => state_file::remove(path),
-            _ => {}
+            Some(path) if !self.recovery.expects_any() && !self.zones.have_clients() => {
+                state_file::remove(path)
+            }
+            _ => self.write_state(),
         }
+    }
+}
+
+/// "process 7", or "processes 7, 8 and 3 more".
+pub(crate) fn name_processes(processes: &BTreeSet<u32>) -> String {
+    let named = processes.iter().take(MAX_NAMED).map(u32::to_string);
+    let named = named.collect::<Vec<String>>().join(", ");
+    match processes.len() {
+        1 => format!("process {named}"),
+        few if few <= MAX_NAMED => format!("processes {named}"),
+        many => format!("processes {named} and {} more", many - MAX_NAMED),
     }
 }
 
@@ -174,9 +248,4 @@ fn recovering() -> Refusal {
         RefusalCode::Recovering,
         "the daemon was restarted and waits for its clients to hand back their memory; ask again shortly",
     )
-}
-
-/// The process of a client, or 0 for one that only a predecessor has seen, perhaps from elsewhere.
-fn pid_to_save(client: &Client) -> u32 {
-    client.session.map_or(0, |_| client.pid)
 }

@@ -6,6 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{test_kill_process, Pid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +33,18 @@ pub(crate) struct SavedZone {
 }
 
 impl SavedZone {
+    /// Those of its processes that are seen from here to live.
+    pub(crate) fn living(&self) -> BTreeSet<u32> {
+        let seen = self.pids.iter().copied().filter(|pid| *pid != 0);
+        let seen = seen.filter(|pid| self.pids_are_ours && may_live(*pid));
+        seen.collect()
+    }
+
+    /// False only if all its processes are gone.
+    pub(crate) fn may_come_back(&self) -> bool {
+        !self.pids_are_ours || self.pids.iter().any(|pid| may_live(*pid))
+    }
+
     /// With the numbers of processes that mean something here: 0 for the others.
     pub(crate) fn as_seen_here(&self) -> SavedZone {
         let mut seen = self.clone();
@@ -47,6 +60,9 @@ struct Document {
     version: u32,
     /// Inode of the daemon's PID namespace, in which `pids` mean something.
     pid_namespace: u64,
+    /// Memory does not outlive it; empty where it is not known.
+    #[serde(default)]
+    boot: String,
     #[serde(default)]
     zone: Vec<Entry>,
 }
@@ -85,6 +101,7 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     let document = Document {
         version: VERSION,
         pid_namespace: pid_namespace(),
+        boot: boot(),
         zone: entries.collect(),
     };
     let text = toml::to_string(&document).map_err(io::Error::other)?;
@@ -129,10 +146,12 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
             document.version
         )));
     }
+    if !document.boot.is_empty() && document.boot != boot() {
+        return Ok(Vec::new());
+    }
     // In another namespace, another process may have the number, or none though it lives.
     let same = document.pid_namespace != 0 && document.pid_namespace == pid_namespace();
-    let left = |entry: &Entry| !same || entry.pids.iter().any(|pid| may_live(*pid));
-    let zones = document.zone.into_iter().filter(left).map(|entry| {
+    let zones = document.zone.into_iter().map(|entry| {
         let id = u128::from_str_radix(&entry.id, 16).map_err(io::Error::other)?;
         let departed = entry.departed.into_iter().map(|(incarnation, published)| {
             let incarnation = u64::from_str_radix(&incarnation, 16);
@@ -147,7 +166,15 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
             pids_are_ours: same,
         })
     });
-    zones.collect()
+    let mut zones = zones.collect::<io::Result<Vec<SavedZone>>>()?;
+    zones.retain(SavedZone::may_come_back);
+    Ok(zones)
+}
+
+/// A number of the machine's last start; empty where it cannot be told.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or(String::new(), |id| id.trim().to_owned())
 }
 
 /// 0 where it cannot be told.
@@ -223,7 +250,7 @@ mod tests {
         };
         let living = zone(2, &[gone, std::process::id()]);
         write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();
-        assert_eq!(read(&path), [living]);
+        assert_eq!(read(&path), std::slice::from_ref(&living));
         let elsewhere = std::fs::read_to_string(&path)
             .unwrap()
             .replace("pid_namespace = ", "pid_namespace = 1");
@@ -233,6 +260,11 @@ mod tests {
             3,
             "of another namespace nothing is known"
         );
+        write(&path, std::slice::from_ref(&living)).unwrap();
+        assert_eq!(read(&path), [living]);
+        let before = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, before.replace(&boot(), "another")).unwrap();
+        assert_eq!(read(&path), [], "nobody outlives a restart of the machine");
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn the_dead_are_told_by_their_locks() {
         status
             .warnings
             .iter()
-            .any(|warning| warning.contains("have not connected")),
+            .any(|warning| warning.contains("did not connect")),
         "{status:?}"
     );
     let mut freed = vec![];
@@ -365,9 +365,10 @@ fn waiting_has_an_end() {
         recovery_ms: 500,
         ..Config::default()
     });
-    let mut a = world.client("a");
-    let seat = world.join(&mut a, "t", volatile());
+    let (mut a, mut c) = (world.client("a"), world.client("c"));
+    let seat = world.join(&mut c, "t", volatile());
     let zone = seat.member.zone;
+    world.join(&mut a, "t", volatile());
     world.restart();
     let mut b = world.client("b");
     assert_eq!(
@@ -383,10 +384,121 @@ fn waiting_has_an_end() {
         world.hand_back(&a, zone).unwrap_err().code,
         RefusalCode::ZoneLost
     );
+    assert!(world.status(&a).recovering, "c is late, but lives");
     world.kill(b);
-    world.hand_back_all(&mut a, zone, &[(seat.member, vec![])]);
-    assert_eq!(world.info(&a, "t").zone, zone);
-    assert_eq!(world.status(&a).zones, 1);
+    world.hand_back_all(&mut c, zone, &[(seat.member, vec![])]);
+    assert_eq!(world.info(&c, "t").zone, zone);
+    assert_eq!(world.status(&c).zones, 1);
+}
+
+/// The daemon has nothing to wait for, and nothing to warn of.
+fn assert_complete(world: &mut World) {
+    let mut new = world.client("new");
+    let status = world.status(&new);
+    assert!(
+        !status.recovering && status.warnings.is_empty(),
+        "{status:?}"
+    );
+    world.join(&mut new, "t", volatile());
+}
+
+/// A process that runs until the test ends it.
+struct Other(std::process::Child);
+
+impl Other {
+    fn start() -> Other {
+        let program = std::process::Command::new("sleep").arg("600").spawn();
+        Other(program.unwrap())
+    }
+
+    fn end(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_client_that_two_daemons_knew_is_not_waited_for_when_it_has_ended() {
+    let mut world = World::new();
+    let mut process = Other::start();
+    let mut a = world.client_of_process("a", process.0.id());
+    let seat = world.join(&mut a, "t", lasting());
+    world.restart();
+    a.id = world.client_of_process("a", process.0.id()).id;
+    world.hand_back(&a, seat.member.zone).unwrap();
+    world.engine.leave_state();
+    process.end();
+    drop(a);
+    world.restart();
+    assert_complete(&mut world);
+}
+
+#[test]
+fn clients_that_end_while_the_daemon_waits_are_waited_for_no_longer() {
+    let mut world = World::new();
+    let mut process = Other::start();
+    let mut a = world.client_of_process("a", process.0.id());
+    world.join(&mut a, "t", lasting());
+    world.restart();
+    let b = world.client("b");
+    world.pass(LATER);
+    let warnings = world.status(&b).warnings;
+    let named = format!("process {} did not hand them back", process.0.id());
+    assert!(warnings[0].contains(&named), "{warnings:?}");
+    process.end();
+    world.pass(LATER);
+    assert!(world.status(&b).warnings.is_empty());
+    world.kill(b);
+    drop(a);
+    world.engine.leave_state();
+    assert!(!world.state_file().exists());
+    assert_complete(&mut world);
+}
+
+#[test]
+fn who_was_told_that_its_zone_is_lost_is_waited_for_no_longer() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    let seat = world.join(&mut a, "t", volatile());
+    world.restart();
+    let mut b = world.client("b");
+    world.pass(LATER);
+    world.join(&mut b, "t", volatile());
+    world.reconnect(&mut a);
+    let refusal = world.hand_back(&a, seat.member.zone).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::ZoneLost);
+    assert_complete(&mut world);
+}
+
+/// As after a restart of a container: nobody can tell whether these clients still run.
+#[test]
+fn clients_that_cannot_be_seen_are_waited_for_once() {
+    let mut world = World::new();
+    let mut a = world.client("a");
+    world.join(&mut a, "t", volatile());
+    let state = std::fs::read_to_string(world.state_file()).unwrap();
+    let elsewhere = state.replace("pid_namespace = ", "pid_namespace = 1");
+    std::fs::write(world.state_file(), elsewhere).unwrap();
+    world.restart();
+    let b = world.client("b");
+    assert!(world.status(&b).recovering);
+    world.pass(LATER);
+    let status = world.status(&b);
+    assert!(
+        !status.recovering && status.warnings.is_empty(),
+        "{status:?}"
+    );
+    world.kill(b);
+    world.engine.leave_state();
+    world.restart();
+    assert_complete(&mut world);
 }
 
 #[test]
