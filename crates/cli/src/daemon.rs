@@ -3,11 +3,12 @@
 use crate::args::{Common, Up};
 use crate::output::Output;
 use crate::status::describe_history;
-use crate::{links, mps, session};
+use crate::{links, mps, session, units};
 use anyhow::Context;
 use rgaps::{KeptHistory, LinksInfo, LinksState, MpsInfo, Node};
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 #[derive(Serialize)]
@@ -31,9 +32,13 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     config.idle_exit_ms = 0;
     config.autostart = true;
     let started = rgaps_session::connect(&config)?.is_none();
+    let socket = config.socket_path();
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let has_folder = folder.exists();
     let node = Node::builder("rgaps-up").config(config.clone()).build()?;
     let status = links::settled(&node)?;
     let links_failure = links::failure(&config, &status.links);
+    let kept = status.kept;
     let running = Running {
         started,
         pid: status.pid,
@@ -46,6 +51,9 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     output.put(&running, |to| {
         let how = if started { "started" } else { "is running already" };
         writeln!(to, "rgapsd {} {how}: process {}, {}", running.version, running.pid, running.socket)?;
+        if config.socket.is_some() && !has_folder {
+            writeln!(to, "The folder of the configured socket, '{}', did not exist; created it.", folder.display())?;
+        }
         if wants_mps {
             writeln!(to, "MPS: {}", mps::describe(&running.mps))?;
         }
@@ -53,11 +61,16 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
             writeln!(to, "links to other hosts: {}", links::describe(&running.links))?;
         }
         if let Some(ms) = running.idle_exit_ms {
-            writeln!(
-                to,
-                "A client started this daemon, and it stops {} after its last client. To keep one running: 'rgaps down', then 'rgaps up'.",
-                crate::units::span(ms)
-            )?;
+            let stops = format!("stops {} after its last client", units::span(ms));
+            match kept.messages {
+                0 => writeln!(to, "A client started this daemon, and it {stops}. To keep one running: 'rgaps down', then 'rgaps up'.")?,
+                _ => writeln!(
+                    to,
+                    "A client started this daemon. It stays as long as it keeps history, which 'rgaps down' would drop: {}. \
+                     Without history it {stops}.",
+                    describe_history(&kept)
+                )?,
+            }
         }
         Ok(())
     })?;
@@ -106,7 +119,7 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
             config.realm,
             config.socket_path().display()));
     }
-    let node = session::look_by(config)?;
+    let node = session::look_to_stop(config)?;
     let status = node.status()?;
     node.stop_daemon()?;
     let stopped = Stopped {

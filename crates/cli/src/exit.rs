@@ -23,6 +23,16 @@ pub struct NotInTime(pub String);
 #[error("{0}")]
 pub struct Unmatched(pub String);
 
+/// No topic is meant.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoSuchTopic(pub String);
+
+/// No daemon answers a command that starts none.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoDaemon(pub String);
+
 /// The arguments are well-formed but make no sense together or here.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -50,6 +60,12 @@ fn number(error: &anyhow::Error) -> u8 {
     }
     if error.is::<NotInTime>() {
         return NOT_IN_TIME;
+    }
+    if error.is::<NoSuchTopic>() {
+        return NO_SUCH_TOPIC;
+    }
+    if error.is::<NoDaemon>() {
+        return NO_DAEMON;
     }
     if error.is::<Unmatched>() {
         return REFUSED;

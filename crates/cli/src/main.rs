@@ -25,7 +25,7 @@ mod topic;
 mod units;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use output::Output;
 use rgaps_session::{on_own_stack, start_log, LogFormat};
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     on_own_stack(|| {
         completion::answer();
-        let cli = Cli::parse();
+        let cli = args::parse();
         // `RUST_LOG` asks for more. Standard output is for results.
         start_log("error", LogFormat::Text).expect("a filter");
         exit::code(run(cli))

@@ -2,7 +2,7 @@
 
 use crate::args::{Common, Run};
 use crate::output::Output;
-use crate::session;
+use crate::{session, units};
 use anyhow::{bail, Context};
 use rgaps::{MpsInfo, MpsState, Node};
 use rgaps_session::{MpsControl, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
@@ -50,10 +50,16 @@ pub fn describe(info: &MpsInfo) -> String {
         MpsState::Failed => "not running".to_owned(),
     };
     if info.restarts > 0 {
-        text += &format!("; restarted {} times", info.restarts);
+        text += &format!(
+            "; restarted {}",
+            units::counted(info.restarts.into(), "time")
+        );
     }
     if info.quarantined > 0 {
-        text += &format!("; {} dead clients in quarantine", info.quarantined);
+        text += &format!(
+            "; {} in quarantine",
+            units::counted(info.quarantined.into(), "dead client")
+        );
     }
     if let Some(reason) = &info.reason {
         text += &format!("; {reason}");

@@ -3,6 +3,13 @@
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// The widest line of a table, if its last column can be wrapped.
+const LINE_MAX: usize = 120;
+/// A last column narrower than this is not wrapped.
+const PROSE_MIN: usize = 24;
+/// Spaces between two columns.
+const GAP: usize = 2;
+
 /// Whoever read our output has closed it. Not a failure.
 #[derive(Debug, thiserror::Error)]
 #[error("the output was closed")]
@@ -54,7 +61,8 @@ fn closed(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Columns of text, as wide as their widest entry; the last is not padded.
+/// Columns of text, as wide as their widest entry. The last is not padded; text there that does not fit a line goes on
+/// below where it began.
 pub fn table(to: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let mut widths: Vec<usize> = heads.iter().map(|head| head.chars().count()).collect();
     for row in rows {
@@ -63,14 +71,43 @@ pub fn table(to: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -> io::Re
         }
     }
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
+    let last = widths.len().saturating_sub(1);
+    let begin: usize = widths[..last].iter().map(|width| width + GAP).sum();
     for row in std::iter::once(&heads).chain(rows) {
         let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:<width$}  "));
+        for (cell, width) in row.iter().zip(&widths[..last]) {
+            line.push_str(&format!("{cell:<width$}{:GAP$}", ""));
         }
-        writeln!(to, "{}", line.trim_end())?;
+        let text = row.get(last).map_or("", String::as_str);
+        for (at, part) in wrap(text, LINE_MAX.saturating_sub(begin))
+            .iter()
+            .enumerate()
+        {
+            if at > 0 {
+                line = " ".repeat(begin);
+            }
+            writeln!(to, "{}", format!("{line}{part}").trim_end())?;
+        }
     }
     Ok(())
+}
+
+/// Lines of whole words, no longer than `width` if no word is; at least one. A width too small for prose is none.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one");
+        let is_full = line.chars().count() + 1 + word.chars().count() > width;
+        match (line.is_empty(), is_full && width >= PROSE_MIN) {
+            (true, _) => line.push_str(word),
+            (false, true) => lines.push(word.to_owned()),
+            (false, false) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -89,5 +126,24 @@ mod tests {
             String::from_utf8(out).unwrap(),
             "NAME    N\na       1\nlängst  2\n"
         );
+    }
+
+    #[test]
+    fn a_long_reason_goes_on_below_where_it_began() {
+        let row = |why: String| vec!["robot".to_owned(), why];
+        let text = |rows: &[Vec<String>]| {
+            let mut out = Vec::new();
+            table(&mut out, &["HOST", "WHY"], rows).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let long = text(&[row("links.rdma is off ".repeat(10).trim().to_owned())]);
+        assert!(long.lines().all(|line| line.len() <= LINE_MAX), "{long}");
+        assert_eq!(long.lines().count(), 3, "{long}");
+        assert!(
+            long.lines().nth(2).unwrap().starts_with("       links"),
+            "{long}"
+        );
+        let path = text(&[row("/x".repeat(80))]);
+        assert_eq!(path.lines().count(), 2, "a word is not cut: {path}");
     }
 }

@@ -23,11 +23,17 @@ const PEER_HEADS: [&str; 8] = [
     "RECEIVED",
     "HOW",
 ];
-/// Heads of the table of links.
-const LINK_HEADS: [&str; 12] = [
+/// Heads of the table of the bytes and times of links.
+const WIRE_HEADS: [&str; 5] = [
     "HOST",
     "WIRE OUT",
-    "IN",
+    "WIRE IN",
+    "WIRE p50/p99",
+    "TOTAL p50/p99",
+];
+/// Heads of the table of what went wrong on links.
+const TROUBLE_HEADS: [&str; 8] = [
+    "HOST",
     "CONNECTS",
     "SKIPPED",
     "GIVEN UP",
@@ -35,8 +41,6 @@ const LINK_HEADS: [&str; 12] = [
     "RESENT",
     "DUPLICATES",
     "VIOLATIONS",
-    "WIRE p50/p99",
-    "TOTAL p50/p99",
 ];
 
 #[derive(Serialize)]
@@ -210,11 +214,12 @@ fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "this host is '{}'\n", report.host)?;
     let peers: Vec<_> = report.peers.iter().map(cells).collect();
     table(to, &PEER_HEADS, &peers)?;
-    let links: Vec<_> = report.peers.iter().filter_map(link_cells).collect();
-    if !links.is_empty() {
-        writeln!(to)?;
-        table(to, &LINK_HEADS, &links)?;
-    }
+    let links: Vec<(&str, &Link)> = report
+        .peers
+        .iter()
+        .filter_map(|peer| Some((peer.host, peer.link.as_ref()?)))
+        .collect();
+    write_links(&links, to)?;
     let of_peer = |peer: &Peer<'_>| {
         let host = peer.host.to_owned();
         let lines = peer.topics.iter().map(move |row| lost(&host, row));
@@ -227,11 +232,12 @@ fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
         table(to, &heads, &topics)?;
     }
     if let Some(traces) = &report.traces {
-        let (spans, dropped) = (traces.spans, traces.dropped);
         write!(
             to,
-            "\ntraces: {spans} spans to {}, {dropped} dropped",
-            traces.endpoint
+            "\ntraces: {} to {}, {} dropped",
+            units::counted(traces.spans, "span"),
+            traces.endpoint,
+            traces.dropped
         )?;
         match traces.error {
             "" => writeln!(to)?,
@@ -247,27 +253,48 @@ fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What was counted and timed on the link.
-fn link_cells(peer: &Peer<'_>) -> Option<Vec<String>> {
-    let link = peer.link.as_ref()?;
+/// What crossed each link, and what went wrong on it.
+fn write_links(links: &[(&str, &Link)], to: &mut dyn Write) -> io::Result<()> {
+    if links.is_empty() {
+        return Ok(());
+    }
+    let wires: Vec<_> = links.iter().map(wire_cells).collect();
+    writeln!(to)?;
+    table(to, &WIRE_HEADS, &wires)?;
+    let troubles: Vec<_> = links.iter().map(trouble_cells).collect();
+    writeln!(to)?;
+    table(to, &TROUBLE_HEADS, &troubles)
+}
+
+/// The bytes that crossed a link, and how long messages took.
+fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let stage = |name: &str| {
         let times = link.stages.get(name).copied().flatten();
         times.map_or_else(|| "-".to_owned(), |times| times.to_string())
     };
-    Some(vec![
-        peer.host.to_owned(),
+    vec![
+        (*host).to_owned(),
         units::bytes(link.wire_bytes_out),
         units::bytes(link.wire_bytes_in),
-        link.connects.to_string(),
-        link.left_out.to_string(),
-        link.given_up.to_string(),
-        link.missed.to_string(),
-        link.redelivered.to_string(),
-        link.duplicates.to_string(),
-        link.cut_off.to_string(),
         stage("wire"),
         stage("total"),
-    ])
+    ]
+}
+
+/// What was lost, and what went wrong.
+fn trouble_cells((host, link): &(&str, &Link)) -> Vec<String> {
+    let counts = [
+        link.connects,
+        link.left_out,
+        link.given_up,
+        link.missed,
+        link.redelivered,
+        link.duplicates,
+        link.cut_off,
+    ];
+    let mut cells = vec![(*host).to_owned()];
+    cells.extend(counts.map(|count| count.to_string()));
+    cells
 }
 
 /// What did not come across of a topic.
@@ -318,6 +345,33 @@ fn how(peer: &Peer<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_has_carried_much_fits_a_line() {
+        let many = 123_456_789_012;
+        let figures = LinkFigures {
+            wire_bytes_out: many,
+            wire_bytes_in: many,
+            left_out: many,
+            given_up: many,
+            missed: many,
+            redelivered: many,
+            duplicates: many,
+            connects: many,
+            cut_off: many,
+            ..LinkFigures::default()
+        };
+        let link = Link::from(&figures);
+        let mut out = Vec::new();
+        write_links(&[("camera-rig-7", &link)], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 120),
+            "{text}"
+        );
+        assert_eq!(text.matches("camera-rig-7").count(), 2, "{text}");
+        assert_eq!(text.matches(&many.to_string()).count(), 7, "{text}");
+    }
 
     #[test]
     fn a_healthy_link_says_over_what_and_why_nothing_faster() {

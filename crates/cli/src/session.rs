@@ -1,8 +1,9 @@
 //! The configuration and the connection that a command works with.
 
 use crate::args::Common;
-use rgaps::{Config, Node};
-use rgaps_session::{split_warning, Argument, ConfigError, Environment};
+use crate::exit::NoDaemon;
+use rgaps::{ClientError, Config, Node, OpenError};
+use rgaps_session::{list_paths, split_warning, Argument, ConfigError, Environment, LaunchError};
 
 /// What listings call this process.
 const CLIENT_NAME: &str = "rgaps-cli";
@@ -47,16 +48,45 @@ pub fn look(common: &Common) -> anyhow::Result<Node> {
 }
 
 /// The same with a configuration.
-pub fn look_by(mut config: Config) -> anyhow::Result<Node> {
+pub fn look_by(config: Config) -> anyhow::Result<Node> {
+    let advice = match config.autostart {
+        true => {
+            "; 'rgaps up' starts one, and so does the first program that publishes or subscribes"
+        }
+        false => "; start one with 'rgaps up'",
+    };
+    find(config, advice)
+}
+
+/// A connection to the daemon that is to be stopped.
+pub fn look_to_stop(config: Config) -> anyhow::Result<Node> {
+    find(config, ", so there is none to stop")
+}
+
+/// `advice`: how the error goes on that no daemon answers.
+fn find(mut config: Config, advice: &str) -> anyhow::Result<Node> {
     config.autostart = false;
-    let node = Node::builder(CLIENT_NAME).config(config.clone()).build();
-    if node.is_err() {
-        // Perhaps there is one that this user or process does not reach.
-        if let Some(warning) = split_warning(&config) {
-            rgaps_session::tell_user(format_args!("rgaps: {warning}"));
+    let error = match Node::builder(CLIENT_NAME).config(config.clone()).build() {
+        Ok(node) => return Ok(node),
+        Err(error) => error,
+    };
+    // Perhaps there is one that this user or process does not reach.
+    let unreached = split_warning(&config);
+    match (&error, unreached) {
+        (OpenError::Client(ClientError::Launch(LaunchError::NoDaemon { .. })), unreached) => {
+            let text = unreached.unwrap_or_else(|| {
+                let tried = config.socket_candidates();
+                format!("no daemon answers at {}{advice}", list_paths(&tried))
+            });
+            Err(NoDaemon(text).into())
+        }
+        (_, unreached) => {
+            if let Some(warning) = unreached {
+                rgaps_session::tell_user(format_args!("rgaps: {warning}"));
+            }
+            Err(error.into())
         }
     }
-    Ok(node?)
 }
 
 /// A connection to the daemon, which is started if there is none.

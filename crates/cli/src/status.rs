@@ -62,8 +62,10 @@ fn write_text(
     )?;
     writeln!(
         to,
-        "serves       {} clients, {} topics, {} zones",
-        daemon.clients, daemon.topics, daemon.zones
+        "serves       {}, {}, {}",
+        units::counted(daemon.clients.into(), "client"),
+        units::counted(daemon.topics.into(), "topic"),
+        units::counted(daemon.zones.into(), "zone")
     )?;
     if daemon.kept.messages > 0 {
         let kept = describe_history(&daemon.kept);
@@ -74,8 +76,10 @@ fn write_text(
     }
     writeln!(
         to,
-        "cleaned up   {} dead clients, {} blocks; {} sessions closed for protocol violations",
-        daemon.clients_reaped, daemon.blocks_reclaimed, daemon.sessions_cut_off
+        "cleaned up   {}, {}; {} closed for protocol violations",
+        units::counted(daemon.clients_reaped, "dead client"),
+        units::counted(daemon.blocks_reclaimed, "block"),
+        units::counted(daemon.sessions_cut_off, "session")
     )?;
     if report.mps.state != MpsState::Off {
         writeln!(to, "MPS          {}", mps::describe(&report.mps))?;

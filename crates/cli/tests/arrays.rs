@@ -169,13 +169,27 @@ fn pictures_and_arrays_go_through_files() {
     let error = realm
         .run(&["topic", "pub", "x", "--file", "bad.jpg"])
         .fails_with(1);
-    assert!(error.contains("bad.jpg"), "{error}");
+    assert!(
+        error.contains("'bad.jpg': ")
+            && error.ends_with("; to publish the bytes of the file as they are, add --raw\n"),
+        "{error}"
+    );
+    assert!(!error.contains(".;"), "{error}");
     let error = realm
         .run(&["topic", "echo", "npy", "--save", "frame.tiff"])
         .fails_with(2);
     assert!(error.contains(".npy"), "{error}");
     let twice = ["topic", "echo", "npy", "--save", "f.npy", "--count", "2"];
     assert!(realm.run(&twice).fails_with(2).contains("{sequence}"));
+    // By its name a series, and without a number one file.
+    let one = realm.run(&[&late[..], &["{part}.npy"]].concat());
+    assert!(
+        one.stderr
+            .contains("saved one message; with {sequence} or %d"),
+        "{one:?}"
+    );
+    let numbered = [&late[..], &["{part}-%d.npy", "--count", "1"]].concat();
+    assert!(!realm.run(&numbered).stderr.contains("saved one message"));
 }
 
 #[test]

@@ -11,14 +11,19 @@ fn without_a_daemon_looking_starts_none_and_says_what_to_do() {
     let realm = Realm::new();
     for command in [
         &["status"][..],
-        &["down"],
         &["pool"],
         &["topic", "list"],
         &["topic", "info", "x"],
     ] {
         let said = realm.run(command).fails_with(3);
-        assert!(said.contains("rgaps up"), "{said}");
+        assert!(said.contains("'rgaps up' starts one"), "{said}");
+        assert!(!said.contains("autostart"), "{said}");
     }
+    let said = realm.run(&["down"]).fails_with(3);
+    assert!(
+        said.ends_with("r.sock', so there is none to stop\n"),
+        "{said}"
+    );
     assert!(!realm.path("r.sock").exists());
 }
 
@@ -244,6 +249,24 @@ fn doctor_fails_where_nothing_can_run() {
     let run: support::Run = command.output().unwrap().into();
     assert!(run.stdout.contains("FAIL  socket folder"), "{run:?}");
     run.fails_with(1);
+}
+
+/// Otherwise a mistyped path is a daemon that nobody else finds.
+#[test]
+fn doctor_says_that_it_made_the_folder_of_a_configured_socket() {
+    let realm = Realm::new();
+    let socket = realm.path("mistyped/r.sock");
+    let doctor = || -> String {
+        let mut command = realm.command(&["doctor"]);
+        command.env("RGAPS_SOCKET", &socket);
+        support::Run::from(command.output().unwrap()).stdout
+    };
+    let said = doctor();
+    assert!(
+        said.contains("mistyped', did not exist; created it"),
+        "{said}"
+    );
+    assert!(doctor().contains("ok    socket folder"));
 }
 
 #[test]

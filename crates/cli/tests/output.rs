@@ -25,23 +25,52 @@ fn an_error_that_nobody_can_read_keeps_its_exit_code() {
     assert_eq!(status_with(unread.into()), Some(3));
 }
 
+/// A command under a limit of the shell.
+fn limited(limit: &str, realm: &Realm, arguments: &[&str]) -> Run {
+    let command = realm.command(arguments);
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &format!("{limit}; exec \"$@\""), "sh"]);
+    shell.arg(command.get_program()).args(arguments);
+    shell.current_dir(realm.folder.path()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.output().unwrap().into()
+}
+
+#[test]
+fn a_file_that_cannot_be_saved_whole_is_not_left_behind() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let publish = [
+        "topic",
+        "pub",
+        "big",
+        "--size",
+        "64KiB",
+        "--transient-local",
+    ];
+    realm.run(&publish).ok();
+    let echo = [
+        "topic", "echo", "big", "--late", "latest", "--save", "big.raw",
+    ];
+    let said = limited("ulimit -f 8", &realm, &echo).fails_with(1);
+    assert!(said.contains("cannot write 'big.raw'"), "{said}");
+    assert!(!realm.path("big.raw").exists());
+    realm.run(&echo).ok();
+    assert_eq!(
+        std::fs::metadata(realm.path("big.raw")).unwrap().len(),
+        64 << 10
+    );
+}
+
 #[test]
 fn commands_work_with_a_stack_limit_of_64_kib() {
     let realm = Realm::new();
-    let run = |arguments: &[&str]| -> Run {
-        let command = realm.command(arguments);
-        let mut small = Command::new("/bin/sh");
-        small.args(["-c", "ulimit -s 64; exec \"$@\"", "sh"]);
-        small.arg(command.get_program()).args(arguments);
-        small.current_dir(realm.folder.path()).stdin(Stdio::null());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => small.env(name, value),
-                None => small.env_remove(name),
-            };
-        }
-        small.output().unwrap().into()
-    };
+    let run = |arguments: &[&str]| limited("ulimit -s 64", &realm, arguments);
     // The daemon that it starts has the limit, too.
     run(&["up"]).ok();
     run(&["topic", "pub", "stack", "--text", "x"]).ok();

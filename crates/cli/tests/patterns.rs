@@ -87,6 +87,34 @@ fn several_topics_have_a_table() {
     assert!(error.contains("'no/**'"), "{error}");
 }
 
+#[test]
+fn list_and_info_take_patterns() {
+    let realm = Realm::new();
+    for topic in ["camera/left", "camera/right", "lidar"] {
+        let publish = ["topic", "pub", topic, "--text", "x", "--transient-local"];
+        realm.run(&publish).ok();
+    }
+    let listed = |wanted: &[&str]| -> Vec<String> {
+        let rows = realm.json(&[&["topic", "list"], wanted].concat());
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(listed(&[]), ["camera/left", "camera/right", "lidar"]);
+    assert_eq!(listed(&["/camera/*"]), ["camera/left", "camera/right"]);
+    assert_eq!(listed(&["lidar", "camera/?eft"]), ["camera/left", "lidar"]);
+    assert_eq!(listed(&["no/**"]), [""; 0]);
+    let info = realm.run(&["topic", "info", "camera/*"]).ok();
+    for name in ["left", "right"] {
+        let head = format!("topic     camera/{name}\n");
+        assert_eq!(info.matches(&head).count(), 1, "{info}");
+    }
+    let documents = realm.run(&["topic", "info", "camera/*", "--json"]).ok();
+    assert_eq!(documents.lines().count(), 2, "{documents}");
+    let said = realm.run(&["topic", "info", "no/**"]).fails_with(4);
+    assert!(said.contains("no topic matches 'no/**'"), "{said}");
+}
+
 /// What bash offers after these words, the last of which is being written.
 fn offered(realm: &Realm, words: &[&str]) -> Vec<String> {
     let program = realm.command(&[]).get_program().to_owned();

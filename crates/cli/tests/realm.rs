@@ -141,6 +141,53 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
     });
 }
 
+#[test]
+fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
+    let place = DefaultPlace::new("socket");
+    let at_socket = |arguments: &[&str]| -> Value {
+        let mut command = place.realm.command(arguments);
+        let command = command.env("RGAPS_REALM", &place.name).arg("--json");
+        serde_json::from_str(&Run::from(command.output().unwrap()).ok()).unwrap()
+    };
+    let other = at_socket(&["up"])["pid"].as_u64().unwrap();
+    let socket = place.realm.path("r.sock");
+    let advice = format!("set RGAPS_SOCKET={} for this program too", socket.display());
+    // Also before there is one at the usual place.
+    let alone = Run::from(place.command(&["status"]).output().unwrap()).fails_with(3);
+    assert!(alone.contains(&advice), "{alone}");
+    let used = place.json(&["up"])["pid"].as_u64().unwrap();
+    let roles = |status: &Value| -> Vec<(String, u64)> {
+        let daemons = status["daemons"].as_array().unwrap().iter();
+        let role = |daemon: &Value| daemon["role"].as_str().unwrap().to_owned();
+        daemons
+            .map(|daemon| (role(daemon), daemon["pid"].as_u64().unwrap()))
+            .collect()
+    };
+    let seen = roles(&place.json(&["status"]));
+    assert_eq!(
+        seen,
+        [("used".into(), used), ("other_socket".into(), other)]
+    );
+    let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
+    assert!(text.contains(&format!("warning      {advice}")), "{text}");
+    let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
+    assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
+    // Whoever has the socket configured sees both, and is not warned.
+    let seen = roles(&at_socket(&["status"]));
+    assert_eq!(
+        seen,
+        [("used".into(), other), ("other_socket".into(), used)]
+    );
+    let mut doctor = place.realm.command(&["doctor"]);
+    let doctor: Run = doctor
+        .env("RGAPS_REALM", &place.name)
+        .output()
+        .unwrap()
+        .into();
+    assert!(doctor.stdout.contains("ok    other daemons"), "{doctor:?}");
+    at_socket(&["down"]);
+}
+
 /// Under sudo a process is root's, and so is its daemon: whoever looks there is told of the caller's.
 #[test]
 fn who_looks_under_sudo_is_told_of_the_callers_daemon() {

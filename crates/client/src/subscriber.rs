@@ -361,19 +361,25 @@ impl Subscriber {
         state.reader.publishers()
     }
 
-    /// Why no message may arrive: how many publishers match, or that there is none and which similar name has some, and
-    /// why others do not match. Asks the daemon only if there is no publisher or some do not match, and only if it
-    /// answers now.
+    /// Why no message may arrive: how many publishers match; or that there is none any more, or never was one, and which
+    /// similar name has some; and why others do not match. Asks the daemon only if there was no publisher or some do not
+    /// match, and only if it answers now.
     pub fn silence(&self) -> String {
         let mismatched = self.mismatched();
         let mut text = match (self.publishers(), mismatched) {
+            (0, 0) if self.core.slot.received().load(Ordering::Relaxed) > 0 => {
+                "its publisher has left: it was closed, or its process ended".to_owned()
+            }
             (0, 0) => self.no_publisher(),
             (0, _) => "no publisher matches".to_owned(),
             (1, _) => "its publisher published nothing in that time".to_owned(),
             (n, _) => format!("its {n} publishers published nothing in that time"),
         };
         if mismatched > 0 {
-            text += &format!("; {mismatched} publisher(s) do not match");
+            text += &match mismatched {
+                1 => "; 1 publisher does not match".to_owned(),
+                n => format!("; {n} publishers do not match"),
+            };
             for reason in self.mismatches().unwrap_or_default() {
                 text += &format!("; {reason}");
             }

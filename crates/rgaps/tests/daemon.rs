@@ -60,7 +60,7 @@ fn daemon() {
     let mut ready = Ready::from_env();
     let config = Config::load(None).unwrap();
     let socket = config.socket_path();
-    let lock = match DaemonLock::take(&DaemonLock::path_for(&socket)) {
+    let lock = match DaemonLock::take(&DaemonLock::path_for(&socket), "default") {
         Ok(lock) => lock,
         Err(error) => return ready.failed(&error.to_string()),
     };

@@ -58,7 +58,7 @@ fn a_late_subscriber_keeps_no_volatile_publisher_out() {
         .unwrap());
     let missing = publisher.missing_subscribers(2);
     assert!(
-        missing.contains("1 of 2") && missing.contains("1 do not match: "),
+        missing.contains("1 of 2") && missing.contains("1 does not match: "),
         "{missing}"
     );
     publisher.put(b"live").unwrap();
@@ -74,6 +74,28 @@ fn a_late_subscriber_keeps_no_volatile_publisher_out() {
     assert_eq!((lasting.mismatched(), late.mismatched()), (0, 1));
     drop(late);
     assert_eq!(publisher.mismatched(), 0);
+}
+
+/// A subscriber that read messages knows the topic's name: no other one was meant.
+#[test]
+fn after_messages_silence_means_that_the_publisher_has_left() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let similar = node.publisher("camera/front").create().unwrap();
+    let subscriber = node.subscriber("camera/frond").create().unwrap();
+    let silence = subscriber.silence();
+    assert!(silence.contains("did you mean 'camera/front'"), "{silence}");
+    let publisher = node.publisher("camera/frond").create().unwrap();
+    publisher.put(b"frame").unwrap();
+    assert_eq!(read(&subscriber), b"frame");
+    drop(publisher);
+    let deadline = Instant::now() + LIMIT;
+    while subscriber.publishers() > 0 {
+        assert!(Instant::now() < deadline, "the publisher stays");
+    }
+    let silence = subscriber.silence();
+    assert!(silence.starts_with("its publisher has left"), "{silence}");
+    drop(similar);
 }
 
 #[test]

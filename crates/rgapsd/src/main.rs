@@ -89,7 +89,7 @@ fn run(
     }
     let socket = config.socket_path();
     config.prepare_socket_folder()?;
-    let _lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
+    let _lock = DaemonLock::take(&DaemonLock::path_for(&socket), &config.realm)?;
     let mps = Keeper::new(MpsDirectory::of(&socket), config.cuda.mps, inherited_mps);
     let mut engine = Engine::new(
         Setup {

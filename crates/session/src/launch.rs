@@ -4,7 +4,7 @@
 //! starts it and holds the lock until it is ready.
 
 use crate::config::{prepare_folder, INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
-use crate::lock::{with_suffix, StartLock};
+use crate::lock::{with_suffix, writing_advice, StartLock};
 use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
 use crate::{Channel, Config, ConfigError, DaemonLock, LinksFailure, LockError, SocketError};
@@ -59,7 +59,7 @@ pub enum LaunchError {
     #[error(
         "no daemon answers at {}; start one with 'rgaps up', or set autostart = true \
          so that clients start it",
-        list(tried)
+        list_paths(tried)
     )]
     NoDaemon {
         /// Where it was looked for.
@@ -78,7 +78,7 @@ pub enum LaunchError {
     #[error(
         "no daemon is running, and the program 'rgapsd' was not found in {}; install rgaps, put rgapsd \
          on the PATH, or set RGAPS_DAEMON to its path",
-        list(searched)
+        list_paths(searched)
     )]
     NotFound {
         /// Where it was looked for.
@@ -117,7 +117,11 @@ pub enum LaunchError {
         reason: String,
     },
     /// A file beside the socket cannot be used.
-    #[error("'{}' cannot be used: {source}; set RGAPS_SOCKET to a path in a folder that this user can write", path.display())]
+    #[error(
+        "'{}' cannot be used: {source}; {}",
+        path.display(),
+        writing_advice(source, "set RGAPS_SOCKET to a path in a folder that this user can write")
+    )]
     File {
         /// The file.
         path: PathBuf,
@@ -129,7 +133,8 @@ pub enum LaunchError {
     Socket(#[from] SocketError),
 }
 
-fn list(paths: &[PathBuf]) -> String {
+/// Paths for people: `'/a', '/b'`.
+pub fn list_paths(paths: &[PathBuf]) -> String {
     let quoted: Vec<String> = paths
         .iter()
         .map(|path| format!("'{}'", path.display()))
@@ -336,14 +341,14 @@ pub fn find_links() -> Result<PathBuf, LinksFailure> {
                     "set {LINKS_PROGRAM_VARIABLE} to the program rgaps-links, or unset it, then 'rgaps down' and \
                      'rgaps up'"
                 ),
-                reason: format!("{LINKS_PROGRAM_VARIABLE} names {}, which cannot be run", list(&searched)),
+                reason: format!("{LINKS_PROGRAM_VARIABLE} names {}, which cannot be run", list_paths(&searched)),
             },
             None => LinksFailure {
                 advice: format!(
                     "install rgaps-links beside rgapsd, or set {LINKS_PROGRAM_VARIABLE} to its path, then \
                      'rgaps down' and 'rgaps up'"
                 ),
-                reason: format!("the program 'rgaps-links' was not found in {}", list(&searched)),
+                reason: format!("the program 'rgaps-links' was not found in {}", list_paths(&searched)),
             },
         }
     })

@@ -32,7 +32,8 @@ pub use config::{
 };
 pub use explain::explain;
 pub use launch::{
-    connect, connect_or_start, find_daemon, find_links, links_command, unblock_signals, LaunchError,
+    connect, connect_or_start, find_daemon, find_links, links_command, list_paths, unblock_signals,
+    LaunchError,
 };
 pub use lock::{DaemonLock, LockError};
 pub use message::*;

@@ -3,7 +3,8 @@
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use std::time::Duration;
 const TAKE_TRIES: u32 = 5;
 /// See [`TAKE_TRIES`].
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What is read of a lock file: a number and the name of a realm.
+const HOLDER_BYTES_MAX: u64 = 256;
 
 /// A daemon's lock could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -24,13 +28,27 @@ pub enum LockError {
         pid: Option<u32>,
     },
     /// The lock file cannot be opened or locked.
-    #[error("locking '{}' failed: {source}; check that its folder exists and is writable", path.display())]
+    #[error(
+        "writing the lock file '{}' failed: {source}; {}",
+        path.display(),
+        writing_advice(source, "check that its folder exists and is writable")
+    )]
     System {
         /// The lock file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// What to do where a file beside the socket cannot be written; `otherwise` if the disk is not full.
+pub(crate) fn writing_advice(error: &std::io::Error, otherwise: &'static str) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free space on the disk of the socket's folder, or set RGAPS_SOCKET to a path on another one"
+        }
+        _ => otherwise,
+    }
 }
 
 /// Held by a daemon for life: while it is, the socket's path is that daemon's.
@@ -51,9 +69,9 @@ impl DaemonLock {
         with_suffix(socket, ".daemon.lock")
     }
 
-    /// Takes the lock or says who has it. Waits no longer than a client that looks
+    /// Takes the lock for a daemon of `realm`, or says who has it. Waits no longer than a client that looks
     /// ([`probe`](Self::probe)) may have it in hand.
-    pub fn take(path: &Path) -> Result<DaemonLock, LockError> {
+    pub fn take(path: &Path, realm: &str) -> Result<DaemonLock, LockError> {
         let mut tries_left = TAKE_TRIES;
         let mut file = loop {
             tries_left -= 1;
@@ -70,12 +88,25 @@ impl DaemonLock {
         };
         file.set_len(0)
             .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .and_then(|()| write!(file, "{}\n{realm}\n", std::process::id()))
             .map_err(system)?;
         Ok(DaemonLock {
             _file: file,
             _folder: path.parent().and_then(|folder| share(folder).ok()),
         })
+    }
+
+    /// The process and the realm of the daemon that listens at `socket`, as it wrote them into its lock file. None if
+    /// the file is not this user's.
+    pub(crate) fn holder(socket: &Path) -> Option<(u32, String)> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::open(Self::path_for(socket), flags, Mode::empty()).ok()?;
+        let mut file = File::from(file);
+        let about = file.metadata().ok()?;
+        if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        read_holder(&mut file)
     }
 
     /// Whether the lock is free, found by taking it for a moment.
@@ -93,12 +124,19 @@ fn lock(path: &Path) -> Result<File, LockError> {
     if try_lock(&file).map_err(system)? {
         return Ok(file);
     }
+    // For the message only; none if it cannot be read.
+    let pid = read_holder(&mut file).map(|(pid, _)| pid);
+    Err(LockError::AlreadyRunning { pid })
+}
+
+/// What a daemon wrote into its lock file: its process and its realm.
+fn read_holder(file: &mut File) -> Option<(u32, String)> {
     let mut text = String::new();
-    // A word for the message only; none if it cannot be read.
-    let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut text);
-    Err(LockError::AlreadyRunning {
-        pid: text.trim().parse().ok(),
-    })
+    let mut start = Read::by_ref(file).take(HOLDER_BYTES_MAX);
+    start.read_to_string(&mut text).ok()?;
+    let mut lines = text.lines();
+    let pid = lines.next()?.trim().parse().ok()?;
+    Some((pid, lines.next().unwrap_or_default().to_owned()))
 }
 
 /// A shared lock on a folder.
@@ -156,21 +194,23 @@ mod tests {
     fn one_daemon_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = DaemonLock::path_for(&folder.path().join("r.sock"));
-        let held = DaemonLock::take(&path).unwrap();
-        match DaemonLock::take(&path) {
+        let held = DaemonLock::take(&path, "lab").unwrap();
+        let holder = DaemonLock::holder(&folder.path().join("r.sock"));
+        assert_eq!(holder, Some((std::process::id(), "lab".to_owned())));
+        match DaemonLock::take(&path, "lab") {
             Err(LockError::AlreadyRunning { pid }) => assert_eq!(pid, Some(std::process::id())),
             other => panic!("{other:?}"),
         }
         drop(held);
-        DaemonLock::take(&path).unwrap();
+        DaemonLock::take(&path, "lab").unwrap();
     }
 
     #[test]
     fn a_folder_with_daemons_is_locked_against_removal_of_what_is_old() {
         let folder = tempfile::tempdir().unwrap();
         let lock = |name: &str| DaemonLock::path_for(&folder.path().join(name));
-        let one = DaemonLock::take(&lock("one.sock")).unwrap();
-        let other = DaemonLock::take(&lock("other.sock")).unwrap();
+        let one = DaemonLock::take(&lock("one.sock"), "lab").unwrap();
+        let other = DaemonLock::take(&lock("other.sock"), "lab").unwrap();
         // What systemd-tmpfiles tries before it removes anything in a folder.
         let opened = File::open(folder.path()).unwrap();
         assert!(!try_lock(&opened).unwrap());
@@ -181,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_told_from_a_folder_that_cannot_be_written() {
+        for (errno, advice) in [
+            (Errno::NOSPC, "free space"),
+            (Errno::DQUOT, "free space"),
+            (Errno::ROFS, "exists and is writable"),
+        ] {
+            let failed = LockError::System {
+                path: "/x/r.sock.daemon.lock".into(),
+                source: errno.into(),
+            };
+            assert!(failed.to_string().contains(advice), "{failed}");
+        }
+    }
+
+    #[test]
     fn a_link_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let victim = folder.path().join("victim");
@@ -188,7 +243,7 @@ mod tests {
         let path = folder.path().join("r.sock.daemon.lock");
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         assert!(matches!(
-            DaemonLock::take(&path),
+            DaemonLock::take(&path, "lab"),
             Err(LockError::System { .. })
         ));
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");

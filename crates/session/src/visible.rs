@@ -4,11 +4,12 @@
 //! other for ever, so whoever looks is told. Two sources are read: who answers at the sockets where clients look, and the
 //! kernel's list of listening sockets (`/proc/net/unix`), which also has daemons that nobody reaches by path: because
 //! their socket was removed, because it lies in another mount namespace (a service with `PrivateTmp=`), or because it
-//! belongs to another user.
+//! belongs to another user. A path in that list names a realm only where it is the realm's own; the realm of a daemon
+//! at a configured socket is in its lock file.
 
 use crate::config::{uid, SYSTEM_FOLDER, USER_PREFIX};
 use crate::socket::MAKING_SUFFIX;
-use crate::{Channel, Config};
+use crate::{Channel, Config, DaemonLock};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub enum DaemonRole {
     /// It is this user's and serves the same realm, and no new process reaches it: its socket was
     /// removed or replaced, or lies in another mount namespace.
     CutOff,
+    /// It is this user's and serves the same realm, at a socket that only those processes use who have it configured.
+    OtherSocket,
     /// It serves the realm of that name of another user.
     OtherUser,
 }
@@ -61,8 +64,7 @@ impl std::fmt::Display for VisibleDaemon {
     }
 }
 
-/// The daemons of the configuration's realm that can be seen from here, the one that is used first. With a configured
-/// socket, only those at that path.
+/// The daemons of the configuration's realm that can be seen from here, the one that is used first.
 pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let config = &Config {
@@ -104,6 +106,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
         let owner = listener.owner.map(|(_, owner)| owner).or(by_path);
         seen.push(VisibleDaemon {
             role: match owner {
+                _ if listener.elsewhere => DaemonRole::OtherSocket,
                 Some(owner) if owner == uid() => DaemonRole::CutOff,
                 // The system's, which does not serve this user.
                 _ => DaemonRole::OtherUser,
@@ -134,6 +137,8 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
     let apart = |daemon: &&VisibleDaemon| match daemon.role {
         DaemonRole::Used => false,
         DaemonRole::Second | DaemonRole::CutOff => true,
+        // Whoever configured a socket wants the daemon there.
+        DaemonRole::OtherSocket => config.has_default_socket(),
         DaemonRole::OtherUser => daemon.uid.is_some() && daemon.uid == sudo_caller,
     };
     let others: Vec<&VisibleDaemon> = daemons.iter().filter(apart).collect();
@@ -147,6 +152,13 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
              PrivateTmp=yes, give both sides one socket (RGAPS_SOCKET)"
         ),
         (DaemonRole::CutOff, None) => "stop it and restart its clients".to_owned(),
+        (DaemonRole::OtherSocket, _) => {
+            let socket = first.socket.display();
+            format!(
+                "set RGAPS_SOCKET={socket} for this program too, or give one of the daemons a realm of its own \
+                 (RGAPS_REALM), or stop the other one ('rgaps down --socket {socket}')"
+            )
+        }
         _ => format!(
             "stop one of them ('rgaps down --socket {}') and restart its clients",
             first.socket.display()
@@ -182,6 +194,8 @@ struct Listening {
     socket: PathBuf,
     /// Process and user.
     owner: Option<(u32, u32)>,
+    /// At a path that says nothing of the realm; the lock file there does.
+    elsewhere: bool,
 }
 
 /// The listening sockets of the realm in the kernel's list.
@@ -192,11 +206,7 @@ fn listeners(listed: &str, config: &Config) -> Vec<Listening> {
         let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
         let inode: u64 = fields.nth(2)?.parse().ok()?;
         let path = Path::new(fields.next()?.strip_suffix(MAKING_SUFFIX)?);
-        let is_ours = match &config.socket {
-            Some(socket) => path == socket,
-            None => is_default_socket(path, &config.realm),
-        };
-        (flags & LISTENS != 0 && is_ours).then(|| (path.to_owned(), inode))
+        (flags & LISTENS != 0).then(|| (path.to_owned(), inode))
     });
     let sockets: Vec<(PathBuf, u64)> = sockets.collect();
     if sockets.is_empty() {
@@ -204,13 +214,25 @@ fn listeners(listed: &str, config: &Config) -> Vec<Listening> {
     }
     let owners = owners(&sockets);
     let owner_of = |inode| owners.iter().find(|(of, _)| *of == inode);
-    sockets
-        .into_iter()
-        .map(|(socket, inode)| Listening {
-            socket,
-            owner: owner_of(inode).map(|(_, owner)| *owner),
-        })
+    let listening = sockets.into_iter().map(|(socket, inode)| Listening {
+        owner: owner_of(inode).map(|(_, owner)| *owner),
+        elsewhere: !match &config.socket {
+            Some(configured) => socket == *configured,
+            None => is_default_socket(&socket, &config.realm),
+        },
+        socket,
+    });
+    listening
+        .filter(|listener| !listener.elsewhere || serves_elsewhere(listener, &config.realm))
         .collect()
+}
+
+/// Whether it is a daemon of this user that serves the realm, as its lock file says.
+fn serves_elsewhere(listener: &Listening, realm: &str) -> bool {
+    let holder = || DaemonLock::holder(&listener.socket);
+    listener.owner.is_some_and(|(pid, owner)| {
+        owner == uid() && holder().is_some_and(|(holder, of)| holder == pid && of == realm)
+    })
 }
 
 /// Whether it is the socket of a daemon of this realm for one user or all.
@@ -315,6 +337,18 @@ Num       RefCount Protocol Flags    Type St Inode Path
             "{said}"
         );
         assert_eq!(said.matches(". ").count(), 1, "two sentences: {said}");
+        let other = daemon(DaemonRole::OtherSocket, "/x/r.sock", 9, uid());
+        let both = [used.clone(), other];
+        let said = warning(&config, &both, None).unwrap();
+        assert!(
+            said.starts_with("set RGAPS_SOCKET=/x/r.sock for this"),
+            "{said}"
+        );
+        let configured = Config {
+            socket: Some("/y/r.sock".into()),
+            ..Config::default()
+        };
+        assert_eq!(warning(&configured, &both, None), None, "it is meant so");
         let lost = daemon(DaemonRole::CutOff, "/tmp/rgaps-1/default.sock", 9, uid());
         let said = warning(&config, &[used.clone(), lost], None).unwrap();
         assert!(said.starts_with("stop process 9 ('kill 9')"), "{said}");

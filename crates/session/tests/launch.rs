@@ -63,7 +63,7 @@ fn daemon() {
         }
         _ => {}
     }
-    let lock = match DaemonLock::take(&DaemonLock::path_for(&socket)) {
+    let lock = match DaemonLock::take(&DaemonLock::path_for(&socket), "default") {
         Ok(lock) => lock,
         Err(error) => {
             ready.failed(&error.to_string());

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn lock(socket: &Path) -> DaemonLock {
-    DaemonLock::take(&DaemonLock::path_for(socket)).unwrap()
+    DaemonLock::take(&DaemonLock::path_for(socket), "default").unwrap()
 }
 
 /// Descriptors of this file that this process has (other tests open and close theirs).

@@ -86,6 +86,8 @@ Examples:
 pub const LIST: &str = "\
 Examples:
   rgaps topic list
+  # Topics below camera/.
+  rgaps topic list 'camera/**'
   # Print the names only.
   rgaps topic list --json | jq -r '.[].name'
 
@@ -95,10 +97,11 @@ received, missed, kept, held, remote";
 pub const INFO: &str = "\
 Examples:
   rgaps topic info camera/left
+  rgaps topic info 'camera/*'
   # Print how messages reach each subscriber, and why that way.
   rgaps topic info camera/left --json | jq '.subscriber_list[].path'
 
-JSON fields: those of topic list, zone, publisher_list, subscriber_list, hosts, mismatches";
+JSON fields, one document per topic: those of topic list, zone, publisher_list, subscriber_list, hosts, mismatches";
 
 pub const HZ: &str = "\
 Examples:

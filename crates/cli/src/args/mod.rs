@@ -15,7 +15,9 @@ pub use bench::{
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;
-use clap::{Args, Parser, Subcommand};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +31,45 @@ pub struct Cli {
     pub common: Common,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line of this process. If it is wrong, or asks for help, this says so and exits.
+pub fn parse() -> Cli {
+    let words = std::env::args_os();
+    parse_from(words).unwrap_or_else(|error| error.exit())
+}
+
+fn parse_from(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = take_negative_numbers(Cli::command());
+    let mut matches = command
+        .try_get_matches_from_mut(words)
+        .map_err(|error| suggest_topic(error, &command))?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Takes `-1` as the value of the option before it, which then says what is wrong with it. Otherwise clap takes it for an
+/// option, and advises to write `--` before it, which makes names of topics of all options behind it.
+fn take_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes)
+    });
+    command.mut_subcommands(take_negative_numbers)
+}
+
+/// Advises `rgaps topic echo` to who wrote `rgaps echo`.
+fn suggest_topic(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let topic = command.find_subcommand("topic");
+    let meant = topic.is_some_and(|topic| topic.find_subcommand(word).is_some());
+    if meant && error.kind() == ErrorKind::InvalidSubcommand {
+        let tip = StyledStr::from(format!("did you mean 'rgaps topic {word}'?"));
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
 }
 
 /// Every command takes these options.
@@ -87,6 +128,20 @@ pub enum Command {
     #[command(after_help = examples::POOL)]
     Pool,
     /// List the other hosts of the realm and the links to them.
+    ///
+    /// The first table has a line for each host. TOPICS OUT and IN count the topics that are sent to it and received from
+    /// it, SENT and RECEIVED their messages and bytes. HOW is what messages cross over, and why nothing faster; or why
+    /// there is no link.
+    ///
+    /// WIRE OUT and WIRE IN are the bytes on the network, with headers and all that was sent again. The times are the median
+    /// and the 99th percentile: WIRE, for messages that were sent there, from their first byte on the network until the
+    /// other host has them; TOTAL, for messages that came from there, from the publish call on that host until they are
+    /// published here. TOTAL includes the difference of the two hosts' clocks.
+    ///
+    /// CONNECTS counts how often the link came up. SKIPPED are messages for best-effort subscribers that the link had no
+    /// room for. GIVEN UP are messages that an outage lasted too long for (links.outage_ms, links.outage_max). MISSED are
+    /// messages that subscribers were told they missed. RESENT were on their way when a connection was lost. DUPLICATES
+    /// came twice and were dropped. VIOLATIONS counts how often the other host violated the protocol.
     #[command(after_help = examples::PEERS)]
     Peers,
     /// Measure latency, throughput and memory use on this machine.
@@ -154,10 +209,59 @@ pub struct Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
+        take_negative_numbers(Cli::command()).debug_assert();
+    }
+
+    fn refused(line: &str) -> String {
+        let words = line.split_whitespace().map(OsString::from);
+        match parse_from(words) {
+            Ok(_) => panic!("'{line}' is taken"),
+            Err(error) => error.render().to_string(),
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_the_value_of_its_option() {
+        for (line, said) in [
+            (
+                "rgaps topic hz t --duration -1",
+                "'-1' is not a time in seconds",
+            ),
+            (
+                "rgaps topic echo t --timeout -0.5",
+                "'-0.5' is not a time in seconds",
+            ),
+            ("rgaps topic pub t --rate -3", "'-3' is not a rate above 0"),
+            (
+                "rgaps topic echo t --count -1",
+                "invalid value '-1' for '--count <N>'",
+            ),
+            (
+                "rgaps bench latency --messages -1",
+                "invalid value '-1' for '--messages <M>'",
+            ),
+        ] {
+            let text = refused(line);
+            assert!(
+                text.contains(said) && !text.contains("'-- "),
+                "{line}: {text}"
+            );
+        }
+        let words = "rgaps topic pub t --text -1".split_whitespace();
+        assert!(parse_from(words.map(OsString::from)).is_ok());
+    }
+
+    #[test]
+    fn a_command_of_topic_is_suggested_where_topic_is_missing() {
+        let text = refused("rgaps echo camera");
+        assert!(
+            text.contains("tip: did you mean 'rgaps topic echo'?"),
+            "{text}"
+        );
+        assert!(!refused("rgaps nonsense").contains("rgaps topic"));
+        assert!(refused("rgaps stats").contains("'status'"));
     }
 }

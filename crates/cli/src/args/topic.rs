@@ -13,16 +13,21 @@ use std::time::Duration;
 
 #[derive(Subcommand)]
 pub enum Topic {
-    /// List all topics.
+    /// List topics.
     ///
     /// TYPE is the type that publishers declare; a topic without one is `untyped`, and its messages are plain bytes or arrays
     /// of any type. MESSAGES and BYTES PUBLISHED count what its publishers have published since the topic exists.
     #[command(after_help = examples::LIST)]
-    List,
-    /// Show one topic: its publishers and subscribers, their quality of service, and the path that messages take.
+    List {
+        /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. A
+        /// leading / is ignored. [default: all topics]
+        #[arg(value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
+        topics: Vec<String>,
+    },
+    /// Show a topic: its publishers and subscribers, their quality of service, and the path that messages take.
     #[command(after_help = examples::INFO)]
     Info {
-        /// The topic. A leading / is ignored.
+        /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other. A leading / is ignored.
         #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },

@@ -8,6 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+/// A check that others refer to.
+const SOCKET_FOLDER: &str = "socket folder";
+/// Space that a daemon's log and state file may take.
+const SPACE_MIN: u64 = 8 << 20;
 /// Descriptors that a client with many segments needs, and more.
 const FILES_MIN: u64 = 1024;
 
@@ -86,15 +90,47 @@ fn dev_shm() -> Check {
     Check::ok("/dev/shm", format!("{found}; rgaps does not use it"))
 }
 
+/// The disk that the daemon writes its lock, state and log to. None: it has space.
+fn space(folder: &Path, free: u64, has_daemon: bool) -> Option<Check> {
+    let found = format!("{} free in '{}'", units::bytes(free), folder.display());
+    let advice = "free space: the daemon writes its lock, its state file and its log there";
+    match free {
+        SPACE_MIN.. => None,
+        0 if !has_daemon => Some(Check::fail(SOCKET_FOLDER, found, advice)),
+        _ => Some(Check::lack(SOCKET_FOLDER, found, advice)),
+    }
+}
+
+/// What a folder's disk has left; none where it has no limit.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    (stat.f_blocks > 0).then(|| stat.f_frsize.saturating_mul(stat.f_bavail))
+}
+
 /// Makes a socket beside the daemon's and connects to it.
 fn socket_folder(config: &Config) -> Check {
-    const NAME: &str = "socket folder";
+    const NAME: &str = SOCKET_FOLDER;
+    let socket = config.socket_path();
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let is_new = config.socket.is_some() && !folder.exists();
     let advice = "set socket in rgaps.toml, or RGAPS_SOCKET, to a path in a folder of your own";
     if let Err(error) = config.prepare_socket_folder() {
         return Check::fail(NAME, error.to_string(), advice);
     }
-    let socket = config.socket_path();
-    let folder = socket.parent().unwrap_or(Path::new("/"));
+    if is_new {
+        return Check::lack(
+            NAME,
+            format!(
+                "the folder of the configured socket, '{}', did not exist; created it",
+                folder.display()
+            ),
+            "if the path is a mistake, remove the folder and correct socket in rgaps.toml, or RGAPS_SOCKET",
+        );
+    }
+    let has_daemon = socket.exists();
+    if let Some(check) = free_bytes(folder).and_then(|free| space(folder, free, has_daemon)) {
+        return check;
+    }
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
     let tried = UnixListener::bind(&probe)
         .and_then(|_listener| std::os::unix::net::UnixStream::connect(&probe));
@@ -110,7 +146,7 @@ fn socket_folder(config: &Config) -> Check {
                 config.socket_mode.0
             ),
         ),
-        Err(error) if socket.exists() => Check::lack(
+        Err(error) if has_daemon => Check::lack(
             NAME,
             format!(
                 "'{}' is not writable ({error}), but has a socket",
@@ -119,5 +155,25 @@ fn socket_folder(config: &Config) -> Check {
             "that is correct for a daemon of the system; to start a daemon of your own, set RGAPS_REALM",
         ),
         Err(error) => Check::fail(NAME, format!("'{}': {error}", folder.display()), advice),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn a_full_disk_is_seen_before_a_daemon_fails_on_it() {
+        let seen = |free, has_daemon| {
+            let check = space(Path::new("/x"), free, has_daemon);
+            check.map(|check| (check.verdict, check.found))
+        };
+        let none = |verdict| Some((verdict, "0 B free in '/x'".to_owned()));
+        assert_eq!(seen(0, false), none(Verdict::Fail));
+        assert_eq!(seen(0, true), none(Verdict::Lack));
+        assert_eq!(seen(SPACE_MIN - 1, false).unwrap().0, Verdict::Lack);
+        assert_eq!(seen(SPACE_MIN, false), None);
+        assert!(free_bytes(Path::new("/proc")).is_none(), "it has no disk");
     }
 }

@@ -17,13 +17,14 @@ use crate::args::{Common, Doctor};
 use crate::output::Output;
 use crate::session;
 use crate::status::describe_history;
+use crate::units;
 use rgaps::{Config, Node, Status};
 use rgaps_session::{visible_daemons, ConfigError, DaemonRole, VisibleDaemon};
 use serde::Serialize;
 use std::io::{self, Write};
 
 /// How a check came out.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It works.
@@ -207,8 +208,10 @@ fn daemon(config: &Config) -> (Check, Option<Status>) {
             Check::ok(
                 NAME,
                 format!(
-                    "process {}, {} clients, {} topics{kept}",
-                    status.pid, status.clients, status.topics
+                    "process {}, {}, {}{kept}",
+                    status.pid,
+                    units::counted(status.clients.into(), "client"),
+                    units::counted(status.topics.into(), "topic")
                 ),
             )
         }
@@ -233,7 +236,7 @@ fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
         None => Check::ok(
             NAME,
             format!(
-                "{found}; other users, and commands under sudo, have their own daemons and topics"
+                "{found}; programs of other users, under sudo or with another socket have their own daemon and topics"
             ),
         ),
     })

@@ -2,6 +2,7 @@
 
 use super::Check;
 use crate::mps::describe;
+use crate::units;
 use rgaps::{Config, MpsInfo, MpsState, Node};
 use rgaps_session::{MpsControl, MPS_CLIENTS_MAX};
 use std::time::Duration;
@@ -80,7 +81,8 @@ fn in_use(control: &MpsControl, found: String) -> Check {
     let clients: usize = servers.iter().map(|server| server.clients.len()).sum();
     let (most, most_before_volta) = MPS_CLIENTS_MAX;
     let found = format!(
-        "{found}; {clients} clients, of at most {most} on a GPU ({most_before_volta} before Volta)"
+        "{found}; {}, of at most {most} on a GPU ({most_before_volta} before Volta)",
+        units::counted(clients as u64, "client")
     );
     if clients >= most as usize {
         return Check::lack(

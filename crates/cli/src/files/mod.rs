@@ -4,7 +4,7 @@ mod npy;
 mod picture;
 
 use crate::array::Array;
-use anyhow::{bail, Context};
+use anyhow::{anyhow, bail, Context};
 use std::path::Path;
 
 /// What a file's name says of its content.
@@ -38,9 +38,15 @@ pub fn load(path: &Path) -> anyhow::Result<Option<Array<'static>>> {
         Some(Kind::Jpeg) => picture::read_jpeg(&read()?),
         Some(Kind::Raw) | None => return Ok(None),
     };
-    array
-        .map(Some)
-        .with_context(|| format!("cannot decode '{}'", path.display()))
+    array.map(Some).map_err(|error| {
+        // Decoders' texts end with a full stop, or not.
+        let reason = rgaps_session::explain(error.as_ref());
+        anyhow!(
+            "cannot decode '{}': {}; to publish the bytes of the file as they are, add --raw",
+            path.display(),
+            reason.trim_end_matches('.')
+        )
+    })
 }
 
 /// The array as the content of a file.

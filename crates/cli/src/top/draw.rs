@@ -54,13 +54,13 @@ fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
     };
     let paused = if view.paused { "  PAUSED" } else { "" };
     let first = format!(
-        "rgapsd {}, realm '{}'{host}, up {}, {} of its own; {} clients, {} topics, every {:.1} s{paused}",
+        "rgapsd {}, realm '{}'{host}, up {}, {} of its own; {}, {}, every {:.1} s{paused}",
         daemon.version,
         daemon.realm,
         units::span(daemon.uptime_ms),
         units::bytes(daemon.rss_bytes),
-        daemon.clients,
-        daemon.topics,
+        units::counted(daemon.clients.into(), "client"),
+        units::counted(daemon.topics.into(), "topic"),
         report.interval_s,
     );
     let mut lines = wrapped(&first, width);

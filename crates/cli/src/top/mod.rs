@@ -9,8 +9,8 @@ pub use data::{times, Times};
 use crate::args::{Common, Top};
 use crate::exit::Usage;
 use crate::output::Output;
-use crate::session;
 use crate::stop::Stop;
+use crate::{session, units};
 use data::{Look, Report, Window};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rgaps::Node;
@@ -49,7 +49,10 @@ fn print(node: &Node, top: &Top, stop: &Stop, output: &mut Output) -> anyhow::Re
         }
         due += top.interval;
         if let Some(report) = window.add(Look::take(node)?) {
-            output.put(&report, |to| writeln!(to, "{} topics", report.topics.len()))?;
+            output.put(&report, |to| {
+                let topics = units::counted(report.topics.len() as u64, "topic");
+                writeln!(to, "{topics}")
+            })?;
             shown += 1;
         }
     }

@@ -1,12 +1,12 @@
 //! `topic echo`.
 
-use super::absent;
 use super::content::{Content, Part};
 use super::header::{header_json, header_line, hex};
 use super::message::{reader, Messages, Next};
 use super::save::Save;
 use super::thumbnail::{self, Style};
 use super::window::delay_ns;
+use super::{absent, is_pattern};
 use crate::args::{Common, Echo, Format, Thumbnail};
 use crate::array::{summary, Number, Summary};
 use crate::exit::Usage;
@@ -179,6 +179,11 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         }
         output.put(&message, |to| write_text(&message, tells_missed, to))?;
     }
+    if left == 0 && echo.count.is_none() && save.is_some_and(|save| save.names_parts()) {
+        rgaps_session::tell_user(format_args!(
+            "rgaps: saved one message; with {{sequence}} or %d in the file name, every message is saved"
+        ));
+    }
     Ok(())
 }
 
@@ -209,7 +214,7 @@ impl Drop for Skipped {
 
 /// An error about a pattern, with the topics that it stands for.
 fn refuse_pattern(node: &Node, topic: &str) -> anyhow::Result<()> {
-    if !topic.contains(['*', '?']) {
+    if !is_pattern(topic) {
         return Ok(());
     }
     let rows = node.topics()?;

@@ -1,15 +1,22 @@
 //! `topic list` and `topic info`.
 
+use super::is_pattern;
 use crate::args::Common;
+use crate::exit::NoSuchTopic;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{BlockSum, MemoryUses, RemoteRow};
+use rgaps::{BlockSum, ClientError, MemoryUses, RefusalCode, RemoteRow, TopicRow};
+use rgaps_session::pattern_matches;
 use rgaps_session::report::{Publisher, Subscriber, Topic, TopicDetails};
 use std::io::{self, Write};
 
-pub fn list(common: &Common, output: &mut Output) -> anyhow::Result<()> {
-    let rows = session::look(common)?.topics()?;
-    let topics: Vec<Topic> = rows.into_iter().map(Topic::from).collect();
+pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {
+    let rows = session::look(common)?.topics()?.into_iter();
+    let is_wanted = |row: &TopicRow| {
+        let mut wanted = wanted.iter();
+        wanted.len() == 0 || wanted.any(|pattern| pattern_matches(pattern, &row.name))
+    };
+    let topics: Vec<Topic> = rows.filter(is_wanted).map(Topic::from).collect();
     output.put(&topics, |to| {
         let cells: Vec<_> = topics.iter().map(cells).collect();
         let heads = [
@@ -63,8 +70,34 @@ fn shown_client(publisher: &Publisher) -> &str {
 }
 
 pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<()> {
-    let info = TopicDetails::from(session::look(common)?.topic(name)?);
-    output.put(&info, |to| show(&info, to))
+    let node = session::look(common)?;
+    if !is_pattern(name) {
+        let info = TopicDetails::from(node.topic(name)?);
+        return output.put(&info, |to| show(&info, to));
+    }
+    let mut rows = node.topics()?;
+    rows.retain(|row| pattern_matches(name, &row.name));
+    if rows.is_empty() {
+        let text = format!("no topic matches '{name}' now; see 'rgaps topic list'");
+        return Err(NoSuchTopic(text).into());
+    }
+    let mut shown = 0;
+    for row in rows {
+        let info = match node.topic(&row.name) {
+            Ok(topic) => TopicDetails::from(topic),
+            // It has gone since it was listed.
+            Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        output.put(&info, |to| {
+            if shown > 0 {
+                writeln!(to, "\n")?;
+            }
+            show(&info, to)
+        })?;
+        shown += 1;
+    }
+    Ok(())
 }
 
 fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {

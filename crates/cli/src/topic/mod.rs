@@ -20,9 +20,14 @@ use crate::args::{Common, Topic};
 use crate::output::Output;
 use window::Rate;
 
+/// Whether it stands for all topics that match it.
+fn is_pattern(topic: &str) -> bool {
+    topic.contains(['*', '?'])
+}
+
 pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Result<()> {
     match command {
-        Topic::List => listing::list(common, output),
+        Topic::List { topics } => listing::list(common, &topics, output),
         Topic::Info { topic } => listing::info(common, &topic, output),
         // These count messages, so they read every one.
         Topic::Hz(watch) => rates::watch(common, &watch, Rate::Hz, None, output),

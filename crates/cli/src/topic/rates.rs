@@ -1,8 +1,8 @@
 //! `topic hz`, `topic bw` and `topic delay`: figures of several topics, each over a window of its last messages.
 
-use super::absent;
 use super::message::reader;
 use super::window::{Figures, Rate, Window};
+use super::{absent, is_pattern};
 use crate::args::{Common, Watch};
 use crate::exit::NotInTime;
 use crate::output::{table, Output};
@@ -92,9 +92,8 @@ pub fn watch(
 
 impl<'a> Topics<'a> {
     fn new(node: Node, watch: &'a Watch, depth: Option<u32>) -> anyhow::Result<Topics<'a>> {
-        let is_pattern = |topic: &&str| topic.contains(['*', '?']);
         let named = watch.topics.iter().map(String::as_str);
-        let (patterns, names): (Vec<&str>, Vec<&str>) = named.partition(is_pattern);
+        let (patterns, names): (Vec<&str>, Vec<&str>) = named.partition(|topic| is_pattern(topic));
         let mut topics = Topics {
             set: node.wait_set(),
             node,
@@ -229,6 +228,10 @@ impl<'a> Topics<'a> {
             names.join(", "),
             timeout.as_secs_f64()
         );
+        if let [only] = self.watched.as_slice() {
+            text += &format!("; {}", only.subscriber.silence());
+            return Err(NotInTime(text).into());
+        }
         for watched in &self.watched {
             for reason in watched.subscriber.mismatches().unwrap_or_default() {
                 text += &format!(

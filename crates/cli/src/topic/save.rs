@@ -5,6 +5,8 @@ use crate::exit::Usage;
 use crate::files::{self, Kind};
 use anyhow::Context;
 use rgaps::Sample;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const SEQUENCE: &str = "{sequence}";
@@ -39,6 +41,11 @@ impl Save {
         self.pattern.contains(SEQUENCE) || counter(&self.pattern).is_some()
     }
 
+    /// Whether the parts of a message have their names in those of the files, as in a series of files.
+    pub fn names_parts(&self) -> bool {
+        self.pattern.contains(PART)
+    }
+
     /// Writes a message; the files' names.
     pub fn save(&mut self, sample: &Sample, content: &Content<'_>) -> anyhow::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
@@ -53,8 +60,7 @@ impl Save {
                     path.display()
                 )
             })?;
-            std::fs::write(&path, bytes)
-                .with_context(|| format!("cannot write '{}'", path.display()))?;
+            write(&path, &bytes)?;
             files.push(path);
         }
         self.saved += 1;
@@ -77,6 +83,19 @@ impl Save {
             .replace(PART, part)
             .into()
     }
+}
+
+/// Writes a file. One that cannot be written whole, on a full disk for example, is removed: half an array is none.
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let file = File::create(path);
+    let written = file.and_then(|mut file| {
+        let written = file.write_all(bytes);
+        if written.is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+        written
+    });
+    written.with_context(|| format!("cannot write '{}'", path.display()))
 }
 
 /// `%d` or `%06d` in a name: where, how wide, how long.

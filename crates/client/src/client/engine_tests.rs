@@ -18,7 +18,7 @@ struct RealDaemon {
 impl RealDaemon {
     fn start(realm: &TestRealm) -> RealDaemon {
         let socket = realm.socket().to_owned();
-        let lock = DaemonLock::take(&DaemonLock::path_for(&socket)).unwrap();
+        let lock = DaemonLock::take(&DaemonLock::path_for(&socket), "default").unwrap();
         let listener = Listener::bind(&socket, 0o600, &lock).unwrap();
         let setup = Setup {
             sources: Box::new(SystemSources::new(&realm.config)),

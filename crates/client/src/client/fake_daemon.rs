@@ -62,7 +62,7 @@ pub(super) struct FakeDaemon {
 
 impl FakeDaemon {
     pub(super) fn start(socket: &Path, expected: Option<ZoneId>) -> FakeDaemon {
-        let lock = DaemonLock::take(&DaemonLock::path_for(socket)).unwrap();
+        let lock = DaemonLock::take(&DaemonLock::path_for(socket), "default").unwrap();
         let listener = Listener::bind(socket, 0o600, &lock).unwrap();
         let state = Arc::new(Mutex::new(FakeDaemonState {
             log: Vec::new(),

@@ -323,7 +323,10 @@ impl Publisher {
         let remote = self.core.conductor.topic(self.topic());
         let remote = remote.map_or_else(|_| Vec::new(), |topic| topic.remote);
         if self.mismatched() > 0 {
-            text += &format!("; {} do not match", self.mismatched());
+            text += &match self.mismatched() {
+                1 => "; 1 does not match".to_owned(),
+                n => format!("; {n} do not match"),
+            };
             for reason in self.mismatches().unwrap_or_default() {
                 text += &format!(": {reason}");
             }
