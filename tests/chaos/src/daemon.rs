@@ -45,7 +45,7 @@ pub fn run(socket: &Path, board: i32, fate: Option<Fate>) -> anyhow::Result<()> 
         .with_ansi(false)
         .init();
     let config = config(socket);
-    let lock = DaemonLock::take(&DaemonLock::path_for(socket))?;
+    let lock = DaemonLock::take(&DaemonLock::path_for(socket), &config.realm)?;
     let engine = Engine::new(
         Setup {
             sources: Box::new(SystemSources::new(&config)),

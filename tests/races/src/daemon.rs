@@ -46,7 +46,7 @@ impl Daemon {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("rgaps.sock");
         let config = config(&socket, message_bytes, None);
-        let lock = DaemonLock::take(&DaemonLock::path_for(&socket))?;
+        let lock = DaemonLock::take(&DaemonLock::path_for(&socket), &config.realm)?;
         let engine = Engine::new(
             Setup {
                 sources: Box::new(SystemSources::new(&config)),
