@@ -96,6 +96,8 @@ pub fn hello(data: &[u8]) {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            // This process was stopped and goes on.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => panic!("the listener neither answers nor closes: {error}"),
         }
     }

@@ -187,10 +187,10 @@ fn a_host_that_was_given_up_while_it_was_stopped_is_linked_anew() {
     let subscriber = subscribers.pop().unwrap();
     let links = hosts[0].links.as_ref().unwrap().id();
     for round in 0..TIMES {
-        signal(links, Signal::STOP);
+        stop(links);
         // The publisher that stands for the other host's has left: nothing is kept of that host.
         until("the host to be given up", || subscriber.publishers() == 0);
-        signal(links, Signal::CONT);
+        resume(links);
         until("the host to be back", || subscriber.publishers() == 1);
         until("a message of this round", || {
             publisher.put(&[round as u8]).unwrap();

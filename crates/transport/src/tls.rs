@@ -123,7 +123,7 @@ impl Tls {
         // With TLS 1.3 a client hears of a refusal only after it was done itself.
         let quiet = tcp.set_read_timeout(Some(limit.min(PROBE_QUIET)));
         quiet.map_err(|error| error.to_string())?;
-        match session.read(&mut [0], |into| (&tcp).read(into)) {
+        match session.read(&mut [0], |into| uninterrupted(|| (&tcp).read(into))) {
             Ok(0) => Err("it closed the connection".to_owned()),
             Ok(_) => Ok(()),
             Err(error)
@@ -186,6 +186,16 @@ pub(crate) fn in_words(error: &io::Error) -> String {
     format!("{hint} ({error})")
 }
 
+/// Calls again after a signal. A call with a time-out also ends with `Interrupted` when its process was stopped and goes on (signal(7)).
+fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// A stream whose reads and writes together take no longer than a limit.
 struct Limited<'a>(&'a TcpStream, Instant);
 
@@ -201,15 +211,19 @@ impl Limited<'_> {
 
 impl Read for Limited<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.set_read_timeout(self.left()?)?;
-        self.0.read(into)
+        uninterrupted(|| {
+            self.0.set_read_timeout(self.left()?)?;
+            self.0.read(into)
+        })
     }
 }
 
 impl Write for Limited<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.0.set_write_timeout(self.left()?)?;
-        self.0.write(from)
+        uninterrupted(|| {
+            self.0.set_write_timeout(self.left()?)?;
+            self.0.write(from)
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -34,6 +34,8 @@ impl Raw {
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                         return None
                     }
+                    // This process was stopped and goes on.
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(error) => panic!("waited {LIMIT:?} for a frame: {error}"),
                 }
             }
