@@ -43,7 +43,7 @@ def test_members_that_declare_otherwise_do_not_match(node, publisher_first):
             assert (pub.subscribers, pub.mismatched, sub.mismatched) == (0, 1, 1)
             assert pub.mismatches() == sub.mismatches()
             pub.put(np.zeros((3, 4), other.get("dtype", "float16")))
-            with pytest.raises(rgaps.TimedOut, match=r"do not match.*float16\[3,4\]"):
+            with pytest.raises(rgaps.TimedOut, match=r"1 publisher does not match.*float16\[3,4\]"):
                 sub.recv(0.01)
     for wider in ({"dtype": "float16"}, {"dtype": "float16", "shape": (3, None)}, {}):
         pub, sub = join(declared, wider)
