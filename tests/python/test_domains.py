@@ -140,3 +140,29 @@ def test_a_domain_that_is_none(node):
 
 def rgaps_tests():
     return os.path.dirname(__file__)
+
+
+def test_no_memory_for_a_replica_is_a_full_pool_and_loses_nothing(program):
+    run = program(
+        """
+        import rgaps
+
+        with rgaps.Node() as node:
+            sub = node.subscriber("short", domain="host", reliable=True)
+            with node.publisher("short", domain="cuda", history=1, loan_timeout=0.05) as pub:
+                pub.put(bytes(6 << 20), tag=1)
+                held = sub.recv(60)
+                loan = pub.loan(6 << 20)
+                try:
+                    loan.publish()
+                except rgaps.PoolFull as error:
+                    print(error)
+                held.release()
+                loan.publish()
+                print(len(sub.recv(60).tobytes()))
+        """,
+        env={**TWO, "RGAPS_POOL__HOST__CAP": "8MiB", "RGAPS_POOL__HOST__SEGMENT": "8MiB"},
+    )
+    said, received = run.finish().splitlines()
+    assert said.startswith("no memory for a replica in the domain of some subscribers, so nothing was published: no memory for")
+    assert received == str(6 << 20)

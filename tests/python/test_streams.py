@@ -241,7 +241,7 @@ def test_the_array_interface_names_a_stream_to_wait_for(cuda, driver):
         assert (interface["stream"], interface["version"]) == (1, 3)
         driver.copy(scratch, interface["data"][0], SIZE, interface["stream"])
         assert driver.stays_busy(interface["stream"])
-    driver.synchronize(60)
+    driver.synchronize(1)
     assert ctypes.string_at(scratch, SIZE) == b"\6" * SIZE
     assert sample.synchronize(60) and sample.__cuda_array_interface__["stream"] is None
     loan = pub.loan((2, 3), "int16", strides=(10, 2))
