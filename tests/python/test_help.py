@@ -1,22 +1,28 @@
-"""help(): every parameter of the calls that configure or publish is explained."""
+"""help(): every parameter of every call of `rgaps` and `rgaps.weights` is explained."""
 
 import inspect
 import re
 
 import pytest
 import rgaps
-
+import rgaps.weights
 
 
 def _calls():
     """All that users call, by name: methods, and functions of the module."""
-    for name in rgaps.__all__:
-        value = getattr(rgaps, name)
+    public = [*((name, getattr(rgaps, name)) for name in rgaps.__all__)]
+    public += [(name, getattr(rgaps.weights, name)) for name in rgaps.weights.__all__ if name != "Weights"]
+    for name, value in public:
         if not inspect.isclass(value):
             yield name, value
         elif not issubclass(value, BaseException):
             methods = (method for method in dir(value) if not method.startswith("_") and not hasattr(tuple, method))
             yield from ((f"{name}.{method}", getattr(value, method)) for method in methods)
+            if value.__module__.startswith("rgaps.weights"):
+                yield name, value
+    # The others are those of a mapping.
+    for method in ("changed_since", "info", "load_into", "pieces"):
+        yield f"Weights.{method}", getattr(rgaps.weights.Weights, method)
 
 
 def _signature(call):
