@@ -65,6 +65,49 @@ def test_the_page_of_errors_has_all_that_python_raises():
     assert len(names) > 20 and [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
+#: Where the messages are that a program or command gets from an operation.
+MESSAGES = [
+    "client/src/error.rs",
+    "client/src/parts.rs",
+    "client/src/header.rs",
+    "client/src/tensor.rs",
+    "client/src/client/error.rs",
+    "layout/src/dtype.rs",
+    "layout/src/domain.rs",
+    "layout/src/tensor_type.rs",
+    "pool/src/segment.rs",
+    "session/src/access.rs",
+    "session/src/config/mod.rs",
+    "session/src/config/size.rs",
+    "session/src/launch.rs",
+    "session/src/lock.rs",
+    "session/src/path.rs",
+]
+
+
+def fixed_words(message: str) -> str:
+    """The first part of a message that is the same each time; empty where another error says everything."""
+    text = re.sub(r"\\\n\s*", "", message).replace('\\"', '"')
+    parts = (part.strip(" '\",()") for part in re.split(r"\{[^}]*\}|[;:.] ", text))
+    return next((part for part in parts if len(part) > 8), "")
+
+
+def test_the_page_of_errors_has_every_message():
+    string = r'"((?:[^"\\]|\\.)*)"'
+    found = [
+        message
+        for source in MESSAGES
+        for message in re.findall(r"#\[error\(\s*" + string, (ROOT / "crates" / source).read_text())
+    ]
+    for source in (ROOT / "crates/engine/src").rglob("*.rs"):
+        found += re.findall(
+            r"LimitReached,\s*(?:message: )?(?:&?format!\(\s*)?" + string, source.read_text()
+        )
+    words = {fixed_words(message) for message in found} - {""}
+    page = " ".join((ROOT / "docs/troubleshooting.md").read_text().split())
+    assert len(words) > 50 and [text for text in sorted(words) if text not in page] == []
+
+
 def test_the_reference_of_python_has_all_that_is_public():
     package = ROOT / "crates/python/python/rgaps"
     names = re.search(r"^__all__ = \[(.*?)\]", (package / "__init__.py").read_text(), re.DOTALL | re.MULTILINE)[1]

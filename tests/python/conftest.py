@@ -118,7 +118,7 @@ class Program:
     def _read_errors(self):
         self._errors.extend(self.process.stderr)
 
-    def line(self, timeout=30):
+    def line(self, timeout=60):
         """The next line that it prints."""
         try:
             line = self._lines.get(timeout=timeout)
@@ -135,16 +135,16 @@ class Program:
 
     def errors(self):
         """What it printed on standard error until its end."""
-        self._readers[1].join(10)
+        self._readers[1].join(60)
         return "".join(self._errors)
 
-    def finish(self, timeout=30):
+    def finish(self, timeout=60):
         """Waits for its end; gives what it still printed. It must end well."""
         self.process.stdin.close()
         self.process.wait(timeout)
         assert self.process.returncode == 0, self.errors()
         out = []
-        while (line := self._lines.get(timeout=10)) is not None:
+        while (line := self._lines.get(timeout=60)) is not None:
             out.append(line)
         return "".join(out).strip()
 
@@ -152,9 +152,9 @@ class Program:
         """Ends it, if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for reader in self._readers:
-            reader.join(10)
+            reader.join(60)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()

@@ -31,20 +31,20 @@ def test_bytes_arrive(cuda):
     pub, sub = cuda
     data = np.random.default_rng(1).integers(0, 255, (100, 7), dtype=np.uint8)
     pub.put(data, tag=5)
-    sample = sub.recv(5)
+    sample = sub.recv(60)
     assert sample.tobytes() == data.tobytes()
     assert (sample.shape, sample.dtype, sample.tag) == ((100, 7), "uint8", 5)
     assert sample.domain == pub.domain and sample.__dlpack_device__() == (2, 0)
     with pub.loan((3, 4), "float32") as loan:
         loan.write(np.arange(12, dtype="f4"))
-    assert np.frombuffer(sub.recv(5).tobytes(), "f4").tolist() == list(range(12))
+    assert np.frombuffer(sub.recv(60).tobytes(), "f4").tolist() == list(range(12))
 
 
 def test_a_forwarded_sample_stays_on_the_gpu(cuda):
     pub, sub = cuda
     pub.put(np.arange(10, dtype="i8"))
-    pub.put(sub.recv(5))
-    sample = sub.recv(5)
+    pub.put(sub.recv(60))
+    sample = sub.recv(60)
     assert sample.sequence == 1 and np.frombuffer(sample.tobytes(), "i8").tolist() == list(range(10))
 
 
@@ -53,21 +53,21 @@ def test_a_gpus_array_is_copied_to_a_topic_on_the_host_and_the_reverse(cuda, nod
     data = np.arange(6, dtype="f4").reshape(2, 3)
     pub.put(data)
     with node.subscriber("host") as on_host, node.publisher("host") as host_pub:
-        host_pub.put(sub.recv(5))
-        assert on_host.recv(5).numpy().tolist() == data.tolist()
+        host_pub.put(sub.recv(60))
+        assert on_host.recv(60).numpy().tolist() == data.tolist()
         with host_pub.loan(5) as loan:
             pub.put(b"hello")
-            loan.write(sub.recv(5))
-        arrived = on_host.recv(5)
+            loan.write(sub.recv(60))
+        arrived = on_host.recv(60)
         assert arrived.tobytes() == b"hello"
         pub.put(arrived)
-        assert sub.recv(5).tobytes() == b"hello"
+        assert sub.recv(60).tobytes() == b"hello"
 
 
 def test_the_host_cannot_look_at_it(cuda):
     pub, sub = cuda
     pub.put(np.arange(3))
-    sample, loan = sub.recv(5), pub.loan(3)
+    sample, loan = sub.recv(60), pub.loan(3)
     for each in (sample, loan):
         with pytest.raises(BufferError, match="from_dlpack"):
             memoryview(each)
@@ -79,7 +79,7 @@ def test_the_host_cannot_look_at_it(cuda):
 def test_copies_to_the_host_by_dlpack(cuda):
     pub, sub = cuda
     pub.put(np.arange(6, dtype="i4").reshape(2, 3))
-    sample = sub.recv(5)
+    sample = sub.recv(60)
     array = np.from_dlpack(sample, device="cpu")
     assert array.tolist() == [[0, 1, 2], [3, 4, 5]] and array.flags.writeable
     capsule = Capsule(sample.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
@@ -95,7 +95,7 @@ def test_a_consumer_sees_the_same_memory(cuda):
     pub, sub = cuda
     data = np.arange(24, dtype="i2").reshape(4, 6)
     pub.put(data)
-    sample = sub.recv(5)
+    sample = sub.recv(60)
     for stream in (None, 1, -1):
         capsule = Capsule(sample.__dlpack__(stream=stream, max_version=(1, 1)))
         assert (capsule.flags, capsule.device) == (READ_ONLY, (2, 0))
@@ -119,7 +119,7 @@ def test_what_a_producer_writes_is_what_arrives(cuda):
         assert capsule.flags == 0
         ctypes.memmove(capsule.data, b"hello", 5)
         capsule.delete()
-    assert sub.recv(5).tobytes() == b"hello"
+    assert sub.recv(60).tobytes() == b"hello"
 
 
 @on_test_driver
@@ -131,7 +131,7 @@ def test_a_live_tensor_over_a_loan_makes_a_copy(cuda):
     with pytest.warns(rgaps.CopyWarning):
         loan.publish()
     ctypes.memmove(capsule.data, b"later", 5)
-    assert sub.recv(5).tobytes() == b"hello"
+    assert sub.recv(60).tobytes() == b"hello"
     capsule.delete()
 
 

@@ -50,7 +50,7 @@ def test_members_that_declare_otherwise_do_not_match(node, publisher_first):
         with pub, sub:
             assert (pub.subscribers, pub.mismatched, sub.mismatched) == (1, 0, 0)
             pub.put(np.ones((3, 4), "float16"))
-            assert sub.recv(30).shape == (3, 4)
+            assert sub.recv(60).shape == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_publisher_refuses_what_does_not_fit(node):
         loan.truncate(2)
         loan.discard()
         pub.put(np.ones((3, 2), "f2"))
-        assert sub.recv(5).numpy().tolist() == [[1, 1]] * 3
+        assert sub.recv(60).numpy().tolist() == [[1, 1]] * 3
 
 
 def test_a_whole_type_is_the_default_of_a_loan(node):
@@ -99,7 +99,7 @@ def test_a_whole_type_is_the_default_of_a_loan(node):
         with pub.loan() as array:
             assert isinstance(array, np.ndarray) and array.shape == (2, 3)
             array[...] = 5
-        assert (sub.recv(5).numpy() == 5).all()
+        assert (sub.recv(60).numpy() == 5).all()
     with node.publisher("free", dtype="uint8", shape=(None,)) as pub:
         with pytest.raises(rgaps.InvalidArgument, match="shape"):
             pub.loan()

@@ -37,7 +37,7 @@ def test_jax_reads_and_is_put_on_the_host(host, dtype, shape):
     if "cuda" in str(given.devices()):
         pytest.skip("JAX computes on the GPU here")
     pub.put(given)
-    sample = sub.recv(10)
+    sample = sub.recv(60)
     seen = jnp.from_dlpack(sample)
     assert (seen.shape, seen.dtype) == (shape, given.dtype) and bool((seen == given).all())
     assert seen.unsafe_buffer_pointer() == sample.address
@@ -61,7 +61,7 @@ def test_numba_reads_on_the_host(host):
 
     with pub.loan((3, 4), np.float32) as array:
         array[...] = 2
-    assert total(np.asarray(sub.recv(10))) == 24
+    assert total(np.asarray(sub.recv(60))) == 24
 
 
 @on_gpu
@@ -74,7 +74,7 @@ def test_jax_reads_on_a_gpu(cuda):
     pub, sub = cuda
     given = jnp.arange(24, dtype="float32").reshape(4, 6)
     pub.put(given)
-    sample = sub.recv(10)
+    sample = sub.recv(60)
     seen = jnp.from_dlpack(sample)
     assert seen.unsafe_buffer_pointer() == sample.address
     del sample
@@ -99,7 +99,7 @@ def test_cupy_writes_and_reads(cuda):
             cupy.from_dlpack(loan)[...] = 7
     with pub.loan((4, 6), "float32") as loan:
         cupy.asarray(loan)[...] = 8
-    samples = [sub.recv(10) for _ in range(3)]
+    samples = [sub.recv(60) for _ in range(3)]
     expected = [cupy.arange(24, dtype="f4").reshape(4, 6), 7, 8]
     for see in (cupy.from_dlpack, cupy.asarray):
         for sample, value in zip(samples, expected):
@@ -119,7 +119,7 @@ def test_numba_reads_and_is_put(cuda):
             doubled[at] = 2 * array[at]
 
     pub.put(cuda_of_numba.to_device(np.arange(100, dtype="f4")))
-    sample = sub.recv(10)
+    sample = sub.recv(60)
     seen = cuda_of_numba.as_cuda_array(sample)
     assert seen.device_ctypes_pointer.value == sample.address
     doubled = cuda_of_numba.device_array(100, "f4")

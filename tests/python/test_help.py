@@ -1,36 +1,54 @@
-"""help(): every parameter of the calls that configure or publish is explained."""
+"""help(): every parameter of every call of `rgaps` and `rgaps.weights` is explained."""
 
 import inspect
 import re
 
 import pytest
 import rgaps
-
-CALLS = [
-    rgaps.Node.publisher,
-    rgaps.Node.subscriber,
-    rgaps.publisher,
-    rgaps.subscriber,
-    rgaps.Publisher.loan,
-    rgaps.Publisher.put,
-    rgaps.Publisher.wait_for_subscribers,
-    rgaps.Subscriber.recv,
-    rgaps.Subscriber.listen,
-    rgaps.Loan.publish,
-    rgaps.Sample.release,
-]
+import rgaps.weights
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
-def test_help_explains_every_parameter_and_its_default(call):
-    text = inspect.getdoc(call)
+def _calls():
+    """All that users call, by name: methods, and functions of the module."""
+    public = [*((name, getattr(rgaps, name)) for name in rgaps.__all__)]
+    public += [(name, getattr(rgaps.weights, name)) for name in rgaps.weights.__all__ if name != "Weights"]
+    for name, value in public:
+        if not inspect.isclass(value):
+            yield name, value
+        elif not issubclass(value, BaseException):
+            methods = (method for method in dir(value) if not method.startswith("_") and not hasattr(tuple, method))
+            yield from ((f"{name}.{method}", getattr(value, method)) for method in methods)
+            if value.__module__.startswith("rgaps.weights"):
+                yield name, value
+    # The others are those of a mapping.
+    for method in ("changed_since", "info", "load_into", "pieces"):
+        yield f"Weights.{method}", getattr(rgaps.weights.Weights, method)
+
+
+def _signature(call):
+    try:
+        return inspect.signature(call)
+    except (TypeError, ValueError):
+        return None
+
+
+CALLS = {name: call for name, call in _calls() if callable(call) and _signature(call) is not None}
+
+
+def test_there_are_calls():
+    assert len(CALLS) > 40 and {"Node.publisher", "publisher", "Loan.publish", "Sample.part"} <= CALLS.keys()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_help_explains_every_parameter_and_its_default(name):
+    text = inspect.getdoc(CALLS[name]) or ""
     explained = dict(re.findall(r"^    (\w+): ((?:.+\n?(?:     +.+\n?)*))", text, re.MULTILINE))
-    for name, parameter in inspect.signature(call).parameters.items():
-        if name == "self":
+    for parameter in inspect.signature(CALLS[name]).parameters.values():
+        if parameter.name in {"self", "cls"} or parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             continue
-        assert name in explained, f"{call.__qualname__}: {name}"
+        assert parameter.name in explained, f"{name}: {parameter.name}"
         if parameter.default is not inspect.Parameter.empty:
-            assert "Default:" in explained[name], f"{call.__qualname__}: {name} has no default in words"
+            assert "Default:" in explained[parameter.name], f"{name}: {parameter.name} has no default in words"
 
 
 def test_help_explains_how_a_node_is_made():

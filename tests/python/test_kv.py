@@ -669,7 +669,7 @@ def test_random_prompts_and_killed_workers_every_byte(program, node, seed):
                     kills += 1
                     runs[name] = start_worker(program, name, seed * 100 + 10 + kills)
             try:
-                load.wait(1)
+                load.wait(60)
             except rgaps.TimedOut:
                 continue
         check(load)

@@ -226,7 +226,7 @@ def test_late_joiners_and_other_processes_get_parts_and_meta(node, program):
     reader = program(
         """
         import rgaps
-        sample = rgaps.subscriber("late", late="latest").recv(30)
+        sample = rgaps.subscriber("late", late="latest").recv(60)
         print(sample["a"].tolist(), sample.meta)
         """
     )

@@ -20,7 +20,7 @@ FORK = """
     import rgaps
     with rgaps.subscriber("t") as sub, rgaps.publisher("t") as pub:
         pub.put(np.arange(1000))
-        array = np.asarray(sub.recv(5))
+        array = np.asarray(sub.recv(60))
         safe = array.copy()
         pid = os.fork()
         if pid == 0:
@@ -55,19 +55,19 @@ def test_a_forked_childs_fault_still_reaches_pythons_faulthandler(program):
 def test_a_fork_without_arrays_warns_of_nothing(node):
     with node.subscriber("t") as sub, node.publisher("t") as pub:
         pub.put(b"x")
-        sample = sub.recv(5)
+        sample = sub.recv(60)
         array = np.asarray(sample)
         del array
         process = multiprocessing.get_context("fork").Process(target=int)
         process.start()
-        process.join(30)
+        process.join(60)
         assert process.exitcode == 0 and sample.tobytes() == b"x"
 
 
 def _receive(pipe, topic):
     with rgaps.Node("child") as node, node.subscriber(topic, reliable=True) as sub:
         pipe.send("ready")
-        pipe.send([int(np.asarray(sub.recv(20)).sum()) for _ in range(3)])
+        pipe.send([int(np.asarray(sub.recv(60)).sum()) for _ in range(3)])
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -78,18 +78,18 @@ def test_a_child_of_every_start_method_subscribes_itself(node, method):
     process = context.Process(target=_receive, args=(theirs, "t"))
     process.start()
     assert ours.poll(60) and ours.recv() == "ready"
-    with node.publisher("t", deadline=20) as pub:
+    with node.publisher("t", deadline=60) as pub:
         for number in range(3):
             pub.put(np.full(10, number))
     assert ours.poll(60) and ours.recv() == [0, 10, 20]
-    process.join(30)
+    process.join(60)
     assert process.exitcode == 0
 
 
 def test_samples_and_handles_say_what_to_send_instead_of_being_pickled(pair, node):
     pub, sub = pair
     pub.put(np.arange(5))
-    sample = sub.recv(5)
+    sample = sub.recv(60)
     for value, words in [
         (sample, r"sample\.numpy\(\)\.copy\(\)"),
         (pub.loan(3), "a Loan cannot be pickled"),

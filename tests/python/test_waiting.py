@@ -20,6 +20,17 @@ def later(seconds, action, *arguments):
     return thread
 
 
+def asleep(thread):
+    """Waits until a thread sleeps, and sleeps again when it has been looked at: it waits for something."""
+    end = time.monotonic() + 60
+    seen = 0
+    while seen < 20:
+        assert time.monotonic() < end, "it does not wait"
+        with open(f"/proc/{thread}/stat") as stat:
+            seen = seen + 1 if stat.read().rsplit(") ", 1)[1][0] == "S" else 0
+        time.sleep(0.005)
+
+
 def test_timeouts(pair):
     _, sub = pair
     for wanted in (0, 0.05, 0.25):
@@ -29,7 +40,7 @@ def test_timeouts(pair):
         with pytest.raises(TimeoutError):
             sub.recv(wanted)
         assert not sub.wait(wanted)
-        assert wanted * 3 <= time.monotonic() - begun < wanted * 3 + 1
+        assert wanted * 3 <= time.monotonic() - begun
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf")])
@@ -52,7 +63,7 @@ def test_a_timeout_that_is_none_fails_at_once_whether_or_not_a_message_is_queued
                 waits.wait(wrong)
         with fails(match="^timeout="):
             pub.wait_for_subscribers(1, wrong)
-        with sub.recv(20) as sample, fails(match="^timeout="):
+        with sub.recv(60) as sample, fails(match="^timeout="):
             sample.synchronize(wrong)
     for name in ("deadline", "loan_timeout"):
         with fails(match=f"^{name}="):
@@ -61,24 +72,28 @@ def test_a_timeout_that_is_none_fails_at_once_whether_or_not_a_message_is_queued
         node.subscriber("wrong", spin=wrong)
 
 
-@pytest.mark.parametrize("timeout", [None, 20])
+@pytest.mark.parametrize("timeout", [None, 3600])
 def test_a_message_ends_the_wait(pair, timeout):
     pub, sub = pair
-    later(0.15, pub.put, b"x")
-    begun = time.monotonic()
-    assert sub.recv(timeout).tobytes() == b"x"
-    assert 0.1 < time.monotonic() - begun < 5
+    received = []
+    thread = threading.Thread(target=lambda: received.append(sub.recv(timeout).tobytes()))
+    thread.start()
+    asleep(thread.native_id)
+    assert received == []
+    pub.put(b"x")
+    thread.join(60)
+    assert received == [b"x"]
 
 
 def test_other_threads_run_while_one_waits(pair):
     pub, sub = pair
     received = []
-    thread = threading.Thread(target=lambda: received.append(sub.recv(20).tobytes()))
+    thread = threading.Thread(target=lambda: received.append(sub.recv(60).tobytes()))
     thread.start()
     # Would not get here if the waiting thread kept the interpreter.
     assert sum(range(10000)) == 49995000
     pub.put(b"x")
-    thread.join(10)
+    thread.join(60)
     assert received == [b"x"]
 
 
@@ -97,7 +112,7 @@ def test_wait_for_subscribers(node):
         assert not pub.wait_for_subscribers(1, 0.05)
         subs = []
         later(0.1, lambda: subs.append(node.subscriber("t")))
-        assert pub.wait_for_subscribers(1, 20) and pub.subscribers == 1
+        assert pub.wait_for_subscribers(1, 60) and pub.subscribers == 1
 
 
 def test_callbacks(node):
@@ -108,17 +123,17 @@ def test_callbacks(node):
         if len(got) == 100:
             done.set()
 
-    with node.subscriber("t", reliable=True) as sub, node.publisher("t", deadline=20) as pub:
+    with node.subscriber("t", reliable=True) as sub, node.publisher("t", deadline=60) as pub:
         with sub.listen(callback) as listener:
             assert listener.running
             for number in range(100):
                 pub.put(bytes([number]))
-            assert done.wait(20)
+            assert done.wait(60)
         assert not listener.running
         assert [data for data, _ in got] == [bytes([number]) for number in range(100)]
         assert threading.current_thread() not in {thread for _, thread in got}
         pub.put(b"after")
-        assert sub.recv(1).tobytes() == b"after" and len(got) == 100
+        assert sub.recv(60).tobytes() == b"after" and len(got) == 100
 
 
 def test_a_callback_may_close_its_own_listener(node):
@@ -132,10 +147,12 @@ def test_a_callback_may_close_its_own_listener(node):
 
         listener = sub.listen(callback)
         pub.put(b"one")
-        assert closed.wait(10)
-        pub.put(b"two")
-        time.sleep(0.15)
-        assert got == [0] and sub.recv(1).tobytes() == b"two"
+        assert closed.wait(60) and not listener.running
+        # It would take some of them.
+        for number in range(20):
+            pub.put(bytes([number]))
+            assert sub.recv(60).tobytes() == bytes([number])
+        assert got == [0]
 
 
 def test_what_a_callback_raises_is_shown_and_the_next_message_comes(node, monkeypatch):
@@ -150,7 +167,7 @@ def test_what_a_callback_raises_is_shown_and_the_next_message_comes(node, monkey
     with node.subscriber("t") as sub, node.publisher("t") as pub, sub.listen(callback):
         pub.put(b"")
         pub.put(b"")
-        assert done.wait(10)
+        assert done.wait(60)
     assert [str(error) for error in shown] == ["0", "1"]
 
 
@@ -165,7 +182,7 @@ def test_errors_of_receiving_go_to_on_error(node):
         with sub.listen(kept.append, on_error=on_error):
             for _ in range(4):
                 pub.put(b"x")
-            assert failed.wait(10)
+            assert failed.wait(60)
         assert isinstance(errors[0], rgaps.TooManyHeld) and len(kept) == 2
 
 
@@ -175,7 +192,7 @@ def test_a_listener_keeps_its_subscriber(node):
     gc.collect()
     with node.publisher("t") as pub:
         pub.put(b"x")
-        assert done.wait(10) and listener.running
+        assert done.wait(60) and listener.running
     listener.close()
 
 
@@ -190,7 +207,7 @@ def test_a_program_may_end_while_a_listener_runs(program):
             while True:
                 pub.put(b"x")
         threading.Thread(target=flood, daemon=True).start()
-        first.wait(10)
+        first.wait(60)
         print("ends")
         """
     )
@@ -205,12 +222,12 @@ def test_a_wait_set_tells_which_topics_have_messages(node):
         assert len(waiting) == 20 and waiting.wait(0.05) == []
         pubs[3].put(b"x")
         pubs[19].put(b"y")
-        assert waiting.wait(5) == [subs[3], subs[19]]
-        assert waiting.wait(5) == [subs[3], subs[19]]
-        subs[3].recv(1), subs[19].recv(1)
+        assert waiting.wait(60) == [subs[3], subs[19]]
+        assert waiting.wait(60) == [subs[3], subs[19]]
+        subs[3].recv(60), subs[19].recv(60)
         later(0.15, pubs[7].put, b"z")
         assert waiting.wait() == [subs[7]]
-        subs[7].recv(1)
+        subs[7].recv(60)
         assert waiting.detach(subs[7]) and not waiting.detach(subs[7])
         pubs[7].put(b"not waited for")
         assert waiting.wait(0.05) == []
@@ -220,7 +237,7 @@ def test_a_wait_set_tells_which_topics_have_messages(node):
         waiting.wait(1)
     # Out of the set, it rings its own bell again.
     later(0.1, pubs[0].put, b"x")
-    assert subs[0].recv(10).tobytes() == b"x"
+    assert subs[0].recv(60).tobytes() == b"x"
 
 
 def test_the_descriptor_is_readable_while_there_are_messages(pair):
@@ -286,7 +303,7 @@ def test_tasks_share_a_subscriber(node):
         with node.subscriber("t") as sub, node.publisher("t", history=128) as pub:
 
             async def take(count):
-                return [(await sub.recv_async(10)).tobytes()[0] for _ in range(count)]
+                return [(await sub.recv_async(60)).tobytes()[0] for _ in range(count)]
 
             tasks = [asyncio.create_task(take(20)) for _ in range(5)]
             await asyncio.sleep(0.05)
@@ -319,7 +336,7 @@ def test_a_cancelled_task_takes_no_message(pair):
         with pytest.raises(asyncio.CancelledError):
             await task
         pub.put(b"x")
-        assert (await sub.recv_async(5)).tobytes() == b"x"
+        assert (await sub.recv_async(60)).tobytes() == b"x"
 
     asyncio.run(main())
 
@@ -344,8 +361,8 @@ def test_ctrl_c_ends_every_wait(program, wait):
         slow = rgaps.subscriber("held", reliable=True)
         held = rgaps.publisher("held", history=4, deadline=None)
         full = rgaps.publisher("full", loan_timeout=None)
-        print("waits")
         try:
+            print("waits")
             exec(compile(sys.argv[1], "wait", "exec"))
         except KeyboardInterrupt:
             print("interrupted")
@@ -353,9 +370,6 @@ def test_ctrl_c_ends_every_wait(program, wait):
         wait,
     )
     assert run.line() == "waits"
-    time.sleep(0.3)
-    assert run.process.poll() is None
-    begun = time.monotonic()
+    asleep(run.process.pid)
     run.process.send_signal(signal.SIGINT)
     assert run.finish() == "interrupted"
-    assert time.monotonic() - begun < 3

@@ -22,8 +22,8 @@ CAUGHT = """
             node.publisher("t", domain=domain) as pub:
         pub.put(np.arange(6, dtype="u1"))
         pub.put(np.arange(6, dtype="u1"))
-        sub.recv(5).release()
-        sample = sub.recv(5)
+        sub.recv(60).release()
+        sample = sub.recv(60)
         if how == "memoryview":
             where = np.asarray(sample).__array_interface__["data"][0]
         elif how == "interface":
@@ -83,7 +83,7 @@ def test_release_raises_where_warnings_are_errors(program):
         sub, pub = rgaps.subscriber("t"), rgaps.publisher("t")
         pub.put(b"hello")
         try:
-            with sub.recv(5) as sample:
+            with sub.recv(60) as sample:
                 ctypes.memset(np.asarray(sample).__array_interface__["data"][0], 0, 1)
         except rgaps.WriteWarning as error:
             print(error, sub.held)
@@ -103,7 +103,7 @@ def test_a_publisher_that_writes_after_publishing_is_found(program):
         loan = pub.loan(5)
         where = loan.address
         loan.publish()
-        sample = sub.recv(5)
+        sample = sub.recv(60)
         array = np.asarray(sample)
         ctypes.memset(where, 1, 5)
         assert array.tolist() != [1] * 5

@@ -1,9 +1,9 @@
 /*
  * rgaps: publish and subscribe messages in host and GPU memory without copies.
  *
- * A publisher's messages lie in a shared pool, in host memory or in the memory of a GPU; its
- * subscribers, in other processes, read the same bytes. A message stays as it is for as long as
- * someone holds it.
+ * A publisher writes its messages into a shared pool, in host memory or in the memory of a GPU. Its
+ * subscribers, in other processes, read the same bytes. A message does not change while anyone
+ * holds it.
  *
  *     rgaps_publisher_t *publisher;
  *     rgaps_publisher_create("camera", NULL, &publisher);
@@ -20,38 +20,37 @@
  * Conventions
  *
  *   Errors      Functions that can fail return RGAPS_OK (0) or a negative code;
- *               rgaps_error_message() then says what happened and what to do. What a function
- *               creates it writes to its last arguments, and NULL or 0 where it fails.
- *   Handles     are opaque. Destroying or releasing NULL does nothing; destroying something twice
- *               does nothing but leave a message (it is an error where a code is returned). No
- *               handle may be used after it was destroyed, nor be destroyed while another thread's
- *               call uses it.
- *   Pointers    to text, bytes, arrays and structures point to as much as the function is told, or
- *               as a structure's size says. It stays valid, and no one changes it, until the function
- *               returns (or until the work is done that a stream was given with it). What a function
- *               writes to is its own until it returns.
- *   Order       Handles may be destroyed in any order: what they stand for lives on while a loan,
- *               sample, publisher or subscriber needs it.
- *   Threads     Publishers, subscribers and nodes may be used by several threads at a time. A loan,
- *               a sample's handle and a wait set are used by one thread at a time.
- *   fork()      In a forked child, what was created before refuses with RGAPS_ERROR_FORKED; the
- *               child can create handles of its own.
- *   Time        is in nanoseconds. A time-out of 0 does not wait, RGAPS_FOREVER has no end.
- *   Text        is UTF-8 and ends with a 0 byte. Text that is returned stays valid until its handle
- *               is destroyed.
+ *               rgaps_error_message() then says what happened and what to do. A function writes
+ *               its results to its last arguments; if it fails, it writes NULL or 0.
+ *   Handles     are opaque. Destroying or releasing NULL does nothing. Destroying a handle twice does
+ *               nothing but set the error message; functions that return a code return an error. Do
+ *               not use a handle after you destroyed it, and do not destroy it while another thread
+ *               uses it.
+ *   Pointers    to text, bytes, arrays and structures must point to at least the number of bytes or
+ *               elements that you pass. Keep that memory valid and unchanged until the function
+ *               returns, or, for functions with a stream, until the work on the stream is done. While
+ *               a function runs, only it may access the memory that it writes to.
+ *   Order       You may destroy handles in any order. rgaps keeps a node, publisher or subscriber alive
+ *               while a loan or sample needs it.
+ *   Threads     Several threads may use a publisher, subscriber or node at the same time. A loan, a
+ *               sample's handle and a wait set may be used by one thread at a time.
+ *   fork()      In a forked child, the parent's handles fail with RGAPS_ERROR_FORKED; the child can
+ *               create handles of its own.
+ *   Time        is in nanoseconds. A time-out of 0 does not wait, RGAPS_FOREVER waits without limit.
+ *   Text        is UTF-8 and ends with a 0 byte. Returned text stays valid until you destroy its handle.
  *   Addresses   of messages in the memory of a GPU are device pointers (CUdeviceptr).
  *   Streams     A stream (CUstream, cudaStream_t) orders publishing and releasing after the work
- *               that was queued on it; NULL is the default stream. Nothing waits for that work on
- *               the CPU, but where this GPU's driver cannot order streams ('rgaps doctor' says so):
- *               a message may be received while the work that writes it is still queued. What gives
- *               its bytes waits for them: on the CPU (rgaps_subscriber_pull(), rgaps_sample_data(),
- *               rgaps_sample_read(), rgaps_sample_synchronize()), or on a stream of the reader's
- *               (rgaps_sample_data_on(), rgaps_sample_wait_on()). A message whose publisher died
- *               before the work had finished is RGAPS_ERROR_ABORTED. A stream that captures a graph
- *               is refused. In host memory streams are not used.
+ *               that was queued on it; NULL is the default stream. The CPU does not wait for that work,
+ *               unless this GPU's driver cannot order streams ('rgaps doctor' says so). So a subscriber
+ *               may receive a message while the work that writes it is still queued. The functions that
+ *               return its bytes wait for that work: on the CPU (rgaps_subscriber_pull(),
+ *               rgaps_sample_data(), rgaps_sample_read(), rgaps_sample_synchronize()), or on the
+ *               reader's stream (rgaps_sample_data_on(), rgaps_sample_wait_on()). If the publisher dies
+ *               before the work has finished, the message is aborted: RGAPS_ERROR_ABORTED. Streams that
+ *               capture a graph are refused. Messages in host memory use no streams.
  *   Options     A structure of options starts with its size, so that programs that were compiled
- *               with an older header go on working. Set it, and leave 0 in every field that is to
- *               have its default value:
+ *               with an older header continue to work. Set the size, and leave 0 in every field that
+ *               should have its default value:
  *                   rgaps_publisher_options_t options = {.size = sizeof options};
  */
 #ifndef RGAPS_H
@@ -64,25 +63,25 @@
 extern "C" {
 #endif
 
-/* Version of this header. rgaps_version() is that of the library. */
+/* Version of this header. rgaps_version() returns the version of the library. */
 #define RGAPS_VERSION_MAJOR 0
 #define RGAPS_VERSION_MINOR 1
 #define RGAPS_VERSION_PATCH 0
 
-/* A time-out without end. */
+/* A time-out that never ends. */
 #define RGAPS_FOREVER UINT64_MAX
 
-/* Most dimensions of a tensor. */
+/* The largest number of dimensions of a tensor. */
 #define RGAPS_MAX_DIMS 8
 
-/* Most bytes of an attachment; a header is an attachment, too. */
+/* The largest attachment in bytes. A header is an attachment, too. */
 #define RGAPS_MAX_ATTACHMENT_BYTES 4096
 
-/* Most parts of a message, and the longest name of one, in bytes without the 0 at its end. */
+/* The largest number of parts of a message, and the longest name of a part, in bytes without the final 0. */
 #define RGAPS_MAX_PARTS 32
 #define RGAPS_MAX_PART_NAME 63
 
-/* RGAPS_OK, or one of the codes below; libraries that are newer than this header may have more. */
+/* RGAPS_OK, or one of the codes below. A library that is newer than this header may have more codes. */
 typedef int32_t rgaps_status_t;
 
 enum rgaps_status {
@@ -101,7 +100,7 @@ enum rgaps_status {
     RGAPS_ERROR_TOO_MANY_LOANS = -6,
     /* The subscriber holds max_held samples. */
     RGAPS_ERROR_TOO_MANY_HELD = -7,
-    /* Reliable subscribers made no room before the publisher's deadline. Nothing was published. */
+    /* Reliable subscribers made no room within the publisher's deadline. Nothing was published. */
     RGAPS_ERROR_BACK_PRESSURED = -8,
     /* The pointer or handle is not valid: it was released or destroyed before, or rgaps never returned it. */
     RGAPS_ERROR_NOT_HELD = -9,
@@ -161,30 +160,30 @@ typedef void *rgaps_stream_t;
 
 /* ---- Library ------------------------------------------------------------------------------- */
 
-/* The library's version, as "0.1.0". */
+/* The library's version, such as "0.1.0". */
 const char *rgaps_version(void);
 
-/* The name of a code, as "RGAPS_ERROR_TIMED_OUT"; "RGAPS_ERROR_?" for one that is not known. */
+/* The name of a code, such as "RGAPS_ERROR_TIMED_OUT"; "RGAPS_ERROR_?" for an unknown code. */
 const char *rgaps_status_name(rgaps_status_t status);
 
-/* What happened in this thread's last failed call, why, and what to do; "" before any call
- * has failed. Valid until this thread's next failed call. */
+/* What happened in this thread's last failed call, why, and what to do; "" if no call of this thread
+ * has failed yet. Valid until this thread's next failed call. */
 const char *rgaps_error_message(void);
 
 /* ---- Nodes ---------------------------------------------------------------------------------
- * A node is a process's connection to the daemon of its host, which it starts if there is none.
- * Publishers and subscribers use the process's default node unless their options name another. The
- * default node is made, with the configuration of this machine and user, when it is first needed,
- * and ends with its last publisher and subscriber. */
+ * A node is a process's connection to the daemon of its host. It starts the daemon if none runs.
+ * Publishers and subscribers use the process's default node unless their options name another one.
+ * rgaps creates the default node, with the configuration of this machine and user, when a publisher or
+ * subscriber first needs it, and closes it with the last of them. */
 
 typedef struct rgaps_node_options {
     size_t size;             /* sizeof(rgaps_node_options_t) */
-    const char *config_file; /* NULL: rgaps.toml where it is looked for, and the environment */
+    const char *config_file; /* NULL: the usual rgaps.toml, and the environment */
     const char *socket;      /* path of the daemon's socket; NULL: as configured */
     const char *realm;       /* NULL: as configured */
 } rgaps_node_options_t;
 
-/* Connects to the daemon, or starts it. `name` is what listings call the process, at most 63
+/* Connects to the daemon, or starts it. `name` is the name of the process in listings, at most 63
  * bytes; NULL: the program's name. `options` may be NULL. */
 rgaps_status_t rgaps_node_create(const char *name, const rgaps_node_options_t *options,
                                  rgaps_node_t **node);
@@ -192,7 +191,7 @@ void rgaps_node_destroy(rgaps_node_t *node);
 
 /* ---- Tensors -------------------------------------------------------------------------------- */
 
-/* An element type, as DLPack's DLDataType. */
+/* An element type, like DLPack's DLDataType. */
 typedef struct rgaps_dtype {
     uint8_t code;   /* enum rgaps_dtype_code, or another of DLPack's DLDataTypeCode */
     uint8_t bits;   /* of one lane */
@@ -218,34 +217,34 @@ typedef struct rgaps_tensor {
 
 /* A part of a message: a named array in its block. */
 typedef struct rgaps_part {
-    const char *name;      /* 1 to RGAPS_MAX_PART_NAME bytes of UTF-8; no two parts have the same */
+    const char *name;      /* 1 to RGAPS_MAX_PART_NAME bytes of UTF-8; unique within the message */
     rgaps_tensor_t tensor; /* shape and element type */
     size_t offset;         /* bytes from the message's first byte to the part's; a multiple of 256 */
     size_t bytes;          /* bytes of the part */
 } rgaps_part_t;
 
-/* The element type of a name: "uint8", "float32", "bfloat16" and so on, as numpy and torch write
- * them. */
+/* The element type with this name: "uint8", "float32", "bfloat16" and so on, the names of numpy and
+ * torch. */
 rgaps_status_t rgaps_dtype_parse(const char *name, rgaps_dtype_t *dtype);
 
-/* A tensor in row-major order, and how many bytes it has. `bytes` may be NULL. */
+/* Describes a tensor in row-major order, and returns its size in bytes. `bytes` may be NULL. */
 rgaps_status_t rgaps_tensor_contiguous(rgaps_dtype_t dtype, uint32_t ndim, const uint64_t *shape,
                                        rgaps_tensor_t *tensor, size_t *bytes);
 
 /* ---- Paths -----------------------------------------------------------------------------------
- * How messages get from a publisher to a subscriber. Both may require a path: whoever joins second is
- * refused with RGAPS_ERROR_PATH_TOO_SLOW where the path between them is slower than either requires;
- * rgaps_error_message() says which path it is, and why it is no better. What is required of other hosts
- * is seen to by the links between them: 'rgaps topic info' says which hosts are not served, and why. */
+ * How messages get from a publisher to a subscriber. Both may require a path. If the path between them is
+ * slower than either requires, the second of the two to join fails with RGAPS_ERROR_PATH_TOO_SLOW;
+ * rgaps_error_message() says which path there is, and why there is no faster one. Between hosts, the links
+ * check the requirement: 'rgaps topic info' says which hosts get no messages, and why. */
 
-/* From the slowest to the fastest; numbers stay as they are, so they do not have that order. */
+/* From the slowest to the fastest. The numbers are not in that order, since they never change. */
 enum rgaps_path {
     RGAPS_PATH_ANY = 0,      /* nothing is required */
     RGAPS_PATH_TCP = 1,      /* to another host, through its TCP stack */
     RGAPS_PATH_RDMA = 2,     /* to another host's memory, through the memory of the hosts */
-    /* From a GPU's memory to that of another host's, which network cards read and write themselves. */
+    /* From a GPU's memory to the memory of another host's GPU, read and written by the network cards. */
     RGAPS_PATH_GPUDIRECT = 6,
-    RGAPS_PATH_PINNED = 3,   /* between a GPU and the host, or two GPUs that are no peers */
+    RGAPS_PATH_PINNED = 3,   /* between a GPU and the host, or GPUs without peer access */
     RGAPS_PATH_PEER = 4,     /* between two GPUs, over their connection */
     RGAPS_PATH_ZERO_COPY = 5 /* in the same memory */
 };
@@ -263,15 +262,15 @@ typedef struct rgaps_publisher_options {
     size_t size;              /* sizeof(rgaps_publisher_options_t) */
     rgaps_node_t *node;       /* NULL: the default node */
     /* Where messages live: "host"; "cuda" (the process's first GPU), "cuda:1" (its second),
-     * "cuda:GPU-<uuid>"; "auto": its first GPU if it can be used, else the host. NULL: where the
-     * topic's messages do, or on the host. */
+     * "cuda:GPU-<uuid>"; "auto": its first GPU if it can be used, else the host. NULL: the domain
+     * of the topic, or the host if the topic has none yet. */
     const char *domain;
-    const char *type_name;    /* of the messages, the same for all members of the topic; NULL: any */
-    uint32_t history_messages; /* kept for slow and late subscribers; 0: 16, or with
-                                  history_bytes as many as can be */
-    uint32_t max_loans;       /* open at once; 0: 64 */
+    const char *type_name;    /* the type of the messages, which subscribers may expect; NULL: none */
+    uint32_t history_messages; /* how many messages it keeps for slow and late subscribers;
+                                  0: 16, or with history_bytes 32768 */
+    uint32_t max_loans;       /* how many loans may be open at once; 0: 64 */
     uint64_t history_bytes;   /* 0: keeps the last history_messages messages; else all, up to
-                                 this sum of bytes and that number */
+                                 this many bytes and that many messages */
     uint32_t best_effort;     /* not 0: never waits; reliable subscribers do not match */
     uint32_t transient_local; /* not 0: late subscribers get the history */
     uint64_t deadline_ns;     /* how long publishing waits for reliable subscribers; 0: 1 s */
@@ -286,25 +285,24 @@ rgaps_status_t rgaps_publisher_create(const char *topic, const rgaps_publisher_o
 void rgaps_publisher_destroy(rgaps_publisher_t *publisher);
 
 /* Publishes a copy of `bytes` bytes from `data`, any host or device pointer of this process. First
- * waits for the work queued on the default stream. When the call returns, `data` may be used
- * again. */
+ * waits for the work queued on the default stream. You may change `data` when the call returns. */
 rgaps_status_t rgaps_publisher_push(rgaps_publisher_t *publisher, const void *data, size_t bytes);
 
-/* Like rgaps_publisher_push(), but behind the work queued on `stream`, without waiting for it: `data` in GPU memory, or
- * pinned, may be changed by what is queued on `stream` later, or once `stream` has passed the copy. */
+/* Like rgaps_publisher_push(), but queues the copy on `stream`, behind its work, and does not wait. If `data` is in GPU
+ * memory or pinned, only work that you queue on `stream` later may change it, or the CPU after the copy is done. */
 rgaps_status_t rgaps_publisher_push_on(rgaps_publisher_t *publisher, const void *data, size_t bytes,
                                        rgaps_stream_t stream);
 
 /* Waits until `count` subscribers match the publisher, or RGAPS_ERROR_TIMED_OUT; rgaps_error_message() then names
- * hosts whose subscribers are not reached, and why. */
+ * the hosts whose subscribers it cannot reach, and why. */
 rgaps_status_t rgaps_publisher_wait_for_subscribers(rgaps_publisher_t *publisher, uint32_t count,
                                                     uint64_t timeout_ns);
 
 /* Subscribers that match the publisher now; 0 for NULL. */
 uint32_t rgaps_publisher_subscribers(const rgaps_publisher_t *publisher);
 
-/* Subscribers of the topic on this host that do not match the publisher, and get none of its messages: they
- * expect another type, or request what it does not offer. 0 for NULL. 'rgaps topic info' names the reasons. */
+/* Subscribers of the topic on this host that do not match the publisher: they expect another type, or request a quality of
+ * service that it does not offer. They get none of its messages. 0 for NULL. 'rgaps topic info' names the reasons. */
 uint32_t rgaps_publisher_mismatched(const rgaps_publisher_t *publisher);
 
 /* "host" or "cuda:GPU-<uuid>". */
@@ -317,27 +315,27 @@ rgaps_status_t rgaps_publisher_trim(rgaps_publisher_t *publisher, uint64_t keep_
 
 /* ---- Loans: messages that are written where they will be read --------------------------------- */
 
-/* Loans a block of `bytes` bytes, aligned to 256. Its contents are undefined until they are written. */
+/* Loans a block of `bytes` bytes, aligned to 256 bytes. Its contents are undefined until you write them. */
 rgaps_status_t rgaps_publisher_loan(rgaps_publisher_t *publisher, size_t bytes, rgaps_loan_t **loan);
 
-/* Like rgaps_publisher_loan(), at a multiple of `alignment`, a power of two of up to 2 MiB. */
+/* Like rgaps_publisher_loan(), aligned to `alignment` bytes, a power of two of up to 2 MiB. */
 rgaps_status_t rgaps_publisher_loan_aligned(rgaps_publisher_t *publisher, size_t bytes,
                                             size_t alignment, rgaps_loan_t **loan);
 
-/* A block for `count` arrays. Of each part `name` and `tensor` say which; the strides are not used, the parts are
- * in row-major order. `offset` and `bytes` are written, and the strides: fill each part at
- * rgaps_loan_data() plus its offset. */
+/* Loans one block for `count` arrays. Set `name` and `tensor` of each part; the function ignores the strides, because parts
+ * are in row-major order. It writes `offset`, `bytes` and the strides. Fill each part at rgaps_loan_data() plus its
+ * offset. */
 rgaps_status_t rgaps_publisher_loan_parts(rgaps_publisher_t *publisher, rgaps_part_t *parts,
                                           size_t count, rgaps_loan_t **loan);
 
-/* The block's address, to be written to until the loan is published or dropped. NULL for NULL, or
- * if the loan was lost. */
+/* The block's address. You may write to it until you publish or drop the loan. NULL for NULL, or if the loan
+ * was lost. */
 void *rgaps_loan_data(rgaps_loan_t *loan);
 
-/* Its bytes; 0 for NULL. */
+/* Its size in bytes; 0 for NULL. */
 size_t rgaps_loan_bytes(const rgaps_loan_t *loan);
 
-/* Copies bytes into the loan from byte `at` on, from any host or device pointer. */
+/* Copies bytes into the loan, to byte `at` and those behind it, from any host or device pointer. */
 rgaps_status_t rgaps_loan_write(rgaps_loan_t *loan, size_t at, const void *data, size_t bytes);
 
 /* Shortens the message to its first `bytes` bytes. */
@@ -349,39 +347,39 @@ rgaps_status_t rgaps_loan_set_tag(rgaps_loan_t *loan, uint64_t tag);
 /* Describes the message as a tensor, which must not be larger than the loan. */
 rgaps_status_t rgaps_loan_set_tensor(rgaps_loan_t *loan, const rgaps_tensor_t *tensor);
 
-/* Attaches bytes of your own that travel beside the message, at most RGAPS_MAX_ATTACHMENT_BYTES. They replace
- * an attachment or a header that was set before; 0 bytes remove it. */
+/* Attaches bytes of your own, at most RGAPS_MAX_ATTACHMENT_BYTES, which travel beside the message. They replace an
+ * earlier attachment or header; 0 bytes remove it. */
 rgaps_status_t rgaps_loan_set_attachment(rgaps_loan_t *loan, const void *data, size_t bytes);
 
-/* The message's header, which replaces an attachment: when the data was captured (nanoseconds since 1970-01-01
- * UTC), the coordinate frame or sensor that it belongs to, and keys of your own. The header is written in
- * MessagePack and has RGAPS_MAX_ATTACHMENT_BYTES at most. */
+/* Sets a field of the message's header, which replaces an attachment: the time of capture (nanoseconds since 1970-01-01
+ * UTC), the coordinate frame or sensor of the data, and keys of your own. The header is encoded in MessagePack and has
+ * at most RGAPS_MAX_ATTACHMENT_BYTES. */
 rgaps_status_t rgaps_loan_set_capture_ns(rgaps_loan_t *loan, uint64_t capture_ns);
 rgaps_status_t rgaps_loan_set_frame_id(rgaps_loan_t *loan, const char *frame_id);
 rgaps_status_t rgaps_loan_set_int(rgaps_loan_t *loan, const char *key, int64_t value);
 rgaps_status_t rgaps_loan_set_double(rgaps_loan_t *loan, const char *key, double value);
 rgaps_status_t rgaps_loan_set_text(rgaps_loan_t *loan, const char *key, const char *value);
 
-/* Publishes the loan behind the work queued on the default stream. Where it succeeds the handle is
- * gone; where it fails the handle remains, to be published again or dropped. `sequence`, the
- * message's number among the publisher's, may be NULL. */
+/* Publishes the loan behind the work queued on the default stream. If this succeeds, the handle is no longer valid. If it
+ * fails, the loan is still open: publish it again, or drop it. `sequence` gets the message's number, which each
+ * publisher counts from 0; it may be NULL. */
 rgaps_status_t rgaps_loan_publish(rgaps_loan_t *loan, uint64_t *sequence);
 
-/* The same behind the work queued on `stream`. Reliable subscribers are waited for before anything is
- * queued there. */
+/* The same behind the work queued on `stream`. The function waits for reliable subscribers before it queues anything
+ * there. */
 rgaps_status_t rgaps_loan_publish_on(rgaps_loan_t *loan, rgaps_stream_t stream, uint64_t *sequence);
 
-/* Gives the block back without publishing it. Where publishing on a stream failed, work queued there
- * may still write it, and else work on the default stream: it is kept until that has finished. */
+/* Returns the block without publishing it. Work that is queued on the default stream, or on the stream on which publishing
+ * failed, may still write it: the block is not reused before that work has finished. */
 void rgaps_loan_drop(rgaps_loan_t *loan);
 
-/* The same, kept until the work queued on `stream` so far has finished. */
+/* The same; the block is not reused before the work queued on `stream` so far has finished. */
 rgaps_status_t rgaps_loan_drop_on(rgaps_loan_t *loan, rgaps_stream_t stream);
 
 /* ---- Subscribers ------------------------------------------------------------------------------ */
 
-/* What a subscriber gets of what was published before it joined; more than nothing needs publishers
- * with transient_local. */
+/* Which earlier messages a subscriber gets. Every value but RGAPS_LATE_NOTHING matches only publishers with
+ * transient_local. */
 enum rgaps_late {
     RGAPS_LATE_NOTHING = 0,
     RGAPS_LATE_LATEST = 1,  /* the newest message */
@@ -395,8 +393,8 @@ typedef struct rgaps_subscriber_options {
     const char *domain;     /* as for publishers; NULL: the domain of the messages */
     const char *type_name;  /* NULL: any */
     uint32_t reliable;      /* not 0: misses no message; publishers wait for it */
-    uint32_t depth;         /* of the messages that wait, the newest so many; others are skipped and
-                               missed. 1: the newest. 0: all that publishers keep */
+    uint32_t depth;         /* length of its own queue, in messages; it skips older ones, and counts
+                               them as missed. 1: the newest. 0: all that publishers keep */
     uint32_t late;          /* enum rgaps_late */
     uint32_t late_messages; /* for RGAPS_LATE_LAST */
     uint32_t max_held;      /* samples held at once, pulled or received; 0: 64; at most 4096 */
@@ -408,20 +406,20 @@ typedef struct rgaps_subscriber_options {
 rgaps_status_t rgaps_subscriber_create(const char *topic, const rgaps_subscriber_options_t *options,
                                        rgaps_subscriber_t **subscriber);
 
-/* Leaves the topic and releases all pulled pointers; samples that were received stay valid. */
+/* Leaves the topic and releases all pulled messages. Samples that you received stay valid. */
 void rgaps_subscriber_destroy(rgaps_subscriber_t *subscriber);
 
-/* Takes the next message, waiting for it and for the work that writes it, or RGAPS_ERROR_TIMED_OUT;
- * then the next call gives it. After RGAPS_ERROR_ABORTED it gives the one behind. `*data` is its first byte, a device pointer where the topic lives on a GPU, and stays readable and unchanged
- * until it is released. `bytes` may be NULL. */
+/* Takes the next message. Waits for it and for the work that writes it. After RGAPS_ERROR_TIMED_OUT the next call returns
+ * the same message, after RGAPS_ERROR_ABORTED the message behind it. `*data` is its first byte, a device pointer if
+ * the topic is on a GPU. The message stays readable and unchanged until you release it. `bytes` may be NULL. */
 rgaps_status_t rgaps_subscriber_pull(rgaps_subscriber_t *subscriber, uint64_t timeout_ns,
                                      const void **data, size_t *bytes);
 
-/* The size of a message that was pulled and not released. */
+/* The size of a message that you pulled and have not released. */
 rgaps_status_t rgaps_subscriber_pulled_bytes(rgaps_subscriber_t *subscriber, const void *data,
                                              size_t *bytes);
 
-/* Releases a pulled message; NULL: all of them. Releasing one twice is RGAPS_ERROR_NOT_HELD. */
+/* Releases a pulled message; NULL: all of them. Releasing a message twice is RGAPS_ERROR_NOT_HELD. */
 rgaps_status_t rgaps_subscriber_release(rgaps_subscriber_t *subscriber, const void *data);
 
 /* Takes the next message as a sample, or RGAPS_ERROR_TIMED_OUT. */
@@ -431,88 +429,88 @@ rgaps_status_t rgaps_subscriber_recv(rgaps_subscriber_t *subscriber, uint64_t ti
 /* Takes the next message, if there is one, or RGAPS_ERROR_EMPTY. */
 rgaps_status_t rgaps_subscriber_try_recv(rgaps_subscriber_t *subscriber, rgaps_sample_t **sample);
 
-/* Waits until there is a message, without taking it, or RGAPS_ERROR_TIMED_OUT. */
+/* Waits until a message is waiting, without taking it. */
 rgaps_status_t rgaps_subscriber_wait(rgaps_subscriber_t *subscriber, uint64_t timeout_ns);
 
-/* A descriptor that is readable while there are messages, for poll() and event loops: take messages
- * with try_recv until it is empty, and neither read nor close the descriptor, which is the
- * subscriber's. */
+/* A file descriptor that is readable while messages are waiting, for poll() and event loops. When it is readable, take
+ * messages with rgaps_subscriber_try_recv() until RGAPS_ERROR_EMPTY. The descriptor belongs to the subscriber: do not
+ * read or close it. */
 rgaps_status_t rgaps_subscriber_fd(rgaps_subscriber_t *subscriber, int *fd);
 
 /* Messages missed so far; 0 for NULL. */
 uint64_t rgaps_subscriber_missed(const rgaps_subscriber_t *subscriber);
 
-/* Publishers of the topic that do not match the subscriber, which gets none of their messages: they publish
- * another type, or do not offer what it asks for. 0 for NULL. 'rgaps topic info' names the reasons. */
+/* Publishers of the topic that do not match the subscriber: they publish another type, or do not offer the quality of
+ * service that it requests. It gets none of their messages. 0 for NULL. 'rgaps topic info' names the reasons. */
 uint32_t rgaps_subscriber_mismatched(const rgaps_subscriber_t *subscriber);
 
-/* Samples held now, clones counted once; 0 for NULL. */
+/* Samples that the subscriber holds now; a sample and its clones count once. 0 for NULL. */
 uint32_t rgaps_subscriber_held(const rgaps_subscriber_t *subscriber);
 
-/* ---- Samples: messages with what is known of them ---------------------------------------------
- * The functions without a code give 0 or NULL for NULL. */
+/* ---- Samples: received messages ----------------------------------------------------------------
+ * Functions that return no code return 0 or NULL for NULL. */
 
-/* The first byte: readable and unchanged until the sample and its clones are released. Waits on the CPU
- * for the work that writes the bytes, for 10 s at most; NULL where it does not finish. */
+/* The first byte: readable and unchanged until you release the sample and its clones. Waits on the CPU for the work that
+ * writes the message, for at most 10 s; NULL if that work does not finish. */
 const void *rgaps_sample_data(const rgaps_sample_t *sample);
 
-/* The same for work that is queued on `stream` from here on, without waiting: see
- * rgaps_sample_wait_on(). NULL where that fails. */
+/* The same for work that you queue on `stream` from now on; the CPU does not wait: see rgaps_sample_wait_on(). NULL if
+ * that fails. */
 const void *rgaps_sample_data_on(const rgaps_sample_t *sample, rgaps_stream_t stream);
 
-/* Whether the work that writes the bytes has finished (1), or not yet (0), or RGAPS_ERROR_ABORTED. */
+/* Writes 1 if the work that writes the message has finished, else 0. */
 rgaps_status_t rgaps_sample_is_ready(const rgaps_sample_t *sample, uint32_t *ready);
 
-/* Waits on the CPU until it has, or RGAPS_ERROR_UNFINISHED in time, or RGAPS_ERROR_ABORTED. */
+/* Waits on the CPU until the work that writes the message has finished; RGAPS_ERROR_UNFINISHED after the time-out. */
 rgaps_status_t rgaps_sample_synchronize(const rgaps_sample_t *sample, uint64_t timeout_ns);
 
-/* Has the work that is queued on `stream` from here on wait for the work that writes the bytes, and keeps
- * the message until `stream` has passed the point where it is released. If the publisher dies
- * before, `stream` goes on, reads anything, and rgaps_sample_is_ready() says so afterwards. */
+/* Makes work that you queue on `stream` from now on wait, on the GPU, for the work that writes the message. The block is not
+ * reused before the work that is queued on `stream` when you release the sample has finished. If the publisher dies first,
+ * `stream` continues and reads undefined bytes; afterwards rgaps_sample_is_ready() returns RGAPS_ERROR_ABORTED. */
 rgaps_status_t rgaps_sample_wait_on(const rgaps_sample_t *sample, rgaps_stream_t stream);
 
-/* Keeps the message, after it and its clones are released, until the work queued on `stream` by then has
- * finished. The stream lives at least as long as they. */
+/* Delays the release of the block until the work that is queued on `stream`, when you release the last clone, has finished.
+ * `stream` must live as long as the sample and its clones. */
 rgaps_status_t rgaps_sample_record_stream(const rgaps_sample_t *sample, rgaps_stream_t stream);
 
-/* Where kernels find how far the message is: the device address of two 64-bit numbers, and a point. The
- * message is whole if the first number is at least the point and has the same upper 32 bits, or else if
- * the second is and has. 0 and 0: there is nothing to look at, rgaps_sample_is_ready() says all. */
+/* For GPU kernels that check by themselves whether the message is complete: the device address of two 64-bit numbers, and
+ * the message's point. The message is complete if one of the two numbers is at least the point and has the same upper 32
+ * bits. 0 and 0 if there is nothing to wait for; rgaps_sample_is_ready() then says whether the message is complete. */
 rgaps_status_t rgaps_sample_gpu_point(const rgaps_sample_t *sample, uint64_t *address,
                                       uint64_t *point);
 
 size_t rgaps_sample_bytes(const rgaps_sample_t *sample);
 
-/* Copies bytes from byte `at` on to host memory, from whichever domain. */
+/* Copies `bytes` bytes, starting at byte `at` of the message, to host memory. The message may be in any domain. */
 rgaps_status_t rgaps_sample_read(const rgaps_sample_t *sample, size_t at, void *to, size_t bytes);
 
-/* Number among its publisher's messages, from 0. */
+/* The message's sequence number: each publisher counts its messages from 0. */
 uint64_t rgaps_sample_sequence(const rgaps_sample_t *sample);
 
-/* Messages of its publisher that were missed just before it. */
+/* How many messages of its publisher the subscriber missed between the previous sample and this one. */
 uint64_t rgaps_sample_missed(const rgaps_sample_t *sample);
 
-/* The publisher's number of its own. */
+/* The number that the publisher set with rgaps_loan_set_tag(); 0 if it set none. */
 uint64_t rgaps_sample_tag(const rgaps_sample_t *sample);
 
-/* CLOCK_MONOTONIC when it was published. */
+/* When it was published, in this host's CLOCK_MONOTONIC. */
 uint64_t rgaps_sample_publish_ns(const rgaps_sample_t *sample);
 
-/* A random number that is its publisher's own. */
+/* A random number that identifies the publisher. */
 uint64_t rgaps_sample_publisher_id(const rgaps_sample_t *sample);
 
 /* Shape and element type, or RGAPS_ERROR_NO_TENSOR. */
 rgaps_status_t rgaps_sample_tensor(const rgaps_sample_t *sample, rgaps_tensor_t *tensor);
 
-/* The bytes that travelled beside the message, those of a header in MessagePack; NULL and 0 where there are none.
- * Valid until the sample is released. */
+/* The attachment, or the MessagePack bytes of the header; NULL and 0 if the message has neither. Valid until you release
+ * the sample. */
 rgaps_status_t rgaps_sample_attachment(const rgaps_sample_t *sample, const void **data,
                                        size_t *bytes);
 
-/* What the message's header says, or RGAPS_ERROR_NOT_FOUND where there is no header, or not this in it;
- * RGAPS_ERROR_ARGUMENT where the key's value is of another type; RGAPS_ERROR_PROTOCOL where the publisher marked
- * bytes as a header that are none. Texts are valid until the sample is released. A double is also what an integer is
- * read as, an int also a boolean. */
+/* Fields of the message's header. RGAPS_ERROR_NOT_FOUND if there is no header, or if it lacks this field or key;
+ * RGAPS_ERROR_ARGUMENT if the value has another type; RGAPS_ERROR_PROTOCOL if the publisher marked bytes as a header
+ * that do not decode. Texts are valid until you release the sample. rgaps_sample_header_double() also reads integers,
+ * rgaps_sample_header_int() also reads booleans. */
 rgaps_status_t rgaps_sample_capture_ns(const rgaps_sample_t *sample, uint64_t *capture_ns);
 rgaps_status_t rgaps_sample_frame_id(const rgaps_sample_t *sample, const char **frame_id);
 rgaps_status_t rgaps_sample_header_int(const rgaps_sample_t *sample, const char *key,
@@ -522,26 +520,27 @@ rgaps_status_t rgaps_sample_header_double(const rgaps_sample_t *sample, const ch
 rgaps_status_t rgaps_sample_header_text(const rgaps_sample_t *sample, const char *key,
                                         const char **words);
 
-/* The message's parts: how many there are, and one by its name or its number from 0, or
- * RGAPS_ERROR_NOT_FOUND. A part's bytes are at rgaps_sample_data() plus its offset; its name is valid until the
- * sample is released. */
+/* The number of the message's parts, and a part by its name or its number, which counts from 0; RGAPS_ERROR_NOT_FOUND if
+ * there is no such part. The bytes of a part are at rgaps_sample_data() plus its offset; its name is valid until you
+ * release the sample. */
 size_t rgaps_sample_part_count(const rgaps_sample_t *sample);
 rgaps_status_t rgaps_sample_part(const rgaps_sample_t *sample, const char *name,
                                  rgaps_part_t *part);
 rgaps_status_t rgaps_sample_part_at(const rgaps_sample_t *sample, size_t index,
                                     rgaps_part_t *part);
 
-/* "host" or "cuda:GPU-<uuid>"; valid until the sample is released. */
+/* "host" or "cuda:GPU-<uuid>"; valid until you release the sample. */
 const char *rgaps_sample_domain(const rgaps_sample_t *sample);
 
-/* Another handle of the same message, released by itself. */
+/* Another handle of the same message; release both. */
 rgaps_status_t rgaps_sample_clone(const rgaps_sample_t *sample, rgaps_sample_t **clone);
 
-/* Lets go: the message is kept until work on the streams that were recorded (rgaps_sample_wait_on(),
- * rgaps_sample_record_stream()) has finished; where there are none, that on the default stream. */
+/* Releases the sample. After the last clone, the block is not reused before the work on all recorded streams
+ * (rgaps_sample_wait_on(), rgaps_sample_record_stream()) has finished; without such streams, the work on the default
+ * stream. */
 rgaps_status_t rgaps_sample_release(rgaps_sample_t *sample);
 
-/* The same, and that on `stream`. Where `stream` is none the sample is still held. */
+/* The same, and also waits for the work on `stream`. If `stream` is not a stream, this fails and the sample is still held. */
 rgaps_status_t rgaps_sample_release_on(rgaps_sample_t *sample, rgaps_stream_t stream);
 
 /* ---- Wait sets: many subscribers at once ------------------------------------------------------- */
@@ -550,32 +549,31 @@ rgaps_status_t rgaps_sample_release_on(rgaps_sample_t *sample, rgaps_stream_t st
 rgaps_status_t rgaps_wait_set_create(rgaps_node_t *node, rgaps_wait_set_t **wait_set);
 void rgaps_wait_set_destroy(rgaps_wait_set_t *wait_set);
 
-/* Adds a subscriber of the same node, and gives its token. A subscriber is in one wait set at a
- * time. One that is destroyed meanwhile stays in its topic until it is detached. */
+/* Adds a subscriber of the same node, and returns its token. A subscriber may be in one wait set at a time. If you destroy it
+ * before you detach it, it stays in its topic until then. */
 rgaps_status_t rgaps_wait_set_attach(rgaps_wait_set_t *wait_set, rgaps_subscriber_t *subscriber,
                                      size_t *token);
 
-/* Takes a subscriber out, or RGAPS_ERROR_NOT_HELD. */
+/* Removes a subscriber; RGAPS_ERROR_NOT_HELD if the wait set has no such token. */
 rgaps_status_t rgaps_wait_set_detach(rgaps_wait_set_t *wait_set, size_t token);
 
-/* Waits until some subscribers have messages, or RGAPS_ERROR_TIMED_OUT, and writes their tokens,
- * `capacity` of them at most; `count` is how many. */
+/* Waits until at least one subscriber has a message. Writes the tokens of all that have one, at most `capacity` tokens, and
+ * their number to `count`. */
 rgaps_status_t rgaps_wait_set_wait(rgaps_wait_set_t *wait_set, uint64_t timeout_ns, size_t *tokens,
                                    size_t capacity, size_t *count);
 
 /* ---- Listeners: callbacks ---------------------------------------------------------------------- */
 
-/* Called with each message in a thread of the listener's. `status` is RGAPS_OK, or why there is no
- * sample; rgaps_error_message() then says more. The sample is released when the handler returns: to
- * keep it, clone it. The handler must not throw. It may destroy its own listener. */
+/* The listener calls this with each message, in a thread of its own. If `status` is not RGAPS_OK, there is no sample, and
+ * rgaps_error_message() says why. The listener releases the sample when the handler returns: clone the sample to keep
+ * it. The handler must not throw. It may destroy its own listener. */
 typedef void (*rgaps_handler_t)(void *user, rgaps_status_t status, rgaps_sample_t *sample);
 
 /* Calls `handler` with `user` for each message until the listener is destroyed. */
 rgaps_status_t rgaps_listener_create(rgaps_subscriber_t *subscriber, rgaps_handler_t handler,
                                      void *user, rgaps_listener_t **listener);
 
-/* Returns when the handler has returned and will not be called again (unless called in the
- * handler). */
+/* Returns when the handler has returned and will not be called again; inside the handler it returns at once. */
 void rgaps_listener_destroy(rgaps_listener_t *listener);
 
 #ifdef __cplusplus

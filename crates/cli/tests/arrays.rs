@@ -192,6 +192,26 @@ fn pictures_and_arrays_go_through_files() {
     assert!(!realm.run(&numbered).stderr.contains("saved one message"));
 }
 
+/// 16 x 8 pixels of one colour, by Pillow.
+const FLAT_JPG: &[u8] = include_bytes!("files/flat.jpg");
+const COLOUR: [u8; 3] = [200, 100, 50];
+
+#[test]
+fn a_jpeg_file_is_published_as_its_pixels() {
+    let realm = Realm::new();
+    for name in ["flat.jpg", "flat.JPEG"] {
+        std::fs::write(realm.path(name), FLAT_JPG).unwrap();
+        publish(&realm, &["flat", "--file", name]);
+        let tensor = &echo_json(&realm, "flat")["tensor"];
+        assert_eq!(tensor["shape"], json!([8, 16, 3]), "{name}");
+        echo(&realm, "flat", &["--save", "flat.raw"]);
+        let pixels = std::fs::read(realm.path("flat.raw")).unwrap();
+        assert_eq!(pixels.len(), 8 * 16 * 3);
+        let is_close = |(at, value): (usize, &u8)| value.abs_diff(COLOUR[at % 3]) <= 3;
+        assert!(pixels.iter().enumerate().all(is_close), "{pixels:?}");
+    }
+}
+
 #[test]
 fn several_messages_are_saved_under_their_numbers() {
     let realm = Realm::new();

@@ -25,6 +25,39 @@ fn an_error_that_nobody_can_read_keeps_its_exit_code() {
     assert_eq!(status_with(unread.into()), Some(3));
 }
 
+#[test]
+fn a_full_disk_under_standard_output_is_said_and_ends_no_command_in_a_panic() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let keep = ["topic", "pub", "t", "--text", "x", "--transient-local"];
+    realm.run(&keep).ok();
+    let commands: [&[&str]; 9] = [
+        &["up"],
+        &["status"],
+        &["doctor"],
+        &["topic", "list", "--json"],
+        &["topic", "info", "t"],
+        &["topic", "echo", "t", "--late", "latest", "--count", "1"],
+        &["topic", "pub", "t", "--text", "x"],
+        &["top", "--json"],
+        &["completion", "bash"],
+    ];
+    for arguments in commands {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let run: Run = realm
+            .command(arguments)
+            .stdout(full)
+            .output()
+            .unwrap()
+            .into();
+        let said = run.fails_with(1);
+        assert!(
+            said.contains("standard output cannot be written: No space left"),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
 /// A command under a limit of the shell.
 fn limited(limit: &str, realm: &Realm, arguments: &[&str]) -> Run {
     let command = realm.command(arguments);

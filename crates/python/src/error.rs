@@ -169,6 +169,9 @@ impl IntoPyErr for PublishError {
         let message = in_python(self.to_string());
         let name = match self {
             PublishError::Client(error) => return error.into_py_err(),
+            PublishError::Replica(error) if matches!(*error, LoanError::PoolFull { .. }) => {
+                "PoolFull"
+            }
             PublishError::BackPressured { .. } => "BackPressured",
             PublishError::LoanLost(_) => "LoanLost",
             PublishError::TypeMismatch { .. } => "TypeMismatch",

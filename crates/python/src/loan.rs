@@ -418,6 +418,10 @@ impl LoanBase {
 
     /// Copies bytes, or the elements of an array in row-major order, into the loan, starting at byte ``at``. Returns the
     /// number of bytes copied.
+    ///
+    /// Args:
+    ///     data: Bytes, an array, or any object with the buffer protocol or DLPack.
+    ///     at: Where the copy begins, in bytes from the message's first byte. Default: 0.
     #[pyo3(signature = (data, at=0))]
     fn write(
         &self,
@@ -433,7 +437,10 @@ impl LoanBase {
         Ok(source.bytes())
     }
 
-    /// Shortens the message to ``length`` in its first dimension.
+    /// Shortens the message.
+    ///
+    /// Args:
+    ///     length: The new length of the first dimension: elements of an array, or bytes.
     fn truncate(&self, #[pyo3(from_py_with = argument::length)] length: u64) -> PyResult<()> {
         if self.parts.is_some() {
             return Err(invalid(
@@ -491,6 +498,9 @@ impl LoanBase {
 
     /// Like `publish`, for ``await``: waiting for subscribers does not block the event loop. A call that is cancelled while it
     /// waits publishes nothing, and the loan stays open.
+    ///
+    /// Args:
+    ///     stream: As for `publish`. Default: as for `publish`.
     #[pyo3(signature = (*, stream=None))]
     fn publish_async<'py>(
         slf: &Bound<'py, Self>,

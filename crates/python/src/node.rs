@@ -536,6 +536,9 @@ impl Node {
 
     /// One topic as a dictionary with the keys of ``rgaps topic info --json``: those of `topics`, ``publisher_list``,
     /// ``subscriber_list``, ``hosts`` and ``mismatches``. Raises `NotFound` if there is no such topic.
+    ///
+    /// Args:
+    ///     name: The name of the topic.
     fn topic<'py>(
         &self,
         py: Python<'py>,
@@ -548,6 +551,9 @@ impl Node {
     /// for example ``{"publishers": 1, "messages": 16}``. Living publishers keep their history. If the topic then has no
     /// members and no history, the daemon removes it with its type. Raises `NotFound` if there is no such topic, and
     /// `NotPermitted` if this user may not publish to it.
+    ///
+    /// Args:
+    ///     name: The name of the topic.
     fn forget_topic<'py>(
         &self,
         py: Python<'py>,

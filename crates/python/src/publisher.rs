@@ -545,6 +545,9 @@ impl Publisher {
 
     /// Like `put`, with the same arguments, for ``await``. Waiting for memory or for subscribers does not block the event
     /// loop. Do not change the data before the call returns. A call that is cancelled while it waits publishes nothing.
+    ///
+    /// Args:
+    ///     data: As for `put`.
     #[pyo3(signature = (data, **keywords))]
     fn put_async<'py>(
         slf: &Bound<'py, Self>,
@@ -627,8 +630,11 @@ impl Publisher {
         Ok(found.is_some())
     }
 
-    /// A text that says how many of ``n`` subscribers there are, which ones do not match, and which hosts' subscribers cannot
-    /// be reached because of a rule, a quota or a slow path.
+    /// A text that says how many subscribers there are, which ones do not match, and which hosts' subscribers cannot be
+    /// reached because of a rule, a quota or a slow path.
+    ///
+    /// Args:
+    ///     n: How many subscribers you wait for. Default: 1.
     #[pyo3(signature = (n=1))]
     fn missing_subscribers(
         &self,
@@ -639,8 +645,10 @@ impl Publisher {
         Ok(in_python(py.detach(|| publisher.missing_subscribers(n))))
     }
 
-    /// Returns unused memory to the pools, except for ``keep_bytes`` bytes in each pool. Returns the number of bytes
-    /// returned.
+    /// Returns unused memory to the pools, and returns how many bytes that was.
+    ///
+    /// Args:
+    ///     keep_bytes: How many bytes of unused memory the publisher keeps in each pool. Default: 0.
     #[pyo3(signature = (keep_bytes=0))]
     fn trim(
         &self,

@@ -273,8 +273,11 @@ impl SampleBase {
         Ok(parts.iter().map(|part| part.name().to_owned()).collect())
     }
 
-    /// The part called ``name`` as a `Part`, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises
-    /// `KeyError` if there is none.
+    /// A part of the message, which has ``numpy()``, ``torch()``, the buffer protocol and DLPack. Raises `KeyError` if there
+    /// is no such part.
+    ///
+    /// Args:
+    ///     name: The name of the part, one of `keys`.
     fn part<'py>(
         &self,
         py: Python<'py>,
@@ -413,8 +416,11 @@ impl SampleBase {
         held.sample.is_ready().map_err(IntoPyErr::into_py_err)
     }
 
-    /// Waits on the CPU until the GPU work that writes the message has finished. Returns False after ``timeout`` seconds;
-    /// None waits without limit. Raises `Aborted` if the work can never finish.
+    /// Waits on the CPU until the GPU work that writes the message has finished. Returns False if it has not after the time-out.
+    /// Raises `Aborted` if the work can never finish.
+    ///
+    /// Args:
+    ///     timeout: Seconds to wait; None waits without limit. Default: None.
     #[pyo3(signature = (timeout=None))]
     fn synchronize(
         &self,
@@ -427,11 +433,17 @@ impl SampleBase {
 
     /// Makes work that is queued on ``stream`` from now on wait for the publisher's GPU work, and keeps the block until that
     /// work has finished. Only code that reads at `address` needs this; DLPack does it by itself.
+    ///
+    /// Args:
+    ///     stream: A CUDA stream (of torch or cupy, or its handle).
     fn wait_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         order::before_reading(&self.held()?.sample, order::named(Some(stream))?)
     }
 
-    /// Keeps the block after the release until the work queued on ``stream`` by then has finished.
+    /// Keeps the block after the release until the work that is queued on a stream by then has finished.
+    ///
+    /// Args:
+    ///     stream: A CUDA stream (of torch or cupy, or its handle).
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.held()?
             .sample

@@ -188,8 +188,10 @@ impl Subscriber {
         sample.map(|sample| self.wrap(py, sample)).transpose()
     }
 
-    /// Waits until a message is waiting, without taking it. Returns False after ``timeout`` seconds; None waits without
-    /// limit.
+    /// Waits until a message is waiting, without taking it. Returns False if there is none after the time-out.
+    ///
+    /// Args:
+    ///     timeout: Seconds to wait; None waits without limit. Default: None.
     #[pyo3(signature = (timeout=None))]
     fn wait(
         &self,
@@ -215,6 +217,9 @@ impl Subscriber {
     }
 
     /// Like `recv`, for ``await``: waits for the next message without blocking the event loop.
+    ///
+    /// Args:
+    ///     timeout: Seconds to wait; None waits without limit. Default: None.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(
         slf: &Bound<'py, Self>,

@@ -53,6 +53,9 @@ impl WaitSet {
     }
 
     /// Adds a subscriber. A subscriber may be in one wait set at a time.
+    ///
+    /// Args:
+    ///     subscriber: A subscriber of the same node as the others.
     fn attach(
         &self,
         py: Python<'_>,
@@ -78,6 +81,9 @@ impl WaitSet {
     }
 
     /// Removes a subscriber. Returns False if it was not in the wait set.
+    ///
+    /// Args:
+    ///     subscriber: The subscriber to remove.
     fn detach(
         &self,
         py: Python<'_>,
@@ -101,7 +107,10 @@ impl WaitSet {
     }
 
     /// Waits until at least one subscriber has a message, and returns all subscribers that have one. Returns an empty list
-    /// after ``timeout`` seconds; None waits without limit.
+    /// if none has one after the time-out.
+    ///
+    /// Args:
+    ///     timeout: Seconds to wait; None waits without limit. Default: None.
     #[pyo3(signature = (timeout=None))]
     fn wait(
         &self,

@@ -365,7 +365,9 @@ fn the_daemon_leaves_when_nobody_needs_it() {
     let place = Place::new();
     let node = place.node("brief");
     let pid = node.status().unwrap().pid;
-    std::thread::sleep(Duration::from_millis(600));
+    // A daemon that was idle later has left: this one would have, too.
+    let idle = Place::new().node("briefer").status().unwrap().pid;
+    until("the end of an idle daemon", || !is_running(idle));
     assert!(is_running(pid), "while it is needed it stays");
     drop(node);
     until("its end", || !is_running(pid));

@@ -171,7 +171,10 @@ fn it_leaves_when_nobody_needs_it() {
     let mut daemon = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
     let mut client = connect(&daemon, "short");
     let joined = client.join("t", publisher());
-    std::thread::sleep(Duration::from_millis(500));
+    // A daemon that was idle later has left: this one would have, too.
+    let mut idle = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
+    drop(connect(&idle, "shorter"));
+    assert!(idle.wait().success());
     client.ask(Request::Leave(joined.member)).unwrap();
     let since = Instant::now();
     drop(client);

@@ -44,7 +44,7 @@ impl LaneEnd {
             LaneEnd::Closed => "closed",
             LaneEnd::Replaced => "replaced",
             LaneEnd::Connection => "connection",
-            LaneEnd::Lie => "lie",
+            LaneEnd::Lie => "violation",
             LaneEnd::Completion => "completion",
             LaneEnd::Event => "event",
             LaneEnd::Call => "call",

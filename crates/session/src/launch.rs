@@ -1,7 +1,7 @@
 //! Finding the daemon, or starting one.
 //!
-//! Ten clients that start at once start one daemon: whoever takes the start lock looks again,
-//! starts it and holds the lock until it is ready.
+//! Ten clients that start at once start one daemon: the client that takes the start lock looks again for a daemon,
+//! starts one, and holds the lock until the daemon is ready.
 
 use crate::config::{prepare_folder, INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 use crate::lock::{with_suffix, writing_advice, StartLock};
@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 const DAEMON_VARIABLE: &str = "RGAPS_DAEMON";
 /// How long a daemon may take to be ready; loading a GPU's driver takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often one looks while another client starts the daemon.
+/// How often a client looks for the daemon while another one starts it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// A log longer than this is put aside when a daemon is started.
+/// A client that starts a daemon renames a log that is longer than this.
 const LOG_BYTES_MAX: u64 = 4 << 20;
-/// Of a log, what an error message quotes.
+/// How much of a log an error message quotes, in bytes.
 const LOG_TAIL_BYTES: usize = 2048;
 /// Longest reason that a daemon gives for not starting.
 const REASON_BYTES_MAX: usize = 4096;
-/// What a daemon inherits, besides `RGAPS_*` and `LC_*`. Not `CUDA_*`, but for where there is an MPS:
-/// the daemon serves others than the client that started it, on all GPUs.
+/// Environment variables that a daemon inherits, besides `RGAPS_*` and `LC_*`. Of `CUDA_*` only those that say where MPS
+/// runs: the daemon serves other clients, too, on all GPUs.
 const INHERITED: [&str; 10] = [
     "PATH",
     "HOME",
@@ -65,7 +65,7 @@ pub enum LaunchError {
         /// Where it was looked for.
         tried: Vec<PathBuf>,
     },
-    /// The daemon belongs to another user, which does not let this one connect.
+    /// The daemon belongs to another user, who does not let this one connect.
     #[error(
         "this user may not use the daemon's socket '{}'; ask its owner for access \
          (socket_mode in rgaps.toml), or use a realm of your own (RGAPS_REALM)", path.display()
@@ -104,16 +104,16 @@ pub enum LaunchError {
         /// Why.
         source: std::io::Error,
     },
-    /// The daemon started, and gave up.
+    /// The daemon started, and ended before it was ready.
     #[error("the daemon did not start: {reason}")]
     Failed {
-        /// Its own words, or the end of its log.
+        /// The daemon's reason, or the end of its log.
         reason: String,
     },
-    /// The daemon is taking too long.
+    /// The daemon was not ready in time.
     #[error("no daemon was ready within {} s: {reason}", START_TIMEOUT.as_secs())]
     NotReady {
-        /// What it was that took so long, and where to look.
+        /// What the client waited for, and where to look.
         reason: String,
     },
     /// A file beside the socket cannot be used.
@@ -128,7 +128,7 @@ pub enum LaunchError {
         /// Why.
         source: std::io::Error,
     },
-    /// The socket failed otherwise.
+    /// Another failure of the socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
@@ -166,10 +166,10 @@ pub fn connect(config: &Config) -> Result<Option<Channel>, LaunchError> {
     refused.map_or(Ok(None), Err)
 }
 
-/// Connects to the daemon of the configuration's realm; if none answers and the configuration
-/// lets us (`autostart`), starts one. `bin_dirs` are looked in for the program before `PATH`.
+/// Connects to the daemon of the configuration's realm. If none answers and `autostart` is on, starts one; looks for the
+/// program in `bin_dirs` before `PATH`.
 ///
-/// The daemon may still leave between this and the first packet: then connect again.
+/// The daemon may end before the client's first packet: then connect again.
 pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel, LaunchError> {
     if let Some(channel) = connect(config)? {
         return Ok(channel);
@@ -213,8 +213,8 @@ fn pause(deadline: Instant, reason: &str) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// A daemon on its way out has given up its socket but not yet its lock, one on its way in has
-/// the lock but no socket yet: waits for it to be gone, or to answer.
+/// A daemon that is about to end has closed its socket but still holds its lock; a daemon that is starting holds the lock
+/// and has no socket yet. Waits until the former has ended or the latter answers.
 fn wait_for_leaving_daemon(
     config: &Config,
     socket: &Path,
@@ -354,8 +354,8 @@ pub fn find_links() -> Result<PathBuf, LinksFailure> {
     })
 }
 
-/// The program with the links to other hosts, as a daemon of this configuration starts it. It gets all
-/// signals, and ends with whoever starts it.
+/// The command with which a daemon of this configuration starts `rgaps-links`. The process receives all signals, and ends
+/// with its parent.
 pub fn links_command(config: &Config) -> Result<Command, LinksFailure> {
     let program = find_links()?;
     let inline = config.to_inline().map_err(|error| LinksFailure {
@@ -451,8 +451,8 @@ fn log_tail(path: &Path, from: u64) -> String {
     }
 }
 
-/// Makes the command's process a daemon: no terminal, no parent, no descriptor of ours but
-/// standard ones and `keep`.
+/// Makes the command's process a daemon: it has no terminal and no parent, and inherits only the standard descriptors and
+/// `keep`.
 fn detach(command: &mut Command, keep: RawFd) {
     let make_daemon = move || {
         // SAFETY: plain system calls, on the only thread of a child that is about to exec.
@@ -475,8 +475,7 @@ fn detach(command: &mut Command, keep: RawFd) {
     unsafe { command.pre_exec(make_daemon) };
 }
 
-/// Has the command's process get all signals: a daemon blocks some to read them, which a program that
-/// it starts would inherit.
+/// Unblocks all signals in the command's process. A daemon blocks some, and its children would inherit that.
 pub fn unblock_signals(command: &mut Command) {
     let unblock = || Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?);
     // SAFETY: the closure makes one system call and allocates nothing, as it must between fork and
@@ -511,7 +510,7 @@ fn close_on_exec(keep: RawFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the daemon says, up to its end or the ready word.
+/// Reads what the daemon writes, until it is ready or ends.
 fn read_word(pipe: &OwnedFd, deadline: Instant) -> std::io::Result<Vec<u8>> {
     let mut word = Vec::new();
     while word != READY_WORD && word.len() < REASON_BYTES_MAX {

@@ -91,7 +91,7 @@ pub enum SocketError {
     )]
     Truncated,
     /// Descriptors from a peer that may send none.
-    #[error("descriptors came that nobody asked for")]
+    #[error("the peer sent descriptors that were not requested; run the same version of rgaps in all processes")]
     UnexpectedDescriptors,
     /// Bytes that are no packet.
     #[error(

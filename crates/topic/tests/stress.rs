@@ -30,13 +30,16 @@ fn come_and_go(host: Host) {
             .map(|slot| {
                 let mut publisher = host.join_publisher(slot);
                 scope.spawn(move || {
-                    while Instant::now() < end {
+                    // At least once, if the process stands still until then.
+                    loop {
                         publisher.publish();
                         if publisher.published % 64 == 0 {
                             publisher.abandon();
                         }
+                        if Instant::now() >= end {
+                            break publisher;
+                        }
                     }
-                    publisher
                 })
             })
             .collect();

@@ -3,9 +3,8 @@
 use rgaps_containers::{why_not, Container};
 use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{fill, holds};
-use rgaps_testkit::{until, Daemon};
+use rgaps_testkit::{until, Daemon, LIMIT};
 use std::path::Path;
-use std::time::Duration;
 
 const MEMBER: &str = env!("CARGO_BIN_EXE_container-member");
 
@@ -35,7 +34,7 @@ fn publish(publisher: &rgaps::Publisher, sequences: std::ops::Range<u64>) {
 }
 
 fn outside_publisher(node: &rgaps::Node, topic: &str) -> rgaps::Publisher {
-    let deadline = Duration::from_secs(20);
+    let deadline = LIMIT;
     let builder = node.publisher(topic).keep_last(4).deadline(deadline);
     builder.create().expect("a publisher")
 }
@@ -43,9 +42,7 @@ fn outside_publisher(node: &rgaps::Node, topic: &str) -> rgaps::Publisher {
 /// Takes messages outside, and checks them. Returns what the next one has to be.
 fn receive(subscriber: &rgaps::Subscriber, mut next: u64, count: u64) -> u64 {
     for _ in 0..count {
-        let sample = subscriber
-            .recv_timeout(Duration::from_secs(20))
-            .expect("a message");
+        let sample = subscriber.recv_timeout(LIMIT).expect("a message");
         assert_eq!((sample.tag(), sample.missed()), (next, 0));
         let right = holds(next, sample.as_slice().expect("host memory"));
         assert!(right, "the bytes of message {next} are wrong");

@@ -100,13 +100,24 @@ fn queueing_waits_for_room() {
     let mut context = 0usize;
     // SAFETY: the type is that of the driver function; the output is ours.
     unsafe { gpu.control.function::<OutCurrent>(c"cuCtxGetCurrent")(&mut context) };
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             gpu.call(c"cuCtxSetCurrent", context);
+            // SAFETY: it takes nothing, and cannot fail.
+            tell.send(unsafe { libc::gettid() }).unwrap();
             gpu.fill(4, 1, stream);
             queued.store(true, Ordering::Release);
         });
-        std::thread::sleep(Duration::from_millis(50));
+        let thread = told.recv().unwrap();
+        within_patience("it waits", || {
+            // It sleeps each of several times that it is looked at, or it is done.
+            (0..20).all(|_| {
+                std::thread::yield_now();
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+                stat.is_ok_and(|stat| stat.contains(") S ")) || queued.load(Ordering::Acquire)
+            })
+        });
         let was_queued = queued.load(Ordering::Acquire);
         drop(held);
         assert!(!was_queued, "a fifth operation found room for four");

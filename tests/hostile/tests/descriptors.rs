@@ -9,10 +9,9 @@ use rgaps_layout::{
 };
 use rgaps_pool::{Access, SharedMap};
 use rgaps_session::{Answer, Request};
-use rgaps_testkit::{seed, Random};
+use rgaps_testkit::{seed, Random, LIMIT};
 use rgaps_topic::{Message, Metadata, Point, RegionView, Shared, Tensor, TopicView, With, Writer};
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 /// An attachment that may be marked as a header, and parts that lie anywhere.
 fn metadata_lie(random: &mut Random) -> Metadata {
@@ -146,7 +145,7 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
         writer
             .publish_with(loan, &message, with, &mut |_| {})
             .expect("published");
-        match victim.recv_timeout(Duration::from_secs(5)) {
+        match victim.recv_timeout(LIMIT) {
             Ok(sample) => {
                 // All its bytes are there; what they are is its publisher's business.
                 let bytes = sample.as_slice().expect("host memory");
@@ -179,9 +178,7 @@ fn lying_descriptors_are_errors_or_bytes_that_can_be_read() {
     // The victim goes on with honest publishers.
     let honest = node.publisher("lies").create().expect("a publisher");
     honest.put(b"truth").expect("published");
-    let sample = victim
-        .recv_timeout(Duration::from_secs(5))
-        .expect("the truth");
+    let sample = victim.recv_timeout(LIMIT).expect("the truth");
     assert_eq!(sample.as_slice().expect("host memory"), b"truth");
 
     pair.goes_on(10);

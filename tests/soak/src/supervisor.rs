@@ -60,8 +60,8 @@ struct Soak {
     python: Option<Python>,
     in_c: Option<InC>,
     memory: Option<Memory>,
-    /// Kills for want of memory so far.
-    oom_kills: u64,
+    /// Kills for want of memory so far: of subscribers, daemons, links and publishers.
+    oom_kills: [u64; 4],
     only: Option<trouble::Kind>,
     floods: Vec<Child>,
     checker: Checker,
@@ -81,6 +81,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     if let Err(error) = whole {
         soak.checker.report.stuck("soak", format!("{error:#}"));
     }
+    let [subscribers, daemons, links, publishers] = soak.oom_kills;
+    eprintln!(
+        "soak: the kernel killed {publishers} publishers, {subscribers} subscribers, {daemons} daemons, {links} links for want of memory"
+    );
     let left_out = soak.left_out();
     let report = &mut soak.checker.report;
     report.tally.minutes = (begun.elapsed().as_secs_f64() / 6.0).round() / 10.0;
@@ -152,7 +156,7 @@ impl Soak {
             python,
             in_c,
             memory,
-            oom_kills: 0,
+            oom_kills: [0; 4],
             only: None,
             floods: Vec::new(),
             checker: Checker::default(),

@@ -55,7 +55,12 @@ fn whoever_the_oom_killer_kills_harms_nobody() {
     if told.contains("the kernel kills nobody for want of memory") {
         return eprintln!("left out: {told}");
     }
-    // A publisher, a subscriber, a daemon and links.
+    let killed = told.lines().find(|line| line.contains("the kernel killed"));
+    let killed = killed.expect("what the kernel killed");
+    for kind in ["publishers", "subscribers", "daemons", "links"] {
+        assert!(killed.contains(kind), "{killed}");
+        assert!(!killed.contains(&format!(" 0 {kind}")), "{killed}");
+    }
     assert!(tally["kills"].as_u64() >= Some(4), "{said}\n{told}");
     assert!(tally["messages"].as_u64() > Some(0), "{said}\n{told}");
 }

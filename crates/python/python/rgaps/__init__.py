@@ -78,8 +78,13 @@ from ._rgaps import (
 
 
 class KeepAll(NamedTuple):
-    """A history that keeps all messages, up to ``messages`` messages (1 to 32768) and ``bytes`` bytes of payload. At a limit
-    the oldest message goes, once every reliable subscriber has read it."""
+    """A history that keeps all messages up to two limits. At a limit the oldest message goes, once every reliable subscriber
+    has read it.
+
+    Args:
+        messages: Largest number of messages, 1 to 32768.
+        bytes: Largest number of bytes of all these messages.
+    """
 
     messages: int
     bytes: int

@@ -5,31 +5,31 @@ use rgaps_layout::{Domain, GpuUuid};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Rules at most.
+/// Largest number of rules.
 const MAX_RULES: usize = 256;
 
-/// In which domain topics land that come from other hosts. The first rule that fits decides; what no rule fits
-/// lands on the host, and is copied from there to the GPUs that it is read on.
+/// In which domain topics of other hosts arrive. The first rule that matches decides; a topic without a matching rule
+/// arrives in host memory, and the links copy it to the GPUs on which subscribers read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LandingRule {
-    /// What to call it.
+    /// Its name, in listings and logs.
     pub name: String,
-    /// Topics, as in access rules.
+    /// Patterns of topics, as in access rules.
     pub topics: Vec<String>,
-    /// Where.
+    /// In which domain they arrive.
     pub domain: LandIn,
 }
 
-/// A domain to land in.
+/// A domain in which topics arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum LandIn {
-    /// Where all subscribers of this host read that name a domain; on the host where they do not agree.
+    /// The domain that all subscribers of this host name; host memory if they name different domains.
     Readers,
     /// Host memory.
     Host,
-    /// The memory of the GPU of this number among those that the links see.
+    /// The memory of the GPU with this number among those that the links see.
     Gpu(u32),
     /// The memory of this GPU.
     Uuid(GpuUuid),

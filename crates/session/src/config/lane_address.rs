@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use std::net::{IpAddr, SocketAddr};
 
-/// The port of lanes where `links.listen` names none: fixed, so that a firewall can be told once.
+/// The port of lanes if `links.listen` names none. It is fixed, so that one rule of a firewall is enough.
 pub const LANE_PORT: u16 = 7448;
 
 /// Reads `10.0.0.1`, `10.0.0.1:7449`, `fd00::1` or `[fd00::1]:7449`.

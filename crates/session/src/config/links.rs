@@ -10,109 +10,108 @@ use std::time::Duration;
 
 /// Longest name of a host.
 const MAX_HOST_NAME: usize = 64;
-/// Lanes of a link, and addresses that they listen at.
+/// Largest number of lanes of a link.
 const MAX_LANES: u32 = 8;
-/// Cards with RDMA that lanes use.
+/// Largest number of cards with RDMA that lanes use.
 const MAX_RAILS: usize = 4;
-/// Threads of links spin for so long, on machines with so many processors.
+/// How long threads of links spin, on machines with at least this many processors.
 const SPIN_US: u32 = 100;
 const SPIN_PROCESSORS: usize = 8;
-/// Endpoints that are listed at most.
+/// Largest number of endpoints in a list.
 const MAX_ENDPOINTS: usize = 256;
-/// Shortest lease: below this a busy machine loses peers that are there.
+/// Shortest lease: with a shorter one, a busy machine loses peers that are alive.
 const LEASE_MS_MIN: u64 = 200;
 /// Longest lease and outage.
 const WAIT_MS_MAX: u64 = 86_400_000;
 
-/// Links to other hosts. What is not said is not done: a host without `enabled` has none.
+/// Links to other hosts. They are off unless `enabled` is true.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
     /// Whether this host is linked with others.
     pub enabled: bool,
-    /// What to call this host: `[A-Za-z0-9_-]`, at most 64 characters, no other of the realm's. None
-    /// takes the machine's name.
+    /// The host's name, unique in the realm: `[A-Za-z0-9_-]`, at most 64 characters. `None`: the machine's name.
     pub host: Option<String>,
-    /// This host's own address, at which lanes of other hosts are accepted. Without a port it is
-    /// [`LANE_PORT`](super::LANE_PORT); port 0 takes a free one.
+    /// This host's own address, at which it accepts lanes of other hosts. Without a port it takes
+    /// [`LANE_PORT`](super::LANE_PORT), with port 0 any free port.
     #[serde(deserialize_with = "lane_address::deserialize")]
     pub listen: Option<SocketAddr>,
     /// Zenoh endpoints at which the control plane listens: `tcp/10.0.0.1:7447`, `tls/...`.
     pub control: Vec<String>,
-    /// Zenoh endpoints of other hosts. They are tried for as long as it takes.
+    /// Zenoh endpoints of other hosts. This host tries them until it reaches them.
     pub connect: Vec<String>,
-    /// Whether other hosts are looked for by multicast, too.
+    /// Whether this host also looks for others by multicast.
     pub scouting: bool,
-    /// Whether hosts that are connected tell each other of those that they know, which are then tried, too.
+    /// Whether connected hosts tell each other which hosts they know, and connect to those, too.
     pub gossip: bool,
-    /// Whether bytes may cross other networks than the machine's own in the clear.
+    /// Whether bytes may cross a network without encryption. Within the machine they always may.
     pub insecure: bool,
-    /// A host that was not heard of for so long is gone.
+    /// A host that is silent for this long counts as gone, in milliseconds.
     pub lease_ms: u64,
-    /// Of a reliable topic, how long messages are kept for a host that is gone.
+    /// How long this host keeps messages of reliable topics for a host that is gone, in milliseconds.
     pub outage_ms: u64,
-    /// Bytes that are kept of each publisher's messages for a host that is gone.
+    /// How many bytes of each publisher this host keeps for a host that is gone.
     pub outage_max: ByteSize,
-    /// Bytes of a publisher's messages that are on their way to a host at most.
+    /// Largest number of bytes of a publisher in flight to one host.
     pub in_flight_max: ByteSize,
-    /// Bytes of messages of a topic that land here at the same time at most.
+    /// Largest number of bytes of a topic that arrive here at the same time.
     pub landing_max: ByteSize,
-    /// Messages that the links hold of a topic at once, for all hosts together.
+    /// Largest number of messages of a topic that the links hold at the same time, for all hosts together.
     pub held_max: u32,
     /// Lanes of a link.
     pub lanes: u32,
-    /// How long threads of a link look for the next message before they sleep, in microseconds. None: 100 where there
-    /// are processors to spare, else 0.
+    /// How long threads of a link poll for the next message before they sleep, in microseconds. `None`: 100 on machines
+    /// with 8 processors or more, else 0.
     pub spin_us: Option<u32>,
-    /// Whether lanes are RDMA where they can be. It takes `trusted_fabric`.
+    /// Whether lanes use RDMA. It needs `trusted_fabric`.
     pub rdma: Rdma,
-    /// Everybody on the network of the cards with RDMA is trusted: RDMA is not encrypted.
+    /// Whether you trust everyone on the network of the cards with RDMA, since RDMA is not encrypted.
     pub trusted_fabric: bool,
-    /// The cards with RDMA that lanes use, in turns, at most four. Empty: those that are up, the nearest to the memory first.
+    /// The cards with RDMA that lanes use in turn, at most four. Empty: the cards that are up and nearest to the memory.
     pub rdma_devices: Vec<String>,
-    /// When the receiver of an RDMA lane tells the sender how far it has read its ring.
+    /// How much of an RDMA lane's ring the receiver reads before it tells the sender.
     pub rdma_watermark: Watermark,
-    /// Bytes a second that a link carries: what quotas' shares add up to at most.
+    /// Largest number of bytes per second that a link carries. The rates of quotas must not add up to more.
     pub rate_max: Option<ByteSize>,
-    /// Whether this host carries on what is for hosts that others reach only through it.
+    /// Whether this host carries messages between hosts that reach each other only through it.
     pub relay: bool,
-    /// Who is who between hosts.
+    /// Certificates, with which hosts prove who they are.
     pub tls: LinksTls,
-    /// What may cross.
+    /// Which topics may cross, and to or from which hosts.
     pub rules: Vec<LinkRule>,
-    /// And how much.
+    /// How much memory and bandwidth topics may use.
     pub quotas: Vec<Quota>,
-    /// Where what comes from other hosts lands.
+    /// In which domain messages of other hosts arrive.
     pub landing: Vec<LandingRule>,
 }
 
-/// Certificates of the control plane and the lanes, all or none of them. The host's certificate names
-/// it as `links.host` does.
+/// Certificates of the control plane and the lanes. Set all of them or none. The host's certificate contains the name
+/// `links.host`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinksTls {
-    /// Who vouches for the other hosts.
+    /// The certificate authority of the realm.
     pub ca: Option<PathBuf>,
     /// This host's certificate.
     pub certificate: Option<PathBuf>,
-    /// This host's key.
+    /// This host's private key.
     pub key: Option<PathBuf>,
 }
 
-/// Whether lanes are RDMA.
+/// Whether lanes use RDMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rdma {
-    /// No lanes.
+    /// No lane uses RDMA.
     Off,
-    /// Those that can be; the others are TCP.
+    /// Lanes that can use RDMA do; the others use TCP.
     #[default]
     Auto,
-    /// All of them: there is no lane that is not.
+    /// All lanes use RDMA; where that is not possible, there is no lane.
     Only,
 }
 
-/// What part of a ring is read before the sender is told.
+/// How much of a ring the receiver reads before it tells the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Watermark {
     /// Each message.
@@ -164,7 +163,7 @@ impl Default for Links {
 }
 
 impl Links {
-    /// What this host is called, if it can be found out.
+    /// The host's name. An error if the machine's name cannot be one.
     pub fn host_name(&self) -> Result<String, String> {
         let name = match &self.host {
             Some(name) => name.clone(),
@@ -177,7 +176,7 @@ impl Links {
         check_host(&name).map(|()| name)
     }
 
-    /// How long threads of a link look for the next message before they sleep.
+    /// How long threads of a link poll for the next message before they sleep.
     pub fn spin(&self) -> Duration {
         let us = self.spin_us.unwrap_or_else(|| {
             let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -194,12 +193,12 @@ impl Links {
         self.tls.ca.is_some()
     }
 
-    /// Whether a topic may go to, or come from, this host; if not, which rule says so.
+    /// Whether a topic may go to, or come from, this host; if not, the rule that forbids it.
     pub fn may_cross(&self, direction: Direction, host: &str, topic: &str) -> Result<(), String> {
         rules::may_cross(&self.rules, direction, host, topic)
     }
 
-    /// Whether a topic may come from any host at all; if not, which rule says so.
+    /// Whether a topic may come from any host; if not, the rule that forbids it.
     pub fn may_come(&self, topic: &str) -> Result<(), String> {
         rules::may_come(&self.rules, topic)
     }
@@ -209,7 +208,7 @@ impl Links {
         rules::quota(&self.quotas, host, topic)
     }
 
-    /// What says where a topic lands.
+    /// The rule that says in which domain a topic arrives.
     pub fn landing(&self, topic: &str) -> Option<&LandingRule> {
         landing::landing(&self.landing, topic)
     }

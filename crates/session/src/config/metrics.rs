@@ -1,20 +1,20 @@
-//! What the daemon shows of itself.
+//! The port for metrics.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Topics that metrics name unless the configuration says otherwise.
+/// How many topics metrics name, unless the configuration says otherwise.
 const DEFAULT_TOPICS_MAX: u32 = 1024;
 
-/// The figures of the daemon over HTTP, for Prometheus. What is not said is not done.
+/// Metrics of the daemon over HTTP, for Prometheus. They are off unless `listen` is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Where they are to be had: `127.0.0.1:9464`, port 0 for a free one. None: nowhere.
+    /// Where the daemon serves them: `127.0.0.1:9464`; port 0 takes a free one. `None`: nowhere.
     pub listen: Option<SocketAddr>,
-    /// Whether others than this machine's users may look; all who can reach the address can.
+    /// Whether other machines may read them: everyone who reaches the address can.
     pub insecure: bool,
-    /// Topics that are named at most, each of which has a dozen figures.
+    /// Largest number of topics with metrics of their own. Each topic has a dozen.
     pub topics_max: u32,
 }
 
@@ -41,7 +41,7 @@ impl Metrics {
     }
 }
 
-/// How logs are written.
+/// The format of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

@@ -61,7 +61,7 @@ pub enum ConfigError {
     Wrong {
         /// The file and its line, the variable, or the argument.
         place: String,
-        /// What is wrong with which key.
+        /// Which key is wrong, and why.
         reason: String,
     },
     /// The folder of the socket cannot be used.
@@ -74,23 +74,23 @@ pub enum ConfigError {
     },
 }
 
-/// All that can be set. The names of the keys in `rgaps.toml` are those of the fields.
+/// The whole configuration. The keys in `rgaps.toml` have the names of the fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Which daemon of this user or host is meant: `[A-Za-z0-9_-]`, at most 64 characters.
     pub realm: String,
-    /// Path of the daemon's socket; none takes [`Config::socket_path`]'s choice.
+    /// Path of the daemon's socket. `None`: [`Config::socket_path`] chooses it.
     pub socket: Option<PathBuf>,
     /// Permissions of the socket.
     pub socket_mode: FileMode,
-    /// A daemon without clients leaves after this long; 0 is never.
+    /// A daemon without clients ends after this long, in milliseconds; 0: never.
     pub idle_exit_ms: u64,
-    /// How long a daemon waits for what its predecessor left with clients.
+    /// How long a new daemon waits for clients to hand back its predecessor's memory, in milliseconds.
     pub recovery_ms: u64,
-    /// What to log, as `tracing` filters are written: "info", "rgaps_engine=debug".
+    /// What to log: a filter of the crate `tracing`, such as "info" or "rgaps_engine=debug".
     pub log: String,
-    /// How logs are written.
+    /// The format of logs.
     pub log_format: LogFormat,
     /// Whether a client that finds no daemon starts one.
     pub autostart: bool,
@@ -102,7 +102,7 @@ pub struct Config {
     pub limits: Limits,
     /// Links to other hosts.
     pub links: Links,
-    /// Figures for Prometheus.
+    /// Metrics for Prometheus.
     pub metrics: Metrics,
     /// Traces of messages between hosts.
     pub traces: Traces,
@@ -155,7 +155,7 @@ pub struct Pools {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostPool {
-    /// Most bytes; none takes half of the memory that this machine or container has.
+    /// Largest size in bytes. `None`: half of the memory of this machine or container.
     pub cap: Option<ByteSize>,
     /// The pool grows by segments of this size, a multiple of 2 MiB.
     pub segment: ByteSize,
@@ -163,7 +163,7 @@ pub struct HostPool {
     pub hugepages: HugePages,
     /// NUMA node to allocate on.
     pub numa_node: Option<NumaPlace>,
-    /// Touch a segment's pages when it is made, not when a message first needs them.
+    /// Whether the daemon touches a segment's pages when it creates the segment, and not when a message first needs them.
     pub prefault: bool,
 }
 
@@ -183,7 +183,7 @@ impl Default for HostPool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CudaPool {
-    /// Most bytes on each GPU; none takes half of the GPU's memory.
+    /// Largest size in bytes on each GPU. `None`: half of the GPU's memory.
     pub cap: Option<ByteSize>,
     /// The pool grows by segments of this size, a multiple of 2 MiB.
     pub segment: ByteSize,

@@ -3,14 +3,14 @@
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A NUMA node, by its number or by what it is near.
+/// A NUMA node: its number, or a device that is near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumaPlace {
-    /// This one.
+    /// The node with this number.
     Node(u32),
-    /// That of the network card with the address `links.listen`.
+    /// The node of the network card with the address `links.listen`.
     Nic,
-    /// That of the GPU of this number.
+    /// The node of the GPU with this number.
     Gpu(u32),
 }
 

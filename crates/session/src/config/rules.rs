@@ -4,29 +4,29 @@ use super::ByteSize;
 use crate::access::pattern_matches;
 use serde::{Deserialize, Serialize};
 
-/// Rules, and quotas, at most.
+/// Largest number of rules, and of quotas.
 const MAX_RULES: usize = 256;
-/// Patterns of one.
+/// Largest number of patterns of a rule or quota.
 const MAX_PATTERNS: usize = 64;
 /// Longest name of a rule or quota.
 const MAX_NAME: usize = 64;
 
-/// Which topics may go to, or come from, which hosts. The first rule that fits decides; what no rule fits is
-/// allowed.
+/// Which topics may go to, or come from, which hosts. The first rule that matches decides; a topic without a matching
+/// rule is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkRule {
-    /// What to call it where it refuses something.
+    /// Its name, in listings and logs.
     pub name: String,
-    /// The other host: `*` and `?` stand for other characters.
+    /// A pattern for the name of the other host, with `*` and `?`.
     #[serde(default = "anyone")]
     pub peer: String,
-    /// Topics, as in access rules.
+    /// Patterns of topics, as in access rules.
     pub topics: Vec<String>,
-    /// Whether it is about what goes there or what comes from there.
+    /// Whether the rule concerns topics that go to that host, or that come from it.
     #[serde(default)]
     pub direction: Direction,
-    /// What it says.
+    /// Whether the rule allows or denies them.
     pub action: Action,
 }
 
@@ -34,55 +34,55 @@ fn anyone() -> String {
     "*".to_owned()
 }
 
-/// What goes to other hosts, or comes from there.
+/// The direction in which messages cross.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Either.
+    /// Both directions.
     #[default]
     Both,
-    /// What goes there.
+    /// To the other host.
     Send,
-    /// What comes from there.
+    /// From the other host.
     Receive,
 }
 
-/// What a rule says.
+/// What a rule does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It may.
+    /// The topic may cross.
     Allow,
-    /// It may not.
+    /// The topic may not cross.
     Deny,
 }
 
-/// What topics may use together. The first quota that fits a topic and a host is theirs.
+/// How much topics may use together. The first quota that matches a topic and a host applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// What to call it where it refuses something.
+    /// Its name, in listings and logs.
     pub name: String,
-    /// The other host.
+    /// A pattern for the name of the other host.
     #[serde(default = "anyone")]
     pub peer: String,
-    /// Topics.
+    /// Patterns of topics.
     pub topics: Vec<String>,
-    /// Their longest message; longer ones do not cross. What a publisher keeps, times this, is what it needs.
+    /// Longest message; longer ones do not cross. A publisher needs this size times the number of messages that it keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_max: Option<ByteSize>,
-    /// Bytes that are held here for what goes to other hosts.
+    /// Bytes that this host holds for messages to other hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staging_max: Option<ByteSize>,
-    /// Bytes that what comes from other hosts takes here.
+    /// Bytes that messages from other hosts may take here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landing_max: Option<ByteSize>,
-    /// Bytes a second that each of the topics may send to each of the hosts.
+    /// Bytes per second that each of the topics may send to each of the hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_max: Option<ByteSize>,
 }
 
-/// `*` for all topics: one that fits whatever it is asked for.
+/// `*` for all topics, which matches every topic.
 fn fits(patterns: &[String], peer: &str, host: &str, topic: &str) -> bool {
     pattern_matches(peer, host) && matches(patterns, topic)
 }
@@ -91,7 +91,7 @@ pub(super) fn matches(patterns: &[String], topic: &str) -> bool {
     patterns.iter().any(|one| pattern_matches(one, topic))
 }
 
-/// Whether a topic may cross in this direction, to or from this host; if not, which rule says so.
+/// Whether a topic may cross in this direction, to or from this host; if not, the rule that forbids it.
 pub(super) fn may_cross(
     rules: &[LinkRule],
     direction: Direction,
@@ -114,7 +114,7 @@ pub(super) fn may_cross(
     }
 }
 
-/// Whether a topic may come from some host, known or not; if not, which rule says so.
+/// Whether a topic may come from some host, known or not; if not, the rule that forbids it.
 pub(super) fn may_come(rules: &[LinkRule], topic: &str) -> Result<(), String> {
     for rule in rules {
         let about = rule.direction != Direction::Send;

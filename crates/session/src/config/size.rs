@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// The text is no size.
+/// The text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a size: write an integer of bytes, or for example \"512MiB\" or \"8GiB\"")]
 pub struct ByteSizeError(pub String);

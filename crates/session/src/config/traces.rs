@@ -1,25 +1,25 @@
-//! What is told of single messages on their way between hosts.
+//! Traces of single messages between hosts.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// What part of the messages is told of unless the configuration says otherwise.
+/// Share of messages that are traced, unless the configuration says otherwise.
 const DEFAULT_RATIO: f64 = 0.01;
 /// Longest endpoint.
 const MAX_ENDPOINT: usize = 200;
 /// Where collectors take traces unless the endpoint says otherwise.
 const PATH: &str = "/v1/traces";
 
-/// Traces of messages between hosts, for a collector of OpenTelemetry's. What is not said is not done.
+/// Traces of messages between hosts, for an OpenTelemetry collector. They are off unless `endpoint` is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Traces {
-    /// Where they go, as OTLP over HTTP: `http://127.0.0.1:4318`. None: nowhere.
+    /// Where the links send traces, by OTLP over HTTP: `http://127.0.0.1:4318`. `None`: they send none.
     pub endpoint: Option<String>,
-    /// What part of the messages is told of, 0 to 1. Which ones follows from the message, so hosts with the
-    /// same part tell of the same messages.
+    /// Share of messages that are traced, 0 to 1. The message itself decides, so hosts with the same share trace the
+    /// same messages.
     pub ratio: f64,
-    /// Whether they may cross a network in the clear: names of topics, times and sizes.
+    /// Whether traces (names of topics, times and sizes) may cross a network without encryption.
     pub insecure: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for Traces {
 }
 
 impl Traces {
-    /// The whole address; none: nothing is told.
+    /// The whole address; `None`: there are no traces.
     pub fn url(&self) -> Option<String> {
         let endpoint = self.endpoint.as_deref()?.trim_end_matches('/');
         let has_path = endpoint.trim_start_matches("http://").contains('/');

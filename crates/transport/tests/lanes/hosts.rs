@@ -191,6 +191,8 @@ pub struct Host {
     pub memory_max: AtomicUsize,
     /// Messages that may still be committed.
     pub commits_left: Arc<AtomicU64>,
+    /// How often a message could not be committed.
+    pub commits_refused: AtomicU64,
     /// Topics that are refused.
     pub refused_topic: u64,
     /// How long hearing of landed bytes takes, once.
@@ -270,6 +272,7 @@ impl ReceiveBuffer for Memory {
         let left = &self.host.commits_left;
         let take = |left: u64| left.checked_sub(1);
         if left.fetch_update(SeqCst, SeqCst, take).is_err() {
+            self.host.commits_refused.fetch_add(1, SeqCst);
             return Err(self);
         }
         assert_eq!(description, sequence.to_le_bytes());
@@ -414,6 +417,7 @@ impl Host {
             in_use: Arc::default(),
             memory_max: AtomicUsize::new(1 << 30),
             commits_left: Arc::new(AtomicU64::new(u64::MAX)),
+            commits_refused: AtomicU64::new(0),
             refused_topic: u64::MAX,
             dawdle: Mutex::default(),
             at_down: Mutex::default(),

@@ -4,6 +4,7 @@
 
 use rgaps::{Config, Node};
 use rgaps_hostile::honest::{fill, holds};
+use rgaps_testkit::LIMIT;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,11 +54,11 @@ fn publish(node: &Node, topic: &str) {
     let publisher = node
         .publisher(topic)
         .keep_last(8)
-        .deadline(Duration::from_secs(20))
+        .deadline(LIMIT)
         .create()
         .expect("a publisher");
     say("joined", 1);
-    let come = publisher.wait_for_subscribers(1, Duration::from_secs(20));
+    let come = publisher.wait_for_subscribers(1, LIMIT);
     assert!(come.expect("a wait"), "no subscriber came");
     // With memory for the largest messages at hand, the publisher needs no daemon any more.
     drop(publisher.loan(BYTES_MAX).expect("a loan"));

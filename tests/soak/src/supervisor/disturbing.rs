@@ -8,12 +8,12 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 impl Soak {
-    /// Disturbs until `length` after `begun`.
+    /// Disturbs until `length` after `begun`; if that is all it does, also until the kernel has killed one of each kind.
     pub(super) fn disturb(&mut self, begun: Instant, length: Duration) -> anyhow::Result<()> {
         let end = begun + length;
-        while Instant::now() < end {
+        while Instant::now() < end || self.owes_a_kill() {
             let trouble = trouble::next(&mut self.random, self.only);
-            let at = end.min(Instant::now() + trouble.pause);
+            let at = Instant::now() + trouble.pause;
             while Instant::now() < at {
                 self.look_after_all()?;
                 std::thread::sleep(TURN);
@@ -21,6 +21,11 @@ impl Soak {
             self.make(trouble)?;
         }
         Ok(())
+    }
+
+    fn owes_a_kill(&self) -> bool {
+        let is_all = self.only == Some(Kind::OutOfMemory) && self.memory.is_some();
+        is_all && self.oom_kills.contains(&0)
     }
 
     fn make(&mut self, trouble: Trouble) -> anyhow::Result<()> {
@@ -87,17 +92,21 @@ impl Soak {
         let Some(memory) = &mut self.memory else {
             return Ok(());
         };
-        self.oom_kills += 1;
-        match self.oom_kills % 4 {
-            0 => return self.kill_member(whom, true, true),
-            1 => return self.kill_member(whom, false, true),
-            2 => {
-                if let Some(pid) = self.hosts[host].daemon_pid() {
-                    memory.kill(pid)?;
-                }
+        // The next in turn; links may be about to start.
+        let fewest = self.oom_kills.iter().min().copied().unwrap_or_default();
+        let turn = self.oom_kills.iter().position(|kills| *kills == fewest);
+        match turn.unwrap_or_default() {
+            0 => self.kill_member(whom, false, true)?,
+            3 => self.kill_member(whom, true, true)?,
+            1 => {
+                let Some(pid) = self.hosts[host].daemon_pid() else {
+                    return Ok(());
+                };
+                memory.kill(pid)?;
                 self.say(&format!("lets the daemon of host-{host} run out of memory"));
                 self.hosts[host].kill_daemon();
                 self.hosts[host].start_daemon()?;
+                self.checker.report.tally.kills += 1;
             }
             _ => {
                 let Some(pid) = self.hosts[host].links_pid() else {
@@ -105,9 +114,10 @@ impl Soak {
                 };
                 memory.kill(pid)?;
                 self.say(&format!("lets the links of host-{host} run out of memory"));
+                self.checker.report.tally.kills += 1;
             }
         }
-        self.checker.report.tally.kills += 1;
+        self.oom_kills[turn.unwrap_or_default()] += 1;
         Ok(())
     }
 

@@ -49,13 +49,15 @@ class WeightsPublisher:
         name: The name of the weights. The topics are ``name/full/0``, ``name/partial/0`` and so on, two per shard.
         shard: ``(rank, ranks)``: this process publishes shard ``rank`` of ``ranks`` (at most 64). A version is complete
             when all ranks have published it. Ranks may be at most one version apart, as training steps keep them.
+            Default: one shard.
         run: A text that all ranks of one start of the trainer share and no other start has, such as the job's id and
-            restart count. Needed if there are several ranks: shards of different runs are never put together.
+            restart count. Needed if there are several ranks: readers never combine shards of different runs. Default: a
+            random text of this publisher.
         versions: How many full versions of this shard may be in memory at once: the one that is being written, the newest
             (with several ranks, the newest two), and older ones that readers still hold. Default: one older version. All
             readers that are one version behind hold the same one. The memory for partial updates is limited alike.
-        partials: How many partial updates may follow a full version (1 to 64). Late joiners need all of them.
-        timeout: How many seconds publishing waits for readers to drop old versions, or for memory of the pool.
+        partials: How many partial updates may follow a full version (1 to 64). Late joiners need all of them. Default: 16.
+        timeout: How many seconds publishing waits for readers to drop old versions, or for memory of the pool. Default: 60.
 
     Raises:
         InvalidArgument: An argument is outside its limits.
@@ -128,7 +130,8 @@ class WeightsPublisher:
             state: Name to tensor: of torch, on any device, or of numpy; or a `Piece` of a tensor.
             version: Greater than every version before. Default: the next number; with several ranks it must be given.
             dtype: Floating-point tensors become this type; others keep theirs. A value beyond its range becomes infinite.
-            meta: A small dictionary for the readers, such as ``{"step": 1000}``, as in `Publisher.put`.
+                Default: they keep their type.
+            meta: A small dictionary for the readers, such as ``{"step": 1000}``, as in `Publisher.put`. Default: none.
 
         Raises:
             StaleVersion: The version is not greater than those before.
@@ -163,9 +166,9 @@ class WeightsPublisher:
 
         Args:
             state: The tensors that changed. Names, shapes and pieces are those of the full version.
-            version: As in `publish`.
-            base: The version that this one updates. If given, it must be this publisher's newest.
-            meta: As in `publish`; it replaces that of the version before.
+            version: As in `publish`. Default: the next number.
+            base: The version that this one updates. It must be this publisher's newest one. Default: the newest one.
+            meta: As in `publish`; it replaces that of the version before. Default: none.
 
         Raises:
             BaseMissing: This publisher has no full version yet, its newest version is not ``base``, or ``partials``
@@ -201,7 +204,12 @@ class WeightsPublisher:
         return self._in_memory("full")[0]
 
     def wait_for_subscribers(self, n: int = 1, timeout: float | None = None) -> bool:
-        """Waits until ``n`` processes subscribe, at most ``timeout`` seconds; returns whether they do."""
+        """Waits until enough processes subscribe. Returns False if they do not after the time-out.
+
+        Args:
+            n: How many subscribers to wait for. Default: 1.
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+        """
         return self._publishers["full"].wait_for_subscribers(n, timeout)
 
     def close(self) -> None:

@@ -45,10 +45,10 @@ class WeightsSubscriber:
     Args:
         node: The node that subscribes; None for the default node.
         name: The name of the weights.
-        arrays: What the tensors are: of ``"torch"`` or of ``"numpy"``.
+        arrays: The library of the tensors, ``"torch"`` or ``"numpy"``. Default: torch.
         domain: Where the tensors are, as in `Node.subscriber`: ``"cuda:0"`` has one copy on that GPU for all readers there.
             Default: the host.
-        max_held: How many versions and partial updates this process may keep, at most (4 to 4096).
+        max_held: Largest number of versions and partial updates that this process keeps (4 to 4096). Default: 256.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WeightsSubscriber:
         Args:
             version: Waits until the newest complete version is this one or a greater one. Default: until it is one that
                 neither `wait` nor `latest` has returned.
-            timeout: The longest wait, in seconds. None waits for ever.
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
 
         Raises:
             VersionIncomplete: Only a part of a newer version arrived in time: its trainer is slow or dead.

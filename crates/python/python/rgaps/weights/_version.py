@@ -110,20 +110,32 @@ class Weights(Mapping[str, Any]):
         return f"<rgaps.weights.Weights version {self.version}: {len(self)} tensors, {self.nbytes} bytes>"
 
     def info(self, name: str) -> TensorInfo:
-        """Type, shape and age of a tensor."""
+        """Type, shape and age of a tensor.
+
+        Args:
+            name: The name of the tensor.
+        """
         places = self._places[name]
         newest = max(place.message.header.version for place in places)
         return TensorInfo(places[0].entry.dtype, places[0].entry.full_shape, newest, len(places))
 
     def pieces(self, name: str) -> list[tuple[tuple[int, ...], Any]]:
-        """Where each piece of a tensor begins, and a view of it without a copy. A whole tensor is one piece."""
+        """Where each piece of a tensor begins, and a view of it without a copy. A whole tensor is one piece.
+
+        Args:
+            name: The name of the tensor.
+        """
         return [
             (each.entry.at or (0,) * len(each.entry.shape), each.message.view(each.entry, self._arrays))
             for each in self._places[name]
         ]
 
     def changed_since(self, version: int) -> list[str]:
-        """The names of tensors whose bytes came after that version: what a copy of it lacks."""
+        """The names of tensors whose bytes came after a version: what a copy of that version lacks.
+
+        Args:
+            version: The number of the version.
+        """
         return [name for name in self if self.info(name).version > version]
 
     def load_into(self, module: Any, *, copy: bool = False) -> None:
@@ -134,7 +146,7 @@ class Weights(Mapping[str, Any]):
             copy: False: the module's parameters become the shared bytes, with their element type, and need no gradient; the
                 module may lie on the meta device before. Use it for inference only: whatever writes to them in place
                 (an optimizer, batch norm in training) ends the process. True: the module keeps memory of its own, on
-                its device and with its types, and the tensors are copied into it.
+                its device and with its types, and the tensors are copied into it. Default: False.
 
         Raises:
             WeightsMismatch: Names or shapes differ; or without a copy the tensors are on another device than the module.

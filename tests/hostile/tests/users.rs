@@ -1,0 +1,139 @@
+//! Several users of one daemon: none of them takes the turns or descriptors of the others. Only root may be several users.
+
+use rgaps_hostile::daemon;
+use rgaps_hostile::liar::{publisher, subscriber, Liar};
+use rgaps_session::{Answer, ClientPacket, DaemonPacket, RefusalCode, Request};
+use rgaps_testkit::{until, Daemon};
+use std::os::unix::fs::PermissionsExt;
+
+/// A daemon that all users may use, with many small segments.
+fn daemon_for_all() -> Daemon {
+    let daemon = daemon::start_with(&[
+        ("RGAPS_SOCKET_MODE", "0666"),
+        ("RGAPS_POOL__HOST__SEGMENT", "2MiB"),
+    ]);
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(daemon.folder(), open).expect("the socket's folder");
+    daemon
+}
+
+/// Sessions of a user. None: this process may not be another user.
+fn sessions_of(daemon: &Daemon, uid: u32, count: usize) -> Option<Vec<Liar>> {
+    let socket = daemon.socket();
+    let connecting = std::thread::spawn(move || {
+        let uid = rustix::process::Uid::from_raw(uid);
+        // Of this thread alone.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).ok()?;
+        Some((0..count).map(|_| Liar::welcomed(&socket)).collect())
+    });
+    connecting.join().expect("sessions")
+}
+
+#[test]
+fn users_take_turns_however_many_sessions_one_of_them_has() {
+    const SESSIONS: usize = 50;
+    const REQUESTS: usize = 60;
+    let mut daemon = daemon_for_all();
+    let (Some(mut many), Some(mut one)) = (
+        sessions_of(&daemon, 4001, SESSIONS),
+        sessions_of(&daemon, 4002, 1),
+    ) else {
+        return eprintln!("left out: this process may not be another user");
+    };
+    let mut zone = 0;
+    for liar in many.iter_mut().chain(&mut one) {
+        let seat = liar.join("t", subscriber(false)).expect("not cut off");
+        zone = seat.expect("a seat").member.zone;
+    }
+    let send = |liar: &Liar| {
+        let packet = ClientPacket {
+            id: 9,
+            request: Request::TakeDoorbell { zone },
+        };
+        liar.channel.send(&packet, &[]).expect("sent");
+    };
+    // Doorbells are given in order, so the number says how many requests were served before.
+    daemon.stop();
+    for liar in &many {
+        (0..REQUESTS).for_each(|_| send(liar));
+    }
+    (0..8).for_each(|_| send(&one[0]));
+    daemon.resume();
+    let mut last = None;
+    for _ in 0..8 {
+        until("an answer", || {
+            match one[0].channel.receive::<DaemonPacket>() {
+                Ok(Some((DaemonPacket::Answer { result, .. }, _))) => {
+                    last = result.ok();
+                    true
+                }
+                _ => false,
+            }
+        });
+    }
+    let Some(Answer::Doorbell { doorbell }) = last else {
+        panic!("{last:?}");
+    };
+    // One turn has one request of a session and eight of a user: eight turns and those of the first answers. If sessions took
+    // turns, and not users, it would be 50 for each of the eight.
+    assert!(doorbell < 200, "{doorbell} requests came first");
+    daemon.assert_well();
+}
+
+#[test]
+fn what_one_user_does_not_read_leaves_others_their_descriptors() {
+    let mut daemon = daemon_for_all();
+    let few = rustix::process::Rlimit {
+        current: Some(1024),
+        maximum: Some(1024),
+    };
+    let pid = rustix::process::Pid::from_raw(daemon.id() as i32);
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).expect("a limit");
+    let mut owner = Liar::welcomed(&daemon.socket());
+    let seat = owner.join("t", publisher()).expect("not cut off");
+    let member = seat.expect("a seat").member;
+    for _ in 0..40 {
+        let lease = Request::Lease {
+            publisher: member,
+            pool: 0,
+            bytes: 2 << 20,
+        };
+        owner.ask(lease).expect("not cut off").expect("a lease");
+    }
+    let segments = Request::Segments {
+        zone: member.zone,
+        pool: 0,
+        from: 0,
+        writable: false,
+    };
+    let (Some(mut silent), Some(mut other)) = (
+        sessions_of(&daemon, 4001, 25),
+        sessions_of(&daemon, 4002, 1),
+    ) else {
+        return eprintln!("left out: this process may not be another user");
+    };
+    // The last one of the user reads, and learns why it gets none.
+    let mut asks = silent.pop().expect("25 sessions");
+    for liar in silent.iter_mut().chain([&mut asks, &mut other[0]]) {
+        let seat = liar.join("t", subscriber(false)).expect("not cut off");
+        seat.expect("a seat");
+    }
+    for liar in &silent {
+        let packet = ClientPacket {
+            id: 9,
+            request: segments.clone(),
+        };
+        while liar.channel.send(&packet, &[]).is_ok() {}
+    }
+    until("the user's share to be unread", || {
+        let (answer, _) = asks.ask_with(segments.clone(), &[]).expect("not cut off");
+        answer.is_err_and(|refusal| {
+            assert_eq!(refusal.code, RefusalCode::LimitReached);
+            refusal.message.contains("user 4001")
+        })
+    });
+    let (answer, fds) = other[0].ask_with(segments, &[]).expect("not cut off");
+    answer.expect("segments");
+    assert!(fds.len() > 10, "{} descriptors", fds.len());
+    daemon.assert_well();
+}
