@@ -1,36 +1,35 @@
 //! Closes what strangers sent, on threads of its own: how long `close` takes is up to whoever made the file (a socket
 //! with `SO_LINGER`, a file system in user space, gigabytes of memory to free).
 //!
-//! Only descriptors that came from clients, and sockets in which such descriptors lie unread, go this way. A user with
-//! [`MAX_PENDING_PER_USER`] of them gets no new session until one of them is closed.
+//! Only descriptors that came from clients, and sockets in which such descriptors lie unread, go this way. Each user has threads
+//! of its own. A user with [`MAX_PENDING_PER_USER`] closes under way gets no new session, and the daemon receives no
+//! descriptors from it, until one of them returns.
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads that close at the same time. Each ends when nothing waits.
-const MAX_THREADS: usize = 64;
+/// Threads that close what one user sent. Each ends when nothing of that user waits.
+const MAX_THREADS_PER_USER: usize = 4;
 /// Closes of one user's that have not returned.
 const MAX_PENDING_PER_USER: usize = 32;
 
-/// Descriptors of one user that wait to be closed together.
-struct Batch {
-    uid: u32,
-    fds: Vec<OwnedFd>,
-}
-
+/// What one user sent and is not closed.
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Batch>,
+struct Pending {
+    /// Descriptors that are closed together, in this order.
+    waiting: VecDeque<Vec<OwnedFd>>,
     threads: usize,
-    /// Batches by user that wait or are being closed.
-    pending: HashMap<u32, usize>,
+    /// Batches that wait or are being closed.
+    batches: usize,
+    /// Descriptors in them.
+    fds: usize,
 }
 
 /// The threads, as the reactor sees them.
 #[derive(Clone, Default)]
-pub(crate) struct Closer(Arc<Mutex<State>>);
+pub(crate) struct Closer(Arc<Mutex<HashMap<u32, Pending>>>);
 
 impl Closer {
     /// Closes descriptors of a user's, at some time.
@@ -38,16 +37,18 @@ impl Closer {
         if fds.is_empty() {
             return;
         }
-        let mut state = self.state();
-        *state.pending.entry(uid).or_default() += 1;
-        state.waiting.push_back(Batch { uid, fds });
-        if state.threads == MAX_THREADS {
+        let mut users = self.users();
+        let user = users.entry(uid).or_default();
+        user.batches += 1;
+        user.fds += fds.len();
+        user.waiting.push_back(fds);
+        if user.threads == MAX_THREADS_PER_USER {
             return;
         }
         let closer = self.clone();
         let thread = std::thread::Builder::new().name("rgapsd-closer".to_owned());
-        match thread.spawn(move || closer.run()) {
-            Ok(_) => state.threads += 1,
+        match thread.spawn(move || closer.run(uid)) {
+            Ok(_) => user.threads += 1,
             // They stay open until the next thread comes.
             Err(error) => tracing::error!(%error, "no thread to close descriptors"),
         }
@@ -55,30 +56,46 @@ impl Closer {
 
     /// Whether a user has as many closes under way as one may have.
     pub(crate) fn is_full(&self, uid: u32) -> bool {
-        let pending = self.state().pending.get(&uid).copied().unwrap_or_default();
-        pending >= MAX_PENDING_PER_USER
+        let users = self.users();
+        users
+            .get(&uid)
+            .is_some_and(|user| user.batches >= MAX_PENDING_PER_USER)
     }
 
-    fn run(self) {
+    /// Descriptors of one user that are not closed.
+    pub(crate) fn pending_of(&self, uid: u32) -> usize {
+        self.users().get(&uid).map_or(0, |user| user.fds)
+    }
+
+    /// Descriptors of all users that are not closed.
+    pub(crate) fn pending(&self) -> usize {
+        self.users().values().map(|user| user.fds).sum()
+    }
+
+    fn run(self, uid: u32) {
         loop {
-            let mut state = self.state();
-            let Some(batch) = state.waiting.pop_front() else {
-                state.threads -= 1;
+            let mut users = self.users();
+            let Some(user) = users.get_mut(&uid) else {
                 return;
             };
-            drop(state);
-            drop(batch.fds);
-            let mut state = self.state();
-            if let Some(pending) = state.pending.get_mut(&batch.uid) {
-                *pending -= 1;
-                if *pending == 0 {
-                    state.pending.remove(&batch.uid);
+            let Some(batch) = user.waiting.pop_front() else {
+                user.threads -= 1;
+                if user.batches == 0 && user.threads == 0 {
+                    users.remove(&uid);
                 }
+                return;
+            };
+            drop(users);
+            let count = batch.len();
+            drop(batch);
+            if let Some(user) = self.users().get_mut(&uid) {
+                user.batches -= 1;
+                user.fds -= count;
             }
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn users(&self) -> MutexGuard<'_, HashMap<u32, Pending>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,4 +118,48 @@ fn is_memory(fd: BorrowedFd<'_>) -> bool {
     about.is_ok_and(|about| {
         FileType::from_raw_mode(about.stx_mode.into()) == FileType::CharacterDevice
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    /// A socket that takes an hour to close, and its peer.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        let hour = Some(Duration::from_secs(3600));
+        rustix::net::sockopt::set_socket_linger(&socket, hour).unwrap();
+        (socket.into(), peer)
+    }
+
+    #[test]
+    fn what_one_user_sent_does_not_keep_that_of_others_open() {
+        let closer = Closer::default();
+        let mut peers = Vec::new();
+        for count in 1..=MAX_PENDING_PER_USER {
+            assert!(!closer.is_full(1));
+            let (socket, peer) = lingering();
+            peers.push(peer);
+            closer.close(1, vec![socket]);
+            assert_eq!(closer.pending_of(1), count);
+        }
+        assert!(closer.is_full(1) && !closer.is_full(2));
+        for _ in 0..2 * MAX_PENDING_PER_USER {
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            closer.close(2, vec![writer.into()]);
+            assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        }
+        // The peers' ends let all of them be closed.
+        drop(peers);
+        while closer.pending() > 0 {
+            std::thread::yield_now();
+        }
+    }
 }

@@ -5,10 +5,10 @@ mod connection;
 use crate::closer::{copies_of_memory, Closer};
 use crate::engine::{Engine, Peer, SessionId, Verdict};
 use crate::snapshot::SnapshotSource;
-use connection::{Connection, Flow, MAX_UNREAD_FDS};
+use connection::{Ahead, Connection, Flow, MAX_UNREAD_FDS};
 use rgaps_session::{
     Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
-    SocketError, MAX_PACKET_FDS,
+    SocketError, KERNEL_FDS_MAX, MAX_PACKET_FDS,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Requests of one user that are served before others get their turn, one of each session.
 const MAX_REQUESTS_A_TURN: usize = 8;
-/// Of the descriptors that the daemon may have, one part in so many is the most that one user may leave unread.
+/// Of the descriptors that the daemon may have, one part in so many is the most that one user may leave unread, and the most
+/// of one user's that wait to be closed.
 const USER_SHARE_OF_FDS: usize = 4;
 /// Descriptors that are kept for what the daemon itself needs: its state file, segments, its log.
 const RESERVED_FDS: usize = 128;
@@ -29,6 +30,8 @@ const MAX_ACCEPTS_A_TURN: usize = 64;
 const MAX_EVENTS: usize = 256;
 /// After running out of descriptors, how long no session is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a session is not read whose next packet carries descriptors for which there is no room.
+const READ_PAUSE: Duration = Duration::from_millis(20);
 /// How long a daemon that leaves waits for answers to go out.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -73,6 +76,9 @@ pub struct Reactor {
     /// Of sessions whose socket is closed too.
     processes: HashMap<SessionId, OwnedFd>,
     accepts_again: Option<Instant>,
+    /// Sessions whose descriptors wait for room, and when they are looked at again.
+    paused: Vec<SessionId>,
+    reads_again: Option<Instant>,
     /// Requests of each user in this turn.
     served: HashMap<u32, usize>,
     snapshots: Option<SnapshotSource>,
@@ -95,6 +101,8 @@ impl Reactor {
             closer: Closer::default(),
             processes: HashMap::new(),
             accepts_again: None,
+            paused: Vec::new(),
+            reads_again: None,
             served: HashMap::new(),
             snapshots: None,
         };
@@ -178,10 +186,14 @@ impl Reactor {
     }
 
     fn timeout(&self, now: Instant) -> Option<Timespec> {
-        let next = [self.engine.next_tick(), self.accepts_again]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let next = [
+            self.engine.next_tick(),
+            self.accepts_again,
+            self.reads_again,
+        ]
+        .into_iter()
+        .flatten()
+        .min()?;
         let wait = next.saturating_duration_since(now);
         // Up to a whole millisecond, so that what is due is due when we wake up.
         let wait = wait + Duration::from_millis(1);
@@ -204,6 +216,16 @@ impl Reactor {
         if self.accepts_again.is_some_and(|at| now >= at) {
             self.accepts_again = None;
             self.watch_listener(epoll::EventFlags::IN);
+        }
+        if self.reads_again.is_some_and(|at| now >= at) {
+            self.reads_again = None;
+            for session in std::mem::take(&mut self.paused) {
+                let connection = self.connections.get(&session);
+                // One with something to send is read again when that is sent.
+                if connection.is_some_and(|connection| !connection.has_more()) {
+                    self.watch_session(session, epoll::EventFlags::IN);
+                }
+            }
         }
         self.send_notices();
     }
@@ -317,6 +339,17 @@ impl Reactor {
             return;
         }
         *served += 1;
+        match connection.look_ahead() {
+            // The kernel would close what there is no room for, on this thread.
+            Ok(Ahead::Descriptors) if !self.has_room_for_fds_of(uid) => return self.pause(session),
+            Ok(_) => {}
+            Err(SocketError::WouldBlock) => return,
+            Err(SocketError::Closed) => return self.hang_up(session),
+            Err(error) => return self.cut_off(session, &error.to_string()),
+        }
+        let Some(connection) = self.connections.get(&session) else {
+            return;
+        };
         let closer = &self.closer;
         match connection.receive(&mut |fds| closer.close(uid, fds)) {
             Ok(Some((packet, fds))) if fds.is_empty() => self.handle(session, packet, fds),
@@ -373,10 +406,43 @@ impl Reactor {
 
     /// Whether the daemon has descriptors left beyond those that it keeps for itself.
     fn has_spare_fds(&self) -> bool {
+        self.open_fds() + MAX_PACKET_FDS + RESERVED_FDS <= fd_limit()
+    }
+
+    /// Descriptors that clients have made the daemon open.
+    fn open_fds(&self) -> usize {
         let queued: usize = self.connections.values().map(Connection::queued_fds).sum();
-        let open =
-            self.connections.len() + self.processes.len() + queued + self.engine.segment_count();
-        open + MAX_PACKET_FDS + RESERVED_FDS <= fd_limit()
+        let sessions = self.connections.len() + self.processes.len();
+        sessions + queued + self.engine.segment_count() + self.closer.pending()
+    }
+
+    /// Whether a packet of this user can be received with as many descriptors as a packet may carry, and with copies of those
+    /// that a request may. Neither what others sent nor what this user sent before may keep too many open.
+    fn has_room_for_fds_of(&self, uid: u32) -> bool {
+        let pending = self.closer.pending_of(uid);
+        let share = fd_limit() / USER_SHARE_OF_FDS;
+        let all = self.open_fds() + KERNEL_FDS_MAX + MAX_PACKET_FDS + RESERVED_FDS;
+        all <= fd_limit()
+            && !self.closer.is_full(uid)
+            && (pending == 0 || pending + KERNEL_FDS_MAX <= share)
+    }
+
+    /// Looks at a session's next packet again in a while. Its end is seen meanwhile.
+    fn pause(&mut self, session: SessionId) {
+        self.watch_session(session, epoll::EventFlags::empty());
+        self.paused.push(session);
+        self.reads_again
+            .get_or_insert_with(|| Instant::now() + READ_PAUSE);
+    }
+
+    fn watch_session(&self, session: SessionId, flags: epoll::EventFlags) {
+        let Some(connection) = self.connections.get(&session) else {
+            return;
+        };
+        let data = epoll::EventData::new_u64(FIRST_SESSION + 2 * session.0);
+        if let Err(error) = epoll::modify(&self.epoll, connection.as_fd(), data, flags) {
+            tracing::error!(%error, "epoll_ctl");
+        }
     }
 
     fn handle(&mut self, session: SessionId, packet: ClientPacket, fds: Vec<OwnedFd>) {
@@ -444,18 +510,12 @@ impl Reactor {
             Flow::Same => {}
             Flow::Finished => self.hang_up(session),
             Flow::Wait(wait) => {
-                let Some(connection) = self.connections.get(&session) else {
-                    return;
-                };
                 // No further request is read while an answer waits.
                 let flags = match wait {
                     true => epoll::EventFlags::OUT,
                     false => epoll::EventFlags::IN,
                 };
-                let data = epoll::EventData::new_u64(FIRST_SESSION + 2 * session.0);
-                if let Err(error) = epoll::modify(&self.epoll, connection.as_fd(), data, flags) {
-                    tracing::error!(%error, "epoll_ctl");
-                }
+                self.watch_session(session, flags);
             }
         }
     }

@@ -30,7 +30,7 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// `SO_PASSRIGHTS` of Linux 6.16: whether a Unix socket accepts descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Most descriptors that the kernel lets through in one packet (`SCM_MAX_FD`).
-const KERNEL_FDS_MAX: usize = 253;
+pub const KERNEL_FDS_MAX: usize = 253;
 /// The least that the kernel counts for a packet in a socket's buffer: its own record of it is larger.
 const MIN_PACKET_COST: usize = 512;
 /// Packets that are thrown away when a session ends; a socket's buffer holds fewer.
@@ -240,7 +240,8 @@ impl Channel {
     }
 
     /// Like [`Channel::receive`], but passes the descriptors of a packet that is an error to `discard`: closing a
-    /// stranger's descriptor may block.
+    /// stranger's descriptor may block. Descriptors for which this process has no room (`ulimit -n`) the kernel closes in
+    /// this call: see [`Channel::carries_descriptors`].
     pub fn receive_or_discard<T: DeserializeOwned>(
         &self,
         discard: &mut dyn FnMut(Vec<OwnedFd>),

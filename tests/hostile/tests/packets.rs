@@ -2,12 +2,11 @@
 
 use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::liar::{
-    hello, join, publisher, subscriber, Joined, Liar, KERNEL_FDS_MAX, OVERSIZE,
-};
+use rgaps_hostile::liar::{hello, join, publisher, subscriber, Joined, Liar, OVERSIZE};
 use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES, LAYOUT_VERSION};
 use rgaps_session::{
-    Demand, History, Member, Offer, Range, RefusalCode, Request, Role, Side, PROTOCOL_VERSION,
+    Demand, History, Member, Offer, Range, RefusalCode, Request, Role, Side, KERNEL_FDS_MAX,
+    PROTOCOL_VERSION,
 };
 use rgaps_testkit::{seed, Random};
 use rgaps_testkit::{until, Daemon};

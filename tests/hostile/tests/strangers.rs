@@ -3,29 +3,11 @@
 use rgaps_hostile::daemon;
 use rgaps_hostile::fuse::Fuse;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::liar::{publisher, subscriber, Liar};
+use rgaps_hostile::liar::{lingering, publisher, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
 use rgaps_testkit::{until, Daemon};
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-
-/// Longer than a test waits: whoever waits for this has failed.
-const LINGER: Duration = Duration::from_secs(3600);
-
-/// A socket whose last `close` blocks for [`LINGER`], since its peer does not read; and the peer.
-fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut socket =
-        TcpStream::connect(listener.local_addr().expect("its address")).expect("connected");
-    let (peer, _) = listener.accept().expect("accepted");
-    socket.set_nonblocking(true).expect("nonblocking");
-    while socket.write(&[0; 1 << 16]).is_ok() {}
-    socket.set_nonblocking(false).expect("blocking");
-    rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).expect("SO_LINGER");
-    (socket.into(), peer)
-}
 
 /// Sends a socket that lingers, and closes ours before the daemon reads on: the last `close` is the daemon's. False:
 /// the kernel refuses.

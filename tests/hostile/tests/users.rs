@@ -1,9 +1,11 @@
 //! Several users of one daemon: none of them takes the turns or descriptors of the others. Only root may be several users.
 
 use rgaps_hostile::daemon;
-use rgaps_hostile::liar::{publisher, subscriber, Liar};
-use rgaps_session::{Answer, ClientPacket, DaemonPacket, RefusalCode, Request};
+use rgaps_hostile::honest::{Expect, Pair};
+use rgaps_hostile::liar::{lingering, publisher, subscriber, Liar};
+use rgaps_session::{Answer, ClientPacket, DaemonPacket, RefusalCode, Request, KERNEL_FDS_MAX};
 use rgaps_testkit::{until, Daemon};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 
 /// A daemon that all users may use, with many small segments.
@@ -15,6 +17,26 @@ fn daemon_for_all() -> Daemon {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(daemon.folder(), open).expect("the socket's folder");
     daemon
+}
+
+/// Under this limit of open files, a few packets would take all that the daemon may have.
+const FEW_FDS: u64 = 1024;
+
+fn limit_fds(daemon: &Daemon) {
+    let few = rustix::process::Rlimit {
+        current: Some(FEW_FDS),
+        maximum: Some(FEW_FDS),
+    };
+    let pid = rustix::process::Pid::from_raw(daemon.id() as i32);
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).expect("a limit");
+}
+
+/// An honest client is served.
+fn answers(daemon: &Daemon) {
+    Liar::welcomed(&daemon.socket())
+        .ask(Request::Status)
+        .expect("not cut off")
+        .expect("a status");
 }
 
 /// Sessions of a user. None: this process may not be another user.
@@ -83,12 +105,7 @@ fn users_take_turns_however_many_sessions_one_of_them_has() {
 #[test]
 fn what_one_user_does_not_read_leaves_others_their_descriptors() {
     let mut daemon = daemon_for_all();
-    let few = rustix::process::Rlimit {
-        current: Some(1024),
-        maximum: Some(1024),
-    };
-    let pid = rustix::process::Pid::from_raw(daemon.id() as i32);
-    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).expect("a limit");
+    limit_fds(&daemon);
     let mut owner = Liar::welcomed(&daemon.socket());
     let seat = owner.join("t", publisher()).expect("not cut off");
     let member = seat.expect("a seat").member;
@@ -136,4 +153,48 @@ fn what_one_user_does_not_read_leaves_others_their_descriptors() {
     answer.expect("segments");
     assert!(fds.len() > 10, "{} descriptors", fds.len());
     daemon.assert_well();
+}
+
+/// Packets with as many descriptors as the kernel takes, of which one lingers. What a packet holds behind that one stays open as
+/// long as it lingers; what there is no room for, the kernel would close on the thread that receives the packet.
+#[test]
+fn open_sessions_that_send_more_than_can_be_closed_or_received_stop_nobody() {
+    let mut daemon = daemon_for_all();
+    limit_fds(&daemon);
+    let Some(liars) = sessions_of(&daemon, 4001, 24) else {
+        return eprintln!("left out: this process may not be another user");
+    };
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    let mut peers = Vec::new();
+    // Stopped once for all of them, since a signal ends the wait in `close`.
+    daemon.stop();
+    for (at, liar) in liars.iter().enumerate() {
+        let (socket, peer) = lingering();
+        peers.push(peer);
+        let mut fds = vec![null.as_fd(); KERNEL_FDS_MAX];
+        fds[[0, KERNEL_FDS_MAX - 1][at / 8 % 2]] = socket.as_fd();
+        assert!(liar.send_bytes(b"none", &fds));
+    }
+    daemon.resume();
+    // The daemon has looked at all of them.
+    for _ in 0..3 {
+        answers(&daemon);
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))
+        .expect("/proc")
+        .count();
+    assert!(open < FEW_FDS as usize / 2, "{open} descriptors are open");
+    let pair = Pair::start(&daemon.config(), "honest", Expect::Perfection, 1);
+    pair.goes_on(20);
+    pair.end();
+    daemon.assert_well();
+    drop((liars, peers));
+    until("all sessions of the other user to end", || {
+        !daemon
+            .node("looks")
+            .clients()
+            .expect("clients")
+            .iter()
+            .any(|row| row.name == "liar")
+    });
 }

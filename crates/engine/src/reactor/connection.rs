@@ -31,6 +31,15 @@ pub(super) enum Flow {
     Finished,
 }
 
+/// What the next packet carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ahead {
+    /// Bytes alone, or it is the session's end.
+    Bytes,
+    /// Descriptors, too.
+    Descriptors,
+}
+
 /// A session's socket.
 pub(super) struct Connection {
     channel: Channel,
@@ -81,14 +90,20 @@ impl Connection {
         self.channel.accept_descriptors(true);
     }
 
+    /// What to do with the next packet, which stays where it is.
+    pub(super) fn look_ahead(&self) -> Result<Ahead, SocketError> {
+        match (self.channel.carries_descriptors()?, self.welcomed) {
+            (true, false) => Err(SocketError::UnexpectedDescriptors),
+            (true, true) => Ok(Ahead::Descriptors),
+            (false, _) => Ok(Ahead::Bytes),
+        }
+    }
+
     /// The next request. Descriptors of a packet that is none go to `discard`.
     pub(super) fn receive(
-        &mut self,
+        &self,
         discard: &mut dyn FnMut(Vec<OwnedFd>),
     ) -> Result<Option<(ClientPacket, Vec<OwnedFd>)>, SocketError> {
-        if !self.welcomed && self.channel.carries_descriptors()? {
-            return Err(SocketError::UnexpectedDescriptors);
-        }
         self.channel.receive_or_discard(discard)
     }
 
