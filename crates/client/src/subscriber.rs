@@ -471,9 +471,6 @@ pub(crate) struct SubscriberCore {
 /// What changes with every message.
 pub(crate) struct SubscriberState {
     pub(crate) reader: Reader<Shared>,
-    /// A slot among the held samples for the next message, so that a look for one that is not
-    /// there costs no more than the look.
-    spare: Option<u32>,
     /// A message whose memory could not be mapped yet: it is the next to be received.
     unlocated: Option<(u32, Taken<Shared>)>,
 }
@@ -561,7 +558,6 @@ impl SubscriberCore {
             closed: AtomicBool::new(false),
             state: Mutex::new(SubscriberState {
                 reader,
-                spare: None,
                 unlocated: None,
             }),
         })
@@ -681,7 +677,7 @@ impl SubscriberCore {
 
     /// Takes the next message and a slot among those that are held.
     fn take(&self, state: &mut SubscriberState) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
-        let Some(hold) = state.spare.take().or_else(|| self.holds.begin()) else {
+        let Some(hold) = self.holds.free_slot() else {
             // A full subscriber that has nothing to read is not in trouble yet.
             if !state.is_ready() {
                 return Ok(None);
@@ -692,11 +688,9 @@ impl SubscriberCore {
             });
         };
         let Some(taken) = self.poll(state) else {
-            state.spare = Some(hold);
             return Ok(None);
         };
-        // SAFETY: the slot is the one that `begin` gave, which no sample has had since, and `state` is
-        // locked.
+        // SAFETY: the slot is the one that `free_slot` found, and no sample has taken it since: `state` is locked by us.
         let held = unsafe { self.holds.enter(hold, &mut state.reader) };
         self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))

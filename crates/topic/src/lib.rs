@@ -13,6 +13,7 @@ mod backlog;
 mod block_use;
 mod deferred_release;
 mod dropped;
+mod free_slots;
 mod holder;
 mod metadata;
 mod missed_so_far;
@@ -34,6 +35,7 @@ pub use admit::{admit_subscriber, Admission};
 pub use backlog::{published_after, published_ns};
 pub use block_use::{block_uses, BlockUse};
 pub use deferred_release::ReleaseList;
+pub use free_slots::FreeSlots;
 pub use holder::{Holders, Outcome};
 pub use metadata::Metadata;
 pub use orphan::{
