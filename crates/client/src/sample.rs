@@ -306,7 +306,7 @@ impl Sample {
                 let wait = || waited = self.synchronize(Sample::FINISH_WAIT);
                 let point = self.message.point;
                 self.mapping()
-                    .wait_on(core.zone(), core.conductor(), stream, point, wait)
+                    .wait_on(core.client(), stream, point, wait)
                     .map_err(|error| self.mapping().fail(error))?;
                 waited?;
             }
