@@ -828,7 +828,7 @@ impl SubscriberCore {
         match progress(&self.storage, message.point) {
             Progress::Pending => return Ok(None),
             // As it is: the sample says so.
-            Progress::Aborted | Progress::Passed => {}
+            Progress::Aborted | Progress::Reached => {}
         }
         self.tell_path(PATH_PRIVATE, message.pool);
         let own = self.own.as_ref().and_then(|own| own.context());

@@ -8,7 +8,7 @@ mod history;
 use self::history::Backlog;
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
-use crate::missed_so_far::{sum_of, Told};
+use crate::missed_so_far::{sum_of, CountedBefore};
 use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
@@ -177,12 +177,12 @@ pub struct Reader<S: Storage> {
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
     /// What publishers have said of messages that never reached this host, as far as it is counted.
-    told: [Told; MAX_PUBLISHERS],
+    counted: [CountedBefore; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
     counts_from: [u64; MAX_PUBLISHERS],
     backlog: Backlog,
     /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
-    passed_over: [u64; MAX_PUBLISHERS],
+    skipped: [u64; MAX_PUBLISHERS],
     /// How many messages wait at most; 0: as many as publishers keep.
     depth: u64,
     /// It took the seat of one that has ended.
@@ -292,13 +292,13 @@ impl<S: Storage> Reader<S> {
             cursors: [0; MAX_PUBLISHERS],
             floors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
-            told: [Told::NOTHING; MAX_PUBLISHERS],
+            counted: [CountedBefore::NOTHING; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
             backlog: match start {
                 Start::Live => Backlog::new(0, waits),
                 Start::Kept(n) => Backlog::new(n, waits),
             },
-            passed_over: [0; MAX_PUBLISHERS],
+            skipped: [0; MAX_PUBLISHERS],
             closed: false,
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
@@ -545,14 +545,14 @@ impl<S: Storage> Reader<S> {
             return None;
         }
         let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
-        let before = std::mem::replace(&mut self.passed_over[index], passed_over);
+        let before = std::mem::replace(&mut self.skipped[index], passed_over);
         let for_others = passed_over.wrapping_sub(before);
         let head = publisher.head().load(Ordering::Acquire);
         self.start_at(index, start, head, for_others);
         let cursor = self.cursors[index];
-        self.told[index] = match cursor > start {
-            true => Told::before(&region, incarnation, cursor),
-            false => Told::NOTHING,
+        self.counted[index] = match cursor > start {
+            true => CountedBefore::before(&region, incarnation, cursor),
+            false => CountedBefore::NOTHING,
         };
         Some(Arc::new(Source {
             slot: index as u32,
@@ -584,7 +584,7 @@ impl<S: Storage> Reader<S> {
     #[cold]
     fn begin_sum(&mut self, index: usize, next: u64) {
         if let Some(source) = &self.sources[index] {
-            self.told[index] = Told::before(&source.region, source.incarnation, next);
+            self.counted[index] = CountedBefore::before(&source.region, source.incarnation, next);
         }
     }
 
@@ -777,7 +777,7 @@ impl<S: Storage> Reader<S> {
     /// Counts the messages that never reached this host up to one with this running sum.
     #[inline]
     fn count_gaps(&mut self, index: usize, so_far: u64) {
-        let gaps = self.told[index].rise_to(so_far);
+        let gaps = self.counted[index].rise_to(so_far);
         if gaps > 0 {
             self.count_missed(index, gaps);
         }

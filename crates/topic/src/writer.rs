@@ -1,6 +1,6 @@
 //! A publisher's side: loans, publishing, eviction, blocks that come back.
 
-use crate::deferred_release::claim_passed;
+use crate::deferred_release::claim_finished;
 use crate::dropped::Dropped;
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
 use crate::step::step;
@@ -377,7 +377,7 @@ impl<S: Storage> Writer<S> {
     /// them. Costs a load when there are none.
     pub fn collect_deferred_releases(&mut self, freed: &mut impl Freed) {
         let topic = self.topic.clone();
-        claim_passed(&topic, self.slot_index, self.incarnation, |passed| {
+        claim_finished(&topic, self.slot_index, self.incarnation, |passed| {
             // An entry may name any block.
             if passed.block < self.region.geometry().block_capacity {
                 let bit = 1 << passed.subscriber;

@@ -229,7 +229,7 @@ impl ZoneTimelines {
             return None;
         }
         let line = *line.lock().unwrap_or_else(PoisonError::into_inner);
-        (progress(&self.storage, line.point()) == Progress::Passed).then_some((id, line))
+        (progress(&self.storage, line.point()) == Progress::Reached).then_some((id, line))
     }
 
     fn take_line(&self, conductor: &Conductor) -> Option<Line> {
