@@ -92,12 +92,9 @@ fn write_text(
         writeln!(to, "warning      {warning}")?;
     }
     writeln!(to)?;
+    let columns = ["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"];
     let rows: Vec<_> = report.processes.iter().map(row).collect();
-    table(
-        to,
-        &["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"],
-        &rows,
-    )
+    table(to, &columns, &rows)
 }
 
 fn write_links(

@@ -1,6 +1,6 @@
 //! Deferred releases: samples whose blocks GPU work still reads when the program drops them.
 
-use crate::client::{add_chore, Conductor, PoolMapping, WorkEnd, ZoneView};
+use crate::client::{add_chore, ClientContext, PoolMapping, WorkEnd};
 use crate::pending::Pause;
 use rgaps_pool::Stream;
 use rgaps_topic::{progress, Held, Point, Progress, ReleaseList, Shared};
@@ -65,29 +65,19 @@ impl Recorded {
     }
 
     /// When its work so far ends. Another thread's own stream cannot be asked: all work is waited for.
-    fn ask(
-        self,
-        mapping: &PoolMapping,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-    ) -> WorkEnd {
+    fn ask(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
         match self.is_ours() {
-            true => mapping.ask(zone, conductor, self.stream),
-            false => mapping.ask_all(zone),
+            true => mapping.ask(client, self.stream),
+            false => mapping.ask_all(&client.zone),
         }
     }
 
     /// The same for one that could not be asked before, because it captures a graph.
-    pub(crate) fn ask_again(
-        self,
-        mapping: &PoolMapping,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-    ) -> WorkEnd {
+    pub(crate) fn ask_again(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
         match self.is_ours() {
-            true => mapping.ask(zone, conductor, self.stream),
+            true => mapping.ask(client, self.stream),
             // Its thread does.
-            false if !zone.is_gpu_lost() => WorkEnd::Later,
+            false if !client.zone.is_gpu_lost() => WorkEnd::Later,
             false => WorkEnd::Done,
         }
     }
@@ -114,16 +104,15 @@ impl DeferredReleases {
     /// Releases a hold when all work queued on `streams` so far has finished.
     pub(crate) fn release_behind(
         self: &Arc<Self>,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
+        client: &ClientContext,
         held: Held<Shared>,
         mapping: &Arc<PoolMapping>,
         streams: &[Recorded],
     ) {
         if let [stream] = streams {
-            match stream.ask(mapping, zone, conductor) {
+            match stream.ask(mapping, client) {
                 WorkEnd::Done => return held.release(),
-                WorkEnd::At(point) => return self.push(zone, conductor, mapping, held, point),
+                WorkEnd::At(point) => return self.push(client, mapping, held, point),
                 WorkEnd::Later => {}
             }
         }
@@ -133,29 +122,31 @@ impl DeferredReleases {
             points: Vec::new(),
             unasked: streams.to_vec(),
         };
-        unplaced.ask(zone, conductor, Recorded::ask);
+        unplaced.ask(client, Recorded::ask);
         if let Err(unplaced) = self.try_push(unplaced) {
             let mut state = self.lock();
             state.unplaced.push(unplaced);
             self.count(&state);
             if !std::mem::replace(&mut state.is_watched, true) {
                 drop(state);
-                self.watch(zone, conductor);
+                self.watch(client);
             }
         }
     }
 
     /// Has what is gathered looked after: its publisher cannot.
-    fn watch(self: &Arc<Self>, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
+    fn watch(self: &Arc<Self>, client: &ClientContext) {
         let deferred = Arc::downgrade(self);
-        let (zone, conductor) = (Arc::downgrade(zone), Arc::downgrade(conductor));
+        let zone = Arc::downgrade(&client.zone);
+        let conductor = Arc::downgrade(&client.conductor);
         add_chore(Box::new(move || {
             // Whoever drops these waits for what is gathered himself.
             let (Some(zone), Some(conductor)) = (zone.upgrade(), conductor.upgrade()) else {
                 return true;
             };
+            let client = ClientContext { zone, conductor };
             deferred.upgrade().is_none_or(|deferred| {
-                deferred.tidy_now(&zone, &conductor);
+                deferred.tidy_now(&client);
                 let mut state = deferred.lock();
                 state.is_watched = !state.unplaced.is_empty();
                 !state.is_watched
@@ -165,9 +156,9 @@ impl DeferredReleases {
 
     /// Does what can be done now.
     #[inline]
-    pub(crate) fn tidy(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
+    pub(crate) fn tidy(&self, client: &ClientContext) {
         if self.waiting.load(Ordering::Relaxed) != 0 {
-            self.tidy_now(zone, conductor);
+            self.tidy_now(client);
         }
     }
 
@@ -177,11 +168,11 @@ impl DeferredReleases {
     }
 
     #[cold]
-    fn tidy_now(&self, zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
+    fn tidy_now(&self, client: &ClientContext) {
         let mut state = self.lock();
         state.list.tidy();
         for mut unplaced in std::mem::take(&mut state.unplaced) {
-            unplaced.ask(zone, conductor, Recorded::ask_again);
+            unplaced.ask(client, Recorded::ask_again);
             unplaced
                 .points
                 .retain(|point| progress(&self.storage, *point) == Progress::Pending);
@@ -207,8 +198,7 @@ impl DeferredReleases {
     /// Puts a hold on the list; where that is full, waits for the oldest on it.
     fn push(
         &self,
-        zone: &ZoneView,
-        conductor: &Conductor,
+        client: &ClientContext,
         mapping: &PoolMapping,
         mut held: Held<Shared>,
         point: Point,
@@ -225,7 +215,7 @@ impl DeferredReleases {
             state.list.tidy();
             drop(state);
             if pause.is_long() {
-                mapping.notice_loss(zone, conductor);
+                mapping.notice_loss(client);
             }
             pause.pause();
         }
@@ -262,9 +252,8 @@ fn push_unplaced(
 impl UnplacedRelease {
     fn ask(
         &mut self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-        ask: impl Fn(Recorded, &PoolMapping, &Arc<ZoneView>, &Arc<Conductor>) -> WorkEnd,
+        client: &ClientContext,
+        ask: impl Fn(Recorded, &PoolMapping, &ClientContext) -> WorkEnd,
     ) {
         let UnplacedRelease {
             mapping,
@@ -272,7 +261,7 @@ impl UnplacedRelease {
             unasked,
             ..
         } = self;
-        unasked.retain(|stream| match ask(*stream, mapping, zone, conductor) {
+        unasked.retain(|stream| match ask(*stream, mapping, client) {
             WorkEnd::Done => false,
             WorkEnd::At(point) => {
                 points.push(point);

@@ -2,7 +2,7 @@
 
 use crate::deferred_release::Recorded;
 use rgaps_pool::Stream;
-use rgaps_topic::{Metadata, Reader, Shared, Tensor};
+use rgaps_topic::{FreeSlots, Metadata, Reader, Shared, Tensor};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// there from the start, so that receiving allocates nothing.
 pub(crate) struct Holds {
     slots: Box<[HeldSlot]>,
-    unused: Mutex<Vec<u32>>,
+    free: FreeSlots,
     /// Samples that took a slot, ever, and those of them that left it; both wrap around.
     entered: AtomicU32,
     ended: AtomicU32,
@@ -35,9 +35,9 @@ struct Described {
 }
 
 // SAFETY: `described` is all that is not for several threads by itself. It is written by `enter` only, by
-// the one who has taken the slot's number out of `unused`, when no clone of a sample is there; while
-// there are clones it is only read. The last one to go puts the number back under the lock, after it
-// has seen the others go (`remove`).
+// the one thread at a time that takes slots out of `free`, when no clone of a sample is there; while
+// there are clones it is only read. The last one to go gives the slot back, after it has seen the others
+// go (`remove`), and whoever takes it next sees that it did (`FreeSlots`).
 unsafe impl Sync for HeldSlot {}
 
 impl Holds {
@@ -49,29 +49,27 @@ impl Holds {
         };
         Holds {
             slots: (0..most).map(slot).collect(),
-            unused: Mutex::new((0..most).rev().collect()),
+            free: FreeSlots::new(most),
             entered: AtomicU32::new(0),
             ended: AtomicU32::new(0),
         }
     }
 
-    fn unused(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A slot, if fewer than the limit are in use.
-    pub(crate) fn begin(&self) -> Option<u32> {
-        self.unused().pop()
+    pub(crate) fn free_slot(&self) -> Option<u32> {
+        self.free.first()
     }
 
     /// The sample that `reader` took last takes its slot, with one clone. Returns how many are held now.
     ///
     /// # Safety
-    /// The slot came from [`begin`](Self::begin), and no sample has taken it since. One thread enters at a
-    /// time.
+    /// The slot came from [`free_slot`](Self::free_slot), and no sample has taken it since. One thread at a time
+    /// finds a slot and enters it.
     pub(crate) unsafe fn enter(&self, hold: u32, reader: &mut Reader<Shared>) -> u32 {
         let slot = &self.slots[hold as usize];
-        // SAFETY: our caller has the slot from `begin`, which gives it to no one else before it is given back.
+        self.free.take(hold);
+        // SAFETY: our caller, the only thread that takes slots, found this one free, and has taken it now: nobody else
+        // gets it before it is given back.
         let described = unsafe { &mut *slot.described.get() };
         match reader.tensor() {
             Some(tensor) => described.tensor = Some(*tensor),
@@ -91,7 +89,7 @@ impl Holds {
         // Whoever sees that a sample has ended has seen that it had entered.
         let ended = self.ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let held = self.entered.load(Ordering::Relaxed).wrapping_sub(ended);
-        self.unused().push(hold);
+        self.free.give(hold);
         held
     }
 

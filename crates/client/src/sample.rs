@@ -221,7 +221,7 @@ impl Sample {
     pub fn is_ready(&self) -> Result<bool, RecvError> {
         self.subscriber.guard.check()?;
         match self.progress() {
-            Progress::Passed => Ok(true),
+            Progress::Reached => Ok(true),
             Progress::Pending => Ok(false),
             Progress::Aborted => Err(self.aborted()),
         }
@@ -242,7 +242,7 @@ impl Sample {
         let Ok(there) = bytes_there(storage, self.message.point, parts, known) else {
             return Err(self.aborted());
         };
-        if there == bytes && self.progress() == Progress::Passed {
+        if there == bytes && self.progress() == Progress::Reached {
             return Ok(bytes);
         }
         // Once seen they stay. Relaxed: as for `whole`.
@@ -298,7 +298,7 @@ impl Sample {
     pub fn wait_on(&self, stream: Stream) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         match self.progress() {
-            Progress::Passed => {}
+            Progress::Reached => {}
             Progress::Aborted => return Err(self.aborted()),
             Progress::Pending => {
                 let core = &self.subscriber;
@@ -306,7 +306,7 @@ impl Sample {
                 let wait = || waited = self.synchronize(Sample::FINISH_WAIT);
                 let point = self.message.point;
                 self.mapping()
-                    .wait_on(core.zone(), core.conductor(), stream, point, wait)
+                    .wait_on(core.client(), stream, point, wait)
                     .map_err(|error| self.mapping().fail(error))?;
                 waited?;
             }
@@ -356,10 +356,10 @@ impl Sample {
 
     fn progress(&self) -> Progress {
         if self.whole.load(Ordering::Relaxed) {
-            return Progress::Passed;
+            return Progress::Reached;
         }
         let now = progress(&self.subscriber.storage, self.message.point);
-        if now == Progress::Passed {
+        if now == Progress::Reached {
             // Once seen it stays so, also when the timeline has gone through other hands since.
             // Relaxed: who clones or lends the sample orders what he saw by himself.
             self.whole.store(true, Ordering::Relaxed);

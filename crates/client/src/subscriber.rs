@@ -1,7 +1,9 @@
 //! Subscribers: taking messages, waiting for them.
 
 use crate::client::broken;
-use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::client::{
+    once_over, ClientContext, Conductor, ForkGuard, Joined, PoolMapping, ZoneView,
+};
 use crate::deferred_release::{DeferredReleases, Recorded};
 use crate::holds::Holds;
 use crate::links::{LinksSubscriber, LinksSubscriberBuilder};
@@ -10,7 +12,7 @@ use crate::pending::Deadline;
 use crate::readiness::Readiness;
 use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
 use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
-use rgaps_layout::{Domain, CONTROL_BYTES, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
+use rgaps_layout::{Domain, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
     bare_topic_name, similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
@@ -388,7 +390,7 @@ impl Subscriber {
     }
 
     fn no_publisher(&self) -> String {
-        let topics = self.core.conductor.topics_now().unwrap_or_default();
+        let topics = self.core.client.conductor.topics_now().unwrap_or_default();
         let known = topics.iter().filter(|row| row.publishers + row.orphans > 0);
         let known = known.map(|row| row.name.as_str());
         match similar_name(self.topic(), known.filter(|name| *name != self.topic())) {
@@ -406,7 +408,7 @@ impl Subscriber {
 
     /// Why those publishers do not match: one line each, for the first few. Asks the daemon.
     pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
-        let topic = self.core.conductor.topic(self.topic())?;
+        let topic = self.core.client.conductor.topic(self.topic())?;
         let own = topic.mismatches.into_iter();
         let own = own.filter(|row| row.subscriber == self.core.member.slot);
         Ok(own.map(|row| row.reason).collect())
@@ -439,9 +441,7 @@ impl LinksSubscriber for Subscriber {
 
 /// What a subscriber's handle and its samples share.
 pub(crate) struct SubscriberCore {
-    conductor: Arc<Conductor>,
-    // Keeps the control segment mapped as long as the views into it live.
-    zone: Arc<ZoneView>,
+    client: ClientContext,
     pub(crate) guard: ForkGuard,
     member: Member,
     topic_name: String,
@@ -471,9 +471,6 @@ pub(crate) struct SubscriberCore {
 /// What changes with every message.
 pub(crate) struct SubscriberState {
     pub(crate) reader: Reader<Shared>,
-    /// A slot among the held samples for the next message, so that a look for one that is not
-    /// there costs no more than the look.
-    spare: Option<u32>,
     /// A message whose memory could not be mapped yet: it is the next to be received.
     unlocated: Option<(u32, Taken<Shared>)>,
 }
@@ -485,6 +482,27 @@ impl SubscriberState {
     }
 }
 
+/// The subscriber's end of the rings.
+fn reader(
+    topic: &TopicView<Shared>,
+    slot: u32,
+    qos: &SubscriberQos,
+    of_links: bool,
+) -> Result<Reader<Shared>, ClientError> {
+    let start = match qos.late {
+        Late::Nothing => Start::Live,
+        Late::Latest => Start::Kept(1),
+        Late::Last(n) => Start::Kept(u64::from(n)),
+        Late::AllKept => Start::Kept(u64::MAX),
+    };
+    let begin = match of_links {
+        true => Reader::of_links,
+        false => Reader::new,
+    };
+    begin(topic.clone(), slot, qos.reliable, start)
+        .ok_or_else(|| broken("a subscriber's slot that cannot be"))
+}
+
 impl SubscriberCore {
     fn new(
         conductor: Arc<Conductor>,
@@ -493,42 +511,21 @@ impl SubscriberCore {
         qos: SubscriberQos,
         of_links: bool,
     ) -> Result<SubscriberCore, ClientError> {
-        let Joined {
-            member,
-            zone,
-            doorbell,
-            ..
-        } = joined;
+        let (member, doorbell) = (joined.member, joined.doorbell);
         let pools = std::array::from_fn(|_| OnceLock::new());
         // Whoever reads in a domain of his own opens no other until a message makes him.
         if let Some(grant) = joined.reads.or(joined.pool) {
             // A domain that cannot be used here is better told now than with the first message.
             let mapping =
                 conductor.pool_mapping(member.zone, grant, Access::ReadOnly, grant.domain)?;
-            mapping.prepare(&zone);
+            mapping.prepare(&joined.zone);
             let known = pools.get(grant.pool as usize);
-            let _ = known
-                .ok_or_else(|| broken("a pool out of range"))?
-                .set(mapping);
+            let known = known.ok_or_else(|| broken("a pool out of range"))?;
+            let _ = known.set(mapping);
         }
-        // SAFETY: the zone maps the control segment of that size for writing, for as long as it
-        // lives, and `self.zone` keeps it; everything in it is accessed as atomics.
-        let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
-        let topic = TopicView::new(storage, joined.region_offset)
-            .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
-            .ok_or_else(|| broken("a topic that is not where it should be"))?;
-        let start = match qos.late {
-            Late::Nothing => Start::Live,
-            Late::Latest => Start::Kept(1),
-            Late::Last(n) => Start::Kept(u64::from(n)),
-            Late::AllKept => Start::Kept(u64::MAX),
-        };
-        let begin = match of_links {
-            true => Reader::of_links,
-            false => Reader::new,
-        };
-        let mut reader = begin(topic.clone(), member.slot, qos.reliable, start)
-            .ok_or_else(|| broken("a subscriber's slot that cannot be"))?;
+        // SAFETY: `client` of the result keeps the zone as long as the views.
+        let (storage, topic) = unsafe { joined.topic()? };
+        let mut reader = reader(&topic, member.slot, &qos, of_links)?;
         let mut own = None;
         if let Some(grant) = joined.reads {
             reader.read_in(grant.pool as u16);
@@ -536,10 +533,13 @@ impl SubscriberCore {
         }
         let slot = topic.subscriber(member.slot as usize);
         slot.doorbell().store(doorbell, Ordering::Release);
+        let deferred = DeferredReleases::new(ReleaseList::new(topic, member.slot), storage);
         Ok(SubscriberCore {
             guard: conductor.guard().clone(),
-            conductor,
-            zone,
+            client: ClientContext {
+                zone: joined.zone,
+                conductor,
+            },
             member,
             topic_name,
             type_name,
@@ -549,10 +549,7 @@ impl SubscriberCore {
             own_doorbell: doorbell,
             qos,
             holds: Holds::new(qos.max_held),
-            deferred: Arc::new(DeferredReleases::new(
-                ReleaseList::new(topic, member.slot),
-                storage,
-            )),
+            deferred: Arc::new(deferred),
             pools,
             own,
             copied: AtomicU32::new(0),
@@ -561,7 +558,6 @@ impl SubscriberCore {
             closed: AtomicBool::new(false),
             state: Mutex::new(SubscriberState {
                 reader,
-                spare: None,
                 unlocated: None,
             }),
         })
@@ -599,12 +595,12 @@ impl SubscriberCore {
         self.member
     }
 
-    pub(crate) fn conductor(&self) -> &Arc<Conductor> {
-        &self.conductor
+    pub(crate) fn client(&self) -> &ClientContext {
+        &self.client
     }
 
-    pub(crate) fn zone(&self) -> &Arc<ZoneView> {
-        &self.zone
+    pub(crate) fn zone(&self) -> &ZoneView {
+        &self.client.zone
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SubscriberState> {
@@ -630,7 +626,7 @@ impl SubscriberCore {
 
     fn try_recv(core: &Arc<SubscriberCore>) -> Result<Option<Sample>, RecvError> {
         core.guard.check()?;
-        core.deferred.tidy(&core.zone, &core.conductor);
+        core.deferred.tidy(&core.client);
         let mut state = core.lock();
         let next = match state.unlocated.take() {
             Some(next) => Some(next),
@@ -681,7 +677,7 @@ impl SubscriberCore {
 
     /// Takes the next message and a slot among those that are held.
     fn take(&self, state: &mut SubscriberState) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
-        let Some(hold) = state.spare.take().or_else(|| self.holds.begin()) else {
+        let Some(hold) = self.holds.free_slot() else {
             // A full subscriber that has nothing to read is not in trouble yet.
             if !state.is_ready() {
                 return Ok(None);
@@ -692,11 +688,9 @@ impl SubscriberCore {
             });
         };
         let Some(taken) = self.poll(state) else {
-            state.spare = Some(hold);
             return Ok(None);
         };
-        // SAFETY: the slot is the one that `begin` gave, which no sample has had since, and `state` is
-        // locked.
+        // SAFETY: the slot is the one that `free_slot` found, and no sample has taken it since: `state` is locked by us.
         let held = unsafe { self.holds.enter(hold, &mut state.reader) };
         self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))
@@ -755,7 +749,7 @@ impl SubscriberCore {
             .get(pool as usize)
             .ok_or_else(|| untrusted(format!("there is no pool {pool}")))?;
         if known.get().is_none() {
-            let grant = match self.conductor.pool_grant(zone, pool) {
+            let grant = match self.client.conductor.pool_grant(zone, pool) {
                 // That will never be there: a message that waited for it would hold up all that
                 // come after.
                 Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotFound => {
@@ -764,7 +758,7 @@ impl SubscriberCore {
                 grant => grant?,
             };
             let mapping = self.open(grant)?;
-            mapping.prepare(&self.zone);
+            mapping.prepare(&self.client.zone);
             let _ = known.set(mapping);
         }
         let mapping = self.mapping(message.pool);
@@ -776,7 +770,7 @@ impl SubscriberCore {
         if end <= mapping.mapped() {
             return Ok(());
         }
-        let synced = self.conductor.sync_pool(zone, pool);
+        let synced = self.client.conductor.sync_pool(zone, pool);
         // What the daemon had sent before it died is mapped also where asking it failed.
         if end <= mapping.mapped() {
             return Ok(());
@@ -791,7 +785,8 @@ impl SubscriberCore {
     /// be copied from.
     fn open(&self, grant: PoolGrant) -> Result<Arc<PoolMapping>, ClientError> {
         let map = |at| {
-            self.conductor
+            self.client
+                .conductor
                 .pool_mapping(self.member.zone, grant, Access::ReadOnly, at)
         };
         let Some(own) = &self.own else {
@@ -833,7 +828,7 @@ impl SubscriberCore {
         match progress(&self.storage, message.point) {
             Progress::Pending => return Ok(None),
             // As it is: the sample says so.
-            Progress::Aborted | Progress::Passed => {}
+            Progress::Aborted | Progress::Reached => {}
         }
         self.tell_path(PATH_PRIVATE, message.pool);
         let own = self.own.as_ref().and_then(|own| own.context());
@@ -862,6 +857,7 @@ impl SubscriberCore {
             return;
         }
         let home = self
+            .client
             .conductor
             .pool_grant(self.member.zone, u32::from(home))
             .ok()
@@ -874,7 +870,7 @@ impl SubscriberCore {
                  cannot read the message in place"
             }
         };
-        if let Err(error) = self.conductor.tell_path(self.member, text) {
+        if let Err(error) = self.client.conductor.tell_path(self.member, text) {
             tracing::debug!(%error, "telling the daemon the path of a subscriber failed");
         }
     }
@@ -892,7 +888,7 @@ impl SubscriberCore {
                 streams => streams,
             };
             let deferred = &self.deferred;
-            deferred.release_behind(&self.zone, &self.conductor, held, mapping, streams);
+            deferred.release_behind(&self.client, held, mapping, streams);
             // Its memory stays for the slot's next sample.
             recorded.clear();
         }
@@ -924,7 +920,7 @@ impl SubscriberCore {
         }
         state.reader.close();
         drop(state);
-        if let Err(error) = self.conductor.close(self.member) {
+        if let Err(error) = self.client.conductor.close(self.member) {
             tracing::debug!(%error, "the daemon does not know that a subscriber is closed");
         }
     }
@@ -954,15 +950,15 @@ impl Drop for SubscriberCore {
         if let Some((_, taken)) = unlocated {
             taken.held.release();
         }
-        let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
+        let client = self.client.clone();
         let deferred = self.deferred.clone();
         // Whether no work of our own may still read a block.
         let is_over = move || {
-            deferred.tidy(&zone, &conductor);
+            deferred.tidy(&client);
             // With a context that is lost its work has ended; the daemon clears what is left.
-            deferred.is_empty() || zone.is_gpu_lost()
+            deferred.is_empty() || client.zone.is_gpu_lost()
         };
-        let (conductor, member) = (self.conductor.clone(), self.member);
+        let (conductor, member) = (self.client.conductor.clone(), self.member);
         once_over(is_over, move || {
             // Without a daemon the next one sees that we are gone.
             let _ = conductor.leave(member);

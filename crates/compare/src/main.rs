@@ -7,6 +7,7 @@
 
 mod alloc;
 mod device;
+mod handle;
 mod link;
 mod locks;
 mod shared_tlsf;
@@ -43,6 +44,12 @@ enum Command {
     /// `rgaps bench link`, and two designs without rgaps, each stage of which ends before the next begins: pinned memory
     /// and one copy to the GPU; and pageable memory, a Unix socket, one connection and one copy per subscriber.
     Link(Link),
+    /// One thread's messages, and the uncontended locks that a message takes of its handles.
+    Handle {
+        /// Messages of a round.
+        #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        messages: u32,
+    },
     /// A process of a benchmark that rgaps shares.
     #[command(hide = true)]
     BenchMember { orders: String },
@@ -145,6 +152,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             print(&report)?;
             report.is_valid()
         }
+        Command::Handle { messages } => print(&handle::measure(&Config::load(None)?, messages)?),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),
         Command::CompareMember { orders } => crew::member::<CompareJob>(&orders),
     }

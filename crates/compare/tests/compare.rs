@@ -53,6 +53,13 @@ fn alloc_has_the_shared_allocators_beside_rgaps() {
     assert!(number(&report, "/cpu_ratio/loan") > 0.0);
 }
 
+#[test]
+fn handle_has_the_message_and_its_locks() {
+    let report = report(&["handle", "--messages", "20"]);
+    assert!(number(&report, "/message_ns") > 0.0 && number(&report, "/lock_ns") > 0.0);
+    assert!(number(&report, "/locks_of_message") > 0.0);
+}
+
 /// What every comparison of links has.
 #[track_caller]
 fn check_link(report: &Value, subscribers: usize) {

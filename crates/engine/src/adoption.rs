@@ -85,7 +85,7 @@ impl Zone {
         }
         step!("adopt.begin");
         let mut zone = Zone::new(saved.id, &saved.class, registry, inode, control, limits);
-        let saved_pids = saved.pids.iter().filter(|_| saved.pids_are_ours);
+        let saved_pids = saved.pids.iter().filter(|_| saved.are_local_pids);
         let saved_pids = saved_pids.copied().collect();
         for (incarnation, published) in &saved.departed {
             zone.departed.add(*incarnation, *published);

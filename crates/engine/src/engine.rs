@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// Something is not as it was configured, which the status says from now on.
-    pub fn tell_trouble(&mut self, trouble: String) {
+    pub fn add_trouble(&mut self, trouble: String) {
         self.troubles.push(trouble);
     }
 

@@ -125,7 +125,7 @@ impl Zone {
         let Owner::Orphan(orphan) = publisher.owner else {
             return false;
         };
-        let through = passed(topic, &view, publisher, orphan.head, readers).min(through);
+        let through = read_through(topic, &view, publisher, orphan.head, readers).min(through);
         if through <= orphan.tail {
             return false;
         }
@@ -345,7 +345,7 @@ pub(crate) fn order_orphans(control: &Control, topic: &mut Topic, from: u64) -> 
 }
 
 /// Up to where the subscribers that match a publisher have read the `head` messages of it, or skip them.
-fn passed(
+fn read_through(
     topic: &Topic,
     view: &TopicView<Shared>,
     publisher: &Publisher,

@@ -75,7 +75,7 @@ fn path(
 }
 
 /// The path of what the links publish, and why it is no better.
-fn from_elsewhere(came_over: Option<&CameOver>) -> (PathKind, String) {
+fn from_remote(came_over: Option<&CameOver>) -> (PathKind, String) {
     let unsaid = (PathKind::Tcp, "their path is not known yet");
     let (path, why) = came_over.map_or(unsaid, |over| (over.path, &over.why));
     let from = "the messages come from another host";
@@ -344,7 +344,7 @@ impl Zone {
                     if self.clients.is_links(subscriber.client) {
                         return None;
                     }
-                    let came_over = own.then(|| from_elsewhere(wish.came_over.as_ref()));
+                    let came_over = own.then(|| from_remote(wish.came_over.as_ref()));
                     let path = path(home, subscriber.pool.map(domain_of), came_over);
                     let why = too_slow(wish.require, subscriber.require, &path)?;
                     let who = self.clients.describe(subscriber.client);
@@ -354,8 +354,8 @@ impl Zone {
             Role::Subscriber(_) | Role::Observer(_) if own => None,
             Role::Subscriber(_) | Role::Observer(_) => {
                 topic.publishers.iter().find_map(|publisher| {
-                    let from_elsewhere = || from_elsewhere(publisher.came_over.as_ref());
-                    let came_over = publisher.of_links.then(from_elsewhere);
+                    let from_remote = || from_remote(publisher.came_over.as_ref());
+                    let came_over = publisher.of_links.then(from_remote);
                     let path = path(domain_of(publisher.pool), wish.domain, came_over);
                     let why = too_slow(publisher.require, wish.require, &path)?;
                     Some(format!("{}: {why}", self.describe_publisher(publisher)))
@@ -620,7 +620,7 @@ impl Zone {
         topic.pool = Some(pool);
         let view = self.control.topic(topic.region);
         view.elsewhere()
-            .store(topic.elsewhere_bits(), Ordering::Release);
+            .store(topic.replica_bits(), Ordering::Release);
         if let Err(error) = self.registry.set_topic_pool(index, pool) {
             tracing::error!(%error, topic = topic.name, "recording the pool of a topic failed");
         }

@@ -130,7 +130,7 @@ impl Zone {
         view.subscribers()
             .store(topic.subscriber_bits(), Ordering::Release);
         view.elsewhere()
-            .store(topic.elsewhere_bits(), Ordering::Release);
+            .store(topic.replica_bits(), Ordering::Release);
         write_matches(&view, topic);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");

@@ -75,7 +75,7 @@ impl Engine {
 
     fn is_recovering(&self) -> bool {
         let awaits = |zone: &Zone| !zone.clients.awaited().is_empty();
-        self.recovery.is_under_way(self.now) || self.zones.iter().any(awaits)
+        self.recovery.is_running(self.now) || self.zones.iter().any(awaits)
     }
 
     fn warnings(&self) -> Vec<String> {

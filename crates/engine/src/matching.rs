@@ -12,7 +12,7 @@ use crate::zone::Zone;
 use rgaps_session::{Member, MismatchRow, Notice, Side, ZoneId, MAX_MISMATCHES, MAX_REASON_BYTES};
 
 /// Others that a member is told of when it joins; a listing has the rest.
-const MAX_TOLD: usize = 4;
+const MAX_NOTIFIED: usize = 4;
 
 impl Topic {
     /// Why a publisher and a subscriber of this topic do not match.
@@ -89,7 +89,7 @@ impl Topic {
 impl Zone {
     /// What clients are to be told of the members that do not match this one: itself first, of the first
     /// few of them.
-    fn news_of_mismatches(&self, member: &Member) -> Vec<(u32, String)> {
+    fn mismatch_notices(&self, member: &Member) -> Vec<(u32, String)> {
         let Some(topic) = self.topics.get(member.topic) else {
             return Vec::new();
         };
@@ -121,7 +121,7 @@ impl Zone {
                 Side::Subscriber => own.push((subscriber.client, to_subscriber)),
             }
         }
-        own.truncate(MAX_TOLD);
+        own.truncate(MAX_NOTIFIED);
         own.extend(others);
         own
     }
@@ -136,7 +136,7 @@ impl Engine {
         let topic = zone.topics.get(member.topic);
         let topic = topic.map_or_else(String::new, |topic| topic.name.clone());
         let news: Vec<(Option<SessionId>, String)> = zone
-            .news_of_mismatches(member)
+            .mismatch_notices(member)
             .into_iter()
             .map(|(client, reason)| {
                 let client = zone.clients.get(client);

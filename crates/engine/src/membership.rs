@@ -182,7 +182,7 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
     view.publishers()
         .store(topic.publisher_bits(), Ordering::Release);
     view.elsewhere()
-        .store(topic.elsewhere_bits(), Ordering::Release);
+        .store(topic.replica_bits(), Ordering::Release);
     view.subscribers()
         .store(topic.subscriber_bits(), Ordering::Release);
     view.reliable()

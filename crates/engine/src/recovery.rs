@@ -71,7 +71,7 @@ impl Recovery {
 
     /// Forgets the zones that nobody is left to hand back.
     pub(crate) fn forget_dead(&mut self) {
-        self.expected.retain(SavedZone::may_come_back);
+        self.expected.retain(SavedZone::may_return);
     }
 
     /// A client of this process was told that its zone is lost: it will not hand it back.
@@ -80,7 +80,7 @@ impl Recovery {
             .expected
             .iter_mut()
             .find(|expected| expected.id == zone);
-        if let Some(expected) = expected.filter(|expected| expected.pids_are_ours) {
+        if let Some(expected) = expected.filter(|expected| expected.are_local_pids) {
             let at = expected.pids.iter().position(|listed| *listed == pid);
             at.map(|at| expected.pids.swap_remove(at));
         }
@@ -101,7 +101,7 @@ impl Recovery {
     }
 
     /// Whether somebody may still come back: during the wait everybody, and later those who are seen to live.
-    pub(crate) fn is_under_way(&self, now: Instant) -> bool {
+    pub(crate) fn is_running(&self, now: Instant) -> bool {
         self.waits_for_any(now) || self.watches_processes()
     }
 
@@ -169,7 +169,7 @@ impl Engine {
             class: zone.class.clone(),
             registry_inode: zone.registry_inode,
             pids: zone.clients.pids_to_save(),
-            pids_are_ours: true,
+            are_local_pids: true,
             departed: zone.departed.iter().copied().collect(),
         });
         let all: Vec<SavedZone> = zones

@@ -27,7 +27,7 @@ pub(crate) struct SavedZone {
     /// it could not see.
     pub(crate) pids: Vec<u32>,
     /// Whether these numbers mean the same processes to this daemon.
-    pub(crate) pids_are_ours: bool,
+    pub(crate) are_local_pids: bool,
     /// Publishers of links that left or died, and how many messages each published.
     pub(crate) departed: Vec<(u64, u64)>,
 }
@@ -36,19 +36,19 @@ impl SavedZone {
     /// Those of its processes that are seen from here to live.
     pub(crate) fn living(&self) -> BTreeSet<u32> {
         let seen = self.pids.iter().copied().filter(|pid| *pid != 0);
-        let seen = seen.filter(|pid| self.pids_are_ours && may_live(*pid));
+        let seen = seen.filter(|pid| self.are_local_pids && may_live(*pid));
         seen.collect()
     }
 
     /// False only if all its processes are gone.
-    pub(crate) fn may_come_back(&self) -> bool {
-        !self.pids_are_ours || self.pids.iter().any(|pid| may_live(*pid))
+    pub(crate) fn may_return(&self) -> bool {
+        !self.are_local_pids || self.pids.iter().any(|pid| may_live(*pid))
     }
 
     /// With the numbers of processes that mean something here: 0 for the others.
     pub(crate) fn as_seen_here(&self) -> SavedZone {
         let mut seen = self.clone();
-        if !self.pids_are_ours {
+        if !self.are_local_pids {
             seen.pids.fill(0);
         }
         seen
@@ -163,11 +163,11 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
             class: entry.class,
             registry_inode: entry.registry_inode,
             pids: entry.pids,
-            pids_are_ours: same,
+            are_local_pids: same,
         })
     });
     let mut zones = zones.collect::<io::Result<Vec<SavedZone>>>()?;
-    zones.retain(SavedZone::may_come_back);
+    zones.retain(SavedZone::may_return);
     Ok(zones)
 }
 
@@ -213,7 +213,7 @@ mod tests {
             class: class.into(),
             registry_inode: 17,
             pids: pids.to_vec(),
-            pids_are_ours: true,
+            are_local_pids: true,
             departed: vec![(u64::MAX, 3), (7, 0)],
         };
         let ours = std::process::id();
@@ -245,7 +245,7 @@ mod tests {
             class: "c".into(),
             registry_inode: 1,
             pids: pids.to_vec(),
-            pids_are_ours: true,
+            are_local_pids: true,
             departed: Vec::new(),
         };
         let living = zone(2, &[gone, std::process::id()]);

@@ -353,7 +353,7 @@ impl Topic {
     }
 
     /// What `TopicRegion::elsewhere` should be.
-    pub(crate) fn elsewhere_bits(&self) -> u64 {
+    pub(crate) fn replica_bits(&self) -> u64 {
         let elsewhere = self
             .subscribers
             .iter()

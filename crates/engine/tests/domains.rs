@@ -421,7 +421,7 @@ fn region_of(cast: &Cast, publisher: &Seat) -> RegionView<Shared> {
 
 #[test]
 fn a_dead_publishers_copies_say_what_became_of_them() {
-    use Progress::{Aborted, Passed, Pending};
+    use Progress::{Aborted, Pending, Reached};
     let mut cast = Cast::new(lasting());
     let publisher = cast.publisher.clone();
     let zone = publisher.member.zone;
@@ -458,15 +458,15 @@ fn a_dead_publishers_copies_say_what_became_of_them() {
     drop(writer);
     let gone = std::mem::replace(&mut cast.a, cast.world.client("x"));
     cast.world.kill(gone);
-    assert_eq!(progress(&words, first.message.point), Passed);
+    assert_eq!(progress(&words, first.message.point), Reached);
     first.held.release();
     // Whoever has the timeline after that.
     for (reached, value) in [(9, 1 << 32), (77 << 32, 78 << 32 | 9)] {
         view.reached().store(reached, Ordering::Release);
         view.value().store(value, Ordering::Release);
         for (reads, expected) in [
-            (gpu(1), [Passed, Passed, Aborted, Aborted]),
-            (Domain::Host, [Passed, Passed, Passed, Passed]),
+            (gpu(1), [Reached, Reached, Aborted, Aborted]),
+            (Domain::Host, [Reached, Reached, Reached, Reached]),
         ] {
             let late = wish_in("t", late(), reads);
             let seat = cast.world.try_join(&mut cast.c, late).unwrap();

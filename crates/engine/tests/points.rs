@@ -49,7 +49,7 @@ fn read(words: &Shared, reader: &mut Reader<Shared>) -> Vec<(u64, Progress)> {
     taken.collect()
 }
 
-use Progress::{Aborted, Passed, Pending};
+use Progress::{Aborted, Pending, Reached};
 
 #[test]
 fn a_dead_publishers_messages_say_what_became_of_them() {
@@ -81,7 +81,7 @@ fn a_dead_publishers_messages_say_what_became_of_them() {
         taken.held.release();
         found
     });
-    assert_eq!(found, [Passed; 3]);
+    assert_eq!(found, [Reached; 3]);
     assert_eq!(read(&words, &mut reader), [(3, Aborted)]);
     // The timeline has another owner, who gets further, and another.
     let comes_round = (0..MAX_TIMELINES).any(|_| {
@@ -97,7 +97,7 @@ fn a_dead_publishers_messages_say_what_became_of_them() {
     world.ask(&b, Request::GpuLost { zone }).unwrap();
     let late = world.join(&mut b, "t", late());
     let mut reader = world.reader(&b, &late, false, Start::Kept(9));
-    let verdicts = [(0, Passed), (1, Passed), (2, Passed), (3, Aborted)];
+    let verdicts = [(0, Reached), (1, Reached), (2, Reached), (3, Aborted)];
     assert_eq!(read(&words, &mut reader), verdicts);
 }
 
@@ -164,12 +164,12 @@ fn a_publisher_that_left_waits_for_its_living_process() {
             world.leave(b, &seat);
             found
         };
-        assert_eq!(peek(&mut world, &mut b), [Passed, Pending], "{then}");
+        assert_eq!(peek(&mut world, &mut b), [Reached, Pending], "{then}");
         let second = match then {
             "reaches" => {
                 reach(&words, points[1]);
                 world.pass(LATER);
-                Passed
+                Reached
             }
             "dies" => {
                 world.kill(a);
@@ -194,7 +194,7 @@ fn a_publisher_that_left_waits_for_its_living_process() {
             view.reached().store(reached, Ordering::Release);
             view.value().store(value, Ordering::Release);
             let found = peek(&mut world, &mut b);
-            assert_eq!(found, [Passed, second], "{then} {restarts}");
+            assert_eq!(found, [Reached, second], "{then} {restarts}");
         }
     }
 }
@@ -227,10 +227,10 @@ fn messages_of_a_living_publisher_outlive_its_timelines() {
         view.value().store(77 << 32, Ordering::Release);
         let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
         let second = [Pending, Aborted][usize::from(lost)];
-        assert_eq!(read(&words, &mut reader), [(1, Passed), (2, second)]);
+        assert_eq!(read(&words, &mut reader), [(1, Reached), (2, second)]);
         // It goes on.
         publish(&mut writer, 512, 3, Point::NONE);
-        assert_eq!(read(&words, &mut reader), [(3, Passed)]);
+        assert_eq!(read(&words, &mut reader), [(3, Reached)]);
     }
 }
 
@@ -269,7 +269,7 @@ fn who_dies_with_the_daemon_holds_nobody_up() {
     world.pass(LATER);
     assert_eq!(
         points.map(|p| progress(&words, p)),
-        [Passed, Aborted, Aborted, Pending]
+        [Reached, Aborted, Aborted, Pending]
     );
     let tenure = |index| {
         timeline(&words, index)
@@ -288,7 +288,7 @@ fn who_dies_with_the_daemon_holds_nobody_up() {
     let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
     let mut found = read(&words, &mut reader);
     found.sort_by_key(|(tag, _)| *tag);
-    let expected = [Passed, Aborted, Aborted, Pending, Pending];
+    let expected = [Reached, Aborted, Aborted, Pending, Pending];
     assert_eq!(found.iter().map(|f| f.1).collect::<Vec<_>>(), expected);
     world.kill(c);
     assert_eq!(progress(&words, queued), Aborted);
@@ -332,8 +332,8 @@ fn a_successor_comes_to_the_same_verdicts() {
         world.pass(LATER);
         let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
         let found = read(&words, &mut reader);
-        assert_eq!(found, [(1, Passed), (2, Aborted)], "{done} steps");
+        assert_eq!(found, [(1, Reached), (2, Aborted)], "{done} steps");
         // Who has held them all along has no descriptor to look at.
-        assert_eq!(points.map(|p| progress(&words, p)), [Passed, Aborted]);
+        assert_eq!(points.map(|p| progress(&words, p)), [Reached, Aborted]);
     }
 }

@@ -65,7 +65,7 @@ impl Drop for Links {
     }
 }
 
-fn tell(board: &Board, failure: Option<LinksFailure>) {
+fn report(board: &Board, failure: Option<LinksFailure>) {
     let mut told = board.lock().unwrap_or_else(PoisonError::into_inner);
     // Once, though it is tried again and again.
     if let Some(failure) = failure
@@ -87,7 +87,7 @@ fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
                     if begun.elapsed() >= LIVED {
                         pause = PAUSES.0;
                     }
-                    tell(board, Some(ended(&how, log)));
+                    report(board, Some(ended(&how, log)));
                 }
                 None => {
                     end(child);
@@ -95,7 +95,7 @@ fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
                     return;
                 }
             },
-            Err(failure) => tell(board, Some(failure)),
+            Err(failure) => report(board, Some(failure)),
         }
         match stopped.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES.1),
@@ -164,7 +164,7 @@ fn watch(child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<Str
             Err(error) => return Some(error.to_string()),
         }
         if begun.elapsed() >= LIVED {
-            tell(board, None);
+            report(board, None);
         }
         match stopped.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => {}

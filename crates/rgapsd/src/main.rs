@@ -142,7 +142,7 @@ fn start_metrics(
             address.unwrap_or_default()
         );
         tracing::error!("{trouble}");
-        engine.tell_trouble(trouble);
+        engine.add_trouble(trouble);
         None
     })
 }

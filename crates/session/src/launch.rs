@@ -287,23 +287,7 @@ fn start(
     let _ = parent.wait();
     drop(command);
 
-    match read_word(&reader, deadline) {
-        Ok(word) if word == READY_WORD => {}
-        Ok(word) if word.is_empty() => {
-            return Err(LaunchError::Failed {
-                reason: log_tail(&log_path, log_start),
-            });
-        }
-        Ok(word) => {
-            return Err(LaunchError::Failed {
-                reason: String::from_utf8_lossy(&word).into(),
-            });
-        }
-        Err(source) => {
-            let reason = format!("{source}; see its log '{}'", log_path.display());
-            return Err(LaunchError::NotReady { reason });
-        }
-    }
+    check_ready(read_word(&reader, deadline), &log_path, log_start)?;
     connect(config)?.ok_or_else(|| LaunchError::Failed {
         reason: format!(
             "it said that it was ready, but nothing answers at '{}'; see its log '{}'",
@@ -311,6 +295,24 @@ fn start(
             log_path.display()
         ),
     })
+}
+
+/// What the daemon said when it was started, or why it said nothing.
+fn check_ready(
+    word: std::io::Result<Vec<u8>>,
+    log_path: &Path,
+    log_start: u64,
+) -> Result<(), LaunchError> {
+    let reason = match word {
+        Ok(word) if word == READY_WORD => return Ok(()),
+        Ok(word) if word.is_empty() => log_tail(log_path, log_start),
+        Ok(word) => String::from_utf8_lossy(&word).into(),
+        Err(source) => {
+            let reason = format!("{source}; see its log '{}'", log_path.display());
+            return Err(LaunchError::NotReady { reason });
+        }
+    };
+    Err(LaunchError::Failed { reason })
 }
 
 /// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program

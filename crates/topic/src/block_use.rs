@@ -1,7 +1,7 @@
 //! What a publisher's blocks are used for, for those who ask why it needs so much memory.
 
 use crate::holder::{Holders, PRODUCER, RING};
-use crate::orphan::{place, used};
+use crate::orphan::{block_range, used};
 use crate::{PublisherView, RegionView, Storage};
 
 /// Why a block is not free. One that has several reasons has the first of these.
@@ -24,7 +24,7 @@ pub fn block_uses<'a, S: Storage>(
 ) -> impl Iterator<Item = (BlockUse, u64)> + 'a {
     used(slot, region).filter_map(|block| {
         let mask = Holders::load(region.holders(block)?).mask;
-        let (pool, _, bytes) = place(region, block)?;
+        let (pool, _, bytes) = block_range(region, block)?;
         let why = match (pool, mask) {
             (_, 0) => return None,
             (Some(_), _) => BlockUse::Replica,

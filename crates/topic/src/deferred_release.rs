@@ -172,7 +172,7 @@ impl<S: Storage> ReleaseList<S> {
 }
 
 /// A hold that a subscriber of `topic` has let go of, as its publisher finds it.
-pub(crate) struct Passed {
+pub(crate) struct FinishedRelease {
     pub(crate) subscriber: u32,
     pub(crate) uses: u64,
     pub(crate) block: u32,
@@ -181,11 +181,11 @@ pub(crate) struct Passed {
 
 /// Claims, for publisher slot `publisher`, the entries on its blocks whose points have passed, and
 /// calls `clear` with each; it is free after that.
-pub(crate) fn claim_passed<S: Storage>(
+pub(crate) fn claim_finished<S: Storage>(
     topic: &TopicView<S>,
     publisher: u32,
     incarnation: u64,
-    mut clear: impl FnMut(Passed),
+    mut clear: impl FnMut(FinishedRelease),
 ) {
     let mut deferring = topic.deferring().load(Ordering::Acquire) & crate::holder::SUBSCRIBERS;
     while deferring != 0 {
@@ -210,7 +210,7 @@ pub(crate) fn claim_passed<S: Storage>(
             {
                 continue;
             }
-            let passed = Passed {
+            let passed = FinishedRelease {
                 subscriber,
                 uses: state >> 2,
                 block: view.block().load(Ordering::Relaxed),

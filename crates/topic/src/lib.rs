@@ -8,11 +8,13 @@
 //!
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 
+mod aborts;
 mod admit;
 mod backlog;
 mod block_use;
 mod deferred_release;
 mod dropped;
+mod free_slots;
 mod holder;
 mod metadata;
 mod missed_so_far;
@@ -25,15 +27,16 @@ mod replica;
 mod shared;
 mod step;
 mod storage;
-mod verdict;
 mod view;
 mod wake;
 mod writer;
 
+pub use aborts::{queued_points, settle_points, PointSource};
 pub use admit::{admit_subscriber, Admission};
 pub use backlog::{published_after, published_ns};
 pub use block_use::{block_uses, BlockUse};
 pub use deferred_release::ReleaseList;
+pub use free_slots::FreeSlots;
 pub use holder::{Holders, Outcome};
 pub use metadata::Metadata;
 pub use orphan::{
@@ -49,7 +52,6 @@ pub use shared::Shared;
 #[cfg(feature = "crash-steps")]
 pub use step::{reached as crash_step_reached, set_crash_hook};
 pub use storage::Storage;
-pub use verdict::{queued_points, settle_points, Place};
 pub use view::{
     pool_copies, timeline, BlockView, DeferredReleaseView, DescriptorView, PublisherView,
     RegionView, SubscriberView, TimelineView, TopicView,

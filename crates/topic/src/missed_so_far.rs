@@ -1,6 +1,6 @@
 //! Counts the messages that never reached this host, exactly, whichever messages a subscriber skips.
 //!
-//! The links find the gaps between the messages of another host's publisher. Told once, with the message after the gap, a
+//! The links find the gaps between the messages of another host's publisher. CountedBefore once, with the message after the gap, a
 //! gap would be lost to a subscriber that skips that message. So each descriptor has the running sum of all gaps of its
 //! publisher, and a reader counts by how much the sum has risen since the message that it took last.
 //!
@@ -13,13 +13,13 @@ use rgaps_sync::atomic::{fence, Ordering};
 
 /// What a reader knows of a publisher's running sum.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told(u64);
+pub(crate) struct CountedBefore(u64);
 
-impl Told {
+impl CountedBefore {
     /// Before a publisher's first message.
-    pub(crate) const NOTHING: Told = Told(0);
+    pub(crate) const NOTHING: CountedBefore = CountedBefore(0);
     /// No sum is higher, so whatever comes next is no rise.
-    const UNKNOWN: Told = Told(u64::MAX);
+    const UNKNOWN: CountedBefore = CountedBefore(u64::MAX);
 
     /// Up to the message before `sequence`, as far as the ring still says so.
     #[cold]
@@ -27,10 +27,10 @@ impl Told {
         region: &RegionView<S>,
         incarnation: u64,
         sequence: u64,
-    ) -> Told {
+    ) -> CountedBefore {
         let last = sequence.checked_sub(1);
         let sum = last.and_then(|last| sum_of(region, incarnation, last));
-        sum.map_or(Told::UNKNOWN, Told)
+        sum.map_or(CountedBefore::UNKNOWN, CountedBefore)
     }
 
     /// Goes on to a sum; by how much that is higher. A sum that falls is a misbehaving peer's.

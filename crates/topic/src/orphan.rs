@@ -4,7 +4,7 @@
 //! The daemon calls these for members whose death is proven, so nobody else writes what they
 //! write; but what it reads was written by the dead, who may have lied.
 
-use crate::deferred_release::{claim_passed, KIND};
+use crate::deferred_release::{claim_finished, KIND};
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
 use crate::step::step;
 use crate::{replicas, PublisherView, RegionView, Storage, TopicView};
@@ -137,7 +137,7 @@ pub fn clear_deferred_releases<S: Storage>(
             view.state().store(free, Ordering::Release);
         }
     }
-    claim_passed(topic, publisher, incarnation, |passed| {
+    claim_finished(topic, publisher, incarnation, |passed| {
         let bit = 1 << passed.subscriber;
         freed += u64::from(clear_in(region, passed.block, passed.generation, bit));
     });
@@ -260,8 +260,9 @@ pub fn evict_lost<S: Storage>(
     range: Range<u64>,
     lost: impl Fn(Option<u32>, u64, u64) -> bool,
 ) -> u64 {
-    let is_lost =
-        |block| place(region, block).is_some_and(|(pool, offset, bytes)| lost(pool, offset, bytes));
+    let is_lost = |block| {
+        block_range(region, block).is_some_and(|(pool, offset, bytes)| lost(pool, offset, bytes))
+    };
     let newest = range.clone().rev().find(|sequence| {
         announced(region, incarnation, *sequence).is_some_and(|(block, _)| is_lost(block))
     });
@@ -299,12 +300,12 @@ pub fn live_blocks<'a, S: Storage>(
 ) -> impl Iterator<Item = (Option<u32>, u64, u64)> + 'a {
     used(slot, region).filter_map(|block| {
         let held = Holders::load(region.holders(block)?).mask != 0;
-        held.then(|| place(region, block)).flatten()
+        held.then(|| block_range(region, block)).flatten()
     })
 }
 
 /// Pool (none: the publisher's own), offset and bytes of a block.
-pub(crate) fn place<S: Storage>(
+pub(crate) fn block_range<S: Storage>(
     region: &RegionView<S>,
     block: u32,
 ) -> Option<(Option<u32>, u64, u64)> {

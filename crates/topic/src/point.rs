@@ -21,7 +21,7 @@ pub enum Progress {
     /// It runs, or waits to.
     Pending,
     /// It has finished.
-    Passed,
+    Reached,
     /// It never finished, and never will: its process is gone, or its context is lost.
     Aborted,
 }
@@ -50,13 +50,13 @@ fn tenure(value: u64) -> u32 {
 }
 
 /// How far the work before `point` is. Whoever needs the answer again keeps it: `Pending` changes, and
-/// `Passed` becomes `Aborted` when the timeline's next owner is gone, too.
+/// `Reached` becomes `Aborted` when the timeline's next owner is gone, too.
 ///
 /// What a descriptor names is a peer's word: a timeline that does not exist, or a point of a tenure
 /// that has not begun, is taken for work that never finishes.
 pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     match point.value {
-        POINT_NONE => return Progress::Passed,
+        POINT_NONE => return Progress::Reached,
         POINT_ABORTED => return Progress::Aborted,
         _ => {}
     }
@@ -68,7 +68,7 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     let now = view.value().load(Ordering::Acquire);
     if tenure(now) == point.tenure() {
         return match now >= point.value {
-            true => Progress::Passed,
+            true => Progress::Reached,
             false => Progress::Pending,
         };
     }
@@ -79,7 +79,7 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     // nobody knows how far this one came: then the message counts as lost, which is safe.
     let reached = view.reached().load(Ordering::Acquire);
     match tenure(reached) == point.tenure() && reached >= point.value {
-        true => Progress::Passed,
+        true => Progress::Reached,
         false => Progress::Aborted,
     }
 }
@@ -96,7 +96,7 @@ pub fn bytes_there<S: Storage>(
     known: u64,
 ) -> Result<u64, Progress> {
     match progress(storage, point) {
-        Progress::Passed => return Ok(bytes),
+        Progress::Reached => return Ok(bytes),
         Progress::Aborted => return Err(Progress::Aborted),
         Progress::Pending => {}
     }
@@ -115,7 +115,7 @@ pub fn bytes_there<S: Storage>(
             value: point.value - (parts - 1 - there),
             ..point
         };
-        if progress(storage, part) != Progress::Passed {
+        if progress(storage, part) != Progress::Reached {
             break;
         }
         there += 1;

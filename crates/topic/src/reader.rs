@@ -8,7 +8,7 @@ mod history;
 use self::history::Backlog;
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
-use crate::missed_so_far::{sum_of, Told};
+use crate::missed_so_far::{sum_of, CountedBefore};
 use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
@@ -177,12 +177,12 @@ pub struct Reader<S: Storage> {
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
     /// What publishers have said of messages that never reached this host, as far as it is counted.
-    told: [Told; MAX_PUBLISHERS],
+    counted: [CountedBefore; MAX_PUBLISHERS],
     /// Numbers of the messages from which on a loss counts, per publisher.
     counts_from: [u64; MAX_PUBLISHERS],
     backlog: Backlog,
     /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
-    passed_over: [u64; MAX_PUBLISHERS],
+    skipped: [u64; MAX_PUBLISHERS],
     /// How many messages wait at most; 0: as many as publishers keep.
     depth: u64,
     /// It took the seat of one that has ended.
@@ -292,13 +292,13 @@ impl<S: Storage> Reader<S> {
             cursors: [0; MAX_PUBLISHERS],
             floors: [0; MAX_PUBLISHERS],
             missed: [0; MAX_PUBLISHERS],
-            told: [Told::NOTHING; MAX_PUBLISHERS],
+            counted: [CountedBefore::NOTHING; MAX_PUBLISHERS],
             counts_from: [0; MAX_PUBLISHERS],
             backlog: match start {
                 Start::Live => Backlog::new(0, waits),
                 Start::Kept(n) => Backlog::new(n, waits),
             },
-            passed_over: [0; MAX_PUBLISHERS],
+            skipped: [0; MAX_PUBLISHERS],
             closed: false,
             epoch_seen: topic.membership_epoch().load(Ordering::Acquire),
             next: 0,
@@ -311,37 +311,41 @@ impl<S: Storage> Reader<S> {
             topic,
         };
         for index in 0..MAX_PUBLISHERS {
-            let publisher = reader.topic.publisher(index);
-            let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
-            let tail = publisher.tail().load(Ordering::Acquire).min(head);
-            let keeps = || publisher.transient_local().load(Ordering::Acquire) != 0;
-            let at = reader.slot.cursor(index).load(Ordering::Acquire).min(head);
-            if resumes {
-                reader.floors[index] = at;
-                // What it reads again may be pushed out meanwhile, which is no loss.
-                reader.counts_from[index] = at;
-            }
-            let cursor = match start {
-                Start::Kept(_) if reader.matches(&publisher) && keeps() => {
-                    if reliable {
-                        // A publisher that looked before it was a member may still push out what
-                        // it kept then.
-                        reader.counts_from[index] = head;
-                    }
-                    reader.backlog.ends[index] = head;
-                    tail
-                }
-                _ if resumes => tail.min(at),
-                // From where it became a member on, as the daemon saw it: whoever counts members
-                // and then publishes counts on this one.
-                _ => at,
-            };
+            let cursor = reader.first_cursor(index, start);
             reader.move_cursor(index, cursor);
         }
         reader.learn_sources();
         reader.join_backlog();
         reader.acknowledge_epoch();
         Some(reader)
+    }
+
+    /// Where it begins to read a publisher.
+    fn first_cursor(&mut self, index: usize, start: Start) -> u64 {
+        let publisher = self.topic.publisher(index);
+        let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
+        let tail = publisher.tail().load(Ordering::Acquire).min(head);
+        let keeps = || publisher.transient_local().load(Ordering::Acquire) != 0;
+        let at = self.slot.cursor(index).load(Ordering::Acquire).min(head);
+        if self.resumes {
+            self.floors[index] = at;
+            // What it reads again may be pushed out meanwhile, which is no loss.
+            self.counts_from[index] = at;
+        }
+        match start {
+            Start::Kept(_) if self.matches(&publisher) && keeps() => {
+                if self.reliable {
+                    // A publisher that looked before it was a member may still push out what it kept then.
+                    self.counts_from[index] = head;
+                }
+                self.backlog.ends[index] = head;
+                tail
+            }
+            _ if self.resumes => tail.min(at),
+            // From where it became a member on, as the daemon saw it: whoever counts members and then publishes
+            // counts on this one.
+            _ => at,
+        }
     }
 
     /// Takes the copies in `pool` from now on, of messages that have one there.
@@ -541,14 +545,14 @@ impl<S: Storage> Reader<S> {
             return None;
         }
         let region = RegionView::new(self.topic.storage().clone(), base, geometry)?;
-        let before = std::mem::replace(&mut self.passed_over[index], passed_over);
+        let before = std::mem::replace(&mut self.skipped[index], passed_over);
         let for_others = passed_over.wrapping_sub(before);
         let head = publisher.head().load(Ordering::Acquire);
         self.start_at(index, start, head, for_others);
         let cursor = self.cursors[index];
-        self.told[index] = match cursor > start {
-            true => Told::before(&region, incarnation, cursor),
-            false => Told::NOTHING,
+        self.counted[index] = match cursor > start {
+            true => CountedBefore::before(&region, incarnation, cursor),
+            false => CountedBefore::NOTHING,
         };
         Some(Arc::new(Source {
             slot: index as u32,
@@ -580,7 +584,7 @@ impl<S: Storage> Reader<S> {
     #[cold]
     fn begin_sum(&mut self, index: usize, next: u64) {
         if let Some(source) = &self.sources[index] {
-            self.told[index] = Told::before(&source.region, source.incarnation, next);
+            self.counted[index] = CountedBefore::before(&source.region, source.incarnation, next);
         }
     }
 
@@ -773,7 +777,7 @@ impl<S: Storage> Reader<S> {
     /// Counts the messages that never reached this host up to one with this running sum.
     #[inline]
     fn count_gaps(&mut self, index: usize, so_far: u64) {
-        let gaps = self.told[index].rise_to(so_far);
+        let gaps = self.counted[index].rise_to(so_far);
         if gaps > 0 {
             self.count_missed(index, gaps);
         }
@@ -813,54 +817,42 @@ fn read_slot<S: Storage>(
     let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let committed = descriptor.committed().load(Ordering::Acquire);
     if committed != cursor + 1 {
-        // The usual answer to a poll. It comes without a look at `head` and `tail`, so that the
-        // publisher, who writes them with every message, has their cache line to itself.
-        return if committed.wrapping_add(u64::from(region.geometry().ring_capacity)) == cursor + 1 {
-            Slot::Untouched
-        } else if committed > cursor + 1 {
-            Slot::Overrun
-        } else {
-            Slot::Unsure
-        };
+        return unready_slot(committed, cursor, region.geometry().ring_capacity);
     }
-    let BlockWord {
-        block,
-        pool,
-        ndim,
-        flags,
-    } = BlockWord::of_word(get(descriptor.block()));
-    let point = match flags & DESCRIPTOR_QUEUED != 0 {
-        true => Point {
-            timeline: ElementWord::of_word(get(descriptor.element())).timeline,
-            value: get(descriptor.point()),
-        },
+    let word = BlockWord::of_word(get(descriptor.block()));
+    let flags = word.flags;
+    let has = |flag| flags & flag != 0;
+    let point = match has(DESCRIPTOR_QUEUED) {
+        true => read_point(&descriptor),
         false => Point::NONE,
     };
-    let is_tensor = flags & DESCRIPTOR_TYPED != 0;
+    let is_tensor = has(DESCRIPTOR_TYPED);
     if is_tensor {
-        *tensor = read_tensor(&descriptor, ndim);
+        *tensor = read_tensor(&descriptor, word.ndim);
     }
-    let has_metadata = flags & DESCRIPTOR_METADATA != 0;
-    if has_metadata && !read_metadata(region, cursor, get(descriptor.metadata()), metadata) {
+    let has_metadata = has(DESCRIPTOR_METADATA);
+    let lengths = descriptor.metadata();
+    if has_metadata && !read_metadata(region, cursor, get(lengths), metadata) {
         // The publisher lies, or has begun to write the slot anew: the message is skipped.
         return Slot::Overrun;
     }
+    let copy = |pair| match has(DESCRIPTOR_COPIED) {
+        true => get(descriptor.replicas(pair)),
+        false => 0,
+    };
     let found = Descriptor {
         generation: get(descriptor.generation()),
         incarnation: get(descriptor.incarnation()),
-        block,
-        copies: match flags & DESCRIPTOR_COPIED != 0 {
-            true => std::array::from_fn(|pair| get(descriptor.replicas(pair))),
-            false => [0; REPLICA_PAIRS],
-        },
+        block: word.block,
+        copies: std::array::from_fn(copy),
         message: Message {
-            pool,
+            pool: word.pool,
             offset: get(descriptor.offset()),
             bytes: get(descriptor.bytes()),
             publish_ns: get(descriptor.publish_ns()),
             tag: get(descriptor.tag()),
             point,
-            missed_so_far: match flags & DESCRIPTOR_MISSED != 0 {
+            missed_so_far: match has(DESCRIPTOR_MISSED) {
                 true => get(descriptor.missed_so_far()),
                 false => 0,
             },
@@ -870,10 +862,30 @@ fn read_slot<S: Storage>(
     };
     // SYNC: descriptor.
     fence(Ordering::Acquire);
-    if get(descriptor.committed()) == committed {
-        Slot::Ready(found)
-    } else {
+    match get(descriptor.committed()) == committed {
+        true => Slot::Ready(found),
+        false => Slot::Overrun,
+    }
+}
+
+fn read_point<S: Storage>(descriptor: &DescriptorView<S>) -> Point {
+    let element = descriptor.element().load(Ordering::Relaxed);
+    Point {
+        timeline: ElementWord::of_word(element).timeline,
+        value: descriptor.point().load(Ordering::Relaxed),
+    }
+}
+
+/// A slot without the message of `cursor`: the usual answer to a poll. It comes without a look at `head` and `tail`, so
+/// that the publisher, who writes them with every message, has their cache line to itself.
+#[inline]
+fn unready_slot(committed: u64, cursor: u64, capacity: u32) -> Slot {
+    if committed.wrapping_add(u64::from(capacity)) == cursor + 1 {
+        Slot::Untouched
+    } else if committed > cursor + 1 {
         Slot::Overrun
+    } else {
+        Slot::Unsure
     }
 }
 

@@ -178,7 +178,7 @@ mod tests {
     use super::Foresight;
 
     #[test]
-    fn ringing_ahead_is_given_up_where_it_is_too_early_and_tried_again() {
+    fn ringing_ahead_is_given_up_where_it_does_not_help_and_tried_again() {
         let mut foresight = Foresight::default();
         let mut rung = |was_too_early: bool, messages: u32| {
             let rung = (0..messages).filter(|_| {

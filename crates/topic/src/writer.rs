@@ -1,13 +1,13 @@
 //! A publisher's side: loans, publishing, eviction, blocks that come back.
 
-use crate::deferred_release::claim_passed;
+use crate::deferred_release::claim_finished;
 use crate::dropped::Dropped;
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING};
 use crate::step::step;
 use crate::wake::Foresight;
 use crate::{
-    progress, ring_ahead, ring_sleepers, wanted_from, Copied, Metadata, Point, Progress,
-    PublisherView, RegionView, Storage, TopicView,
+    progress, ring_ahead, ring_sleepers, wanted_from, Copied, DescriptorView, Metadata, Point,
+    Progress, PublisherView, RegionView, Storage, TopicView,
 };
 use rgaps_layout::{
     BlockWord, DType, ElementWord, ReplicaPair, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA,
@@ -168,6 +168,30 @@ pub struct Writer<S> {
     /// Who was rung for ahead of the next message.
     rung_ahead: u64,
     foresight: Foresight,
+}
+
+fn write_point<S: Storage>(descriptor: &DescriptorView<S>, dtype: DType, point: Point) {
+    let element = ElementWord::new(dtype, point.timeline).to_word();
+    descriptor.element().store(element, Ordering::Relaxed);
+    descriptor.point().store(point.value, Ordering::Relaxed);
+}
+
+fn write_copies<S: Storage>(descriptor: &DescriptorView<S>, copies: &Copies) {
+    for (index, pair) in copies.blocks.chunks_exact(2).enumerate() {
+        let (first, second) = (pair[0], pair[1]);
+        let word = ReplicaPair { first, second }.to_word();
+        descriptor.replicas(index).store(word, Ordering::Relaxed);
+    }
+}
+
+fn write_shape<S: Storage>(descriptor: &DescriptorView<S>, tensor: &Tensor) {
+    for dim in 0..usize::from(tensor.ndim).min(MAX_DIMS) {
+        descriptor
+            .shape(dim)
+            .store(tensor.shape[dim], Ordering::Relaxed);
+        let stride = tensor.strides[dim] as u64;
+        descriptor.strides(dim).store(stride, Ordering::Relaxed);
+    }
 }
 
 impl<S: Storage> Writer<S> {
@@ -353,7 +377,7 @@ impl<S: Storage> Writer<S> {
     /// them. Costs a load when there are none.
     pub fn collect_deferred_releases(&mut self, freed: &mut impl Freed) {
         let topic = self.topic.clone();
-        claim_passed(&topic, self.slot_index, self.incarnation, |passed| {
+        claim_finished(&topic, self.slot_index, self.incarnation, |passed| {
             // An entry may name any block.
             if passed.block < self.region.geometry().block_capacity {
                 let bit = 1 << passed.subscriber;
@@ -607,7 +631,13 @@ impl<S: Storage> Writer<S> {
         let slept = ring_sleepers(&self.topic, &self.slot);
         step!("publish.rung");
 
-        // What follows no subscriber waits for.
+        self.retain(sequence, now, slept, freed);
+        Ok(sequence)
+    }
+
+    /// What no subscriber waits for: a message that was published is in the history, and takes the place of older ones.
+    #[inline]
+    fn retain(&mut self, sequence: u64, now: Retained, slept: u64, freed: &mut impl Freed) {
         if self.rung_ahead != 0 {
             self.foresight.learn(slept & self.rung_ahead != 0);
             self.rung_ahead = 0;
@@ -623,7 +653,6 @@ impl<S: Storage> Writer<S> {
         {
             self.evict_oldest(freed);
         }
-        Ok(sequence)
     }
 
     /// Hands copies to the ring. Without a message they are given back.
@@ -672,24 +701,17 @@ impl<S: Storage> Writer<S> {
         tensor: Option<&Tensor>,
         metadata: Option<&Metadata>,
     ) {
-        let Retained {
-            block,
-            generation,
-            copies,
-            ..
-        } = retained;
+        let copies = &retained.copies;
         let descriptor = self.region.descriptor(sequence);
         let put = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
         put(descriptor.committed(), 0);
-        // A reader that sees any of the new fields sees 0 in `committed` when it looks again
-        // (SYNC: descriptor).
+        // A reader that sees any of the new fields sees 0 in `committed` when it looks again (SYNC: descriptor).
         fence(Ordering::Release);
         step!("publish.invalidated");
-        let ndim = tensor.map_or(0, |tensor| tensor.ndim);
-        let Point { timeline, value } = message.point;
         let mut flags = 0;
-        if tensor.is_some() {
+        if let Some(tensor) = tensor {
             flags |= DESCRIPTOR_TYPED;
+            write_shape(&descriptor, tensor);
         }
         if !message.point.is_none() {
             flags |= DESCRIPTOR_QUEUED;
@@ -700,11 +722,7 @@ impl<S: Storage> Writer<S> {
         }
         if copies.are_any {
             flags |= DESCRIPTOR_COPIED;
-            for (index, pair) in copies.blocks.chunks_exact(2).enumerate() {
-                let (first, second) = (pair[0], pair[1]);
-                let pair = ReplicaPair { first, second };
-                put(descriptor.replicas(index), pair.to_word());
-            }
+            write_copies(&descriptor, copies);
         }
         if let Some(metadata) = metadata {
             flags |= DESCRIPTOR_METADATA;
@@ -712,11 +730,13 @@ impl<S: Storage> Writer<S> {
             metadata.write(&self.region, sequence);
             step!("publish.metadata");
         }
-        put(descriptor.generation(), *generation);
+        put(descriptor.generation(), retained.generation);
         put(descriptor.incarnation(), self.incarnation);
+        let (block, pool) = (retained.block, message.pool);
+        let ndim = tensor.map_or(0, |tensor| tensor.ndim);
         let word = BlockWord {
-            block: *block,
-            pool: message.pool,
+            block,
+            pool,
             ndim,
             flags,
         };
@@ -727,20 +747,11 @@ impl<S: Storage> Writer<S> {
         put(descriptor.tag(), message.tag);
         if flags != 0 {
             let dtype = tensor.map_or(DType::default(), |tensor| tensor.dtype);
-            let element = ElementWord::new(dtype, timeline);
-            put(descriptor.element(), element.to_word());
-            put(descriptor.point(), value);
-        }
-        if let Some(tensor) = tensor {
-            for dim in 0..usize::from(ndim).min(MAX_DIMS) {
-                put(descriptor.shape(dim), tensor.shape[dim]);
-                put(descriptor.strides(dim), tensor.strides[dim] as u64);
-            }
+            write_point(&descriptor, dtype, message.point);
         }
         step!("publish.described");
-        descriptor
-            .committed()
-            .store(sequence + 1, Ordering::Release);
+        let committed = descriptor.committed();
+        committed.store(sequence + 1, Ordering::Release);
     }
 
     /// Takes the oldest message out of the ring. False: there is none.

@@ -8,7 +8,7 @@ use fixture::Fixture;
 use rgaps_layout::{ReplicaPair, MAX_REPLICAS, POINT_ABORTED, POINT_NONE, REPLICA_PAIRS};
 use rgaps_topic::{
     abandon, evict_lost, evict_through, live_blocks, queued_points, replicas, settle_points,
-    timeline, Copied, Holders, Message, Place, Point, Reader, Shared, Start, With, Writer,
+    timeline, Copied, Holders, Message, Point, PointSource, Reader, Shared, Start, With, Writer,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -236,11 +236,11 @@ fn a_copys_point_is_settled_where_it_stands() {
     copied(1, at(2), at(3), &mut writer);
     copied(2, Point::NONE, Point::NONE, &mut writer);
     let (region, incarnation) = (fixture.region(0), fixture.incarnation(0));
-    let queued: Vec<(Place, Point)> = queued_points(&region, incarnation, 0..9).collect();
+    let queued: Vec<(PointSource, Point)> = queued_points(&region, incarnation, 0..9).collect();
     let expected = [
-        (Place::Copy(1), at(1)),
-        (Place::Descriptor(1), at(2)),
-        (Place::Copy(3), at(3)),
+        (PointSource::Copy(1), at(1)),
+        (PointSource::Descriptor(1), at(2)),
+        (PointSource::Copy(3), at(3)),
     ];
     assert_eq!(queued, expected);
     let view = timeline(&fixture.shared, 5).unwrap();

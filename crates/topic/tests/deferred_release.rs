@@ -477,7 +477,7 @@ impl Model {
                 uses.remove(&last);
             }
             reach(&self.fixture, point);
-            assert_eq!(progress(&self.fixture.shared, point), Progress::Passed);
+            assert_eq!(progress(&self.fixture.shared, point), Progress::Reached);
         }
     }
 

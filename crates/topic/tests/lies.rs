@@ -277,7 +277,7 @@ fn a_point_on_a_timeline_that_cannot_be_is_never_waited_for() {
             for value in [1, 5, 6, 1 << 32 | 6, 2 << 32, 1 << 63 | 1] {
                 match progress(&fixture.shared, Point { timeline: 1, value }) {
                     Progress::Pending => seen[0] = true,
-                    Progress::Passed => seen[1] = true,
+                    Progress::Reached => seen[1] = true,
                     Progress::Aborted => seen[2] = true,
                 }
             }

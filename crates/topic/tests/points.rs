@@ -89,8 +89,8 @@ fn a_verdict_is_what_the_point_has_come_to() {
         let taken = reader.poll().unwrap();
         let after = progress(&fixture.shared, taken.message.point);
         match verdict {
-            Some(POINT_NONE) => assert_eq!([before, after], [Progress::Passed; 2]),
-            Some(_) => assert!(before != Progress::Passed && after == Progress::Aborted),
+            Some(POINT_NONE) => assert_eq!([before, after], [Progress::Reached; 2]),
+            Some(_) => assert!(before != Progress::Reached && after == Progress::Aborted),
             None => assert_eq!((before, after), (Progress::Pending, Progress::Pending)),
         }
         taken.held.release();

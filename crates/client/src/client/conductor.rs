@@ -1,18 +1,21 @@
 //! The conductor as the rest of the process sees it.
 
 use super::daemon_session;
+use super::error::broken;
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, Worker};
 use super::zone_records::Arena;
 use super::{ClientError, ForkGuard, HostMemory, ZoneView};
 use crate::links::Interest;
-use rgaps_layout::Domain;
+use rgaps_layout::{Domain, CONTROL_BYTES};
 use rgaps_pool::Access;
 use rgaps_session::{
     bare_topic_name, Answer, CameOver, ClientRow, Config, Forgotten, InterestRow, LinkFigures,
     Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring,
     Role, Status, TopicInfo, TopicRow, ZoneId,
 };
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{Shared, TopicView};
 use rustix::event::EventfdFlags;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
@@ -49,6 +52,22 @@ pub(crate) struct Joined {
     pub(crate) pool: Option<PoolGrant>,
     /// The pool that a subscriber reads in, if it named a domain that is not the topic's.
     pub(crate) reads: Option<PoolGrant>,
+}
+
+impl Joined {
+    /// The control segment's words, and the topic in them.
+    ///
+    /// # Safety
+    /// Whoever uses them keeps the zone as long.
+    pub(crate) unsafe fn topic(&self) -> Result<(Shared, TopicView<Shared>), ClientError> {
+        // SAFETY: the zone maps the control segment of that size for writing for as long as it lives, which our caller
+        // keeps; everything in it is accessed as atomics.
+        let storage = unsafe { Shared::new(self.zone.control().as_ptr(), CONTROL_BYTES) };
+        let topic = TopicView::new(storage, self.region_offset)
+            .filter(|topic| topic.topic_id().load(Ordering::Acquire) == self.topic_id)
+            .ok_or_else(|| broken("the topic is not at its offset in the control segment"))?;
+        Ok((storage, topic))
+    }
 }
 
 /// The node's thread for everything that the daemon is needed for. Calls wait for it, at most

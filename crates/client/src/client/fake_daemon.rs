@@ -275,18 +275,8 @@ fn answer(state: &mut FakeDaemonState, request: Request, mut fds: Vec<OwnedFd>) 
         }
         Request::Lease { bytes, .. } => {
             let zone = state.zone.as_mut().ok_or(RefusalCode::NotFound)?;
-            let bytes = bytes.next_multiple_of(GRANULE_BYTES);
-            let offset = zone.leased_bytes;
-            if offset + bytes > CAP_BYTES {
-                return Err(RefusalCode::PoolFull);
-            }
-            zone.leased_bytes += bytes;
-            while (zone.segments.len() as u64) * SEGMENT_BYTES < zone.leased_bytes {
-                zone.grow();
-            }
-            plain(Answer::Leased {
-                ranges: vec![Range { offset, bytes }],
-            })
+            let ranges = vec![zone.lease(bytes)?];
+            plain(Answer::Leased { ranges })
         }
         Request::TakeDoorbell { .. } => plain(Answer::Doorbell { doorbell: 77 }),
         Request::TakeTimeline { .. } => plain(Answer::Timeline { timeline: 33 }),
@@ -299,6 +289,21 @@ fn answer(state: &mut FakeDaemonState, request: Request, mut fds: Vec<OwnedFd>) 
             plain(Answer::Done)
         }
         _ => plain(Answer::Done),
+    }
+}
+
+impl FakeZone {
+    fn lease(&mut self, bytes: u64) -> Result<Range, RefusalCode> {
+        let bytes = bytes.next_multiple_of(GRANULE_BYTES);
+        let offset = self.leased_bytes;
+        if offset + bytes > CAP_BYTES {
+            return Err(RefusalCode::PoolFull);
+        }
+        self.leased_bytes += bytes;
+        while (self.segments.len() as u64) * SEGMENT_BYTES < self.leased_bytes {
+            self.grow();
+        }
+        Ok(Range { offset, bytes })
     }
 }
 

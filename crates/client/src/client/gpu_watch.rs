@@ -3,7 +3,7 @@
 //! One thread per process, started when there is first something to look at, asleep while there is
 //! nothing. It is not the conductor's thread, which must not wait for a driver whose queues are full.
 
-use super::{Conductor, ZoneView};
+use super::{ClientContext, Conductor, ZoneView};
 use crate::pending::drain;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -76,8 +76,11 @@ pub(crate) fn once_over(
 }
 
 /// Has the contexts of a zone with work queued looked at, until nothing is queued any more.
-pub(super) fn add_zone(zone: &Arc<ZoneView>, conductor: &Arc<Conductor>) {
-    let entry = (Arc::downgrade(zone), Arc::downgrade(conductor));
+pub(super) fn add_zone(client: &ClientContext) {
+    let entry = (
+        Arc::downgrade(&client.zone),
+        Arc::downgrade(&client.conductor),
+    );
     watch().change(|list| list.zones.push(entry));
 }
 

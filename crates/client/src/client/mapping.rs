@@ -1,7 +1,7 @@
 //! A pool as this process maps it.
 
 use super::fork::ForkGuard;
-use super::{Conductor, GpuRange, HostMemory, MappedRange, ZoneView};
+use super::{ClientContext, GpuRange, HostMemory, MappedRange, ZoneView};
 use rgaps_cuda::{
     Context, CudaError, CudaMapping, Driver, OnStream, PinnedBuffer, RegisteredMapping,
 };
@@ -231,29 +231,22 @@ impl PoolMapping {
 
     /// A point behind all work queued on a stream so far; none if there is none, or where it had to
     /// be waited for on the CPU. Host memory has no streams.
-    pub(crate) fn point(
-        &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-        stream: Stream,
-    ) -> Result<Point, CudaError> {
-        self.point_if(zone, conductor, stream, |on| Ok(!on.is_idle()?))
+    pub(crate) fn point(&self, client: &ClientContext, stream: Stream) -> Result<Point, CudaError> {
+        self.point_if(client, stream, |on| Ok(!on.is_idle()?))
     }
 
     /// The same also where no work is queued: for points that follow each other.
     pub(crate) fn next_point(
         &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
+        client: &ClientContext,
         stream: Stream,
     ) -> Result<Point, CudaError> {
-        self.point_if(zone, conductor, stream, |_| Ok(true))
+        self.point_if(client, stream, |_| Ok(true))
     }
 
     fn point_if(
         &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
+        client: &ClientContext,
         stream: Stream,
         is_needed: impl FnOnce(&OnStream<'_>) -> Result<bool, CudaError>,
     ) -> Result<Point, CudaError> {
@@ -268,40 +261,35 @@ impl PoolMapping {
             if !is_needed(&on)? {
                 return Ok(Point::NONE);
             }
-            match zone.order(context) {
-                Some(order) => order.point(zone, conductor, &on),
+            match client.zone.order(context) {
+                Some(order) => order.point(client, &on),
                 None => on.synchronize().map(|()| Point::NONE),
             }
         };
-        point().inspect_err(|error| self.note(zone, conductor, error))
+        point().inspect_err(|error| self.note(client, error))
     }
 
     /// Tells where an error means that a context is lost.
-    fn note(&self, zone: &ZoneView, conductor: &Conductor, error: &CudaError) {
+    fn note(&self, client: &ClientContext, error: &CudaError) {
         if error.is_lost_stream() {
             // Maybe it is only the stream that is gone.
-            self.notice_loss(zone, conductor);
+            self.notice_loss(client);
         } else if error.is_lost() {
-            zone.gpu_is_lost(conductor);
+            client.gpu_is_lost();
         }
     }
 
     /// For who has to know when the work queued on a stream so far has ended, and whom no error helps.
-    pub(crate) fn ask(
-        &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-        stream: Stream,
-    ) -> WorkEnd {
-        match self.point(zone, conductor, stream) {
+    pub(crate) fn ask(&self, client: &ClientContext, stream: Stream) -> WorkEnd {
+        match self.point(client, stream) {
             Ok(point) if point.is_none() => WorkEnd::Done,
             Ok(point) => WorkEnd::At(point),
             Err(CudaError::Capturing) => WorkEnd::Later,
-            Err(_) if zone.is_gpu_lost() => WorkEnd::Done,
+            Err(_) if client.zone.is_gpu_lost() => WorkEnd::Done,
             Err(error) => {
                 // A stream that was destroyed with work queued: the context knows of that work.
                 tracing::warn!(%error, "queueing a point failed; a block is kept until all work on the GPU has finished");
-                self.ask_all(zone)
+                self.ask_all(&client.zone)
             }
         }
     }
@@ -326,9 +314,9 @@ impl PoolMapping {
     }
 
     /// Asks the driver whether the context is lost, for who waits for its work.
-    pub(crate) fn notice_loss(&self, zone: &ZoneView, conductor: &Conductor) {
+    pub(crate) fn notice_loss(&self, client: &ClientContext) {
         if self.context().is_some_and(|context| context.is_lost()) {
-            zone.gpu_is_lost(conductor);
+            client.gpu_is_lost();
         }
     }
 
@@ -336,8 +324,7 @@ impl PoolMapping {
     /// GPU, `wait` does it on the CPU.
     pub(crate) fn wait_on(
         &self,
-        zone: &ZoneView,
-        conductor: &Conductor,
+        client: &ClientContext,
         stream: Stream,
         point: Point,
         wait: impl FnOnce(),
@@ -347,7 +334,7 @@ impl PoolMapping {
         };
         let queue = || {
             let on = on?;
-            match zone.order(context) {
+            match client.zone.order(context) {
                 Some(order) => order.wait_on(&on, point),
                 None => {
                     wait();
@@ -355,7 +342,7 @@ impl PoolMapping {
                 }
             }
         };
-        queue().inspect_err(|error| self.note(zone, conductor, error))
+        queue().inspect_err(|error| self.note(client, error))
     }
 
     #[inline]

@@ -5,6 +5,7 @@
 //! leases and maps for them, and when the daemon dies it finds or starts the next one and hands
 //! everything back. Nothing here is on the way of a message.
 
+mod client_context;
 mod conductor;
 mod daemon_session;
 mod error;
@@ -29,6 +30,7 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use client_context::ClientContext;
 pub(crate) use conductor::{Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;

@@ -2,11 +2,12 @@
 
 use super::fake_daemon::{Death, FakeDaemon, CAP_BYTES, SEGMENT_BYTES};
 use super::session::ANSWER_TIMEOUT;
-use super::{ClientError, Conductor, Joined};
+use super::{ClientError, Conductor, Joined, PoolMapping};
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
-    Config, Demand, History, Member, Notice, Offer, Range, RefusalCode, Request, Role,
+    Config, Demand, History, Member, Notice, Offer, PoolGrant, Range, RefusalCode, Request, Role,
+    ZoneId,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -86,6 +87,11 @@ fn granules(first: u64, count: u64) -> Range {
     }
 }
 
+fn map(node: &Conductor, zone: ZoneId, grant: PoolGrant, access: Access) -> Arc<PoolMapping> {
+    node.pool_mapping(zone, grant, access, rgaps_layout::Domain::Host)
+        .unwrap()
+}
+
 #[test]
 fn joining_mapping_leasing_leaving() {
     let realm = TestRealm::new();
@@ -99,14 +105,7 @@ fn joining_mapping_leasing_leaving() {
     );
 
     let grant = joined.pool.unwrap();
-    let writing = node
-        .pool_mapping(
-            joined.zone.id(),
-            grant,
-            Access::ReadWrite,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let writing = map(&node, joined.zone.id(), grant, Access::ReadWrite);
     assert_eq!((writing.mapped(), writing.cap()), (0, CAP_BYTES));
     let ranges = node.lease(joined.member, 0, SEGMENT_BYTES + 1).unwrap();
     assert_eq!(ranges, [granules(0, SEGMENT_GRANULES + 1)]);
@@ -119,26 +118,12 @@ fn joining_mapping_leasing_leaving() {
 
     let second = subscriber(&node);
     assert!(Arc::ptr_eq(&second.zone, &joined.zone));
-    let reading = node
-        .pool_mapping(
-            joined.zone.id(),
-            grant,
-            Access::ReadOnly,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let reading = map(&node, joined.zone.id(), grant, Access::ReadOnly);
     let mut read = [0; 8];
     reading.read(SEGMENT_BYTES - 4, &mut read).unwrap();
     assert_eq!(&read, b"spanning");
     assert!(reading.write(0, b"x").is_err(), "a subscriber's mapping");
-    let again = node
-        .pool_mapping(
-            joined.zone.id(),
-            grant,
-            Access::ReadOnly,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let again = map(&node, joined.zone.id(), grant, Access::ReadOnly);
     assert!(Arc::ptr_eq(&again, &reading));
 
     node.return_ranges(joined.member, 0, vec![granules(1, 1)])
@@ -244,14 +229,7 @@ fn everything_is_handed_to_the_next_daemon() {
     let node = realm.node();
     let (writer, reader) = (publisher(&node), subscriber(&node));
     let zone = writer.zone.id();
-    let writing = node
-        .pool_mapping(
-            zone,
-            writer.pool.unwrap(),
-            Access::ReadWrite,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let writing = map(&node, zone, writer.pool.unwrap(), Access::ReadWrite);
     node.lease(writer.member, 0, 40 * SEGMENT_BYTES).unwrap();
     node.return_ranges(writer.member, 0, vec![granules(2, 3)])
         .unwrap();
@@ -272,49 +250,32 @@ fn everything_is_handed_to_the_next_daemon() {
     let log = daemon.log();
     let grant = writer.zone.grant();
     let (client_index, client_id) = (grant.client_index, grant.client_id);
-    assert_eq!(
-        log[0],
-        Request::HandBack {
-            zone,
-            client_index,
-            client_id
-        }
-    );
-    assert_eq!(
-        log[1],
-        Request::HandBackSegments {
-            zone,
-            pool: 0,
-            from: 0
-        }
-    );
-    assert_eq!(
-        log[2],
-        Request::HandBackSegments {
-            zone,
-            pool: 0,
-            from: 32
-        }
-    );
-    let claims: Vec<(Member, Vec<Range>)> = log
-        .iter()
-        .filter_map(|request| match request {
-            Request::Claim { member, ranges, .. } => Some((*member, ranges.clone())),
-            _ => None,
-        })
-        .collect();
+    let segments = |from| Request::HandBackSegments {
+        zone,
+        pool: 0,
+        from,
+    };
+    let handed = Request::HandBack {
+        zone,
+        client_index,
+        client_id,
+    };
+    assert_eq!(log[..3], [handed, segments(0), segments(32)]);
+    let claims = log.iter().filter_map(|request| match request {
+        Request::Claim { member, ranges, .. } => Some((*member, ranges.clone())),
+        _ => None,
+    });
+    let claims: Vec<(Member, Vec<Range>)> = claims.collect();
     assert_eq!(claims.len(), 2);
     let all = 40 * SEGMENT_GRANULES;
     assert!(claims.contains(&(writer.member, vec![granules(0, 2), granules(5, all - 5)])));
     assert!(claims.contains(&(reader.member, vec![])));
-    assert_eq!(
-        log[5],
-        Request::HandedBack {
-            zone,
-            doorbells: vec![doorbell],
-            timelines: vec![]
-        }
-    );
+    let handed = Request::HandedBack {
+        zone,
+        doorbells: vec![doorbell],
+        timelines: vec![],
+    };
+    assert_eq!(log[5], handed);
     assert_eq!(daemon.state().zone.as_ref().unwrap().segments.len(), 40);
     assert!(writer.zone.lost().is_none());
     // And life goes on with the new one: it grows the same pool.
@@ -437,14 +398,7 @@ fn a_zone_that_nobody_takes_back_is_lost() {
     let node = realm.node();
     let writer = publisher(&node);
     let zone = writer.zone.id();
-    let writing = node
-        .pool_mapping(
-            zone,
-            writer.pool.unwrap(),
-            Access::ReadWrite,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let writing = map(&node, zone, writer.pool.unwrap(), Access::ReadWrite);
     node.lease(writer.member, 0, GRANULE_BYTES).unwrap();
     daemon.kill(false);
     let daemon = FakeDaemon::start(realm.socket(), Some(zone + 1));
@@ -520,14 +474,12 @@ fn a_forked_child_is_refused_and_leaves_everything_alone() {
     let daemon = realm.daemon();
     let node = realm.node();
     let joined = publisher(&node);
-    let mapping = node
-        .pool_mapping(
-            joined.zone.id(),
-            joined.pool.unwrap(),
-            Access::ReadWrite,
-            rgaps_layout::Domain::Host,
-        )
-        .unwrap();
+    let mapping = map(
+        &node,
+        joined.zone.id(),
+        joined.pool.unwrap(),
+        Access::ReadWrite,
+    );
     node.lease(joined.member, 0, GRANULE_BYTES).unwrap();
     let base = mapping.base();
     // SAFETY: only this thread lives on in the child; it touches no lock that another may have

@@ -2,9 +2,8 @@
 //!
 //! See `docs/decisions/0009-streams.md`.
 
-use super::conductor::Conductor;
 use super::gpu_watch::add_zone;
-use super::ZoneView;
+use super::{ClientContext, Conductor, ZoneView};
 use rgaps_cuda::{memory_operations_work, Context, CudaError, OnStream, Registered};
 use rgaps_layout::{GpuUuid, Timeline, CONTROL_BYTES, TIMELINE_TABLE_BYTES, TIMELINE_TABLE_OFFSET};
 use rgaps_session::ZoneId;
@@ -103,18 +102,17 @@ impl ZoneTimelines {
     /// A point behind all work queued on a stream so far; none if it had to be waited for.
     pub(super) fn point(
         &self,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
+        client: &ClientContext,
         on: &OnStream<'_>,
     ) -> Result<Point, CudaError> {
         let id = on.id()?;
-        let Some(line) = self.line(conductor, id) else {
+        let Some(line) = self.line(&client.conductor, id) else {
             on.synchronize()?;
             return Ok(Point::NONE);
         };
         let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
         if line.last & COUNT_END == COUNT_END {
-            self.renew(conductor, id, &line, on)?;
+            self.renew(&client.conductor, id, &line, on)?;
             return Ok(Point::NONE);
         }
         let point = Point {
@@ -131,7 +129,7 @@ impl ZoneTimelines {
         fence(Ordering::SeqCst);
         if !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::SeqCst)
         {
-            add_zone(zone, conductor);
+            add_zone(client);
         }
         Ok(point)
     }
@@ -231,7 +229,7 @@ impl ZoneTimelines {
             return None;
         }
         let line = *line.lock().unwrap_or_else(PoisonError::into_inner);
-        (progress(&self.storage, line.point()) == Progress::Passed).then_some((id, line))
+        (progress(&self.storage, line.point()) == Progress::Reached).then_some((id, line))
     }
 
     fn take_line(&self, conductor: &Conductor) -> Option<Line> {

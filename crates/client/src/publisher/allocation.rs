@@ -122,7 +122,7 @@ impl PublisherCore {
             return Err(Shortage::Loans);
         }
         if !state.unasked.is_empty() {
-            state.ask_again(&self.own.mapping, &self.zone, &self.conductor);
+            state.ask_again(&self.own.mapping, &self.client);
         }
         state.collect();
         let mut allocation = state.memory.allocate(mapped.arena, bytes, align);
@@ -224,7 +224,10 @@ impl PublisherCore {
     }
 
     fn lease(&self, mapped: &MappedArena, bytes: u64) -> Result<(), ClientError> {
-        let ranges = self.conductor.lease(self.member, mapped.pool.pool, bytes)?;
+        let ranges = self
+            .client
+            .conductor
+            .lease(self.member, mapped.pool.pool, bytes)?;
         let ranges = joined(ranges);
         // Without the lock: cards that are to know memory take their time.
         let told: Vec<_> = ranges

@@ -100,7 +100,7 @@ impl PublisherCore {
     /// Who is in these slots, as the daemon knows it.
     fn slow_readers(&self, slots: u64) -> Vec<SlowReader> {
         // Without a daemon the error has no names, and comes all the same.
-        let known = self.conductor.topic(&self.topic_name).ok();
+        let known = self.client.conductor.topic(&self.topic_name).ok();
         let slots = (0..MAX_SUBSCRIBERS as u32).filter(|slot| slots >> slot & 1 != 0);
         let reader = |slot| {
             let mut reader = SlowReader {

@@ -1,6 +1,6 @@
 //! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
 
-use crate::client::{subtract, Arena, Conductor, PoolMapping, WorkEnd, ZoneView};
+use crate::client::{subtract, Arena, ClientContext, PoolMapping, WorkEnd};
 use crate::deferred_release::Recorded;
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Allocation, Mapping, Tlsf};
@@ -204,14 +204,9 @@ impl ArenaState {
     }
 
     /// Asks again the streams that could not be asked when loans were dropped.
-    pub(super) fn ask_again(
-        &mut self,
-        mapping: &PoolMapping,
-        zone: &Arc<ZoneView>,
-        conductor: &Arc<Conductor>,
-    ) {
+    pub(super) fn ask_again(&mut self, mapping: &PoolMapping, client: &ClientContext) {
         for (block, stream) in std::mem::take(&mut self.unasked) {
-            let asked = stream.ask_again(mapping, zone, conductor);
+            let asked = stream.ask_again(mapping, client);
             self.give_back(block, asked, stream);
         }
     }

@@ -15,7 +15,7 @@ pub use self::streaming_copy::StreamingCopy;
 use self::streaming_copy::StreamingCopyCore;
 use crate::bindings::{Patience, PatientPublisher};
 use crate::client::broken;
-use crate::client::{once_over, Conductor, ForkGuard, Joined, PoolMapping, ZoneView};
+use crate::client::{once_over, ClientContext, Conductor, ForkGuard, Joined, PoolMapping};
 use crate::deferred_release::Recorded;
 use crate::links::{LinksPublisher, LinksPublisherBuilder};
 use crate::loan::Filled;
@@ -27,8 +27,7 @@ use crate::{
     PublisherQos, PutError, SlowReaderPolicy, TensorType,
 };
 use rgaps_layout::{
-    Domain, PublisherRegion, CONTROL_BYTES, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS,
-    WAIT_SLICE_NS,
+    Domain, PublisherRegion, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
 use rgaps_session::{bare_topic_name, CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
@@ -320,7 +319,7 @@ impl Publisher {
             self.topic(),
             self.subscribers()
         );
-        let remote = self.core.conductor.topic(self.topic());
+        let remote = self.core.client.conductor.topic(self.topic());
         let remote = remote.map_or_else(|_| Vec::new(), |topic| topic.remote);
         if self.mismatched() > 0 {
             text += &match self.mismatched() {
@@ -364,7 +363,7 @@ impl Publisher {
 
     /// Why those subscribers do not match: one line each, for the first few. Asks the daemon.
     pub fn mismatches(&self) -> Result<Vec<String>, ClientError> {
-        let topic = self.core.conductor.topic(self.topic())?;
+        let topic = self.core.client.conductor.topic(self.topic())?;
         let slot = self.core.member.slot;
         let own = topic.mismatches.into_iter().filter(|row| {
             let mut subscribers = topic.subscribers.iter();
@@ -425,9 +424,7 @@ fn used_up() -> PublishError {
 
 /// What a publisher's handle and its loans share.
 pub(crate) struct PublisherCore {
-    conductor: Arc<Conductor>,
-    // Keeps the control segment mapped as long as the views into it live.
-    zone: Arc<ZoneView>,
+    client: ClientContext,
     pub(crate) guard: ForkGuard,
     /// Its pool and its arena there.
     own: MappedArena,
@@ -454,6 +451,33 @@ pub(crate) struct PublisherCore {
     state: Arc<Mutex<ArenaState>>,
 }
 
+/// The publisher's end of its ring.
+fn writer(
+    joined: &Joined,
+    storage: Shared,
+    topic: TopicView<Shared>,
+    max_bytes: u64,
+) -> Result<Writer<Shared>, ClientError> {
+    let (ring, member) = (&joined.ring, &joined.member);
+    let geometry = PublisherRegion {
+        ring_capacity: ring.ring_capacity,
+        block_capacity: ring.block_capacity,
+    };
+    let region = RegionView::new(storage, ring.region_offset, geometry)
+        .ok_or_else(|| broken("the ring is outside of the control segment"))?;
+    let (slot, incarnation) = (member.slot, member.incarnation);
+    Writer::new(
+        topic,
+        slot,
+        region,
+        incarnation,
+        ring.start,
+        ring.depth,
+        max_bytes,
+    )
+    .ok_or_else(|| broken("the publisher's slot or history is invalid"))
+}
+
 impl PublisherCore {
     fn new(
         conductor: Arc<Conductor>,
@@ -462,48 +486,21 @@ impl PublisherCore {
         (type_name, declared): (String, Option<TensorType>),
         qos: PublisherQos,
     ) -> Result<PublisherCore, ClientError> {
-        let Joined {
-            member,
-            zone,
-            ring,
-            doorbell,
-            ..
-        } = joined;
         let pool = joined
             .pool
             .ok_or_else(|| broken("the publisher has no pool"))?;
+        let member = joined.member;
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
-        mapping.prepare(&zone);
-        // SAFETY: the zone maps the control segment of that size for writing, for as long as it
-        // lives, and `self.zone` keeps it; everything in it is accessed as atomics.
-        let storage = unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) };
-        let topic = TopicView::new(storage, joined.region_offset)
-            .filter(|topic| topic.topic_id().load(Ordering::Acquire) == joined.topic_id)
-            .ok_or_else(|| broken("the topic is not at its offset in the control segment"))?;
-        let geometry = PublisherRegion {
-            ring_capacity: ring.ring_capacity,
-            block_capacity: ring.block_capacity,
-        };
-        let region = RegionView::new(storage, ring.region_offset, geometry)
-            .ok_or_else(|| broken("the ring is outside of the control segment"))?;
+        mapping.prepare(&joined.zone);
+        // SAFETY: `client` of the result keeps the zone as long as the views.
+        let (storage, topic) = unsafe { joined.topic()? };
         let max_bytes = match qos.history {
             History::KeepLast(_) => u64::MAX,
             History::KeepAll { bytes, .. } => bytes,
         };
-        let writer = Writer::new(
-            topic.clone(),
-            member.slot,
-            region,
-            member.incarnation,
-            ring.start,
-            ring.depth,
-            max_bytes,
-        )
-        .ok_or_else(|| broken("the publisher's slot or history is invalid"))?;
-        let memory = Memory::new(pool.pool, ring.block_capacity);
         let state = Arc::new(Mutex::new(ArenaState {
-            writer,
-            memory,
+            writer: writer(&joined, storage, topic.clone(), max_bytes)?,
+            memory: Memory::new(pool.pool, joined.ring.block_capacity),
             loans: 0,
             unasked: Vec::new(),
         }));
@@ -511,8 +508,10 @@ impl PublisherCore {
         conductor.set_arena(member, arena)?;
         Ok(PublisherCore {
             guard: conductor.guard().clone(),
-            conductor,
-            zone,
+            client: ClientContext {
+                zone: joined.zone,
+                conductor,
+            },
             own: MappedArena {
                 arena: 0,
                 pool,
@@ -528,7 +527,7 @@ impl PublisherCore {
             declared,
             topic,
             storage,
-            doorbell,
+            doorbell: joined.doorbell,
             qos,
             max_bytes,
             state,
@@ -777,7 +776,7 @@ impl PublisherCore {
     pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
         self.own
             .mapping
-            .point(&self.zone, &self.conductor, stream)
+            .point(&self.client, stream)
             .map_err(|error| self.own.mapping.fail(error))
     }
 
@@ -791,7 +790,7 @@ impl PublisherCore {
         let on_cpu = || {};
         self.own
             .mapping
-            .wait_on(&self.zone, &self.conductor, stream, point, on_cpu)
+            .wait_on(&self.client, stream, point, on_cpu)
             .map_err(|error| self.own.mapping.fail(error))
     }
 
@@ -809,7 +808,7 @@ impl PublisherCore {
         if self.guard.is_child() {
             return;
         }
-        let asked = self.own.mapping.ask(&self.zone, &self.conductor, stream);
+        let asked = self.own.mapping.ask(&self.client, stream);
         let mut state = self.lock();
         state.loans -= 1;
         state.give_back(block, asked, Recorded::here(stream));
@@ -876,7 +875,9 @@ impl PublisherCore {
         for (arena, pool) in pools.into_iter().enumerate() {
             let ranges = self.lock().take_free(arena, keep_bytes);
             bytes += ranges.iter().map(|range| range.bytes).sum::<u64>();
-            self.conductor.return_ranges(self.member, pool, ranges)?;
+            self.client
+                .conductor
+                .return_ranges(self.member, pool, ranges)?;
         }
         Ok(bytes)
     }
@@ -888,16 +889,16 @@ impl Drop for PublisherCore {
             return;
         }
         let (state, mapping) = (self.state.clone(), self.own.mapping.clone());
-        let (zone, conductor) = (self.zone.clone(), self.conductor.clone());
+        let client = self.client.clone();
         // Whether no work of our own may still write a block.
         let is_over = move || {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.ask_again(&mapping, &zone, &conductor);
+            state.ask_again(&mapping, &client);
             state.collect();
             // With a context that is lost its work has ended; the daemon clears what is left.
-            !state.is_written() || zone.is_gpu_lost()
+            !state.is_written() || client.zone.is_gpu_lost()
         };
-        let (conductor, member) = (self.conductor.clone(), self.member);
+        let (conductor, member) = (self.client.conductor.clone(), self.member);
         // What copies are made with is kept until then.
         let made_with = (
             std::mem::take(&mut self.replicas),

@@ -102,7 +102,7 @@ impl PublisherCore {
                 blocks.push(begun.swap_remove(at));
                 continue;
             }
-            if target.is_read_in_place(&self.conductor, bytes, readers) {
+            if target.is_read_in_place(&self.client.conductor, bytes, readers) {
                 continue;
             }
             match self.block(&target.mapped, bytes, BLOCK_ALIGN) {
@@ -174,7 +174,8 @@ impl PublisherCore {
     /// Waits on the CPU until a point of our own has passed.
     pub(super) fn wait_for(&self, point: Point) {
         let mut pause = Pause::default();
-        while progress(&self.storage, point) == Progress::Pending && !self.zone.is_gpu_lost() {
+        while progress(&self.storage, point) == Progress::Pending && !self.client.zone.is_gpu_lost()
+        {
             self.notice_loss();
             pause.pause();
         }
@@ -182,11 +183,11 @@ impl PublisherCore {
 
     /// Asks the driver whether a context is lost whose work may still use blocks.
     pub(super) fn notice_loss(&self) {
-        self.own.mapping.notice_loss(&self.zone, &self.conductor);
+        self.own.mapping.notice_loss(&self.client);
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         for target in replicas.targets.iter().filter_map(|(_, t)| t.as_ref()) {
             let mapping = &target.mapped.mapping;
-            mapping.notice_loss(&self.zone, &self.conductor);
+            mapping.notice_loss(&self.client);
         }
     }
 
@@ -316,7 +317,7 @@ impl PublisherCore {
 
     /// None: those who read there read the messages where they are.
     fn open(&self, pool: u32) -> Result<Option<CopyTarget>, ClientError> {
-        let (conductor, zone) = (&self.conductor, self.member.zone);
+        let (conductor, zone) = (&self.client.conductor, self.member.zone);
         let pool = conductor.pool_grant(zone, pool)?;
         if self.own.pool.domain == Domain::Host && self.reads_host_memory(pool.domain) {
             return Ok(None);
@@ -329,23 +330,20 @@ impl PublisherCore {
             };
             Ok(CudaStream::new(context.clone()).map_err(|error| mapping.fail(error))?)
         };
+        let direct = |from: Arc<PoolMapping>, peers| -> Result<CopyPath, ClientError> {
+            Ok(CopyPath::Direct {
+                stream: stream(&from)?,
+                from,
+                peers,
+                turn: Mutex::default(),
+            })
+        };
         let own = self.own.pool;
         let (mapping, path) = match (own.domain, pool.domain) {
+            // The GPU that the copies go to makes them.
             (Domain::Host, _) => {
-                // The GPU that the copies go to makes them.
                 let mapping = map(pool, pool.domain)?;
-                let from = map(own, pool.domain)?;
-                let stream = stream(&from)?;
-                let peers = false;
-                (
-                    mapping,
-                    CopyPath::Direct {
-                        stream,
-                        from,
-                        peers,
-                        turn: Mutex::default(),
-                    },
-                )
+                (mapping, direct(map(own, pool.domain)?, false)?)
             }
             (Domain::Cuda(_), Domain::Cuda(_)) if !self.reaches(&pool)? => {
                 let mapping = map(pool, pool.domain)?;
@@ -353,32 +351,21 @@ impl PublisherCore {
                 let far = stream(&mapping)?;
                 let buffer = PinnedBuffer::new(near.context().clone(), 2 * CHUNK_BYTES)
                     .map_err(|error| self.own.mapping.fail(error))?;
-                let free = Mutex::default();
                 let staged = Staged {
                     near,
                     far,
                     buffer,
-                    free,
+                    free: Mutex::default(),
                 };
                 (mapping, CopyPath::Staged(staged))
             }
             (Domain::Cuda(_), domain) => {
                 let mapping = map(pool, own.domain)?;
-                let from = self.own.mapping.clone();
-                let stream = stream(&from)?;
                 let peers = domain != Domain::Host;
-                (
-                    mapping,
-                    CopyPath::Direct {
-                        stream,
-                        from,
-                        peers,
-                        turn: Mutex::default(),
-                    },
-                )
+                (mapping, direct(self.own.mapping.clone(), peers)?)
             }
         };
-        mapping.prepare(&self.zone);
+        mapping.prepare(&self.client.zone);
         let arena = self.lock().memory.arena_of(pool.pool);
         Ok(Some(CopyTarget {
             mapped: MappedArena {
@@ -395,7 +382,7 @@ impl PublisherCore {
         let Domain::Cuda(uuid) = domain else {
             return false;
         };
-        self.conductor.config().pool.cuda.enabled != CudaUse::Off
+        self.client.conductor.config().pool.cuda.enabled != CudaUse::Off
             && Driver::load()
                 .and_then(|driver| driver.device(uuid))
                 .is_ok_and(|device| device.reads_host_memory())
@@ -496,80 +483,94 @@ impl CopyTarget {
         read: Point,
     ) -> Result<QueuedCopy, CudaError> {
         let to = self.mapped.mapping.base() + offset;
-        match &self.path {
+        let (from, stream, turn) = match &self.path {
+            CopyPath::Staged(staged) => {
+                return self.copy_staged(staged, core, filled, to, (point, read))
+            }
             CopyPath::Direct {
                 stream, from, turn, ..
-            } => {
-                let copying = CopyStream {
-                    core,
-                    mapping: from,
-                    target: &self.mapped.mapping,
-                    stream: stream.handle(),
-                };
-                copying.wait(point)?;
-                let source = from.base() + filled.offset;
-                let mut part_bytes = match self.mapped.pool.domain {
-                    Domain::Host => part_bytes(filled.bytes),
-                    // It is the host's, or a peer's: nobody asks for a part.
-                    Domain::Cuda(_) => 0,
-                };
-                let written = if part_bytes == 0 {
-                    for (start, end) in copied.missing(filled.bytes) {
-                        copying.copy(to + start, source + start, end - start)?;
-                    }
-                    copying.point()?
-                } else {
-                    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                    let (written, in_order) =
-                        copying.copy_in_parts(to, source, filled.bytes, part_bytes)?;
-                    if !in_order {
-                        part_bytes = 0;
-                    }
-                    written
-                };
-                let mut queued = copying.end(written, point, read)?;
-                queued.part_bytes = part_bytes;
-                Ok(queued)
+            } => (from, stream, turn),
+        };
+        let copying = self.stream(core, from, stream);
+        copying.wait(point)?;
+        let source = from.base() + filled.offset;
+        let mut part_bytes = match self.mapped.pool.domain {
+            Domain::Host => part_bytes(filled.bytes),
+            // It is the host's, or a peer's: nobody asks for a part.
+            Domain::Cuda(_) => 0,
+        };
+        let written = if part_bytes == 0 {
+            for (start, end) in copied.missing(filled.bytes) {
+                copying.copy(to + start, source + start, end - start)?;
             }
-            CopyPath::Staged(staged) => {
-                let near = CopyStream {
-                    core,
-                    mapping: &core.own.mapping,
-                    target: &core.own.mapping,
-                    stream: staged.near.handle(),
-                };
-                let far = CopyStream {
-                    core,
-                    mapping: &self.mapped.mapping,
-                    target: &self.mapped.mapping,
-                    stream: staged.far.handle(),
-                };
-                near.wait(point)?;
-                let mut free = staged.free.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut at = 0;
-                let mut written = Point::NONE;
-                while at < filled.bytes {
-                    let half = (at / CHUNK_BYTES % 2) as usize;
-                    let bytes = (filled.bytes - at).min(CHUNK_BYTES);
-                    let buffer = staged.buffer.address() + half as u64 * CHUNK_BYTES;
-                    near.wait(free[half])?;
-                    near.copy(buffer, core.own.mapping.base() + filled.offset + at, bytes)?;
-                    let there = near.point()?;
-                    far.wait(there)?;
-                    far.copy(to + at, buffer, bytes)?;
-                    written = far.point()?;
-                    free[half] = written;
-                    at += bytes;
-                }
-                near.wait(read)?;
-                let read = near.point()?;
-                Ok(QueuedCopy {
-                    read,
-                    written,
-                    part_bytes: 0,
-                })
+            copying.point()?
+        } else {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let (written, in_order) =
+                copying.copy_in_parts(to, source, filled.bytes, part_bytes)?;
+            if !in_order {
+                part_bytes = 0;
             }
+            written
+        };
+        let mut queued = copying.end(written, point, read)?;
+        queued.part_bytes = part_bytes;
+        Ok(queued)
+    }
+
+    /// The stream that copies to this pool.
+    fn stream<'a>(
+        &'a self,
+        core: &'a PublisherCore,
+        mapping: &'a Arc<PoolMapping>,
+        stream: &CudaStream,
+    ) -> CopyStream<'a> {
+        CopyStream {
+            core,
+            mapping,
+            target: &self.mapped.mapping,
+            stream: stream.handle(),
         }
+    }
+
+    /// The same by way of pinned memory, in halves: one is filled while the other is emptied.
+    fn copy_staged(
+        &self,
+        staged: &Staged,
+        core: &PublisherCore,
+        filled: &Filled<'_>,
+        to: u64,
+        (point, read): (Point, Point),
+    ) -> Result<QueuedCopy, CudaError> {
+        let near = CopyStream {
+            target: &core.own.mapping,
+            ..self.stream(core, &core.own.mapping, &staged.near)
+        };
+        let far = self.stream(core, &self.mapped.mapping, &staged.far);
+        near.wait(point)?;
+        let mut free = staged.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = 0;
+        let mut written = Point::NONE;
+        while at < filled.bytes {
+            let half = (at / CHUNK_BYTES % 2) as usize;
+            let bytes = (filled.bytes - at).min(CHUNK_BYTES);
+            let buffer = staged.buffer.address() + half as u64 * CHUNK_BYTES;
+            near.wait(free[half])?;
+            near.copy(buffer, core.own.mapping.base() + filled.offset + at, bytes)?;
+            let there = near.point()?;
+            far.wait(there)?;
+            far.copy(to + at, buffer, bytes)?;
+            written = far.point()?;
+            free[half] = written;
+            at += bytes;
+        }
+        near.wait(read)?;
+        let read = near.point()?;
+        Ok(QueuedCopy {
+            read,
+            written,
+            part_bytes: 0,
+        })
     }
 
     /// For the metrics: one more message was copied there.
@@ -589,12 +590,7 @@ impl CopyTarget {
                 part_bytes: 0,
             });
         };
-        let copying = CopyStream {
-            core,
-            mapping: from,
-            target: &self.mapped.mapping,
-            stream: stream.handle(),
-        };
+        let copying = self.stream(core, from, stream);
         let written = copying.point()?;
         copying.end(written, Point::NONE, read)
     }
@@ -637,7 +633,7 @@ impl CopyStream<'_> {
         let core = self.core;
         let on_cpu = || core.wait_for(point);
         self.mapping
-            .wait_on(&core.zone, &core.conductor, self.stream, point, on_cpu)
+            .wait_on(&core.client, self.stream, point, on_cpu)
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
@@ -671,9 +667,7 @@ impl CopyStream<'_> {
         while at < bytes {
             let part = part_bytes.min(bytes - at);
             self.copy(to + at, from + at, part)?;
-            let point = self
-                .mapping
-                .next_point(&core.zone, &core.conductor, self.stream)?;
+            let point = self.mapping.next_point(&core.client, self.stream)?;
             let next = Point {
                 value: last.value + 1,
                 ..last
@@ -703,6 +697,6 @@ impl CopyStream<'_> {
 
     fn point(&self) -> Result<Point, CudaError> {
         let core = self.core;
-        self.mapping.point(&core.zone, &core.conductor, self.stream)
+        self.mapping.point(&core.client, self.stream)
     }
 }

@@ -89,8 +89,9 @@ impl Staging {
     /// A block, if one is free.
     fn at_hand(self: &Arc<Self>, core: &PublisherCore, bytes: u64) -> Option<StagedBlock> {
         let mut blocks = self.blocks();
-        let is_over =
-            |point| progress(&core.storage, point) != Progress::Pending || core.zone.is_gpu_lost();
+        let is_over = |point| {
+            progress(&core.storage, point) != Progress::Pending || core.client.zone.is_gpu_lost()
+        };
         let returned = std::mem::take(&mut blocks.returned);
         for (region, handle, point) in returned {
             match is_over(point) {
@@ -173,7 +174,7 @@ impl PublisherCore {
     /// Takes a block back, for when the copies that are queued have read it.
     pub(super) fn unstage(&self, block: &StagedBlock) {
         let stream = block.stream();
-        let asked = self.own.mapping.ask(&self.zone, &self.conductor, stream);
+        let asked = self.own.mapping.ask(&self.client, stream);
         let mut blocks = block.staging.blocks();
         match asked {
             WorkEnd::Done => blocks.free(block.region, block.handle),

@@ -13,7 +13,7 @@ const MAX_UNREAD_BYTES: usize = 96 << 10;
 /// Descriptors that one client has not read. A client that waits for each answer before it asks again stays far below.
 pub(super) const MAX_UNREAD_FDS: usize = 128;
 /// Of these, with news that nobody asked for: the rest is for answers.
-const MAX_UNREAD_FDS_OF_NEWS: usize = 64;
+const MAX_UNREAD_NOTICE_FDS: usize = 64;
 /// More packets than the system keeps for one client.
 const MAX_SENT: usize = 512;
 
@@ -129,7 +129,7 @@ impl Connection {
             {
                 return Ok(Flow::Same);
             }
-            let crowded = self.has_more() || self.unread_fds() + fds.len() > MAX_UNREAD_FDS_OF_NEWS;
+            let crowded = self.has_more() || self.unread_fds() + fds.len() > MAX_UNREAD_NOTICE_FDS;
             if let (Notice::PoolGrown { bytes, .. }, true, false) =
                 (notice, crowded, fds.is_empty())
             {

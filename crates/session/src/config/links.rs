@@ -219,24 +219,7 @@ impl Links {
         if let Some(host) = &self.host {
             check_host(host)?;
         }
-        for (key, value, least, most) in [
-            ("lanes", u64::from(self.lanes), 1, u64::from(MAX_LANES)),
-            ("spin_us", u64::from(self.spin_us.unwrap_or(0)), 0, 10_000),
-            ("lease_ms", self.lease_ms, LEASE_MS_MIN, WAIT_MS_MAX),
-            ("outage_ms", self.outage_ms, 0, WAIT_MS_MAX),
-            (
-                "held_max",
-                u64::from(self.held_max),
-                1,
-                u64::from(rgaps_layout::MAX_HELD),
-            ),
-        ] {
-            if value < least || value > most {
-                return Err(format!(
-                    "links.{key} = {value}: it must be {least} to {most}"
-                ));
-            }
-        }
+        self.check_numbers()?;
         if self.rdma == Rdma::Only && !self.trusted_fabric {
             return Err(
                 "links.rdma = \"only\": RDMA is not encrypted; set trusted_fabric = true if you trust everything on its \
@@ -249,15 +232,6 @@ impl Links {
                 "links.rdma_devices names {} cards; the limit is {MAX_RAILS}",
                 self.rdma_devices.len()
             ));
-        }
-        for (key, bytes) in [
-            ("outage_max", self.outage_max),
-            ("in_flight_max", self.in_flight_max),
-            ("landing_max", self.landing_max),
-        ] {
-            if bytes.0 == 0 {
-                return Err(format!("links.{key} = {bytes}: it must be more than 0"));
-            }
         }
         let tls = [&self.tls.ca, &self.tls.certificate, &self.tls.key];
         if self.has_tls() != tls.iter().all(|path| path.is_some())
@@ -275,21 +249,7 @@ impl Links {
                 self.check_endpoint(key, endpoint)?;
             }
         }
-        if let Some(address) = self.listen {
-            if address.ip().is_unspecified() {
-                return Err(format!(
-                    "links.listen = \"{address}\": other hosts connect to this address, so it must be this \
-                     host's own"
-                ));
-            }
-            if !address.ip().is_loopback() && !self.insecure && !self.has_tls() {
-                return Err(format!(
-                    "links.listen: lanes at {address} would carry messages over a network unencrypted; \
-                     name certificates in links.tls, set links.insecure = true if that network is \
-                     trusted, or listen at 127.0.0.1"
-                ));
-            }
-        }
+        self.check_listen()?;
         if !self.enabled {
             return Ok(());
         }
@@ -308,6 +268,58 @@ impl Links {
             );
         }
         self.host_name().map(drop)
+    }
+
+    fn check_numbers(&self) -> Result<(), String> {
+        for (key, value, least, most) in [
+            ("lanes", u64::from(self.lanes), 1, u64::from(MAX_LANES)),
+            ("spin_us", u64::from(self.spin_us.unwrap_or(0)), 0, 10_000),
+            ("lease_ms", self.lease_ms, LEASE_MS_MIN, WAIT_MS_MAX),
+            ("outage_ms", self.outage_ms, 0, WAIT_MS_MAX),
+            (
+                "held_max",
+                u64::from(self.held_max),
+                1,
+                u64::from(rgaps_layout::MAX_HELD),
+            ),
+        ] {
+            if value < least || value > most {
+                return Err(format!(
+                    "links.{key} = {value}: it must be {least} to {most}"
+                ));
+            }
+        }
+        for (key, bytes) in [
+            ("outage_max", self.outage_max),
+            ("in_flight_max", self.in_flight_max),
+            ("landing_max", self.landing_max),
+        ] {
+            if bytes.0 == 0 {
+                return Err(format!("links.{key} = {bytes}: it must be more than 0"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of this host's lanes.
+    fn check_listen(&self) -> Result<(), String> {
+        let Some(address) = self.listen else {
+            return Ok(());
+        };
+        if address.ip().is_unspecified() {
+            return Err(format!(
+                "links.listen = \"{address}\": other hosts connect to this address, so it must be this \
+                 host's own"
+            ));
+        }
+        if !address.ip().is_loopback() && !self.insecure && !self.has_tls() {
+            return Err(format!(
+                "links.listen: lanes at {address} would carry messages over a network unencrypted; \
+                 name certificates in links.tls, set links.insecure = true if that network is \
+                 trusted, or listen at 127.0.0.1"
+            ));
+        }
+        Ok(())
     }
 
     fn check_endpoint(&self, key: &str, endpoint: &str) -> Result<(), String> {

@@ -76,7 +76,7 @@ impl Gpu {
         };
         let there = match progress(&self.shared, *after) {
             Progress::Pending => return,
-            Progress::Passed => true,
+            Progress::Reached => true,
             Progress::Aborted => false,
         };
         if let Some(Work { point, act, .. }) = queue.queue.pop_front() {

@@ -550,7 +550,7 @@ impl Subscriber<'_> {
             "a reliable subscriber missed {missed}"
         );
         assert_eq!(message.tag & 0xffff, message.offset, "a torn descriptor");
-        if progress(&self.host.shared, message.point) == Progress::Passed {
+        if progress(&self.host.shared, message.point) == Progress::Reached {
             self.verify(message.tag);
         }
         self.received += 1;

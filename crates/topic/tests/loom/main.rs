@@ -17,6 +17,7 @@ mod blocks;
 mod cells;
 mod deferred_release;
 mod descriptors;
+mod free_slots;
 mod history;
 mod membership;
 mod points;

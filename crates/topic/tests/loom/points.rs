@@ -39,7 +39,7 @@ fn a_message_is_read_when_its_kernel_has_passed_and_reused_then() {
             move || {
                 let Some(taken) = reader.poll() else { return };
                 match progress(&world.cells, taken.message.point) {
-                    Progress::Passed => drop(world.consume(taken)),
+                    Progress::Reached => drop(world.consume(taken)),
                     Progress::Pending => taken.held.release(),
                     Progress::Aborted => panic!("nobody died"),
                 }
@@ -133,7 +133,7 @@ fn death(reached: bool) {
             for _ in 0..2 {
                 match progress(&world.cells, taken.message.point) {
                     Progress::Pending => {}
-                    Progress::Passed => {
+                    Progress::Reached => {
                         assert!(reached, "the message was never written");
                         world.verify(&taken);
                     }
@@ -157,7 +157,7 @@ fn death(reached: bool) {
     });
     let taken = reading.join().unwrap();
     let expected = match reached {
-        true => Progress::Passed,
+        true => Progress::Reached,
         false => Progress::Aborted,
     };
     assert_eq!(progress(&world.cells, taken.message.point), expected);

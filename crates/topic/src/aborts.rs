@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Where a point stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum PointSource {
     /// In the descriptor of the message of this number.
     Descriptor(u64),
     /// In the entry of this block, which is a copy.
@@ -23,7 +23,7 @@ pub fn queued_points<'a, S: Storage>(
     region: &'a RegionView<S>,
     incarnation: u64,
     range: Range<u64>,
-) -> impl Iterator<Item = (Place, Point)> + 'a {
+) -> impl Iterator<Item = (PointSource, Point)> + 'a {
     let there = move |sequence: &u64| announced(region, incarnation, *sequence).is_some();
     let found = range.filter(there).flat_map(move |sequence| {
         let own = of_descriptor(region, sequence);
@@ -34,7 +34,10 @@ pub fn queued_points<'a, S: Storage>(
     found.filter(|(_, point)| !matches!(point.value, POINT_NONE | POINT_ABORTED))
 }
 
-fn of_descriptor<S: Storage>(region: &RegionView<S>, sequence: u64) -> Option<(Place, Point)> {
+fn of_descriptor<S: Storage>(
+    region: &RegionView<S>,
+    sequence: u64,
+) -> Option<(PointSource, Point)> {
     let descriptor = region.descriptor(sequence);
     let get = |word: &AtomicU64| word.load(Ordering::Acquire);
     let queued = BlockWord::of_word(get(descriptor.block())).flags & DESCRIPTOR_QUEUED != 0;
@@ -45,14 +48,14 @@ fn of_descriptor<S: Storage>(region: &RegionView<S>, sequence: u64) -> Option<(P
     // Its publisher may be writing there (SYNC: descriptor).
     fence(Ordering::Acquire);
     (queued && get(descriptor.committed()) == sequence + 1)
-        .then_some((Place::Descriptor(sequence), point))
+        .then_some((PointSource::Descriptor(sequence), point))
 }
 
 fn of_copy<S: Storage>(
     region: &RegionView<S>,
     block: u32,
     sequence: u64,
-) -> Option<(Place, Point)> {
+) -> Option<(PointSource, Point)> {
     let entry = region.block(block)?;
     let point = Point {
         timeline: entry.timeline().load(Ordering::Acquire),
@@ -60,7 +63,7 @@ fn of_copy<S: Storage>(
     };
     // Its publisher may have begun another copy there: then it is not of this message any more.
     let still = entry.replica_of().load(Ordering::Acquire) == sequence + 1;
-    still.then_some((Place::Copy(block), point))
+    still.then_some((PointSource::Copy(block), point))
 }
 
 /// Writes what has become of their points to where the messages `range` and their copies say them, so
@@ -78,7 +81,7 @@ pub fn settle_points<S: Storage>(
     let mut pending = 0;
     for (place, point) in queued_points(region, incarnation, range) {
         let verdict = match progress(&region.storage, point) {
-            Progress::Passed => POINT_NONE,
+            Progress::Reached => POINT_NONE,
             Progress::Aborted => POINT_ABORTED,
             Progress::Pending if is_owned(point.timeline) => {
                 pending += 1;
@@ -92,8 +95,8 @@ pub fn settle_points<S: Storage>(
                 word.compare_exchange(point.value, verdict, Ordering::AcqRel, Ordering::Relaxed);
         };
         match place {
-            Place::Descriptor(sequence) => write(region.descriptor(sequence).point()),
-            Place::Copy(block) => {
+            PointSource::Descriptor(sequence) => write(region.descriptor(sequence).point()),
+            PointSource::Copy(block) => {
                 if let Some(entry) = region.block(block) {
                     write(entry.point());
                 }

@@ -1,0 +1,74 @@
+//! `rgaps-compare handle`: what the locks of a handle cost, which the threads of one process share.
+//!
+//! One thread loans, publishes, receives and releases small messages; in turns with that it takes and leaves an
+//! uncontended lock. Both are medians over rounds.
+
+use anyhow::Context;
+use rgaps::{Config, Node};
+use rgaps_bench::summary::{median, round};
+use rgaps_bench::Machine;
+use serde::Serialize;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Each round times one, then the other.
+const ROUNDS: usize = 51;
+/// Locks that a message in host memory takes from its loan to its release: one each for loan, publish and receive.
+const LOCKS: u32 = 3;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+pub struct HandleReport {
+    /// From a loan of 64 bytes to the release of its sample.
+    message_ns: f64,
+    lock_ns: f64,
+    locks: u32,
+    /// Part of a message's time that its locks take.
+    locks_of_message: f64,
+    machine: Machine,
+}
+
+pub fn measure(user: &Config, messages: u32) -> anyhow::Result<HandleReport> {
+    let node = Node::builder("rgaps-compare")
+        .config(user.clone())
+        .build()?;
+    let topic = format!("rgaps_compare/handle_{}", std::process::id());
+    let publisher = node.publisher(&topic).keep_last(4).create()?;
+    let subscriber = node.subscriber(&topic).create()?;
+    let lock = Mutex::new(0u64);
+    let (mut of_messages, mut of_locks) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        of_messages.push(each(messages, || {
+            let mut loan = publisher.loan(64)?;
+            loan.set_tag(1);
+            loan.publish()?;
+            let sample = subscriber.try_recv()?;
+            anyhow::ensure!(sample.context("no message")?.tag() == 1, "a wrong message");
+            Ok(())
+        })?);
+        of_locks.push(each(messages, || {
+            *black_box(&lock)
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) += 1;
+            Ok(())
+        })?);
+    }
+    let (message_ns, lock_ns) = (median(of_messages), median(of_locks));
+    Ok(HandleReport {
+        message_ns: round(message_ns, 1),
+        lock_ns: round(lock_ns, 1),
+        locks: LOCKS,
+        locks_of_message: round(f64::from(LOCKS) * lock_ns / message_ns, 3),
+        machine: Machine::describe(),
+    })
+}
+
+/// Nanoseconds of one of so many.
+fn each(count: u32, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+    let begun = Instant::now();
+    for _ in 0..count {
+        work()?;
+    }
+    Ok(begun.elapsed().as_nanos() as f64 / f64::from(count))
+}
