@@ -28,6 +28,14 @@ from train import corpus
 from ways import WAYS
 
 HERE = Path(__file__).parent
+#: Of all processes. glibc shall keep what the model frees: otherwise it gives the scores of each chunk back to the system and takes them again,
+#: which costs 15 % of a long prefill, except in processes that happen to have freed something larger before.
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
 #: How long the cable is out.
 PULLED_S = 2.0
 #: Prompts of these many tokens are disturbed: their transfer lasts long enough.
@@ -103,7 +111,7 @@ class Demo:
     def spawn(self, name: str, host: Host | None, program: str, *words: str) -> subprocess.Popen[str]:
         """A program of this folder, on a host or (without one) outside of both."""
         command = [sys.executable, str(HERE / program), *words, "--model", str(self.model)]
-        env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        env = os.environ | ENVIRONMENT
         if host is not None:
             command, env = [*host.enter, *command], env | host.env | {"GLOO_SOCKET_IFNAME": host.cable}
         with open(self.out / f"{name}.log", "a") as log:
