@@ -28,8 +28,8 @@ from train import corpus
 from ways import WAYS
 
 HERE = Path(__file__).parent
-#: Of all processes. glibc shall keep what the model frees: otherwise it gives the scores of each chunk back to the system and takes them again,
-#: which costs 15 % of a long prefill, except in processes that happen to have freed something larger before.
+#: Of all processes. Without the last two, prefill took 9 to 26 % longer in three of the six ways: presumably glibc gives the scores of each
+#: chunk back to the system, except in processes that happen to have freed something larger before.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
