@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -70,6 +70,15 @@ demo: build ## A camera and three Python subscribers, without a copy; results un
 demo-hosts: wheel ## The same on two hosts (network namespaces), with the cable pulled for 2 s
 	@tools/setup.sh hosts
 	@tools/demo-hosts.sh
+
+demo-kv: wheel ## A KV cache from prefill to decode on two hosts, with cables pulled and workers killed; last line is JSON
+	@tools/demo-kv.sh $(DEMO_KV)
+
+demo-kv-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE: few prompts, no figures
+	@tools/setup.sh vm
+	@tools/kv-model.sh >/dev/null
+	@tests/vm/run.py tests/vm/demo-kv.sh
+	@cat target/vm/demo-kv/shared/demo-kv/results/demo.txt
 
 demo-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE
 	@tools/setup.sh vm

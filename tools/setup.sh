@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, vm, kernel, valgrind, rust, python, docs, aarch64,
+# a second. Each argument is a group: base, hosts, torch, vm, kernel, valgrind, rust, python, docs, aarch64,
 # deny, nightly, miri, fuzz.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
@@ -50,6 +50,11 @@ setup_base() {
 setup_hosts() {
   # Network namespaces and the cable between them.
   apt_need iproute2
+}
+
+setup_torch() {
+  # 150 MB. PyPI's wheel for x86-64 has 539 MB and needs CUDA's libraries besides; Debian's is for the CPU.
+  apt_need python3-torch libopenblas0-pthread
 }
 
 setup_vm() {
