@@ -65,6 +65,8 @@ pub struct Peer {
     pub node: Node,
     /// The version that it speaks.
     pub protocol: u32,
+    /// When it was there last: its token came, or it asked for lanes.
+    pub seen: Instant,
     /// Since when it is gone.
     pub lost: Option<Instant>,
     /// Why it is not linked with.
@@ -186,6 +188,7 @@ impl Peer {
         Peer {
             node,
             protocol,
+            seen: Instant::now(),
             lost: None,
             refused: None,
             link: None,

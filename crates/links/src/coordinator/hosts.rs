@@ -179,7 +179,7 @@ impl Coordinator {
         }
         peer.given_up = false;
         peer.protocol = protocol;
-        peer.lost = None;
+        (peer.seen, peer.lost) = (Instant::now(), None);
         let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
         if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
             tracing::error!("{why}");
@@ -237,13 +237,12 @@ impl Coordinator {
 
     /// A host has asked us: it will come with this secret.
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
-        // It was heard of before, or its token is on its way, or was lost.
-        if self
-            .peers
-            .get(&node.host)
-            .is_none_or(|peer| peer.node != *node)
-        {
+        // A host that asks is there, though its token is on its way, or was lost.
+        if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
             self.came(node.clone(), PLANE_VERSION);
+        }
+        if let Some(peer) = self.known(node) {
+            peer.seen = Instant::now();
         }
         if !self.opens(&node.host) {
             self.join(node, secret, Vec::new());
@@ -318,14 +317,17 @@ impl Coordinator {
                 );
                 self.dirty = true;
             }
-            // It is not gone as long as there are lanes, whatever the control plane says.
-            let gone = peer.lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+            // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
+            let has_token = life.is_some_and(|life| life.protocol.is_some());
+            let lost = peer.lost.or((!has_token).then_some(peer.seen));
+            let gone = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
             if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
                 tracing::warn!(
                     host,
                     "a host was away longer than outage_ms; no messages are kept for it any more"
                 );
                 peer.given_up = true;
+                peer.lost = lost;
                 self.routes.ways.forget(host);
                 peer.through.leads.clear();
                 peer.wants.clear();
