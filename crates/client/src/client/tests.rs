@@ -1,7 +1,6 @@
 //! The conductor against a daemon that dies at every point.
 
 use super::fake_daemon::{Death, FakeDaemon, CAP_BYTES, SEGMENT_BYTES};
-use super::session::ANSWER_TIMEOUT;
 use super::{ClientError, Conductor, Joined, PoolMapping};
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Access, Mapping};
@@ -332,13 +331,11 @@ fn what_is_given_up_needs_no_daemon() {
         Death::After,
         Box::new(|request| matches!(request, Request::Return { .. })),
     ));
-    let started = Instant::now();
+    // There is no daemon until all three have returned, so a call that needs one would fail.
     node.return_ranges(writer.member, 0, vec![granules(0, 1)])
         .unwrap();
     node.leave(reader.member).unwrap();
     node.return_doorbell(zone, doorbell).unwrap();
-    // `ANSWER_TIMEOUT` is what it takes to wait for a daemon that does not answer.
-    assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     drop(daemon);
     let daemon = FakeDaemon::start(realm.socket(), Some(zone));
     eventually("handed back", || {
@@ -420,12 +417,11 @@ fn a_daemon_that_was_stopped_is_not_waited_for() {
     let node = realm.node();
     let reader = subscriber(&node);
     daemon.kill(true);
-    let started = Instant::now();
+    // Waiting for an answer ends with another error.
     let error = node
         .join("u", "", None, SUBSCRIBER, None, None)
         .unwrap_err();
     assert!(matches!(error, ClientError::Stopped), "{error}");
-    assert!(started.elapsed() < ANSWER_TIMEOUT, "it waited for a daemon");
     node.leave(reader.member).unwrap();
     // Another that somebody starts is found.
     let daemon = realm.daemon();

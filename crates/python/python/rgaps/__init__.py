@@ -81,7 +81,7 @@ class KeepAll(NamedTuple):
     """A history that keeps all messages up to two limits. At a limit the oldest message goes, once every reliable subscriber
     has read it.
 
-    Args:
+    Attributes:
         messages: Largest number of messages, 1 to 32768.
         bytes: Largest number of bytes of all these messages.
     """
