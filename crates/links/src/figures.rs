@@ -52,7 +52,7 @@ fn end_of(end: LaneEnd) -> rgaps_transport::LaneEnd {
         LaneEnd::Closed => Its::Closed,
         LaneEnd::Replaced => Its::Replaced,
         LaneEnd::Connection => Its::Connection,
-        LaneEnd::Lie => Its::ProtocolViolation,
+        LaneEnd::ProtocolViolation => Its::ProtocolViolation,
         LaneEnd::Completion => Its::Completion,
         LaneEnd::Event => Its::Event,
         LaneEnd::Call => Its::Call,

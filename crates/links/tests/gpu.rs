@@ -2,7 +2,7 @@
 //! up once. Over a test driver whose streams take their time, so that what is not waited for has not happened.
 mod support;
 
-use rgaps::{Config, Domain, Node, RecvError};
+use rgaps::{Config, DType, Domain, Header, Node, PartSpec, RecvError};
 use rgaps_cuda::Driver;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -132,6 +132,39 @@ fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers
     );
     for links in links {
         assert!(calls(links, "cuMemcpyAsync").len() > SIZES.len());
+    }
+}
+
+#[test]
+fn attachments_and_parts_of_a_message_on_a_gpu_cross_a_link() {
+    let _alone = alone();
+    let (gpu, _) = gpu();
+    let hosts = hosts(2, "");
+    let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+    let subscriber = there.subscriber("frames").domain(gpu).reliable();
+    let subscriber = subscriber.create().unwrap();
+    let publisher = here.publisher("frames").domain(gpu).deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    for (number, bytes) in SIZES.into_iter().enumerate() {
+        let shape = &[bytes as u64];
+        let part = |name| PartSpec {
+            name,
+            dtype: DType::U8,
+            shape,
+        };
+        let parts = ["rgb", "depth"].map(part);
+        let mut loan = publisher.loan_parts(&parts).unwrap();
+        let sent = content(number as u64, loan.len() as usize);
+        loan.write(0, &sent).unwrap();
+        let header = Header::captured_now().frame_id("left");
+        loan.set_header(&header).unwrap();
+        let parts: Vec<_> = loan.parts().unwrap().iter().collect();
+        loan.publish().unwrap();
+        let sample = receive(&subscriber);
+        assert!(bytes_of(&sample) == sent, "{bytes} bytes");
+        assert_eq!(sample.header().unwrap(), Some(header));
+        assert_eq!(sample.parts().unwrap().iter().collect::<Vec<_>>(), parts);
     }
 }
 

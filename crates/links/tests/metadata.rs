@@ -1,9 +1,12 @@
-//! Attachments, headers and parts cross links byte for byte: over TCP, over RDMA (a network within this process), and
+//! Attachments, headers and parts cross links byte for byte: over TCP, over TLS, over RDMA (a network within this process), and
 //! through a host between.
+#[path = "support/authority.rs"]
+mod authority;
 mod support;
 #[path = "support/within.rs"]
 mod within;
 
+use authority::{files, links, Authority};
 use rgaps::{
     DType, Header, Node, PartSpec, PathKind, Publisher, Subscriber, MAX_ATTACHMENT_BYTES,
     MAX_MESSAGE_PARTS,
@@ -88,6 +91,17 @@ fn all_arrives(here: &Node, there: &Node) {
 #[test]
 fn attachments_and_parts_cross_a_link_over_tcp() {
     let hosts = hosts(2, "");
+    all_arrives(&hosts[0].node("here"), &hosts[1].node("there"));
+}
+
+#[test]
+fn attachments_and_parts_cross_a_link_over_tls() {
+    let authority = Authority::new();
+    let ports = ports(2);
+    let hosts = [("host-a", 0), ("host-b", 1)].map(|(name, own)| {
+        let more = files(&authority.ca(), &authority.certify(name));
+        Host::start(name, &links(name, "tls", ports[own], ports[1 - own], &more))
+    });
     all_arrives(&hosts[0].node("here"), &hosts[1].node("there"));
 }
 

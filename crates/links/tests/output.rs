@@ -26,22 +26,36 @@ fn links_without_a_daemon_end_with_their_exit_code_where_standard_error_is_full(
     }
 }
 
-#[test]
-fn links_with_a_stack_limit_of_64_kib_carry_topics() {
-    let small = |name: &str, links: &str| {
-        let within = ["/bin/sh", "-c", "ulimit -s 64; exec \"$@\"", "sh"];
+/// Two hosts, whose daemons and links are what `script` makes of its arguments, carry topics.
+fn two_hosts_carry_topics(script: &'static str) {
+    let hosts = hosts_started(2, "", |name, links| {
+        let within = ["/bin/bash", "-c", script, "bash"];
         let within = within.map(str::to_owned).to_vec();
         Host::start_with_pool(name, links, "cap = \"256MiB\"", within)
-    };
-    let hosts = hosts_started(2, "", small);
+    });
     let nodes = [hosts[0].node("member"), hosts[1].node("member")];
-    let publisher = nodes[0].publisher("stack").deadline(LIMIT);
+    let publisher = nodes[0].publisher("topic").deadline(LIMIT);
     let publisher = publisher.create().unwrap();
-    let subscriber = nodes[1].subscriber("stack").reliable().create().unwrap();
+    let subscriber = nodes[1].subscriber("topic").reliable().create().unwrap();
     wait_for_subscribers(&publisher, 1);
     for (number, bytes) in [0, 100, 3_000_000].into_iter().enumerate() {
         let sent = content(number as u64, bytes);
         publisher.put(&sent).unwrap();
         assert!(bytes_of(&receive(&subscriber)) == sent, "{bytes} bytes");
     }
+}
+
+#[test]
+fn links_with_a_stack_limit_of_64_kib_carry_topics() {
+    two_hosts_carry_topics("ulimit -s 64; exec \"$@\"");
+}
+
+#[test]
+fn links_whose_log_is_on_a_full_disk_carry_topics() {
+    two_hosts_carry_topics("export RUST_LOG=trace; exec \"$@\" 2>/dev/full");
+}
+
+#[test]
+fn links_whose_log_nobody_reads_any_more_carry_topics() {
+    two_hosts_carry_topics("export RUST_LOG=trace; exec \"$@\" 2> >(exit)");
 }

@@ -1154,7 +1154,7 @@ pub enum LaneEnd {
     /// Its connection ended, or was silent for too long.
     Connection,
     /// The other host violated the protocol.
-    Lie,
+    ProtocolViolation,
     /// RDMA: a work request failed.
     Completion,
     /// RDMA: the card reported a fault.

@@ -99,7 +99,7 @@ pub fn hosts(count: usize, more: &str) -> Vec<Host> {
 }
 
 /// The same, each started so: with its name and `[links]`.
-pub fn hosts_started(count: usize, more: &str, start: fn(&str, &str) -> Host) -> Vec<Host> {
+pub fn hosts_started(count: usize, more: &str, start: impl Fn(&str, &str) -> Host) -> Vec<Host> {
     let ports = ports(count);
     (0..count)
         .map(|at| {
