@@ -30,7 +30,7 @@ const MAX_ACCEPTS_A_TURN: usize = 64;
 const MAX_EVENTS: usize = 256;
 /// After running out of descriptors, how long no session is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a session is not read whose next packet carries descriptors for which there is no room.
+/// How long a session waits whose next packet carries descriptors for which there is no room, here or in the kernel.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 /// How long a daemon that leaves waits for answers to go out.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -220,10 +220,14 @@ impl Reactor {
         if self.reads_again.is_some_and(|at| now >= at) {
             self.reads_again = None;
             for session in std::mem::take(&mut self.paused) {
-                let connection = self.connections.get(&session);
                 // One with something to send is read again when that is sent.
-                if connection.is_some_and(|connection| !connection.has_more()) {
-                    self.watch_session(session, epoll::EventFlags::IN);
+                match self.connections.get(&session).map(Connection::has_more) {
+                    Some(true) => {
+                        self.watch_session(session, epoll::EventFlags::OUT);
+                        self.flush(session);
+                    }
+                    Some(false) => self.watch_session(session, epoll::EventFlags::IN),
+                    None => {}
                 }
             }
         }
@@ -427,10 +431,12 @@ impl Reactor {
             && (pending == 0 || pending + KERNEL_FDS_MAX <= share)
     }
 
-    /// Looks at a session's next packet again in a while. Its end is seen meanwhile.
+    /// Reads a session's next packet, or sends what waits for it, in a while. Its end is seen meanwhile.
     fn pause(&mut self, session: SessionId) {
         self.watch_session(session, epoll::EventFlags::empty());
-        self.paused.push(session);
+        if !self.paused.contains(&session) {
+            self.paused.push(session);
+        }
         self.reads_again
             .get_or_insert_with(|| Instant::now() + READ_PAUSE);
     }
@@ -508,6 +514,7 @@ impl Reactor {
     fn follow(&mut self, session: SessionId, flow: Flow) {
         match flow {
             Flow::Same => {}
+            Flow::Pause => self.pause(session),
             Flow::Finished => self.hang_up(session),
             Flow::Wait(wait) => {
                 // No further request is read while an answer waits.

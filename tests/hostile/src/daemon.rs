@@ -14,3 +14,14 @@ pub fn start() -> Daemon {
 pub fn start_with(settings: &[(&str, &str)]) -> Daemon {
     Daemon::builder().config(CONFIG).settings(settings).start()
 }
+
+/// The same, as another user with such a limit of open files, who gets a copy of the program: only root may start it.
+pub fn start_as(uid: u32, max_fds: u64, settings: &[(&str, &str)]) -> Daemon {
+    let script = format!(
+        "install -m 755 \"$1\" rgapsd && shift && chown -R {uid}:{uid} . && \
+         ulimit -n {max_fds} && exec setpriv --reuid={uid} --regid={uid} --clear-groups ./rgapsd \"$@\""
+    );
+    let within = ["/bin/sh", "-c", &script, "sh"].map(str::to_owned);
+    let builder = Daemon::builder().config(CONFIG).settings(settings);
+    builder.within(&within).start()
+}

@@ -120,15 +120,20 @@ impl Liar {
 
     /// Sends bytes that may be no packet. False: there is no room, or the session has ended.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
-        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-        }
-        let data = [IoSlice::new(bytes)];
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(self.channel.as_fd(), &data, &mut control, flags).is_ok()
+        send_bytes(self.channel.as_fd(), bytes, fds)
     }
+}
+
+/// Sends bytes and descriptors over a socket. False: there is no room, or nobody is at its other end.
+pub fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let data = [IoSlice::new(bytes)];
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &data, &mut control, flags).is_ok()
 }
 
 pub fn hello() -> Request {

@@ -2,11 +2,12 @@
 
 use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::liar::{lingering, publisher, subscriber, Liar};
+use rgaps_hostile::liar::{lingering, publisher, send_bytes, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, RefusalCode, Request, KERNEL_FDS_MAX};
 use rgaps_testkit::{until, Daemon};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 /// A daemon that all users may use, with many small segments.
 fn daemon_for_all() -> Daemon {
@@ -152,6 +153,49 @@ fn what_one_user_does_not_read_leaves_others_their_descriptors() {
     let (answer, fds) = other[0].ask_with(segments, &[]).expect("not cut off");
     answer.expect("segments");
     assert!(fds.len() > 10, "{} descriptors", fds.len());
+    daemon.assert_well();
+}
+
+/// The kernel counts descriptors in flight for each user but root, over all processes.
+#[test]
+fn an_answer_waits_while_the_kernel_lets_the_daemons_user_send_no_descriptors() {
+    const OWNER: u32 = 4003;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("left out: this process may not be another user");
+    }
+    let mut daemon = daemon::start_as(OWNER, FEW_FDS, &[("RGAPS_SOCKET_MODE", "0666")]);
+    let mut honest = Liar::welcomed(&daemon.socket());
+    let in_flight = std::thread::spawn(|| {
+        let uid = rustix::process::Uid::from_raw(OWNER);
+        // Of this thread alone.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let packets = 0..=FEW_FDS as usize / KERNEL_FDS_MAX;
+        let sockets = packets.map(|_| {
+            let (to, from) = UnixStream::pair().expect("sockets");
+            assert!(send_bytes(
+                to.as_fd(),
+                b"x",
+                &[null.as_fd(); KERNEL_FDS_MAX]
+            ));
+            from
+        });
+        sockets.collect::<Vec<_>>()
+    });
+    let in_flight = in_flight.join().expect("descriptors in flight");
+    let joining = std::thread::spawn(move || honest.join("t", publisher()));
+    let mut looks = Liar::welcomed(&daemon.socket());
+    until("the daemon to have the publisher", || {
+        let topics = looks.ask(Request::Topics { from: 0 });
+        let Ok(Ok(Answer::Topics(topics))) = topics else {
+            panic!("{topics:?}");
+        };
+        topics.iter().any(|row| row.publishers == 1)
+    });
+    assert!(!joining.is_finished(), "descriptors were sent");
+    drop(in_flight);
+    let joined = joining.join().expect("a join").expect("not cut off");
+    assert!(!joined.expect("a seat").fds.is_empty());
     daemon.assert_well();
 }
 

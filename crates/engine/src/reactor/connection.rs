@@ -27,6 +27,8 @@ pub(super) enum Flow {
     Same,
     /// Tell when there is room to write, or stop telling.
     Wait(bool),
+    /// The kernel takes no descriptors now: send again in a while.
+    Pause,
     /// All is sent that was to be sent, or nothing more can be.
     Finished,
 }
@@ -190,13 +192,13 @@ impl Connection {
                     }
                     self.queue.pop_front();
                 }
-                // Too many descriptors are under way to clients that do not read: this one asks.
+                // Too many descriptors are under way to clients that do not read. A client asks for those of news; an answer waits.
                 Err(SocketError::System { source, .. })
                     if source.raw_os_error() == Some(TOO_MANY_REFERENCES) && !fds.is_empty() =>
                 {
                     let DaemonPacket::Notice(Notice::PoolGrown { bytes, .. }) = packet else {
-                        tracing::error!(%source, "sending an answer to a client failed");
-                        return Flow::Finished;
+                        self.waiting = true;
+                        return Flow::Pause;
                     };
                     bytes.clear();
                     fds.clear();
