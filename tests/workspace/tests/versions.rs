@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x7a82_730d_adbb_301d,
+        0x27ff_98ae_77df_a0a2,
     ),
     (
         "crates/layout/src",
