@@ -141,7 +141,7 @@ def tests(env, _folder):
         "kernels-kernels": [],
         "cli-bench_gpu": [],
     }
-    env = dict(env, RGAPS_PROGRAM=str(HERE / "bin/rgaps"))
+    env = dict(env, RGAPS_TEST_PROGRAM=str(HERE / "bin/rgaps"))
     for name, arguments in programs.items():
         if match not in name:
             continue

@@ -150,9 +150,13 @@ impl Daemon {
         self.folder().join("rgaps.toml")
     }
 
-    /// The configuration of clients, which do not start a daemon.
+    /// The configuration of clients, which do not start a daemon, whatever `RGAPS_SOCKET` says.
     pub fn config(&self) -> Config {
-        Config::load(Some(&self.config_path())).expect("a configuration")
+        let config = Config::load(Some(&self.config_path())).expect("a configuration");
+        Config {
+            socket: Some(self.socket()),
+            ..config
+        }
     }
 
     /// A client in this process.

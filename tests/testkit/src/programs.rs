@@ -26,7 +26,7 @@ pub fn rgaps_links() -> &'static Path {
             return built.into();
         }
         // Where there is no compiler it is beside the program `rgaps`.
-        if let Some(program) = std::env::var_os("RGAPS_PROGRAM") {
+        if let Some(program) = std::env::var_os("RGAPS_TEST_PROGRAM") {
             return Path::new(&program).with_file_name("rgaps-links");
         }
         let program = folder().join("rgaps-links");

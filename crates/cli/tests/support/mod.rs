@@ -92,7 +92,7 @@ impl Realm {
 
     pub fn command(&self, arguments: &[&str]) -> Command {
         // Where there is no compiler it is elsewhere.
-        let program = std::env::var_os("RGAPS_PROGRAM");
+        let program = std::env::var_os("RGAPS_TEST_PROGRAM");
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_rgaps").into());
         let mut command = Command::new(program);
         command
