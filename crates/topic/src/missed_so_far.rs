@@ -1,6 +1,6 @@
 //! Counts the messages that never reached this host, exactly, whichever messages a subscriber skips.
 //!
-//! The links find the gaps between the messages of another host's publisher. CountedBefore once, with the message after the gap, a
+//! The links find the gaps between the messages of another host's publisher. Told once, with the message after the gap, a
 //! gap would be lost to a subscriber that skips that message. So each descriptor has the running sum of all gaps of its
 //! publisher, and a reader counts by how much the sum has risen since the message that it took last.
 //!
@@ -41,13 +41,23 @@ impl CountedBefore {
     }
 }
 
+/// The running sum of the last message that a publisher published in its region. The region stays as the publisher left it until
+/// each subscriber that knew it has acknowledged that it left (SYNC: region). None: it published nothing.
+#[cold]
+pub(crate) fn last_sum<S: Storage>(region: &RegionView<S>, incarnation: u64) -> Option<u64> {
+    let slots = 0..u64::from(region.geometry().ring_capacity);
+    let sums = slots.filter_map(|slot| {
+        let committed = region.descriptor(slot).committed().load(Ordering::Acquire);
+        let sequence = committed.checked_sub(1)?;
+        Some((sequence, sum_of(region, incarnation, sequence)?))
+    });
+    let last = sums.max_by_key(|(sequence, _)| *sequence);
+    last.map(|(_, sum)| sum)
+}
+
 /// The running sum that the descriptor of message `sequence` has. None: the ring does not hold it.
 #[cold]
-pub(crate) fn sum_of<S: Storage>(
-    region: &RegionView<S>,
-    incarnation: u64,
-    sequence: u64,
-) -> Option<u64> {
+fn sum_of<S: Storage>(region: &RegionView<S>, incarnation: u64, sequence: u64) -> Option<u64> {
     let descriptor = region.descriptor(sequence);
     let committed = descriptor.committed().load(Ordering::Acquire);
     let by = descriptor.incarnation().load(Ordering::Relaxed);

@@ -8,7 +8,7 @@ mod history;
 use self::history::Backlog;
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
-use crate::missed_so_far::{sum_of, CountedBefore};
+use crate::missed_so_far::{last_sum, CountedBefore};
 use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
@@ -588,17 +588,10 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Counts the gaps between messages that a publisher had published, and this subscriber not read, when it left.
-    /// [`start_at`](Self::start_at) counts the messages themselves.
+    /// Counts the gaps that a publisher which has left found since the message that this subscriber took last: before messages
+    /// that it has not read, or that its own depth passed over. [`start_at`](Self::start_at) counts the unread messages.
     fn count_rest(&mut self, index: usize, source: &Source<S>) {
-        let words = &source.publisher;
-        // This one ended at the head, or where a successor in the slot begins.
-        let head = words.head().load(Ordering::Acquire);
-        let start = words.start().load(Ordering::Relaxed);
-        let ends = [head, start].into_iter();
-        let mut unread = ends.filter(|end| self.cursors[index] < *end && *end <= SEQUENCE_END);
-        let sum = unread.find_map(|end| sum_of(&source.region, source.incarnation, end - 1));
-        if let Some(sum) = sum {
+        if let Some(sum) = last_sum(&source.region, source.incarnation) {
             self.count_gaps(index, sum);
         }
     }

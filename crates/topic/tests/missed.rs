@@ -146,7 +146,8 @@ fn history_that_is_pushed_out_before_a_late_joiner_reads_it_is_no_loss_nor_are_i
 
 #[test]
 fn gaps_between_messages_that_a_publisher_leaves_unread_are_counted() {
-    for has_successor in [false, true] {
+    // Where a successor in its slot begins: behind it, or behind another one that nobody saw.
+    for successor in [None, Some(4), Some(7)] {
         let fixture = Fixture::new(16, 4);
         let mut reader = fixture.reader(0, false, Start::Live);
         let mut publisher = Crossing::new(&fixture, 0, 16);
@@ -155,27 +156,54 @@ fn gaps_between_messages_that_a_publisher_leaves_unread_are_counted() {
         for gap in [6, 0, 8] {
             publisher.arrives_after(gap);
         }
-        // It is gone, and the daemon needs the room.
-        let (words, region) = (fixture.topic.publisher(0), fixture.region(0));
-        evict_through(&words, &region, fixture.incarnation(0), 1..4);
-        fixture.topic.publishers().store(0, SeqCst);
-        words.incarnation().store(0, SeqCst);
-        if has_successor {
+        leaves(&fixture, 1..4);
+        if let Some(start) = successor {
+            let words = fixture.topic.publisher(0);
             // Another one has the slot, and has published five messages.
             words
                 .region_offset()
                 .store(fixture.region_offset(1), SeqCst);
-            words.start().store(4, SeqCst);
-            words.head().store(9, SeqCst);
+            words.start().store(start, SeqCst);
+            words.head().store(start + 5, SeqCst);
             words.incarnation().store(fixture.incarnation(1), SeqCst);
             fixture.topic.publishers().store(1, SeqCst);
+            fixture.bump_epoch();
         }
-        fixture.bump_epoch();
         assert_eq!(read(&mut reader), None);
         // The messages themselves are counted with the successor's first one.
-        let messages = if has_successor { 3 } else { 0 };
+        let messages = successor.map_or(0, |start| start - 1);
         assert_eq!(reader.missed(), 14 + messages);
     }
+}
+
+/// Publisher 0 is gone, and the daemon needs the room of the messages that its ring still has.
+fn leaves(fixture: &Fixture, messages: std::ops::Range<u64>) {
+    let (words, region) = (fixture.topic.publisher(0), fixture.region(0));
+    evict_through(&words, &region, fixture.incarnation(0), messages);
+    fixture.topic.publishers().fetch_and(!1, SeqCst);
+    words.incarnation().store(0, SeqCst);
+    fixture.bump_epoch();
+}
+
+#[test]
+fn gaps_before_messages_that_a_depth_passed_over_are_counted_when_their_publisher_leaves() {
+    let fixture = Fixture::new(16, 4);
+    let mut reader = with_depth(&fixture, 2, Start::Live);
+    let mut first = Crossing::new(&fixture, 0, 16);
+    let mut second = Crossing::new(&fixture, 1, 16);
+    first.arrives_after(0);
+    assert_eq!(read(&mut reader), Some((0, 0)));
+    first.arrives_after(6);
+    // Newer ones.
+    second.next = 100;
+    for _ in 0..2 {
+        second.publish(0);
+    }
+    assert_eq!(read(&mut reader), Some((100, 0)));
+    assert_eq!(reader.missed(), 1, "message 7; its descriptor is not read");
+    leaves(&fixture, 1..2);
+    assert_eq!(read(&mut reader), Some((101, 0)));
+    assert_eq!(reader.missed(), 7);
 }
 
 #[test]
@@ -229,5 +257,46 @@ proptest! {
             next = tag + 1;
         }
         prop_assert_eq!(next, publisher.next);
+    }
+    #[test]
+    fn messages_and_what_is_missed_add_up_however_far_a_depth_passes_over_publishers_that_leave(
+        depth in 0u32..6,
+        steps in prop::collection::vec((0u8..3, 0u64..6), 1..120),
+    ) {
+        let fixture = Fixture::new(16, 4);
+        let mut reader = with_depth(&fixture, depth, Start::Live);
+        let mut publishers = [0, 1].map(|index| Crossing::new(&fixture, index, 12));
+        let (mut now, mut received) = (0, 0);
+        prop_assert_eq!(read(&mut reader), None, "it learns of both");
+        for (kind, number) in steps {
+            match publishers.get_mut(usize::from(kind)) {
+                Some(publisher) => {
+                    // Over both, what is published later is newer.
+                    let gap = number.saturating_sub(2);
+                    publisher.missed += gap;
+                    now += 1;
+                    publisher.next = now;
+                    publisher.publish(publisher.missed);
+                }
+                None => for _ in 0..number {
+                    received += u64::from(read(&mut reader).is_some());
+                },
+            }
+        }
+        let head = fixture.topic.publisher(0).head().load(SeqCst);
+        let tail = fixture.topic.publisher(0).tail().load(SeqCst);
+        // What the reader has neither read nor skipped when the publisher leaves, its successor's first message tells of.
+        let unread = head - fixture.topic.subscriber(0).cursor(0).load(SeqCst).min(head);
+        leaves(&fixture, tail..head);
+        // The next message of the other one tells of the gaps before those that the depth passed over.
+        publishers[1].next = now + 1;
+        let missed = publishers[1].missed;
+        publishers[1].publish(missed);
+        while read(&mut reader).is_some() {
+            received += 1;
+        }
+        let published = head + fixture.topic.publisher(1).head().load(SeqCst);
+        let gaps: u64 = publishers.iter().map(|publisher| publisher.missed).sum();
+        prop_assert_eq!(received + reader.missed() + unread, published + gaps);
     }
 }
