@@ -57,7 +57,7 @@ pub(crate) fn last_sum<S: Storage>(region: &RegionView<S>, incarnation: u64) -> 
 
 /// The running sum that the descriptor of message `sequence` has. None: the ring does not hold it.
 #[cold]
-fn sum_of<S: Storage>(region: &RegionView<S>, incarnation: u64, sequence: u64) -> Option<u64> {
+pub(crate) fn sum_of<S: Storage>(region: &RegionView<S>, incarnation: u64, sequence: u64) -> Option<u64> {
     let descriptor = region.descriptor(sequence);
     let committed = descriptor.committed().load(Ordering::Acquire);
     let by = descriptor.incarnation().load(Ordering::Relaxed);

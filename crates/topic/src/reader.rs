@@ -8,7 +8,7 @@ mod history;
 use self::history::Backlog;
 use crate::backlog::published_ns;
 use crate::holder::{self, Outcome};
-use crate::missed_so_far::{last_sum, CountedBefore};
+use crate::missed_so_far::{last_sum, sum_of, CountedBefore};
 use crate::queue::newest;
 use crate::replica;
 use crate::step::step;
@@ -764,7 +764,22 @@ impl<S: Storage> Reader<S> {
             // Where skipped messages do not count, gaps between them do not, either.
             self.begin_sum(index, next.min(self.counts_from[index]));
         }
+        self.count_gaps_before(index, next);
         self.move_cursor(index, next);
+    }
+
+    /// Counts the gaps before messages that are skipped, where the ring still has the last one of these. Otherwise the next message
+    /// that is taken tells of them.
+    #[cold]
+    fn count_gaps_before(&mut self, index: usize, next: u64) {
+        let Some(source) = &self.sources[index] else {
+            return;
+        };
+        let last = next.checked_sub(1);
+        let sum = last.and_then(|last| sum_of(&source.region, source.incarnation, last));
+        if let Some(sum) = sum {
+            self.count_gaps(index, sum);
+        }
     }
 
     /// Counts the messages that never reached this host up to one with this running sum.

@@ -40,6 +40,8 @@ pub struct Subscriber {
     missed_in_all: u64,
     /// The number that comes next in each stream, by the publisher on this host.
     streams: HashMap<u64, u64>,
+    /// Messages that it received.
+    taken: u64,
     /// Messages that were untold, and told of too much, as reported message by message.
     untold: u64,
     overtold: u64,
@@ -54,6 +56,45 @@ struct Source {
     told: u64,
     /// What the first sample said.
     told_first: u64,
+    /// In the order in which their first messages were received.
+    parts: Vec<Part>,
+}
+
+/// What was received of one stream.
+struct Part {
+    from: u64,
+    first: u64,
+    last: u64,
+    /// Of all messages that the subscriber received, which one was the first of this stream, and which one the last.
+    first_at: u64,
+    last_at: u64,
+}
+
+impl Source {
+    fn note(&mut self, from: u64, sequence: u64, at: u64) {
+        match self.parts.iter_mut().find(|part| part.from == from) {
+            Some(part) => (part.last, part.last_at) = (sequence, at),
+            None => self.parts.push(Part {
+                from,
+                first: sequence,
+                last: sequence,
+                first_at: at,
+                last_at: at,
+            }),
+        }
+    }
+
+    /// Messages that a subscriber had still to read of one stream when it died, while it read the next one already. It takes turns, so it
+    /// had not read two messages of the next one without one of the former, had there been any.
+    fn unread_between_streams(&self) -> u64 {
+        let unread = self.parts.windows(2).filter_map(|pair| {
+            let [former, next] = pair else { return None };
+            let both = former.last_at > next.first_at || next.first_at == next.last_at;
+            let between = next.first.saturating_sub(former.last + 1);
+            both.then_some(between)
+        });
+        unread.sum()
+    }
 }
 
 /// Numbers of messages, as ranges.
@@ -124,6 +165,7 @@ impl Subscriber {
             sources: BTreeMap::new(),
             missed_in_all: 0,
             streams: HashMap::new(),
+            taken: 0,
             untold: 0,
             overtold: 0,
         }
@@ -193,6 +235,8 @@ impl Checker {
             return report.duplicate(topic, format!("{pair}: message {sequence} came twice"));
         }
         reader.streams.insert(message.from, sequence + 1);
+        reader.taken += 1;
+        source.note(message.from, sequence, reader.taken);
         match next {
             Some(next) if sequence < next => {
                 report.corrupt(
@@ -308,7 +352,11 @@ fn check_sums(reader: &Subscriber, publishers: &BTreeMap<u32, Publisher>, report
             (false, false) => first.saturating_sub(source.told_first),
         };
         let received = source.received.count();
-        holes_min += end - latest - received;
+        let unread = match reader.lives {
+            true => 0,
+            false => source.unread_between_streams(),
+        };
+        holes_min += (end - latest - received).saturating_sub(unread);
         holes_max += end - earliest - received;
         told += source.told;
         aborted += source

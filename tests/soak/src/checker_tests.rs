@@ -174,6 +174,41 @@ fn who_joined_later_has_lost_nothing_of_before() {
 }
 
 #[test]
+fn what_a_subscriber_had_still_to_read_of_one_stream_when_it_died_is_not_lost() {
+    // It reads two streams in turns: 0 to 9 and 12 to 19. 10 and 11 were in the first one.
+    let mut messages: Vec<_> = (0..8).map(|at| message(THERE, at)).collect();
+    for at in [12, 8, 13, 9] {
+        let from = if at >= 12 { 99 } else { THERE.into() };
+        messages.push(Message {
+            from,
+            ..message(THERE, at)
+        });
+    }
+    for (lives, lost) in [(false, 0), (true, 2)] {
+        let mut checker = checker();
+        for message in &messages {
+            checker.record(READER, Some(Record::Message(*message)));
+        }
+        checker.subscribers.get_mut(&READER).unwrap().lives = lives;
+        checker.finish();
+        assert_eq!(checker.report.tally.lost_untold, lost, "lives: {lives}");
+    }
+    // Nor does dying excuse a gap between streams of which the first had ended.
+    let mut messages: Vec<_> = (0..10).map(|at| message(THERE, at)).collect();
+    messages.extend((12..15).map(|at| Message {
+        from: 99,
+        ..message(THERE, at)
+    }));
+    let mut checker = checker();
+    for message in &messages {
+        checker.record(READER, Some(Record::Message(*message)));
+    }
+    checker.subscribers.get_mut(&READER).unwrap().lives = false;
+    checker.finish();
+    assert_eq!(checker.report.tally.lost_untold, 2);
+}
+
+#[test]
 fn a_gap_between_two_lives_of_links_is_lost_untold_unless_missed_tells() {
     let mut messages = all_of(THERE);
     messages.drain(5..8);
