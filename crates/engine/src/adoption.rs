@@ -10,7 +10,7 @@ use crate::membership::{
 };
 use crate::memory::Memory;
 use crate::refuse::{bad, memory, refuse, system};
-use crate::registry::{reopen, Registry};
+use crate::registry::{reopen, RegistryFile};
 use crate::sources::Sources;
 use crate::state_file::SavedZone;
 use crate::step::step;
@@ -61,7 +61,7 @@ impl Zone {
         verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         check_owner(registry.as_fd())?;
         check_owner(control.as_fd())?;
-        let registry = Registry::reopen_from(registry.as_fd())
+        let registry = RegistryFile::reopen_from(registry.as_fd())
             .map_err(|e| system("open the registry that a client handed back", e))?;
         let read = |e| system("read the registry that a client handed back", e);
         let header = registry.header().map_err(read)?;

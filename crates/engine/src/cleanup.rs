@@ -1,6 +1,7 @@
 //! The end of sessions and of processes.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
+use crate::sessions::SessionId;
 use rgaps_session::ZoneId;
 use std::collections::BTreeMap;
 

@@ -1,13 +1,11 @@
 //! The client processes of a zone. Each has a record in the registry, whose byte it locks as long as it lives.
 
 use crate::adoption::Claims;
-use crate::engine::SessionId;
-use crate::hand_back::is_locked;
-use crate::quarantine::QUARANTINED;
 use crate::random;
 use crate::refuse::{bad, refuse, system};
-use crate::registry::Registry;
+use crate::registry::RegistryFile;
 use crate::sessions::Session;
+use crate::sessions::SessionId;
 use crate::state_file::may_live;
 use rgaps_layout::{ClientRecord, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
 use rgaps_session::{Refusal, RefusalCode, LINKS_CLIENT};
@@ -17,6 +15,9 @@ use std::time::{Duration, Instant};
 /// A client is dead when its lock was found free for this long: it may have got its record just before the last daemon
 /// died, and be about to take the lock.
 const LOCK_GRACE: Duration = Duration::from_millis(250);
+
+/// `Client::session` of a client in quarantine: no session has this number.
+pub(crate) const QUARANTINED: SessionId = SessionId(0);
 
 /// A client process in a zone.
 #[derive(Debug)]
@@ -68,7 +69,10 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// The clients that a predecessor recorded. `saved_pids`: their processes, by numbers that mean the same here.
-    pub(crate) fn load(registry: &Registry, saved_pids: BTreeSet<u32>) -> std::io::Result<Clients> {
+    pub(crate) fn load(
+        registry: &RegistryFile,
+        saved_pids: BTreeSet<u32>,
+    ) -> std::io::Result<Clients> {
         let mut all = BTreeMap::new();
         for index in 0..MAX_CLIENTS as u32 {
             let record = registry.client(index)?;
@@ -82,7 +86,7 @@ impl Clients {
     /// Adds a client; it gets a number and a record. There may be `most`.
     pub(crate) fn add(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         most: u32,
         mut client: Client,
     ) -> Result<u32, Refusal> {
@@ -102,7 +106,7 @@ impl Clients {
     }
 
     /// Forgets a client that has nothing left.
-    pub(crate) fn remove(&mut self, registry: &Registry, index: u32) {
+    pub(crate) fn remove(&mut self, registry: &RegistryFile, index: u32) {
         if let Err(error) = registry.clear_client(index) {
             tracing::error!(%error, index, "recording the end of a client failed");
         }
@@ -199,13 +203,13 @@ impl Clients {
 
     /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
     /// still has the lock, its number.
-    pub(crate) fn find_dead(&mut self, registry: &Registry, now: Instant) -> Vec<u32> {
+    pub(crate) fn find_dead(&mut self, registry: &RegistryFile, now: Instant) -> Vec<u32> {
         let mut dead = Vec::new();
         let all = self.all.iter_mut();
         let absent = all.filter(|(_, client)| client.is_awaited());
         for (index, client) in absent {
             let has_ended = self.saved_pids.contains(&client.pid) && !may_live(client.pid);
-            let locked = is_locked(registry.fd(), u64::from(*index));
+            let locked = registry.is_locked(*index);
             match locked.map(|locked| locked && !has_ended) {
                 Ok(false) => {
                     let since = *client.unlocked_since.get_or_insert(now);

@@ -4,12 +4,12 @@ use crate::links_report::LinksReport;
 use crate::maintenance::Maintenance;
 use crate::quarantine::Holdings;
 use crate::recovery::{Recovery, Unwritten};
-use crate::sessions::{Session, Sessions};
+use crate::sessions::{Peer, Session, SessionId, Sessions};
 use crate::sources::Sources;
 use crate::zone::Zone;
 use crate::zones::Zones;
 use rgaps_mps::Quarantine;
-use rgaps_session::{Access, AccessError, Answer, Config, Credentials, Notice, Refusal, Request};
+use rgaps_session::{Access, AccessError, Answer, Config, Notice, Refusal, Request};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,20 +17,6 @@ use std::time::{Duration, Instant};
 /// After how many requests the page tables of control segments are dropped, which grow with every
 /// topic that is looked at.
 const TRIM_REQUESTS: u64 = 1024;
-/// Number of a session; never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId(pub u64);
-
-/// Who a session's client is, as the kernel says.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// Process, user and group.
-    pub credentials: Credentials,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-    /// Whether the end of its process will be told by [`Engine::process_ended`].
-    pub process_is_watched: bool,
-}
 
 /// What an engine is made of.
 pub struct Setup {
@@ -102,11 +88,6 @@ pub struct Engine {
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
     pub(crate) maintenance: Maintenance,
-}
-
-/// Whether a user owns the realm: root and the daemon's own user do.
-pub(crate) fn is_owner(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 impl Engine {

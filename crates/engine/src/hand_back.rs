@@ -1,16 +1,17 @@
 //! The requests by which clients hand back what the last daemon left with them, and those of its
 //! clients that do not come.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
 use crate::granule_set::LiveGranules;
 use crate::refuse::{bad, refuse};
+use crate::sessions::SessionId;
 use crate::step::step;
 use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
 use rgaps_layout::MAX_CLIENTS;
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Doorbells that one client may hand back.
 const MAX_HANDED_DOORBELLS: usize = 1024;
@@ -304,22 +305,4 @@ impl Zone {
             self.end_unclaimed_timelines();
         }
     }
-}
-
-/// Whether some process holds a lock on byte `at` of a file.
-pub(crate) fn is_locked(fd: BorrowedFd<'_>, at: u64) -> std::io::Result<bool> {
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: at as libc::off_t,
-        l_len: 1,
-        l_pid: 0,
-    };
-    // SAFETY: the descriptor is open as long as it is borrowed, and `lock` is a `flock` of ours
-    // that the kernel fills in.
-    let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
-    if rc != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }

@@ -12,8 +12,9 @@
 //! A message that a reliable subscriber has still to read stays in all these cases but the last.
 
 use crate::control::Control;
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
 use crate::refuse::{bad, refuse};
+use crate::sessions::SessionId;
 use crate::step::step;
 use crate::topic::{Orphan, Owner, Publisher, Topic};
 use crate::zone::Zone;

@@ -1,11 +1,11 @@
 //! Joining a topic.
 
-use crate::engine::is_owner;
 use crate::history::Room;
 use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
 use crate::qos::{check_demand, check_offer};
 use crate::random;
 use crate::refuse::{bad, refuse, system};
+use crate::sessions::is_owner;
 use crate::sources::Sources;
 use crate::step::step;
 use crate::topic::{Counts, Owner, Publisher, Subscriber, Topic};

@@ -56,8 +56,9 @@ mod topics;
 mod zone;
 mod zones;
 
-pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
+pub use engine::{Engine, Setup, Verdict};
 pub use reactor::{Reactor, ReactorError};
+pub use sessions::{Peer, SessionId};
 pub use snapshot::{snapshots, Snapshot, SnapshotAsker, SnapshotSource, TopicFigures};
 pub use sources::{Opened, Sources, SystemSources};
 pub use state_file::state_path;

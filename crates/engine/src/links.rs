@@ -1,12 +1,13 @@
 //! What the process with the links to other hosts asks, and what it tells. It is a client with a name of
 //! its own; its members are left out of what it is told, so that no interest and no message comes back.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
 use crate::links_report::{are_hosts, bad_hosts};
 use crate::membership::announce;
+use crate::qos::check_path;
 use crate::refuse::{bad, refuse};
-use crate::requests::{bad_path, is_path};
 use crate::sessions::Session;
+use crate::sessions::SessionId;
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_session::{
@@ -131,9 +132,12 @@ impl Engine {
         over: CameOver,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
-        if member.side != Side::Publisher || !is_path(&over.why) {
-            return Err(bad_path());
+        if member.side != Side::Publisher {
+            return Err(bad(
+                "only what publishers of the links publish comes over one",
+            ));
         }
+        check_path(&over.why)?;
         let (zone, client) = self.zone_of(session, member.zone)?;
         zone.check_member(member, client)?;
         let topic = zone.topics.get_mut(member.topic);

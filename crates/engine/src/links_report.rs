@@ -3,9 +3,9 @@
 //! A report counts as long as its session is there: [`LinksReport::forget`] drops it with the session. Why the links' process
 //! does not run, the thread that starts it knows; it shares that here.
 
-use crate::engine::SessionId;
+use crate::qos::check_path;
 use crate::refuse::bad;
-use crate::requests::is_path;
+use crate::sessions::SessionId;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
     LinkFigures, LinksFailure, LinksInfo, LinksState, PeerRow, PeersInfo, Refusal, RemoteRow,
@@ -143,7 +143,7 @@ impl LinksReport {
 
 /// Whether a list of hosts can be kept and shown.
 pub(crate) fn are_hosts(hosts: &[RemoteRow]) -> bool {
-    let is_row = |row: &RemoteRow| row.host.len() <= MAX_HOST_NAME && is_path(&row.path);
+    let is_row = |row: &RemoteRow| row.host.len() <= MAX_HOST_NAME && check_path(&row.path).is_ok();
     hosts.len() <= MAX_REMOTE_HOSTS && hosts.iter().all(is_row)
 }
 

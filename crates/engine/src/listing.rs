@@ -1,9 +1,10 @@
 //! What there is, for people and programs that ask.
 
-use crate::engine::{is_owner, Engine, SessionId};
+use crate::engine::Engine;
 use crate::pools::Pool;
 use crate::recovery::name_processes;
 use crate::refuse::{bad, refuse};
+use crate::sessions::{is_owner, SessionId};
 use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_pool::PageSize;

@@ -5,8 +5,9 @@
 //! itself ([`qos`](crate::qos)), so nobody is kept out by somebody else. The words in the control segment
 //! follow from what is here ([`write_matches`](crate::membership::write_matches)).
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
 use crate::qos::{mismatch, Offered, Wanted};
+use crate::sessions::SessionId;
 use crate::topic::{Owner, Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_session::{Member, MismatchRow, Notice, Side, ZoneId, MAX_MISMATCHES, MAX_REASON_BYTES};

@@ -2,7 +2,7 @@
 
 use crate::refuse::{bad, refuse};
 use rgaps_layout::{type_accepts, MAX_BLOCKS, MAX_DEPTH};
-use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode};
+use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode, MAX_PATH_BYTES};
 
 /// A publisher, as far as it matters for who reads it.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,16 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
                 demand.depth
             ),
         ));
+    }
+    Ok(())
+}
+
+/// Whether a path, or why it is no better, can be shown.
+pub(crate) fn check_path(text: &str) -> Result<(), Refusal> {
+    if text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
+        return Err(bad(format!(
+            "a reported path must have at most {MAX_PATH_BYTES} bytes and no control characters"
+        )));
     }
     Ok(())
 }

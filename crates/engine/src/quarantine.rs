@@ -3,17 +3,17 @@
 //! What such a client held stays as it is (its blocks, its holder bits) until MPS confirms that its GPU work has ended;
 //! [`rgaps_mps::Quarantine`] waits for that. Meanwhile its subscribers are closed, so that no publisher waits for them.
 
-use crate::engine::{is_owner, Engine, SessionId};
+use crate::clients::QUARANTINED;
+use crate::engine::Engine;
 use crate::refuse::{bad, refuse};
 use crate::sessions::Session;
+use crate::sessions::{is_owner, SessionId};
 use crate::zone::Zone;
 use rgaps_layout::Domain;
 use rgaps_mps::{DeadClient, Mps};
 use rgaps_session::{Answer, MpsInfo, Refusal, RefusalCode, Side, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `Client::session` of a client in quarantine: no session has this number.
-pub(crate) const QUARANTINED: SessionId = SessionId(0);
 /// A user whose dead clients keep this part of a pool (one in so many bytes) gets no more of it.
 const QUARANTINE_SHARE: u64 = 4;
 

@@ -3,7 +3,8 @@
 mod connection;
 
 use crate::closer::{copies_of_memory, Closer};
-use crate::engine::{Engine, Peer, SessionId, Verdict};
+use crate::engine::{Engine, Verdict};
+use crate::sessions::{Peer, SessionId};
 use crate::snapshot::SnapshotSource;
 use connection::{Ahead, Connection, Flow, MAX_UNREAD_FDS};
 use rgaps_session::{

@@ -40,7 +40,7 @@ records!(ControlHeader RegistryHeader ClientRecord PoolRecord SegmentRecord Publ
 
 /// A zone's registry, open for writing.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct RegistryFile {
     fd: OwnedFd,
 }
 
@@ -60,11 +60,15 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-impl Registry {
+impl RegistryFile {
     /// A registry of a new zone, in a memfd of the right size.
-    pub(crate) fn create(fd: OwnedFd, zone: ZoneId, control_inode: u64) -> io::Result<Registry> {
+    pub(crate) fn create(
+        fd: OwnedFd,
+        zone: ZoneId,
+        control_inode: u64,
+    ) -> io::Result<RegistryFile> {
         make_private(fd.as_fd())?;
-        let registry = Registry { fd };
+        let registry = RegistryFile { fd };
         registry.put(
             0,
             &RegistryHeader {
@@ -80,8 +84,8 @@ impl Registry {
     }
 
     /// A predecessor's registry, from a client's read-only descriptor of it.
-    pub(crate) fn reopen_from(fd: BorrowedFd<'_>) -> io::Result<Registry> {
-        Ok(Registry {
+    pub(crate) fn reopen_from(fd: BorrowedFd<'_>) -> io::Result<RegistryFile> {
+        Ok(RegistryFile {
             fd: reopen(fd, OFlags::RDWR)?,
         })
     }
@@ -91,8 +95,22 @@ impl Registry {
         reopen(self.fd.as_fd(), OFlags::RDONLY)
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Whether some process holds the lock of a client, which is on the byte of its number.
+    pub(crate) fn is_locked(&self, client: u32) -> io::Result<bool> {
+        let mut lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: libc::off_t::from(client),
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the descriptor is open as long as `self` has it, and `lock` is a `flock` of ours
+        // that the kernel fills in.
+        let rc = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
     }
 
     pub(crate) fn header(&self) -> io::Result<RegistryHeader> {

@@ -1,18 +1,19 @@
 //! What each request does.
 
 use crate::clients::Client;
-use crate::engine::{is_owner, Engine, SessionId};
+use crate::engine::Engine;
 use crate::join::{Seat, Wish};
+use crate::qos::check_path;
 use crate::refuse::{bad, refuse, system};
 use crate::sessions::Session;
+use crate::sessions::{is_owner, SessionId};
 use crate::sources::Sources;
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
-    Role, Side, ZoneGrant, ZoneId, FIGURES_ROWS, MAX_PACKET_FDS, MAX_PATH_BYTES, MAX_RANGES,
-    PROTOCOL_VERSION,
+    Role, Side, ZoneGrant, ZoneId, FIGURES_ROWS, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
 };
 use std::os::fd::OwnedFd;
 
@@ -84,9 +85,8 @@ impl Engine {
                 came_over,
             } => {
                 self.note_process(session);
-                if came_over.as_ref().is_some_and(|over| !is_path(&over.why)) {
-                    return Err(bad_path());
-                }
+                let over = came_over.as_ref();
+                over.map_or(Ok(()), |over| check_path(&over.why))?;
                 let wish = Wish {
                     topic: &topic,
                     type_name: &type_name,
@@ -611,9 +611,7 @@ impl Zone {
         if member.side != Side::Subscriber {
             return Err(bad("only subscribers report a path"));
         }
-        if !is_path(&path) {
-            return Err(bad_path());
-        }
+        check_path(&path)?;
         self.check_member(member, client)?;
         let topic = self.topics.get_mut(member.topic);
         let mut subscribers = topic.into_iter().flat_map(|topic| &mut topic.subscribers);
@@ -622,15 +620,4 @@ impl Zone {
         }
         Ok(())
     }
-}
-
-/// Whether a path, or why it is no better, can be shown.
-pub(crate) fn is_path(text: &str) -> bool {
-    text.len() <= MAX_PATH_BYTES && !text.chars().any(char::is_control)
-}
-
-pub(crate) fn bad_path() -> Refusal {
-    bad(format!(
-        "a reported path must have at most {MAX_PATH_BYTES} bytes and no control characters"
-    ))
 }

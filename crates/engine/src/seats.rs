@@ -2,7 +2,6 @@
 //! topics and hold publishers back until the next links take their places. See
 //! `docs/decisions/0035-seats-of-the-links.md`.
 
-use crate::hand_back::is_locked;
 use crate::leave::clear_holds;
 use crate::step::step;
 use crate::topic::Subscriber;
@@ -76,7 +75,7 @@ impl Zone {
         let Some(client) = self.clients.get(subscriber.client) else {
             return false;
         };
-        let is_gone = || is_locked(self.registry.fd(), u64::from(subscriber.client));
+        let is_gone = || self.registry.is_locked(subscriber.client);
         let is_gone = || client.session.is_none() && matches!(is_gone(), Ok(false));
         self.is_seat(subscriber) && (client.vacant_until.is_some() || is_gone())
     }

@@ -1,9 +1,8 @@
 //! Sessions of clients: who is connected, how many there may be, and who has to make room.
 
-use crate::engine::{is_owner, Peer, SessionId};
 use crate::refuse::{bad, refuse};
 use rgaps_mps::MpsIdentity;
-use rgaps_session::{Limits, Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
+use rgaps_session::{Credentials, Limits, Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,26 @@ const MAX_TURNED_AWAY: usize = 64;
 const RESERVED_SESSIONS: usize = 64;
 /// And no more than one in so many of all.
 const OWNERS_SHARE: usize = 8;
+
+/// Number of a session; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u64);
+
+/// Who a session's client is, as the kernel says.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Process, user and group.
+    pub credentials: Credentials,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Whether the end of its process will be told by [`Engine::process_ended`](crate::Engine::process_ended).
+    pub process_is_watched: bool,
+}
+
+/// Whether a user owns the realm: root and the daemon's own user do.
+pub(crate) fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
 
 /// A client's session.
 pub(crate) struct Session {

@@ -3,12 +3,12 @@
 use crate::adoption::SetAside;
 use crate::clients::Clients;
 use crate::control::Control;
-use crate::engine::SessionId;
 use crate::leave::Departed;
 use crate::memory::Memory;
 use crate::random;
 use crate::refuse::{bad, memory, refuse, system};
-use crate::registry::Registry;
+use crate::registry::RegistryFile;
+use crate::sessions::SessionId;
 use crate::topic::{Publisher, Topic};
 use crate::topics::Topics;
 use rgaps_layout::RegistryHeader;
@@ -24,7 +24,7 @@ const MAX_CLIENT_DOORBELLS: usize = 1024;
 pub(crate) struct Zone {
     pub(crate) id: ZoneId,
     pub(crate) class: String,
-    pub(crate) registry: Registry,
+    pub(crate) registry: RegistryFile,
     pub(crate) registry_inode: u64,
     pub(crate) control: Control,
     pub(crate) clients: Clients,
@@ -52,7 +52,7 @@ impl Zone {
         let file =
             create_sealed_memfd("rgaps-registry", RegistryHeader::bytes()).map_err(memory)?;
         let inode = verify_memfd(file.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
-        let registry = Registry::create(file, id, control.inode())
+        let registry = RegistryFile::create(file, id, control.inode())
             .map_err(|e| system("write a registry", e))?;
         Ok(Zone::new(id, class, registry, inode, control, limits))
     }
@@ -60,7 +60,7 @@ impl Zone {
     pub(crate) fn new(
         id: ZoneId,
         class: &str,
-        registry: Registry,
+        registry: RegistryFile,
         registry_inode: u64,
         control: Control,
         limits: &Limits,

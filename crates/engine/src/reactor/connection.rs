@@ -1,6 +1,6 @@
 //! A session's socket: what came, and what is still to go out.
 
-use crate::engine::Peer;
+use crate::sessions::Peer;
 use rgaps_session::{Channel, ClientPacket, DaemonPacket, Notice, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
