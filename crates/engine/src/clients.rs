@@ -1,6 +1,5 @@
 //! The client processes of a zone. Each has a record in the registry, whose byte it locks as long as it lives.
 
-use crate::adoption::Claims;
 use crate::random;
 use crate::refuse::{bad, refuse, system};
 use crate::registry::RegistryFile;
@@ -29,8 +28,6 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) name: String,
-    /// While it hands back what it has from a predecessor.
-    pub(crate) claims: Option<Claims>,
     /// Since when its lock on the registry was found free.
     pub(crate) unlocked_since: Option<Instant>,
     /// Of links whose process has ended: until when their seats wait for the next links.
@@ -47,7 +44,6 @@ impl Client {
             uid: of.uid(),
             gid: of.peer.credentials.gid,
             name: of.name.clone(),
-            claims: None,
             unlocked_since: None,
             vacant_until: None,
         }
@@ -175,10 +171,9 @@ impl Clients {
         all.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
     }
 
-    /// Whether some clients of a predecessor's have still to come back, or to hand back what they have.
-    pub(crate) fn are_handing_back(&self) -> bool {
-        let mut all = self.all.values();
-        all.any(|client| client.is_awaited() || client.claims.is_some())
+    /// Whether some clients of a predecessor's may still come back.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.all.values().any(Client::is_awaited)
     }
 
     /// Whether there are dead clients that wait for proof.
@@ -244,12 +239,11 @@ impl Clients {
             })?;
         if client.uid != uid || client.session.is_some() {
             return Err(bad(
-                "this place in the zone belongs to another client, or was claimed before",
+                "this number in the zone belongs to another client, or was claimed before",
             ));
         }
         client.session = Some(session);
         client.pid = pid;
-        client.claims = Some(Claims::default());
         client.unlocked_since = None;
         Ok(())
     }
@@ -285,7 +279,6 @@ fn client_of(record: &ClientRecord) -> Client {
         uid: record.uid,
         gid: record.gid,
         name,
-        claims: None,
         unlocked_since: None,
         vacant_until: None,
     }

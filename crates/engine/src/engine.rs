@@ -2,14 +2,15 @@
 
 use crate::links_report::LinksReport;
 use crate::maintenance::Maintenance;
-use crate::quarantine::Holdings;
-use crate::recovery::{Recovery, Unwritten};
+use crate::recovery::Recovery;
 use crate::sessions::{Peer, Session, SessionId, Sessions};
 use crate::sources::Sources;
+use crate::state_file::Unwritten;
 use crate::zone::Zone;
 use crate::zones::Zones;
 use rgaps_mps::Quarantine;
-use rgaps_session::{Access, AccessError, Answer, Config, Notice, Refusal, Request};
+use rgaps_session::{Access, AccessError, Answer, Config, Notice, Refusal, Request, ZoneId};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -65,6 +66,14 @@ pub(crate) struct Counters {
     pub(crate) blocks_reclaimed: u64,
     pub(crate) sessions_cut_off: u64,
     pub(crate) zones_adopted: u64,
+}
+
+/// What waits for proof.
+pub(crate) enum Holdings {
+    /// All that a client held whose process has ended: its index in each zone.
+    Client(BTreeMap<ZoneId, u32>),
+    /// The timelines of a client whose process lives but has lost its GPU: zone, index, number.
+    Timelines(ZoneId, u32, u64),
 }
 
 /// The daemon's state.
@@ -276,8 +285,8 @@ impl Engine {
 
     /// Whether history for late joiners is all that keeps the daemon from being idle.
     pub(crate) fn stays_for_history(&self) -> bool {
-        let keeps = || self.zones.iter().any(Zone::keeps_history);
-        !self.is_in_use() && !self.maintenance.gave_up_history() && keeps()
+        let keeps = |zone: &Zone| zone.history.is_kept(&zone.topics);
+        !self.is_in_use() && !self.maintenance.gave_up_history() && self.zones.iter().any(keeps)
     }
 
     /// History keeps the daemon no longer: its socket is gone, so no late joiner can connect.

@@ -28,7 +28,7 @@ impl Engine {
         let known = self.sessions.require(session)?;
         if known.zones.contains_key(&zone_id) || client_index as usize >= MAX_CLIENTS {
             return Err(bad(
-                "this session is already in that zone, or has no such place there",
+                "this session is already in that zone, or has no such number there",
             ));
         }
         let (uid, pid) = (known.uid(), known.pid());
@@ -46,6 +46,7 @@ impl Engine {
             .expect("adopted, if it was not there");
         zone.clients
             .attach(client_index, client_id, uid, pid, session)?;
+        zone.adoption.begin(client_index);
         let wants_segments = zone.memory.is_incomplete();
         self.sessions
             .require(session)?
@@ -135,7 +136,7 @@ impl Engine {
         ranges: &[Range],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, member.zone)?;
-        zone.check_member(member, client)?;
+        let topic = zone.topics.check_member(member, client)?;
         if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
             return Err(bad(
                 "the claim has too many ranges, or ranges of a subscriber",
@@ -143,31 +144,16 @@ impl Engine {
         }
         let mut leased = 0;
         if !ranges.is_empty() {
-            let (topic, _) = zone.publisher_of(member, client)?;
             let owner = topic.granule_owner(member.slot);
             let pool = zone.memory.require(pool)?;
             leased = pool.granules_of(owner);
-            if ranges
-                .iter()
-                .any(|range| pool.owned(range, owner).is_none())
-            {
+            let is_owned = |range| pool.owned(range, owner).is_some();
+            if !ranges.iter().all(is_owned) {
                 return Err(bad("a claimed range is not a lease of this publisher"));
             }
         }
-        let key = (member.topic, member.side, member.slot);
-        let claims = zone
-            .clients
-            .get_mut(client)
-            .and_then(|client| client.claims.as_mut());
-        let members = &mut claims.ok_or_else(not_handing_back)?.members;
-        let claimed = members.entry(key).or_default().entry(pool).or_default();
-        if claimed.len() + ranges.len() > leased {
-            return Err(bad(
-                "the claims have more ranges than a publisher can lease",
-            ));
-        }
-        claimed.extend_from_slice(ranges);
-        Ok(Answer::Done)
+        let claimed = zone.adoption.claim(client, member, pool, ranges, leased);
+        claimed.map(|()| Answer::Done)
     }
 
     pub(crate) fn handed_back(
@@ -189,7 +175,7 @@ impl Engine {
             )));
         }
         step!("adopt.claimed");
-        zone.reserve_timelines(client, timelines);
+        zone.control.reserve_timelines(client, timelines);
         zone.finish_claims(client);
         for doorbell in doorbells {
             if !zone.control.doorbells.reserve(*doorbell, client) {
@@ -206,13 +192,8 @@ impl Engine {
 
     fn claiming(&mut self, session: SessionId, zone: ZoneId) -> Result<(&mut Zone, u32), Refusal> {
         let (zone, client) = self.zone_of(session, zone)?;
-        let claiming = zone
-            .clients
-            .get(client)
-            .is_some_and(|client| client.claims.is_some());
-        claiming
-            .then_some((zone, client))
-            .ok_or_else(not_handing_back)
+        zone.adoption.require_claiming(client)?;
+        Ok((zone, client))
     }
 
     /// Looks after clients of a predecessor's that have not come back. True: something changed.
@@ -252,20 +233,14 @@ impl Engine {
     }
 }
 
-fn not_handing_back() -> Refusal {
-    bad("this session has not started to hand back a zone")
-}
-
 impl Zone {
     /// The client has claimed all that it has; the rest goes.
     fn finish_claims(&mut self, index: u32) {
-        let claims = self
-            .clients
-            .get_mut(index)
-            .and_then(|client| client.claims.take());
-        let Some(claims) = claims else { return };
-        for (topic, side, slot) in self.members_of(index) {
-            match claims.members.get(&(topic, side, slot)) {
+        let Some(claims) = self.adoption.finish(index) else {
+            return;
+        };
+        for (topic, side, slot) in self.topics.members_of(index) {
+            match claims.get(&(topic, side, slot)) {
                 None => {
                     self.remove_member(topic, side, slot);
                 }
@@ -291,18 +266,19 @@ impl Zone {
             .free_except(&self.registry, owner, |pool| kept.of(pool));
     }
 
-    /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
+    /// Once all clients of a predecessor's are back or dead, segments that none of them had are lost,
     /// and timelines that none of them had are nobody's.
     fn give_up_unclaimed(&mut self) {
-        if self.clients.are_handing_back() {
+        if self.clients.are_awaited() || self.adoption.is_claimed_from() {
             return;
         }
         for (pool, bytes) in self.memory.drop_missing(&self.registry) {
-            self.evict_lost(pool, bytes);
+            let (topics, control) = (&mut self.topics, &self.control);
+            self.history.evict_lost(topics, control, pool, bytes);
         }
         // What the dead of quarantine had may be among them.
         if !self.clients.have_quarantined() {
-            self.end_unclaimed_timelines();
+            self.control.end_unclaimed_timelines(&mut self.topics);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What the process with the links to other hosts asks, and what it tells. It is a client with a name of
 //! its own; its members are left out of what it is told, so that no interest and no message comes back.
 
+use crate::clients::Clients;
 use crate::engine::Engine;
 use crate::links_report::{are_hosts, bad_hosts};
 use crate::membership::announce;
+use crate::memory::Memory;
 use crate::qos::check_path;
 use crate::refuse::{bad, refuse};
 use crate::sessions::Session;
@@ -76,11 +78,14 @@ impl Engine {
                 .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
                 .collect();
             let page = by_name.values().skip(from as usize).take(INTEREST_ROWS);
-            rows.extend(page.map(|(zone, topic)| zone.interest_row(topic)));
+            rows.extend(page.map(|(zone, topic)| interest_row(topic, &zone.clients, &zone.memory)));
         }
         let departed = match (known, from) {
             (0, 0) => {
-                let all = self.zones.iter().flat_map(|zone| zone.departed.iter());
+                let all = self
+                    .zones
+                    .iter()
+                    .flat_map(|zone| zone.history.departed().iter());
                 all.take(MAX_DEPARTED).copied().collect()
             }
             _ => Vec::new(),
@@ -104,7 +109,7 @@ impl Engine {
             return Err(bad_hosts());
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.check_member(member, client)?;
+        zone.topics.check_member(member, client)?;
         let Some(topic) = zone.topics.get_mut(member.topic) else {
             return Err(bad("there is no such topic"));
         };
@@ -115,7 +120,7 @@ impl Engine {
         let before = word
             .stands_for()
             .swap(count.saturating_add(1), Ordering::AcqRel);
-        if let Some(subscriber) = topic.subscribers.iter_mut().find(|s| s.slot == member.slot) {
+        if let Some(subscriber) = topic.subscriber_mut(member.slot) {
             subscriber.remote = hosts;
         }
         if before != count.saturating_add(1) {
@@ -139,7 +144,7 @@ impl Engine {
         }
         check_path(&over.why)?;
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.check_member(member, client)?;
+        zone.topics.check_member(member, client)?;
         let topic = zone.topics.get_mut(member.topic);
         let publisher = topic.and_then(|topic| topic.publisher_mut(member.slot));
         if let Some(publisher) = publisher {
@@ -154,42 +159,40 @@ fn mix(version: u64, number: u64) -> u64 {
     (version.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-impl Zone {
-    fn interest_row(&self, topic: &Topic) -> InterestRow {
-        let (landed, publishers): (Vec<_>, Vec<_>) = topic
-            .publishers
-            .iter()
-            .partition(|publisher| publisher.of_links);
-        let own = topic
-            .subscribers
-            .iter()
-            .filter(|subscriber| !subscriber.closed && !self.clients.is_links(subscriber.client));
-        let mut demand: Option<Demand> = None;
-        let (mut subscribers, mut readers) = (0, BTreeSet::new());
-        for subscriber in own {
-            subscribers += 1;
-            let reads = subscriber.pool.map(|pool| self.memory.domain(pool));
-            readers.extend(reads);
-            let own = subscriber.demand;
-            demand = Some(demand.unwrap_or(own).and(own));
-        }
-        InterestRow {
-            name: topic.name.clone(),
-            domain: topic.pool.map(|pool| self.memory.domain(pool)),
-            publishers: publishers
-                .into_iter()
-                .map(|publisher| InterestPublisher {
-                    incarnation: publisher.incarnation,
-                    type_name: publisher.type_name.clone(),
-                    offer: publisher.offer,
-                    orphan: publisher.is_orphan(),
-                    require: publisher.require,
-                })
-                .collect(),
-            landed: landed.into_iter().map(|p| p.incarnation).collect(),
-            subscribers,
-            demand: demand.unwrap_or_default(),
-            readers: readers.into_iter().collect(),
-        }
+fn interest_row(topic: &Topic, clients: &Clients, memory: &Memory) -> InterestRow {
+    let (landed, publishers): (Vec<_>, Vec<_>) = topic
+        .publishers
+        .iter()
+        .partition(|publisher| publisher.of_links);
+    let own = topic
+        .subscribers
+        .iter()
+        .filter(|subscriber| !subscriber.closed && !clients.is_links(subscriber.client));
+    let mut demand: Option<Demand> = None;
+    let (mut subscribers, mut readers) = (0, BTreeSet::new());
+    for subscriber in own {
+        subscribers += 1;
+        let reads = subscriber.pool.map(|pool| memory.domain(pool));
+        readers.extend(reads);
+        let own = subscriber.demand;
+        demand = Some(demand.unwrap_or(own).and(own));
+    }
+    InterestRow {
+        name: topic.name.clone(),
+        domain: topic.pool.map(|pool| memory.domain(pool)),
+        publishers: publishers
+            .into_iter()
+            .map(|publisher| InterestPublisher {
+                incarnation: publisher.incarnation,
+                type_name: publisher.type_name.clone(),
+                offer: publisher.offer,
+                orphan: publisher.is_orphan(),
+                require: publisher.require,
+            })
+            .collect(),
+        landed: landed.into_iter().map(|p| p.incarnation).collect(),
+        subscribers,
+        demand: demand.unwrap_or_default(),
+        readers: readers.into_iter().collect(),
     }
 }

@@ -9,7 +9,9 @@ use rgaps_layout::{
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
-use rgaps_topic::{admit_subscriber, ring, Admission, PublisherView, Shared, TopicView};
+use rgaps_topic::{
+    admit_subscriber, clear_holder, ring, Admission, PublisherView, Shared, TopicView,
+};
 
 /// Begins a topic's region, which is zeros.
 pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
@@ -207,5 +209,36 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
         // Its own choice: that of the wait set it is in. `ring` checks that there is such a one.
         let slot = view.subscriber(subscriber.slot as usize);
         ring(control.words(), slot.doorbell().load(Ordering::Acquire));
+    }
+}
+
+/// Clears the bits of a subscriber that has left in the holder words of all publishers. Returns how many blocks that
+/// freed.
+pub(crate) fn clear_holds(control: &Control, topic: &Topic, slot: u32) -> u64 {
+    let view = control.topic(topic.region);
+    let mut freed = 0;
+    for publisher in &topic.publishers {
+        let words = view.publisher(publisher.slot as usize);
+        freed += clear_holder(&words, &control.ring(publisher), slot);
+        // It may have held the last bit between two steps of a deferred release: the publisher looks at all its
+        // blocks.
+        words.sweep().fetch_add(1, Ordering::AcqRel);
+    }
+    freed
+}
+
+/// Whether an epoch that wraps around is at or past another.
+pub(crate) fn has_reached(seen: u32, epoch: u32) -> bool {
+    seen.wrapping_sub(epoch) as i32 >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_reached;
+
+    #[test]
+    fn epochs_wrap_around() {
+        assert!(has_reached(5, 5) && has_reached(6, 5) && !has_reached(4, 5));
+        assert!(has_reached(2, u32::MAX) && !has_reached(u32::MAX, 2));
     }
 }

@@ -6,7 +6,7 @@
 use crate::granule_set::GranuleSet;
 use crate::granules::FREE;
 use crate::pools::{LeaseError, Pool};
-use crate::refuse::{memory, refuse, system};
+use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::RegistryFile;
 use crate::sources::Sources;
 use rgaps_layout::{
@@ -168,15 +168,33 @@ impl Memory {
         pool.lease(registry, bytes, owner)
     }
 
-    /// Frees granules of a pool: runs of first and count.
-    pub(crate) fn free(
+    /// Takes ranges back that `owner` does not need any more: all or none. `live`: granules that are still in use.
+    pub(crate) fn give_back(
         &mut self,
         index: u32,
         registry: &RegistryFile,
-        runs: Vec<(usize, usize)>,
+        owner: u32,
+        ranges: &[Range],
+        live: &GranuleSet,
     ) -> Result<(), Refusal> {
         let pool = self.require_mut(index)?;
-        for (first, count) in runs {
+        let mut owned = Vec::new();
+        for range in ranges {
+            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
+                bad(format!(
+                    "{1} bytes at {0} are not whole leases of this publisher",
+                    range.offset, range.bytes
+                ))
+            })?;
+            if live.touches(first, count) {
+                return Err(bad(format!(
+                    "blocks in the {} bytes at {} are still loaned, kept in a history or held",
+                    range.bytes, range.offset
+                )));
+            }
+            owned.push((first, count));
+        }
+        for (first, count) in owned {
             pool.free(registry, first, count);
         }
         Ok(())

@@ -13,7 +13,7 @@ pub(crate) struct Offered<'a> {
 
 /// A subscriber, as far as it matters for what it reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Demander<'a> {
     pub(crate) demand: &'a Demand,
     pub(crate) type_name: &'a str,
     /// It takes what is offered.
@@ -21,7 +21,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// Why a publisher and a subscriber do not match, and what either side could change.
-pub(crate) fn mismatch(offered: Offered<'_>, wanted: Wanted<'_>) -> Option<String> {
+pub(crate) fn mismatch(offered: Offered<'_>, wanted: Demander<'_>) -> Option<String> {
     let quality = || match wanted.observer {
         true => None,
         false => quality_mismatch(offered.offer, wanted.demand),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// What a pair comes to, by the rules as the documentation has them.
-    fn matches(offered: Offered<'_>, wanted: Wanted<'_>) -> bool {
+    fn matches(offered: Offered<'_>, wanted: Demander<'_>) -> bool {
         let (offer, demand) = (offered.offer, wanted.demand);
         let of_type = wanted.type_name.is_empty() || wanted.type_name == offered.type_name;
         let of_quality =
@@ -147,7 +147,7 @@ mod tests {
             let offer = offer(keeps, reliable, lasting);
             let demand = Demand { reliable: demands, transient_local: late, depth };
             let offered = Offered { offer: &offer, type_name: sent };
-            let wanted = Wanted { demand: &demand, type_name: expected, observer };
+            let wanted = Demander { demand: &demand, type_name: expected, observer };
             let why = mismatch(offered, wanted);
             prop_assert_eq!(why.is_none(), matches(offered, wanted), "{:?}", why);
             if let Some(why) = why {

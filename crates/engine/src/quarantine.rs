@@ -3,27 +3,16 @@
 //! What such a client held stays as it is (its blocks, its holder bits) until MPS confirms that its GPU work has ended;
 //! [`rgaps_mps::Quarantine`] waits for that. Meanwhile its subscribers are closed, so that no publisher waits for them.
 
-use crate::clients::QUARANTINED;
-use crate::engine::Engine;
-use crate::refuse::{bad, refuse};
-use crate::sessions::Session;
-use crate::sessions::{is_owner, SessionId};
+use crate::engine::{Engine, Holdings};
+use crate::memory::Memory;
+use crate::refuse::bad;
+use crate::sessions::{Session, SessionId};
+use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_layout::Domain;
 use rgaps_mps::{DeadClient, Mps};
-use rgaps_session::{Answer, MpsInfo, Refusal, RefusalCode, Side, ZoneId};
+use rgaps_session::{Answer, MpsInfo, Refusal, Side, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A user whose dead clients keep this part of a pool (one in so many bytes) gets no more of it.
-const QUARANTINE_SHARE: u64 = 4;
-
-/// What waits for proof.
-pub(crate) enum Holdings {
-    /// All that a client held whose process has ended: its index in each zone.
-    Client(BTreeMap<ZoneId, u32>),
-    /// The timelines of a client whose process lives but has lost its GPU: zone, index, number.
-    Timelines(ZoneId, u32, u64),
-}
 
 impl Engine {
     /// Lets the engine know of MPS. Without, no client is under it.
@@ -89,7 +78,7 @@ impl Engine {
     fn quarantine(&mut self, dead: DeadClient, zones: BTreeMap<ZoneId, u32>) -> bool {
         let on_gpus = zones.iter().any(|(zone, client)| {
             let zone = self.zones.get(*zone);
-            zone.is_some_and(|zone| zone.is_on_gpus(*client))
+            zone.is_some_and(|zone| is_on_gpus(zone, *client))
         });
         let holdings = Holdings::Client(zones.clone());
         if !on_gpus || !self.quarantine.admit(dead, holdings, self.now) {
@@ -116,7 +105,7 @@ impl Engine {
         let holdings = Holdings::Timelines(zone, client, id);
         let held = self.quarantine.admit(lost, holdings, self.now);
         if let (false, Some(zone)) = (held, self.zones.get_mut(zone)) {
-            zone.end_timelines_of(client);
+            zone.control.end_timelines_of(client, &mut zone.topics);
         }
     }
 
@@ -132,7 +121,7 @@ impl Engine {
                     // Its index may be another's by now.
                     let is_it = |zone: &Zone| zone.clients.get(client).is_some_and(|c| c.id == id);
                     if let Some(zone) = zone.filter(|zone| is_it(zone)) {
-                        zone.end_timelines_of(client);
+                        zone.control.end_timelines_of(client, &mut zone.topics);
                     }
                 }
             }
@@ -148,78 +137,36 @@ impl Session {
     }
 }
 
-impl Zone {
-    /// Refuses more memory to a user, other than root and the daemon's own, whose dead clients in quarantine have their
-    /// share of a pool.
-    pub(crate) fn check_quarantine(&self, client: u32, pool: u32) -> Result<(), Refusal> {
-        let uid = self.clients.get(client).map_or(0, |client| client.uid);
-        if is_owner(uid) {
-            return Ok(());
-        }
-        let dead = self
-            .clients
-            .iter()
-            .filter(|(_, client)| client.session == Some(QUARANTINED) && client.uid == uid);
-        let members = dead.flat_map(|(index, _)| self.members_of(index));
-        let held: u64 = members
-            .filter(|(_, side, _)| *side == Side::Publisher)
-            .filter_map(|(topic, _, slot)| Some(self.leased(self.topics.get(topic)?, slot, pool)))
-            .sum();
-        let cap = self.memory.get(pool).map_or(0, |pool| pool.cap_bytes);
-        if held < cap / QUARANTINE_SHARE {
-            return Ok(());
-        }
-        Err(refuse(
-            RefusalCode::PoolFull,
-            format!(
-                "clients of user {uid} that died under MPS keep {held} bytes of this pool: the user gets no more until \
-                 MPS confirms that they are gone"
-            ),
-        ))
+/// Whether a client may have work on a GPU that touches what the zone shares.
+fn is_on_gpus(zone: &Zone, client: u32) -> bool {
+    let timelines = &zone.control.timelines;
+    // While a predecessor's clients have not named theirs, anyone may have some.
+    if timelines.unclaimed || !timelines.of(client).is_empty() {
+        return true;
     }
+    let members = zone.topics.members_of(client).into_iter();
+    let mut pools = members
+        .flat_map(|(topic, side, slot)| pools_of(zone.topics.get(topic), side, slot, &zone.memory));
+    pools.any(|pool| {
+        let pool = zone.memory.get(pool);
+        pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
+    })
+}
 
-    /// Whether a client may have work on a GPU that touches what the zone shares.
-    fn is_on_gpus(&self, client: u32) -> bool {
-        let timelines = &self.control.timelines;
-        // While a predecessor's clients have not named theirs, anyone may have some.
-        if timelines.unclaimed || !timelines.of(client).is_empty() {
-            return true;
-        }
-        let members = self.members_of(client).into_iter();
-        let mut pools = members.flat_map(|(topic, side, slot)| self.pools_of(topic, side, slot));
-        pools.any(|pool| {
-            let pool = self.memory.get(pool);
-            pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
-        })
-    }
-
-    /// Pools in which a member may read, or write messages and copies of them.
-    fn pools_of(&self, topic: u32, side: Side, slot: u32) -> BTreeSet<u32> {
-        let Some(topic) = self.topics.get(topic) else {
-            return BTreeSet::new();
-        };
-        let mut pools: BTreeSet<u32> = topic.pool.into_iter().collect();
-        match side {
-            Side::Subscriber => pools.extend(topic.subscriber(slot).and_then(|s| s.pool)),
-            Side::Publisher => {
-                pools.extend(topic.foreign_pools());
-                let all = self.memory.iter().map(|pool| pool.index);
-                pools.extend(all.filter(|pool| self.leased(topic, slot, *pool) > 0));
-            }
-        }
-        pools
-    }
-
-    /// A client is dead, but what it held stays: publishers neither wait for it to read on nor copy for it.
-    fn hold_dead(&mut self, client: u32) {
-        for (topic, side, slot) in self.members_of(client) {
-            if side == Side::Subscriber {
-                self.close_subscriber(topic, slot);
-            }
-        }
-        if let Some(client) = self.clients.get_mut(client) {
-            client.session = Some(QUARANTINED);
-            client.claims = None;
+/// Pools in which a member may read, or write messages and copies of them.
+fn pools_of(topic: Option<&Topic>, side: Side, slot: u32, memory: &Memory) -> BTreeSet<u32> {
+    let Some(topic) = topic else {
+        return BTreeSet::new();
+    };
+    let mut pools: BTreeSet<u32> = topic.pool.into_iter().collect();
+    match side {
+        Side::Subscriber => pools.extend(topic.subscriber(slot).and_then(|s| s.pool)),
+        Side::Publisher => {
+            pools.extend(topic.foreign_pools());
+            let owner = topic.granule_owner(slot);
+            let all = memory.iter().map(|pool| pool.index);
+            pools.extend(all.filter(|pool| memory.leased(*pool, owner) > 0));
         }
     }
+    pools
 }

@@ -4,13 +4,16 @@
 //! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
 //! holes of a sparse file that way takes no memory, and no reference to shared bytes is made.
 
+use crate::refuse::{bad, memory, refuse, system};
 use crate::step::step;
+use crate::topic::{Publisher, Subscriber};
 use rgaps_layout::{
     ClientRecord, ControlHeader, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord,
     SubscriberRecord, TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
     TYPE_NAME_BYTES,
 };
-use rgaps_session::ZoneId;
+use rgaps_pool::{create_sealed_memfd, verify_memfd};
+use rgaps_session::{Refusal, RefusalCode, ZoneId};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
@@ -42,12 +45,23 @@ records!(ControlHeader RegistryHeader ClientRecord PoolRecord SegmentRecord Publ
 #[derive(Debug)]
 pub(crate) struct RegistryFile {
     fd: OwnedFd,
+    inode: u64,
 }
 
 /// Leaves the file to the daemon's user: others have what descriptors they were given, and cannot
 /// open a read-only one again for writing.
 pub(crate) fn make_private(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// The file belongs to the daemon's user: only a process of that user can have made it.
+pub(crate) fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let about =
+        rustix::fs::fstat(fd).map_err(|e| system("inspect what a client handed back", e))?;
+    if about.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(bad("the client handed back a memfd of another user"));
+    }
+    Ok(())
 }
 
 /// Opens `fd`'s file anew: an open file description that shares neither locks nor access mode.
@@ -61,33 +75,57 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
 }
 
 impl RegistryFile {
-    /// A registry of a new zone, in a memfd of the right size.
-    pub(crate) fn create(
-        fd: OwnedFd,
-        zone: ZoneId,
-        control_inode: u64,
-    ) -> io::Result<RegistryFile> {
-        make_private(fd.as_fd())?;
-        let registry = RegistryFile { fd };
-        registry.put(
-            0,
-            &RegistryHeader {
-                magic: REGISTRY_MAGIC,
-                version: LAYOUT_VERSION,
-                zone_id: zone.to_le_bytes(),
-                control_inode,
-                daemons: 1,
-                ..RegistryHeader::default()
-            },
-        )?;
+    /// A registry of a new zone.
+    pub(crate) fn create(zone: ZoneId, control_inode: u64) -> Result<RegistryFile, Refusal> {
+        let fd = create_sealed_memfd("rgaps-registry", RegistryHeader::bytes()).map_err(memory)?;
+        let inode = verify_memfd(fd.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
+        let registry = RegistryFile { fd, inode };
+        let header = RegistryHeader {
+            magic: REGISTRY_MAGIC,
+            version: LAYOUT_VERSION,
+            zone_id: zone.to_le_bytes(),
+            control_inode,
+            daemons: 1,
+            ..RegistryHeader::default()
+        };
+        make_private(registry.fd.as_fd())
+            .and_then(|()| registry.put(0, &header))
+            .map_err(|error| system("write a registry", error))?;
         Ok(registry)
     }
 
-    /// A predecessor's registry, from a client's read-only descriptor of it.
-    pub(crate) fn reopen_from(fd: BorrowedFd<'_>) -> io::Result<RegistryFile> {
-        Ok(RegistryFile {
-            fd: reopen(fd, OFlags::RDWR)?,
-        })
+    /// The registry of a predecessor's zone, from a client's read-only descriptor of it; and its header.
+    pub(crate) fn adopt(
+        fd: BorrowedFd<'_>,
+        zone: ZoneId,
+        saved_inode: u64,
+    ) -> Result<(RegistryFile, RegistryHeader), Refusal> {
+        let inode = verify_memfd(fd, RegistryHeader::bytes()).map_err(memory)?;
+        if inode != saved_inode {
+            return Err(bad("the client handed back the registry of another zone"));
+        }
+        check_owner(fd)?;
+        let fd = reopen(fd, OFlags::RDWR)
+            .map_err(|e| system("open the registry that a client handed back", e))?;
+        let registry = RegistryFile { fd, inode };
+        let header: RegistryHeader = registry
+            .get(0)
+            .map_err(|e| system("read the registry that a client handed back", e))?;
+        let sound = header.magic == REGISTRY_MAGIC
+            && header.version == LAYOUT_VERSION
+            && header.zone_id == zone.to_le_bytes();
+        if !sound {
+            return Err(refuse(
+                RefusalCode::ZoneLost,
+                "the registry that the client handed back is damaged or of another version; restart the clients",
+            ));
+        }
+        Ok((registry, header))
+    }
+
+    /// By which a successor knows the file again.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// A client's descriptor: read-only, with locks of its own.
@@ -111,10 +149,6 @@ impl RegistryFile {
             return Err(io::Error::last_os_error());
         }
         Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
-    }
-
-    pub(crate) fn header(&self) -> io::Result<RegistryHeader> {
-        self.get(0)
     }
 
     /// Notes that another daemon serves the zone.
@@ -196,16 +230,11 @@ impl RegistryFile {
         self.write(at, &pool.to_ne_bytes())
     }
 
-    pub(crate) fn set_publisher(
-        &self,
-        topic: u32,
-        slot: u32,
-        record: &PublisherRecord,
-        type_name: &str,
-    ) -> io::Result<()> {
+    pub(crate) fn set_publisher(&self, topic: u32, publisher: &Publisher) -> io::Result<()> {
+        let slot = publisher.slot;
         let at = RegistryHeader::publisher_type(topic as usize, slot as usize);
-        self.write(at, type_name.as_bytes())?;
-        self.publish(publisher_at(topic, slot), record)
+        self.write(at, publisher.type_name.as_bytes())?;
+        self.publish(publisher_at(topic, slot), &publisher.record())
     }
 
     /// The type name of a publisher, as long as its record says.
@@ -220,16 +249,11 @@ impl RegistryFile {
         self.set_state(publisher_at(topic, slot), state)
     }
 
-    pub(crate) fn set_subscriber(
-        &self,
-        topic: u32,
-        slot: u32,
-        record: &SubscriberRecord,
-        type_name: &str,
-    ) -> io::Result<()> {
+    pub(crate) fn set_subscriber(&self, topic: u32, subscriber: &Subscriber) -> io::Result<()> {
+        let slot = subscriber.slot;
         let at = RegistryHeader::subscriber_type(topic as usize, slot as usize);
-        self.write(at, type_name.as_bytes())?;
-        self.publish(subscriber_at(topic, slot), record)
+        self.write(at, subscriber.type_name.as_bytes())?;
+        self.publish(subscriber_at(topic, slot), &subscriber.record())
     }
 
     /// The type name of a subscriber, as long as its record says.

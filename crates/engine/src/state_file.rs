@@ -11,11 +11,20 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Version of the file; another is not read.
 const VERSION: u32 = 1;
 /// Longest file that is read.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// The state file is not what it should be.
+pub(crate) struct Unwritten {
+    /// For people.
+    pub(crate) warning: String,
+    /// When to try again.
+    pub(crate) again: Instant,
+}
 
 /// A zone that a daemon served.
 #[derive(Clone, Debug, PartialEq, Eq)]

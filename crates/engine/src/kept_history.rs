@@ -1,0 +1,70 @@
+//! The requests about the history that publishers left.
+
+use crate::engine::Engine;
+use crate::refuse::{bad, refuse};
+use crate::sessions::SessionId;
+use crate::topic::Publisher;
+use rgaps_session::{check_topic_name, Answer, KeptHistory, Refusal, RefusalCode};
+
+/// Topics that a status names.
+const NAMES_MAX: usize = 8;
+
+impl Engine {
+    /// What publishers that left or died left for late joiners; with the names of topics that the session may see.
+    pub(crate) fn kept_history(&self, session: Option<SessionId>) -> KeptHistory {
+        let mut all = KeptHistory::default();
+        for zone in self.zones.iter() {
+            let may_see = session.is_some_and(|session| self.may_see(session, zone));
+            for topic in zone.history.orphaned_topics(&zone.topics) {
+                let messages: u64 = topic.publishers.iter().filter_map(Publisher::kept).sum();
+                if messages == 0 {
+                    continue;
+                }
+                all.topics += 1;
+                all.messages += messages;
+                if may_see && all.names.len() < NAMES_MAX {
+                    all.names.push(topic.name.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// Drops the history of a topic's publishers that left or died, for somebody who may publish there.
+    pub(crate) fn forget_topic(
+        &mut self,
+        session: SessionId,
+        name: &str,
+    ) -> Result<Answer, Refusal> {
+        check_topic_name(name).map_err(|error| bad(error.to_string()))?;
+        let peer = self.sessions.require(session)?.peer.clone();
+        let class = self.access.class_of(name);
+        if !class.may_publish(&peer.credentials, &peer.groups) {
+            return Err(refuse(
+                RefusalCode::NotPermitted,
+                format!(
+                    "user {} may not publish to topic '{name}', and so may not drop its history: access rule '{}' of \
+                     the daemon's rgaps.toml does not name them",
+                    peer.credentials.uid,
+                    class.name()
+                ),
+            ));
+        }
+        let class = class.name().to_owned();
+        let zone = self.zones.of_class_mut(&class);
+        let found = zone.and_then(|zone| Some((zone.topics.find(name)?, zone)));
+        let Some((index, zone)) = found else {
+            self.check_recovered(&class)?;
+            return Err(refuse(
+                RefusalCode::NotFound,
+                format!("there is no topic '{name}'; see 'rgaps topic list'"),
+            ));
+        };
+        let topic = zone.topics.get_mut(index);
+        let topic = topic.expect("a topic that has just been found by its name");
+        let (control, memory) = (&zone.control, &mut zone.memory);
+        let forgotten = zone.history.forget(topic, control, memory, &zone.registry);
+        zone.maintain_topic(index);
+        Ok(Answer::Forgotten(forgotten))
+    }
+}
