@@ -1,6 +1,7 @@
 //! What clients of a predecessor's hand back, until all of it is known.
 
 use crate::control::Control;
+use crate::granule_set::LiveGranules;
 use crate::membership::has_reached;
 use crate::refuse::bad;
 use crate::topics::Topics;
@@ -9,8 +10,8 @@ use rgaps_session::{Member, Range, Refusal, Side};
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
-/// By topic, side and slot of a member, and by pool: what it leases there.
-pub(crate) type Claims = HashMap<(u32, Side, u32), BTreeMap<u32, Vec<Range>>>;
+/// By topic, side and slot of a member: what it leases.
+pub(crate) type Claims = HashMap<(u32, Side, u32), LiveGranules>;
 
 /// Ranges of the control segment that a predecessor may have had out of use.
 #[derive(Debug)]
@@ -37,8 +38,8 @@ impl Adoption {
 
     /// Refuses what only a client may ask that hands back.
     pub(crate) fn require_claiming(&self, client: u32) -> Result<(), Refusal> {
-        let claims = self.claims.get(&client);
-        claims.map(|_| ()).ok_or_else(not_handing_back)
+        let claims = self.claims.get(&client).map(|_| ());
+        claims.ok_or_else(|| bad("this session has not started to hand back a zone"))
     }
 
     /// Whether some clients have begun to hand back and not finished.
@@ -46,25 +47,15 @@ impl Adoption {
         !self.claims.is_empty()
     }
 
-    /// Notes that a client has a member, and ranges of a pool for it: there may be `most` of these.
-    pub(crate) fn claim(
-        &mut self,
-        client: u32,
-        member: &Member,
-        pool: u32,
-        ranges: &[Range],
-        most: usize,
-    ) -> Result<(), Refusal> {
-        let claims = self.claims.get_mut(&client).ok_or_else(not_handing_back)?;
-        let key = (member.topic, member.side, member.slot);
-        let claimed = claims.entry(key).or_default().entry(pool).or_default();
-        if claimed.len() + ranges.len() > most {
-            return Err(bad(
-                "the claims have more ranges than a publisher can lease",
-            ));
+    /// Notes that a client has a member, and that this leases ranges of a pool.
+    pub(crate) fn claim(&mut self, client: u32, member: &Member, pool: u32, ranges: &[Range]) {
+        if let Some(claims) = self.claims.get_mut(&client) {
+            let key = (member.topic, member.side, member.slot);
+            let leased = claims.entry(key).or_default();
+            ranges
+                .iter()
+                .for_each(|range| leased.add(pool, range.offset, range.bytes));
         }
-        claimed.extend_from_slice(ranges);
-        Ok(())
     }
 
     /// A client claims nothing more. Returns what it claimed.
@@ -117,8 +108,4 @@ impl Adoption {
         }
         true
     }
-}
-
-fn not_handing_back() -> Refusal {
-    bad("this session has not started to hand back a zone")
 }

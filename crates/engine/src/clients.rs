@@ -103,9 +103,7 @@ impl Clients {
 
     /// Forgets a client that has nothing left.
     pub(crate) fn remove(&mut self, registry: &RegistryFile, index: u32) {
-        if let Err(error) = registry.clear_client(index) {
-            tracing::error!(%error, index, "recording the end of a client failed");
-        }
+        registry.clear_client(index);
         self.all.remove(&index);
     }
 

@@ -271,10 +271,8 @@ impl Engine {
         let hello = self.sessions.next_deadline();
         let proof = self.quarantine.next_look();
         let write = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        [hello, self.maintenance.next(), proof, write]
-            .into_iter()
-            .flatten()
-            .min()
+        let times = [hello, self.maintenance.next(), proof, write];
+        times.into_iter().flatten().min()
     }
 
     /// Whether nobody has needed the daemon for as long as the configuration lets it wait. Whoever left history

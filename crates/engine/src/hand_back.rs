@@ -2,7 +2,6 @@
 //! clients that do not come.
 
 use crate::engine::Engine;
-use crate::granule_set::LiveGranules;
 use crate::refuse::{bad, refuse};
 use crate::sessions::SessionId;
 use crate::step::step;
@@ -10,7 +9,6 @@ use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
 use rgaps_layout::MAX_CLIENTS;
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 /// Doorbells that one client may hand back.
@@ -142,18 +140,16 @@ impl Engine {
                 "the claim has too many ranges, or ranges of a subscriber",
             ));
         }
-        let mut leased = 0;
         if !ranges.is_empty() {
             let owner = topic.granule_owner(member.slot);
             let pool = zone.memory.require(pool)?;
-            leased = pool.granules_of(owner);
             let is_owned = |range| pool.owned(range, owner).is_some();
             if !ranges.iter().all(is_owned) {
                 return Err(bad("a claimed range is not a lease of this publisher"));
             }
         }
-        let claimed = zone.adoption.claim(client, member, pool, ranges, leased);
-        claimed.map(|()| Answer::Done)
+        zone.adoption.claim(client, member, pool, ranges);
+        Ok(Answer::Done)
     }
 
     pub(crate) fn handed_back(
@@ -164,14 +160,9 @@ impl Engine {
         timelines: &[u32],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, zone)?;
-        if doorbells.len() > MAX_HANDED_DOORBELLS {
+        if doorbells.len() > MAX_HANDED_DOORBELLS || timelines.len() > MAX_CLIENT_TIMELINES {
             return Err(bad(format!(
-                "a client can hand back at most {MAX_HANDED_DOORBELLS} doorbells"
-            )));
-        }
-        if timelines.len() > MAX_CLIENT_TIMELINES {
-            return Err(bad(format!(
-                "a client can hand back at most {MAX_CLIENT_TIMELINES} timelines"
+                "a client can hand back at most {MAX_HANDED_DOORBELLS} doorbells and {MAX_CLIENT_TIMELINES} timelines"
             )));
         }
         step!("adopt.claimed");
@@ -241,29 +232,16 @@ impl Zone {
         };
         for (topic, side, slot) in self.topics.members_of(index) {
             match claims.get(&(topic, side, slot)) {
-                None => {
-                    self.remove_member(topic, side, slot);
+                None => drop(self.remove_member(topic, side, slot)),
+                // Leases that the client does not know of are returned.
+                Some(leased) if side == Side::Publisher => {
+                    let owner = self.topics[topic].granule_owner(slot);
+                    self.memory
+                        .free_except(&self.registry, owner, |pool| leased.of(pool));
                 }
-                Some(kept) if side == Side::Publisher => self.keep_leases(topic, slot, kept),
                 Some(_) => {}
             }
         }
-    }
-
-    /// Returns the leases of a publisher that its client does not know of.
-    fn keep_leases(&mut self, topic: u32, slot: u32, claimed: &BTreeMap<u32, Vec<Range>>) {
-        let Some(topic) = self.topics.get(topic) else {
-            return;
-        };
-        let owner = topic.granule_owner(slot);
-        let mut kept = LiveGranules::default();
-        for (pool, ranges) in claimed {
-            for range in ranges {
-                kept.add(*pool, range.offset, range.bytes);
-            }
-        }
-        self.memory
-            .free_except(&self.registry, owner, |pool| kept.of(pool));
     }
 
     /// Once all clients of a predecessor's are back or dead, segments that none of them had are lost,

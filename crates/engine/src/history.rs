@@ -15,7 +15,7 @@ use crate::control::Control;
 use crate::departed::Departed;
 use crate::membership::{announce, empty_publisher, has_reached, pass_over};
 use crate::memory::Memory;
-use crate::registry::RegistryFile;
+use crate::registry::{log_failure, RegistryFile};
 use crate::step::step;
 use crate::topic::{Orphan, Publisher, PublisherOwner, Topic};
 use crate::topics::Topics;
@@ -88,9 +88,7 @@ impl History {
     ) -> u64 {
         let index = topic.index;
         // First: from here on a successor knows that nobody writes there any more.
-        if let Err(error) = registry.set_publisher_state(index, slot, RECORD_ORPHAN) {
-            tracing::error!(%error, "recording the end of a publisher failed");
-        }
+        registry.set_publisher_state(index, slot, RECORD_ORPHAN);
         let view = control.topic(topic.region);
         let Some(publisher) = topic.publisher_mut(slot) else {
             return 0;
@@ -288,9 +286,8 @@ impl History {
                 // Those who are there go on reading it, so what it offers stays.
                 publisher.forgotten = true;
                 words.transient_local().store(0, Ordering::Release);
-                if let Err(error) = registry.set_publisher(index, publisher) {
-                    tracing::error!(%error, "recording a forgotten history failed");
-                }
+                let written = registry.set_publisher(index, publisher);
+                log_failure(written, "a forgotten history");
             }
             self.drop_orphan(topic, *slot, control, memory, registry);
         }
@@ -343,9 +340,7 @@ impl History {
         empty_publisher(&view, slot);
         step!("end.emptied");
         announce(control, topic);
-        if let Err(error) = registry.set_publisher_state(topic.index, slot, RECORD_FREE) {
-            tracing::error!(%error, "recording the end of a publisher failed");
-        }
+        registry.set_publisher_state(topic.index, slot, RECORD_FREE);
         step!("end.recorded");
         let region = RetiredRegion {
             offset: publisher.ring.region_offset,

@@ -2,7 +2,7 @@
 
 use crate::clients::{Client, Clients};
 use crate::history::HistoryRoom;
-use crate::membership::{announce, fill_publisher, fill_subscriber};
+use crate::membership::{announce, fill_publisher, fill_subscriber, take_over_subscriber};
 use crate::paths::{check_domain, check_paths, Wish};
 use crate::qos::{check_demand, check_offer};
 use crate::random;
@@ -83,11 +83,14 @@ impl Zone {
             .clients
             .add(&self.registry, self.limits.clients, client)?;
         let seat = self.join(client_index, wish, sources).and_then(|seat| {
-            let fds = self.open_for_client().map_err(|e| {
+            let opened = self.registry.client_fd().and_then(|registry| {
+                out.extend([registry, self.control.fd().try_clone_to_owned()?]);
+                Ok(())
+            });
+            opened.map_err(|e| {
                 self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
                 system("open the zone for you", e)
             })?;
-            out.extend(fds);
             Ok(seat)
         });
         if seat.is_err() {
@@ -99,12 +102,6 @@ impl Zone {
             client_id,
         };
         Ok((seat?, grant))
-    }
-
-    /// Descriptors for a client that is new here: registry and control segment.
-    fn open_for_client(&self) -> std::io::Result<[OwnedFd; 2]> {
-        let registry = self.registry.client_fd()?;
-        Ok([registry, self.control.fd().try_clone_to_owned()?])
     }
 
     fn join_topic(
@@ -241,10 +238,7 @@ impl Zone {
             return Err(system("write its registry", error));
         }
         let incarnation = publisher.incarnation;
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
+        let topic = &mut self.topics[index];
         step!("join.publisher");
         fill_publisher(&self.control.topic(topic.region), topic, &publisher);
         topic.starts[slot as usize] = start;
@@ -267,10 +261,7 @@ impl Zone {
     /// A free publisher slot and where its sequence numbers go on. Takes an orphan's if need be.
     fn publisher_slot(&mut self, index: u32) -> Result<(u32, u64), Refusal> {
         loop {
-            let topic = self
-                .topics
-                .get_mut(index)
-                .expect("the topic that is being joined");
+            let topic = &mut self.topics[index];
             let Some(slot) = topic.free_publisher_slot() else {
                 if self.make_room(HistoryRoom::InTopic(index)) {
                     continue;
@@ -316,18 +307,15 @@ impl Zone {
             true => self.take_seat(index, demand, pool),
             false => None,
         };
-        if let Some(seat) = seat {
-            let taken = self.sit_down(client, index, demand, wish, seat);
-            self.forget_seatless();
-            return taken;
-        }
-        let slot = self.subscriber_slot(index)?;
+        let slot = match &seat {
+            Some(seat) => seat.slot,
+            None => self.subscriber_slot(index)?,
+        };
         let doorbell = self.control.doorbells.take(client)?;
-        let incarnation = random::nonzero_u64();
-        let subscriber = Subscriber {
+        let mut subscriber = Subscriber {
             slot,
             client,
-            incarnation,
+            incarnation: random::nonzero_u64(),
             demand,
             observer: matches!(wish.role, Role::Observer(_)),
             type_name: wish.type_name.to_owned(),
@@ -342,38 +330,40 @@ impl Zone {
             self.control.doorbells.give(doorbell);
             return Err(system("write its registry", error));
         }
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
-        step!("join.subscriber");
-        // One of the links' is none itself, and stands for nobody yet.
-        let stands_for = u32::from(is_links);
-        fill_subscriber(
-            &self.control.topic(topic.region),
-            topic,
-            &subscriber,
-            stands_for,
-        );
+        let incarnation = subscriber.incarnation;
+        let topic = &mut self.topics[index];
+        let view = self.control.topic(topic.region);
+        if let Some(seat) = seat {
+            step!("join.seat");
+            self.control.doorbells.give(seat.doorbell);
+            topic.past.add_subscriber(&view.subscriber(slot as usize));
+            topic.subscribers.retain(|known| known.slot != slot);
+            take_over_subscriber(&view, &subscriber);
+            (subscriber.path, subscriber.remote) = (seat.path, seat.remote);
+        } else {
+            step!("join.subscriber");
+            // One of the links' is none itself, and stands for nobody yet.
+            fill_subscriber(&view, topic, &subscriber, u32::from(is_links));
+        }
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
+        self.forget_seatless();
         Ok((Side::Subscriber, slot, incarnation))
     }
 
     fn subscriber_slot(&self, index: u32) -> Result<u32, Refusal> {
         let topic = &self.topics[index];
-        topic
-            .free_subscriber_slot(self.deferred.slots_of(index))
-            .ok_or_else(|| {
-                refuse(
-                    RefusalCode::LimitReached,
-                    format!(
-                        "topic '{}' has {MAX_SUBSCRIBERS} subscribers, which is the limit on a \
+        let slot = topic.free_subscriber_slot(self.deferred.slots_of(index));
+        slot.ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                format!(
+                    "topic '{}' has {MAX_SUBSCRIBERS} subscribers, which is the limit on a \
                      host; close some, or let one process read for several others",
-                        topic.name
-                    ),
-                )
-            })
+                    topic.name
+                ),
+            )
+        })
     }
 
     /// An empty seat of the topic for links that demand this and read there; they sit down. Other empty seats of the topic
@@ -404,63 +394,10 @@ impl Zone {
         }
     }
 
-    /// Links take the seat of those before them: its bit and its cursors stay as they are.
-    fn sit_down(
-        &mut self,
-        client: u32,
-        index: u32,
-        demand: Demand,
-        wish: &Wish<'_>,
-        seat: Subscriber,
-    ) -> Result<(Side, u32, u64), Refusal> {
-        let doorbell = self.control.doorbells.take(client)?;
-        let before = seat.doorbell;
-        let subscriber = Subscriber {
-            client,
-            incarnation: random::nonzero_u64(),
-            demand,
-            observer: matches!(wish.role, Role::Observer(_)),
-            type_name: wish.type_name.to_owned(),
-            closed: false,
-            doorbell,
-            require: wish.require,
-            ..seat
-        };
-        let (slot, incarnation) = (subscriber.slot, subscriber.incarnation);
-        if let Err(error) = self.registry.set_subscriber(index, &subscriber) {
-            self.control.doorbells.give(doorbell);
-            return Err(system("write its registry", error));
-        }
-        step!("join.seat");
-        self.control.doorbells.give(before);
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
-        let view = self.control.topic(topic.region);
-        let words = view.subscriber(slot as usize);
-        topic.past.add_subscriber(&words);
-        words.received().store(0, Ordering::Relaxed);
-        words.missed().store(0, Ordering::Relaxed);
-        words.held().store(0, Ordering::Relaxed);
-        words.depth().store(demand.depth, Ordering::Relaxed);
-        words.resumes().store(1, Ordering::Relaxed);
-        words.doorbell().store(doorbell, Ordering::Relaxed);
-        words.incarnation().store(incarnation, Ordering::Release);
-        if let Some(known) = topic.subscriber_mut(slot) {
-            *known = subscriber;
-        }
-        announce(&self.control, topic);
-        Ok((Side::Subscriber, slot, incarnation))
-    }
-
     /// The first publisher's pool becomes the topic's. Subscribers that came before it and read there
     /// need no replicas any more.
     fn settle_pool(&mut self, index: u32, pool: u32) {
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that was joined");
+        let topic = &mut self.topics[index];
         if topic.pool.is_some() {
             return;
         }
@@ -468,9 +405,7 @@ impl Zone {
         let view = self.control.topic(topic.region);
         view.elsewhere()
             .store(topic.replica_bits(), Ordering::Release);
-        if let Err(error) = self.registry.set_topic_pool(index, pool) {
-            tracing::error!(%error, topic = topic.name, "recording the pool of a topic failed");
-        }
+        self.registry.set_topic_pool(index, pool);
     }
 }
 

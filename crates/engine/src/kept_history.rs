@@ -1,10 +1,10 @@
 //! The requests about the history that publishers left.
 
 use crate::engine::Engine;
-use crate::refuse::{bad, refuse};
+use crate::refuse::refuse;
 use crate::sessions::SessionId;
 use crate::topic::Publisher;
-use rgaps_session::{check_topic_name, Answer, KeptHistory, Refusal, RefusalCode};
+use rgaps_session::{Answer, KeptHistory, Refusal, RefusalCode};
 
 /// Topics that a status names.
 const NAMES_MAX: usize = 8;
@@ -36,21 +36,7 @@ impl Engine {
         session: SessionId,
         name: &str,
     ) -> Result<Answer, Refusal> {
-        check_topic_name(name).map_err(|error| bad(error.to_string()))?;
-        let peer = self.sessions.require(session)?.peer.clone();
-        let class = self.access.class_of(name);
-        if !class.may_publish(&peer.credentials, &peer.groups) {
-            return Err(refuse(
-                RefusalCode::NotPermitted,
-                format!(
-                    "user {} may not publish to topic '{name}', and so may not drop its history: access rule '{}' of \
-                     the daemon's rgaps.toml does not name them",
-                    peer.credentials.uid,
-                    class.name()
-                ),
-            ));
-        }
-        let class = class.name().to_owned();
+        let class = self.check_access(session, name, true)?;
         let zone = self.zones.of_class_mut(&class);
         let found = zone.and_then(|zone| Some((zone.topics.find(name)?, zone)));
         let Some((index, zone)) = found else {
@@ -60,8 +46,7 @@ impl Engine {
                 format!("there is no topic '{name}'; see 'rgaps topic list'"),
             ));
         };
-        let topic = zone.topics.get_mut(index);
-        let topic = topic.expect("a topic that has just been found by its name");
+        let topic = &mut zone.topics[index];
         let (control, memory) = (&zone.control, &mut zone.memory);
         let forgotten = zone.history.forget(topic, control, memory, &zone.registry);
         zone.maintain_topic(index);

@@ -119,20 +119,13 @@ pub(crate) fn check_quarantine(
 
 /// Whether a client has a publisher whose messages, or copies of them, are in a pool.
 pub(crate) fn may_write(client: u32, pool: u32, topics: &Topics, memory: &Memory) -> bool {
-    topics.iter().any(|topic| {
-        let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
-        publishers.any(|p| {
-            p.pool == pool
-                || topic.is_read_in(pool)
-                || memory.leased(pool, topic.granule_owner(p.slot)) > 0
-        })
-    })
+    let mut publishers = topics.publishers_of(client);
+    let writes = publishers.any(|(topic, p)| p.pool == pool || topic.is_read_in(pool));
+    writes || leases_in(client, pool, topics, memory)
 }
 
 /// Whether a client has a publisher with memory of a pool.
 pub(crate) fn leases_in(client: u32, pool: u32, topics: &Topics, memory: &Memory) -> bool {
-    topics.iter().any(|topic| {
-        let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
-        publishers.any(|p| memory.leased(pool, topic.granule_owner(p.slot)) > 0)
-    })
+    let mut publishers = topics.publishers_of(client);
+    publishers.any(|(topic, p)| memory.leased(pool, topic.granule_owner(p.slot)) > 0)
 }

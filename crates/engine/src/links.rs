@@ -8,8 +8,7 @@ use crate::membership::announce;
 use crate::memory::Memory;
 use crate::qos::check_path;
 use crate::refuse::{bad, refuse};
-use crate::sessions::Session;
-use crate::sessions::SessionId;
+use crate::sessions::{is_owner, Session, SessionId};
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_session::{
@@ -33,8 +32,7 @@ impl Engine {
     /// Refuses those who call themselves links and are not of the daemon's user.
     pub(crate) fn check_links(&self, session: SessionId, name: &str) -> Result<(), Refusal> {
         let uid = self.sessions.get(session).map(Session::uid);
-        let own = rustix::process::geteuid().as_raw();
-        if name == LINKS_CLIENT && !uid.is_some_and(|uid| uid == 0 || uid == own) {
+        if name == LINKS_CLIENT && !uid.is_some_and(is_owner) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 format!("only the daemon's own user and root may call a client '{LINKS_CLIENT}'"),

@@ -34,11 +34,9 @@ const NEARLY_FULL_PERCENT: usize = 90;
 
 impl Engine {
     pub(crate) fn status(&self, session: Option<SessionId>) -> Status {
-        let clients = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.welcomed)
-            .count();
+        let sessions = self.sessions.iter();
+        let clients = sessions.filter(|(_, session)| session.welcomed).count();
+        let zones = self.zones.iter();
         Status {
             version: self.setup.version.clone(),
             realm: self.setup.config.realm.clone(),
@@ -46,11 +44,7 @@ impl Engine {
             socket: self.setup.socket.display().to_string(),
             uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
             clients: clients as u32,
-            topics: self
-                .zones
-                .iter()
-                .map(|zone| zone.topics.count() as u32)
-                .sum(),
+            topics: zones.map(|zone| zone.topics.count() as u32).sum(),
             zones: self.zones.count() as u32,
             rss_bytes: rss_bytes(),
             idle_exit_ms: self

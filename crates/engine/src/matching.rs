@@ -7,7 +7,7 @@
 
 use crate::clients::Clients;
 use crate::engine::Engine;
-use crate::qos::{mismatch, Demander, Offered};
+use crate::qos::mismatch;
 use crate::sessions::SessionId;
 use crate::topic::{Publisher, PublisherOwner, Subscriber, Topic};
 use rgaps_session::{Member, MismatchRow, Notice, Side, ZoneId, MAX_MISMATCHES, MAX_REASON_BYTES};
@@ -18,16 +18,10 @@ const MAX_NOTIFIED: usize = 4;
 impl Topic {
     /// Why a publisher and a subscriber of this topic do not match.
     pub(crate) fn mismatch(publisher: &Publisher, subscriber: &Subscriber) -> Option<String> {
+        let demand = (!subscriber.observer).then_some(&subscriber.demand);
         mismatch(
-            Offered {
-                offer: &publisher.offer,
-                type_name: &publisher.type_name,
-            },
-            Demander {
-                demand: &subscriber.demand,
-                type_name: &subscriber.type_name,
-                observer: subscriber.observer,
-            },
+            (&publisher.offer, &publisher.type_name),
+            (demand, &subscriber.type_name),
         )
     }
 

@@ -125,6 +125,24 @@ pub(crate) fn fill_subscriber(
     admit_subscriber(view, subscriber.slot as usize, admission);
 }
 
+/// Links take over the slot of those before them: its bit and its cursors stay as they are.
+pub(crate) fn take_over_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber) {
+    let words = view.subscriber(subscriber.slot as usize);
+    words.received().store(0, Ordering::Relaxed);
+    words.missed().store(0, Ordering::Relaxed);
+    words.held().store(0, Ordering::Relaxed);
+    words
+        .depth()
+        .store(subscriber.demand.depth, Ordering::Relaxed);
+    words.resumes().store(1, Ordering::Relaxed);
+    words
+        .doorbell()
+        .store(subscriber.doorbell, Ordering::Relaxed);
+    words
+        .incarnation()
+        .store(subscriber.incarnation, Ordering::Release);
+}
+
 /// Writes again what the daemon alone writes of a subscriber's slot; none: nobody is in it.
 pub(crate) fn describe_subscriber(
     view: &TopicView<Shared>,

@@ -92,21 +92,25 @@ impl Engine {
         true
     }
 
-    /// A client's GPU context is lost, so that its timelines end; under MPS only when its work has.
-    pub(crate) fn gpu_lost(&mut self, session: SessionId, zone: ZoneId, client: u32) {
-        let id = self.zones.get(zone).and_then(|z| z.clients.get(client));
-        let (Some(lost), Some(id)) = (self.sessions.get(session), id.map(|c| c.id)) else {
-            return;
-        };
+    /// The GPU context of a session's client is lost, so that its timelines end; under MPS only when its work has.
+    pub(crate) fn gpu_lost(
+        &mut self,
+        session: SessionId,
+        zone_id: ZoneId,
+    ) -> Result<Answer, Refusal> {
         let lost = DeadClient {
             lives: true,
-            ..lost.dead_client()
+            ..self.sessions.require(session)?.dead_client()
         };
-        let holdings = Holdings::Timelines(zone, client, id);
-        let held = self.quarantine.admit(lost, holdings, self.now);
-        if let (false, Some(zone)) = (held, self.zones.get_mut(zone)) {
+        let (zone, client) = self.zone_of(session, zone_id)?;
+        let id = zone.clients.get(client).map_or(0, |known| known.id);
+        let holdings = Holdings::Timelines(zone_id, client, id);
+        let is_held = self.quarantine.admit(lost, holdings, self.now);
+        let (zone, _) = self.zone_of(session, zone_id)?;
+        if !is_held {
             zone.control.end_timelines_of(client, &mut zone.topics);
         }
+        Ok(Answer::Done)
     }
 
     /// Cleans up after those whose GPU work has ended for certain. True: something changed.

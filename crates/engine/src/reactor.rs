@@ -11,7 +11,7 @@ use rgaps_session::{
     Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
     SocketError, KERNEL_FDS_MAX, MAX_PACKET_FDS,
 };
-use rustix::event::epoll;
+use rustix::event::{epoll, poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::collections::HashMap;
@@ -187,14 +187,9 @@ impl Reactor {
     }
 
     fn timeout(&self, now: Instant) -> Option<Timespec> {
-        let next = [
-            self.engine.next_tick(),
-            self.accepts_again,
-            self.reads_again,
-        ]
-        .into_iter()
-        .flatten()
-        .min()?;
+        let tick = self.engine.next_tick();
+        let times = [tick, self.accepts_again, self.reads_again];
+        let next = times.into_iter().flatten().min()?;
         let wait = next.saturating_duration_since(now);
         // Up to a whole millisecond, so that what is due is due when we wake up.
         let wait = wait + Duration::from_millis(1);
@@ -303,13 +298,11 @@ impl Reactor {
             return self.discard(connection, uid);
         };
         let token = FIRST_SESSION + 2 * session.0;
-        let watched = self
-            .watch(connection.as_fd(), token, epoll::EventFlags::IN)
-            .and_then(|()| {
-                process.as_ref().map_or(Ok(()), |fd| {
-                    self.watch(fd.as_fd(), token + 1, epoll::EventFlags::IN)
-                })
-            });
+        let watch = |fd, token| self.watch(fd, token, epoll::EventFlags::IN);
+        let watched = watch(connection.as_fd(), token).and_then(|()| {
+            let process = process.as_ref();
+            process.map_or(Ok(()), |fd| watch(fd.as_fd(), token + 1))
+        });
         self.connections.insert(session, connection);
         self.processes.extend(process.map(|fd| (session, fd)));
         if let Err(error) = watched {
@@ -383,18 +376,14 @@ impl Reactor {
         if !matches!(request, Request::Segments { .. } | Request::Join { .. }) {
             return Ok(Ok(()));
         }
-        let own = self
-            .connections
-            .get(&session)
-            .map_or(0, Connection::unread_fds);
+        let own = self.connections.get(&session);
+        let own = own.map_or(0, Connection::unread_fds);
         if own + MAX_PACKET_FDS > MAX_UNREAD_FDS {
             return Err("the client does not read its answers");
         }
         let uid = self.engine.uid_of(session);
-        let of_user = self
-            .connections
-            .iter()
-            .filter(|(id, _)| self.engine.uid_of(**id) == uid);
+        let all = self.connections.iter();
+        let of_user = all.filter(|(id, _)| self.engine.uid_of(**id) == uid);
         let unread: usize = of_user.map(|(_, connection)| connection.unread_fds()).sum();
         let full = unread + MAX_PACKET_FDS > fd_limit() / USER_SHARE_OF_FDS;
         if !full && self.has_spare_fds() {
@@ -455,7 +444,10 @@ impl Reactor {
     fn handle(&mut self, session: SessionId, packet: ClientPacket, fds: Vec<OwnedFd>) {
         match self.may_send_fds(session, &packet.request) {
             Ok(Ok(())) => {}
-            Ok(Err(refusal)) => return self.answer(session, packet.id, Err(refusal), Vec::new()),
+            Ok(Err(refusal)) => {
+                let (id, result) = (packet.id, Err(refusal));
+                return self.push(session, DaemonPacket::Answer { id, result }, Vec::new());
+            }
             Err(why) => return self.cut_off(session, why),
         }
         match self
@@ -467,30 +459,19 @@ impl Reactor {
                 // Before the answer: what others have to know of what it grants is on its way
                 // when the client begins to use it, whatever becomes of this daemon.
                 self.send_notices();
-                if matches!(*result, Ok(Answer::Welcome { .. })) {
-                    if let Some(connection) = self.connections.get_mut(&session) {
-                        connection.welcome();
-                    }
+                let (id, result) = (packet.id, *result);
+                let connection = self.connections.get_mut(&session);
+                if let (Some(connection), Ok(Answer::Welcome { .. })) = (connection, &result) {
+                    connection.welcome();
                 }
-                self.answer(session, packet.id, *result, fds);
+                self.push(session, DaemonPacket::Answer { id, result }, fds);
                 if last {
-                    if let Some(connection) = self.connections.get_mut(&session) {
-                        connection.leave();
-                    }
+                    let connection = self.connections.get_mut(&session);
+                    connection.map(Connection::leave);
                     self.flush(session);
                 }
             }
         }
-    }
-
-    fn answer(
-        &mut self,
-        session: SessionId,
-        id: u64,
-        result: Result<Answer, Refusal>,
-        fds: Vec<OwnedFd>,
-    ) {
-        self.push(session, DaemonPacket::Answer { id, result }, fds);
     }
 
     fn push(&mut self, session: SessionId, packet: DaemonPacket, fds: Vec<OwnedFd>) {
@@ -578,22 +559,17 @@ impl Reactor {
         tracing::info!("the daemon stops");
         self.listener.retire();
         let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
-        for session in sessions {
-            self.push(session, DaemonPacket::Notice(Notice::Stopping), Vec::new());
+        for session in &sessions {
+            self.push(*session, DaemonPacket::Notice(Notice::Stopping), Vec::new());
         }
         let until = Instant::now() + FAREWELL;
         while self.connections.values().any(Connection::has_more) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
-            let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
-            for session in sessions {
-                self.flush(session);
-            }
+            sessions.iter().for_each(|session| self.flush(*session));
         }
         // Whoever waits for this daemon's end, as `rgaps down` does, sees a session's: MPS has ended before.
         self.engine.leave_state();
-        for session in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.close(session);
-        }
+        sessions.into_iter().for_each(|session| self.close(session));
     }
 }
 
@@ -617,13 +593,7 @@ fn fd_limit() -> usize {
 
 /// Whether a descriptor is readable at this moment.
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut polled = [rustix::event::PollFd::from_borrowed_fd(
-        fd,
-        rustix::event::PollFlags::IN,
-    )];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&now))).is_ok_and(|n| n > 0)
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = Timespec::default();
+    rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now))).is_ok_and(|n| n > 0)
 }

@@ -175,8 +175,9 @@ impl RegistryFile {
         self.publish(RegistryHeader::client(index as usize), record)
     }
 
-    pub(crate) fn clear_client(&self, index: u32) -> io::Result<()> {
-        self.set_state(RegistryHeader::client(index as usize), RECORD_FREE)
+    pub(crate) fn clear_client(&self, index: u32) {
+        let cleared = self.set_state(RegistryHeader::client(index as usize), RECORD_FREE);
+        log_failure(cleared, "the end of a client");
     }
 
     pub(crate) fn pool(&self, index: u32) -> io::Result<PoolRecord> {
@@ -225,9 +226,9 @@ impl RegistryFile {
         punch(self.fd.as_fd(), at, size_of::<TopicRecord>() as u64)
     }
 
-    pub(crate) fn set_topic_pool(&self, topic: u32, pool: u32) -> io::Result<()> {
+    pub(crate) fn set_topic_pool(&self, topic: u32, pool: u32) {
         let at = RegistryHeader::topic(topic as usize) + offset_of!(TopicRecord, pool) as u64;
-        self.write(at, &pool.to_ne_bytes())
+        log_failure(self.write(at, &pool.to_ne_bytes()), "the pool of a topic");
     }
 
     pub(crate) fn set_publisher(&self, topic: u32, publisher: &Publisher) -> io::Result<()> {
@@ -245,8 +246,10 @@ impl RegistryFile {
         )
     }
 
-    pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) -> io::Result<()> {
-        self.set_state(publisher_at(topic, slot), state)
+    /// A publisher has become an orphan, or has ended.
+    pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) {
+        let set = self.set_state(publisher_at(topic, slot), state);
+        log_failure(set, "the end of a publisher");
     }
 
     pub(crate) fn set_subscriber(&self, topic: u32, subscriber: &Subscriber) -> io::Result<()> {
@@ -274,8 +277,9 @@ impl RegistryFile {
         Ok(name.to_owned())
     }
 
-    pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) -> io::Result<()> {
-        self.set_state(subscriber_at(topic, slot), RECORD_FREE)
+    pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) {
+        let cleared = self.set_state(subscriber_at(topic, slot), RECORD_FREE);
+        log_failure(cleared, "the end of a subscriber");
     }
 
     /// Notes who leases `count` granules.
@@ -372,6 +376,13 @@ impl RegistryFile {
     }
 }
 
+/// What has ended cannot be refused: a failure to record it is for the log.
+pub(crate) fn log_failure(recorded: io::Result<()>, what: &str) {
+    if let Err(error) = recorded {
+        tracing::error!(%error, "recording {what} failed");
+    }
+}
+
 fn write_at(fd: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -399,13 +410,13 @@ pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<(
 }
 
 fn publisher_at(topic: u32, slot: u32) -> u64 {
-    let place = offset_of!(TopicRecord, publishers) + slot as usize * PublisherRecord::BYTES;
-    RegistryHeader::topic(topic as usize) + place as u64
+    let at = offset_of!(TopicRecord, publishers) + slot as usize * PublisherRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + at as u64
 }
 
 fn subscriber_at(topic: u32, slot: u32) -> u64 {
-    let place = offset_of!(TopicRecord, subscribers) + slot as usize * SubscriberRecord::BYTES;
-    RegistryHeader::topic(topic as usize) + place as u64
+    let at = offset_of!(TopicRecord, subscribers) + slot as usize * SubscriberRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + at as u64
 }
 
 fn bytes_of<T: Record>(record: &T) -> &[u8] {

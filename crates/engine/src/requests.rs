@@ -122,8 +122,8 @@ impl Engine {
             } => self.give_back(session, &publisher, pool, &ranges),
             Request::Pin { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
-                let pinned = zone.memory.pin(pool, &zone.registry);
-                pinned.map(|()| Answer::Done)
+                zone.memory.pin(pool, &zone.registry)?;
+                Ok(Answer::Done)
             }
             request => self.serve_waiting(session, request, fds),
         }
@@ -139,39 +139,34 @@ impl Engine {
         match request {
             Request::Path { member, path } => {
                 let (zone, client) = self.zone_of(session, member.zone)?;
-                let set = zone.topics.set_path(&member, client, path);
-                set.map(|()| Answer::Done)
+                zone.topics.set_path(&member, client, path)?;
+                Ok(Answer::Done)
             }
             Request::TakeDoorbell { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
                 let of_members = zone.topics.members_of(client).len();
                 let doorbells = &mut zone.control.doorbells;
-                let taken = doorbells.take_for_wait_set(client, of_members);
-                taken.map(|doorbell| Answer::Doorbell { doorbell })
+                let doorbell = doorbells.take_for_wait_set(client, of_members)?;
+                Ok(Answer::Doorbell { doorbell })
             }
             Request::ReturnDoorbell { zone, doorbell } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let is_members = zone.topics.have_doorbell(doorbell);
-                let doorbells = &mut zone.control.doorbells;
-                let given = doorbells.give_back(client, doorbell, is_members);
-                given.map(|()| Answer::Done)
+                let taken = zone.topics.have_doorbell(doorbell);
+                zone.control.doorbells.give_back(client, doorbell, taken)?;
+                Ok(Answer::Done)
             }
             Request::TakeTimeline { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let taken = zone.control.take_timeline(client);
-                taken.map(|timeline| Answer::Timeline { timeline })
+                let timeline = zone.control.take_timeline(client)?;
+                Ok(Answer::Timeline { timeline })
             }
             Request::ReturnTimeline { zone, timeline } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let (control, topics) = (&mut zone.control, &mut zone.topics);
-                let returned = control.return_timeline(client, timeline, topics);
-                returned.map(|()| Answer::Done)
-            }
-            Request::GpuLost { zone } => {
-                let (_, client) = self.zone_of(session, zone)?;
-                self.gpu_lost(session, zone, client);
+                let topics = &mut zone.topics;
+                zone.control.return_timeline(client, timeline, topics)?;
                 Ok(Answer::Done)
             }
+            Request::GpuLost { zone } => self.gpu_lost(session, zone),
             Request::HandBack {
                 zone,
                 client_index,
@@ -275,7 +270,6 @@ impl Engine {
         wish: &Wish<'_>,
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
-        check_topic_name(wish.topic).map_err(|error| bad(error.to_string()))?;
         let zone_id = self.zone_for(session, wish)?;
         let peer = self.sessions.require(session)?;
         let known = peer.zones.get(&zone_id).copied();
@@ -326,33 +320,45 @@ impl Engine {
         }
     }
 
-    /// The zone of a topic's access class, made if it is not there, if the session may join.
-    fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
-        let known = self
-            .sessions
-            .get(session)
-            .ok_or_else(|| bad("the session has ended"))?;
-        let class = self.access.class_of(wish.topic);
-        let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
-        let (may, verb) = match wish.role {
-            Role::Publisher(_) => (class.may_publish(credentials, groups), "publish to"),
-            Role::Subscriber(_) | Role::Observer(_) => {
-                (class.may_subscribe(credentials, groups), "subscribe to")
-            }
+    /// The access class of a topic, if the session may publish or subscribe to it.
+    pub(crate) fn check_access(
+        &self,
+        session: SessionId,
+        topic: &str,
+        publishes: bool,
+    ) -> Result<String, Refusal> {
+        check_topic_name(topic).map_err(|error| bad(error.to_string()))?;
+        let known = self.sessions.get(session);
+        let peer = &known.ok_or_else(|| bad("the session has ended"))?.peer;
+        let class = self.access.class_of(topic);
+        let (may, verb) = match publishes {
+            true => (
+                class.may_publish(&peer.credentials, &peer.groups),
+                "publish",
+            ),
+            false => (
+                class.may_subscribe(&peer.credentials, &peer.groups),
+                "subscribe",
+            ),
         };
-        if !may {
-            return Err(refuse(
+        match may {
+            true => Ok(class.name().to_owned()),
+            false => Err(refuse(
                 RefusalCode::NotPermitted,
                 format!(
-                    "user {} may not {verb} topic '{}': access rule '{}' of the daemon's \
+                    "user {} may not {verb} to topic '{topic}': access rule '{}' of the daemon's \
                      rgaps.toml does not name them",
-                    credentials.uid,
-                    wish.topic,
+                    peer.credentials.uid,
                     class.name()
                 ),
-            ));
+            )),
         }
-        let class = class.name().to_owned();
+    }
+
+    /// The zone of a topic's access class, made if it is not there, if the session may join.
+    fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
+        let publishes = matches!(wish.role, Role::Publisher(_));
+        let class = self.check_access(session, wish.topic, publishes)?;
         self.check_recovered(&class)?;
         if let Some(zone) = self.zones.of_class(&class) {
             return Ok(zone.id);

@@ -128,10 +128,8 @@ impl Control {
             self.end_tenure(*index);
             self.timelines.give(*index);
         }
-        for topic in topics.iter() {
-            for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
-                self.settle_active(topic, publisher);
-            }
+        for (topic, publisher) in topics.publishers_of(client) {
+            self.settle_active(topic, publisher);
         }
         self.settle_orphans(topics);
     }
@@ -151,22 +149,16 @@ impl Control {
             return;
         }
         let mut named = BTreeSet::new();
-        for topic in topics.iter() {
-            for publisher in topic.publishers.iter().filter(|p| p.is_of(client)) {
-                let region = self.ring(publisher);
-                let range = ring_range(&self.publisher(topic, publisher.slot), &region);
-                let waits = |point: &Point| {
-                    self.timelines.owner(point.timeline).is_none()
-                        && progress(self.words(), *point) == Progress::Pending
-                };
-                let points = queued_points(&region, publisher.incarnation, range);
-                named.extend(
-                    points
-                        .map(|(_, point)| point)
-                        .filter(waits)
-                        .map(|p| p.timeline),
-                );
-            }
+        for (topic, publisher) in topics.publishers_of(client) {
+            let region = self.ring(publisher);
+            let range = ring_range(&self.publisher(topic, publisher.slot), &region);
+            let waits = |point: &Point| {
+                self.timelines.owner(point.timeline).is_none()
+                    && progress(self.words(), *point) == Progress::Pending
+            };
+            let points = queued_points(&region, publisher.incarnation, range);
+            let waiting = points.map(|(_, point)| point).filter(waits);
+            named.extend(waiting.map(|point| point.timeline));
         }
         for index in named {
             self.end_tenure(index);

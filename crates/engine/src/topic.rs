@@ -255,6 +255,11 @@ impl Subscriber {
     }
 }
 
+/// A mask of slots.
+fn slot_bits(slots: impl Iterator<Item = u32>) -> u64 {
+    slots.fold(0, |bits, slot| bits | 1 << slot)
+}
+
 /// The only name among some that are not empty.
 fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> &'a str {
     let mut named = names.filter(|name| !name.is_empty());
@@ -345,27 +350,19 @@ impl Topic {
     }
 
     pub(crate) fn publisher(&self, slot: u32) -> Option<&Publisher> {
-        self.publishers
-            .iter()
-            .find(|publisher| publisher.slot == slot)
+        self.publishers.iter().find(|p| p.slot == slot)
     }
 
     pub(crate) fn publisher_mut(&mut self, slot: u32) -> Option<&mut Publisher> {
-        self.publishers
-            .iter_mut()
-            .find(|publisher| publisher.slot == slot)
+        self.publishers.iter_mut().find(|p| p.slot == slot)
     }
 
     pub(crate) fn subscriber(&self, slot: u32) -> Option<&Subscriber> {
-        self.subscribers
-            .iter()
-            .find(|subscriber| subscriber.slot == slot)
+        self.subscribers.iter().find(|s| s.slot == slot)
     }
 
     pub(crate) fn subscriber_mut(&mut self, slot: u32) -> Option<&mut Subscriber> {
-        self.subscribers
-            .iter_mut()
-            .find(|subscriber| subscriber.slot == slot)
+        self.subscribers.iter_mut().find(|s| s.slot == slot)
     }
 
     /// The orphan of a slot, and what it left.
@@ -382,34 +379,29 @@ impl Topic {
 
     /// What `TopicRegion::publishers` should be.
     pub(crate) fn publisher_bits(&self) -> u64 {
-        self.publishers
-            .iter()
-            .fold(0, |bits, publisher| bits | 1 << publisher.slot)
+        slot_bits(self.publishers.iter().map(|p| p.slot))
     }
 
     /// What `TopicRegion::subscribers` should be.
     pub(crate) fn subscriber_bits(&self) -> u64 {
-        self.subscribers
-            .iter()
-            .fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        slot_bits(self.subscribers.iter().map(|s| s.slot))
     }
 
     /// What `TopicRegion::reliable` should be.
     pub(crate) fn reliable_bits(&self) -> u64 {
-        let reliable = self
-            .subscribers
-            .iter()
-            .filter(|subscriber| subscriber.demand.reliable);
-        reliable.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        let reliable = self.subscribers.iter().filter(|s| s.demand.reliable);
+        slot_bits(reliable.map(|s| s.slot))
     }
 
     /// What `TopicRegion::elsewhere` should be.
     pub(crate) fn replica_bits(&self) -> u64 {
-        let elsewhere = self
-            .subscribers
-            .iter()
-            .filter(|s| s.pool.is_some_and(|pool| self.pool != Some(pool)));
-        elsewhere.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        let reads_replicas = |s: &&Subscriber| s.pool.is_some_and(|pool| self.pool != Some(pool));
+        slot_bits(
+            self.subscribers
+                .iter()
+                .filter(reads_replicas)
+                .map(|s| s.slot),
+        )
     }
 
     /// The type of the topic's publishers, or of its subscribers if those name none.

@@ -10,7 +10,7 @@ use crate::topic::{Publisher, Topic, TOPIC_BYTES};
 use rgaps_layout::MAX_TOPICS;
 use rgaps_session::{Member, Refusal, RefusalCode, Side};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Index;
+use std::ops::{Index, IndexMut};
 
 /// The topics of a zone.
 #[derive(Default)]
@@ -73,6 +73,14 @@ impl Topics {
             tracing::error!(%error, topic = topic.name, "recording the end of a topic failed");
         }
         Some(topic)
+    }
+
+    /// The publishers of a client, and their topics.
+    pub(crate) fn publishers_of(&self, client: u32) -> impl Iterator<Item = (&Topic, &Publisher)> {
+        self.iter().flat_map(move |topic| {
+            let publishers = topic.publishers.iter().filter(move |p| p.is_of(client));
+            publishers.map(move |publisher| (topic, publisher))
+        })
     }
 
     /// The members of a client: topic, side, slot.
@@ -198,5 +206,12 @@ impl Index<u32> for Topics {
 
     fn index(&self, index: u32) -> &Topic {
         &self.all[&index]
+    }
+}
+
+impl IndexMut<u32> for Topics {
+    fn index_mut(&mut self, index: u32) -> &mut Topic {
+        self.get_mut(index)
+            .expect("a topic that is known to be there")
     }
 }
