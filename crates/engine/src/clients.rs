@@ -194,7 +194,7 @@ impl Clients {
         clients.map(|(index, _)| index).collect()
     }
 
-    /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
+    /// Absent clients whose process has ended: its lock on the registry is, or, where a child that it made with `clone`
     /// still has the lock, its number.
     pub(crate) fn find_dead(&mut self, registry: &RegistryFile, now: Instant) -> Vec<u32> {
         let mut dead = Vec::new();

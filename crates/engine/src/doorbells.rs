@@ -1,4 +1,4 @@
-//! Which doorbells of a zone are taken, and by whom.
+//! The doorbells of a zone, and the client that has each.
 
 use crate::refuse::{bad, refuse};
 use rgaps_layout::MAX_DOORBELLS;

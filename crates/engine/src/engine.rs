@@ -220,7 +220,7 @@ impl Engine {
         self.stopping = true;
     }
 
-    /// News for sessions since the last call, with the descriptors that go with them.
+    /// Notices for sessions since the last call, with the descriptors that go with them.
     pub fn take_notices(&mut self) -> Vec<(SessionId, Notice, Vec<OwnedFd>)> {
         std::mem::take(&mut self.notices)
     }
@@ -255,7 +255,7 @@ impl Engine {
         self.note_idleness();
     }
 
-    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has gone.
+    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has left.
     fn sweep_control(&mut self) {
         if !self.maintenance.is_sweep_due(self.now) {
             return;
@@ -287,7 +287,7 @@ impl Engine {
         !self.is_in_use() && !self.maintenance.gave_up_history() && self.zones.iter().any(keeps)
     }
 
-    /// History keeps the daemon no longer: its socket is gone, so no late joiner can connect.
+    /// History keeps the daemon no longer: its socket was removed, so no late joiner can connect.
     pub(crate) fn give_up_history(&mut self) {
         self.maintenance.give_up_history();
         self.note_idleness();

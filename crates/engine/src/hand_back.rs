@@ -1,5 +1,5 @@
-//! The requests by which clients hand back what the last daemon left with them, and those of its
-//! clients that do not come.
+//! The requests by which clients hand back what the last daemon left with them, and the end of those of its clients that do
+//! not return.
 
 use crate::engine::Engine;
 use crate::refuse::{bad, refuse};
@@ -55,9 +55,8 @@ impl Engine {
         Ok(Answer::Zone { wants_segments })
     }
 
-    /// A client whose session was cut off while it and this daemon lived comes back in another:
-    /// the old one has nothing in the zone from here on. That it is the same client, the number
-    /// says, which only it was told.
+    /// A client whose session was cut off while it and this daemon lived returns in another: the old session has nothing
+    /// in the zone any more. The number proves that it is the same client, since only that client knows it.
     fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
         let clients = self.zones.get_mut(zone_id).map(|zone| &mut zone.clients);
         let client = clients.and_then(|clients| clients.get_mut(client_index));
@@ -187,7 +186,7 @@ impl Engine {
         Ok((zone, client))
     }
 
-    /// Looks after clients of a predecessor's that have not come back. True: something changed.
+    /// Looks after a predecessor's clients that have not returned. True: something changed.
     pub(crate) fn check_absent(&mut self) -> bool {
         let now = self.now;
         let (mut reaped, mut freed) = (0, 0);
@@ -225,7 +224,7 @@ impl Engine {
 }
 
 impl Zone {
-    /// The client has claimed all that it has; the rest goes.
+    /// The client has claimed all that it has; the engine takes back the rest.
     fn finish_claims(&mut self, index: u32) {
         let Some(claims) = self.adoption.finish(index) else {
             return;

@@ -152,7 +152,7 @@ impl History {
         }
     }
 
-    /// Does for a topic's orphans, and the regions of those that have ended, what is due. True: something changed.
+    /// Maintains a topic's orphans, and the regions of those that have ended. True: something changed.
     pub(crate) fn maintain(
         &mut self,
         topic: &mut Topic,

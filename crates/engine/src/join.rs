@@ -230,7 +230,7 @@ impl Zone {
             doorbell,
             pool,
             require: wish.require,
-            came_over: wish.came_over.clone(),
+            remote_path: wish.remote_path.clone(),
         };
         if let Err(error) = self.registry.set_publisher(index, &publisher) {
             self.control.doorbells.give(doorbell);

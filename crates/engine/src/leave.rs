@@ -1,4 +1,4 @@
-//! Leaving and dying: what ends when a member leaves, and what stays for whom.
+//! Leaving and dying: what ends when a publisher or subscriber leaves, and what stays for the others.
 
 use crate::clients::QUARANTINED;
 use crate::membership::{announce, clear_holds, write_matches};
@@ -105,8 +105,7 @@ impl Zone {
         freed
     }
 
-    /// Does for a topic what is due for those that left it, and removes it if nothing is left of it. True: something
-    /// changed.
+    /// Maintains a topic that members left, and removes it if it is deserted. True: something changed.
     pub(crate) fn maintain_topic(&mut self, index: u32) -> bool {
         let Some(topic) = self.topics.get_mut(index) else {
             return false;
@@ -130,7 +129,7 @@ impl Zone {
         true
     }
 
-    /// Does what is due for those that left any topic. True: something changed.
+    /// Maintains all topics that members left. True: something changed.
     pub(crate) fn maintain(&mut self) -> bool {
         let topics: BTreeSet<u32> = self.topics_to_maintain().collect();
         let mut changed = false;

@@ -1,14 +1,17 @@
-//! The daemon's heart: it owns the pools, knows who is in which topic, and cleans up after those
-//! who are gone.
+//! The daemon's heart: it owns the pools, knows the members of each topic, and cleans up after processes that died.
 //!
-//! [`Engine`] is the whole state and does no I/O with clients: requests go in, answers come out,
-//! so its rules are tested without sockets, with clients that lie. [`Reactor`] is the one thread
-//! around it: sockets, processes' ends, signals, time. Nothing of it is on a message's way.
+//! [`Engine`] is the whole state and does no I/O with clients: requests go in, answers come out, so its rules are tested
+//! without sockets, with clients that break the protocol. [`Reactor`] is the one thread around it: sockets, ends of
+//! processes, signals, time. No message passes through either.
 //!
-//! Everything that a client says is an allegation: what it sends is checked against what the
-//! engine itself knows, and what stands in shared memory is never taken for granted. What the
-//! engine knows is written to the zone's registry before it is acted upon, so that a successor
-//! can go on from there when this process is killed between any two steps.
+//! A zone is a list of owners; each keeps its state to itself. `Clients` has the client processes, `Topics` the topics with
+//! their publishers and subscribers, `Control` the control segment with its doorbells and timelines, `Memory` the pools and
+//! their leases, `History` what publishers left behind, `DeferredReleases` the slots of subscribers that left before their
+//! GPU work ended, `Adoption` what the clients of a dead daemon hand back, `RegistryFile` what a successor needs to know.
+//!
+//! Everything that a client sends is an allegation: the engine checks it against what it knows itself, and never trusts
+//! shared memory. It writes what it knows to the zone's registry before it acts on it, so a successor can go on from there
+//! when this process is killed between any two steps.
 
 mod adoption;
 mod cleanup;
@@ -34,7 +37,7 @@ mod maintenance;
 mod matching;
 mod membership;
 mod memory;
-mod near;
+mod numa;
 mod paths;
 mod pools;
 mod qos;

@@ -1,5 +1,5 @@
-//! What the process with the links to other hosts asks, and what it tells. It is a client with a name of
-//! its own; its members are left out of what it is told, so that no interest and no message comes back.
+//! The requests of the process with the links to other hosts. It is a client with a name of its own. The engine leaves
+//! that client's members out of its answers, so that no interest and no message returns to where it is from.
 
 use crate::clients::Clients;
 use crate::engine::Engine;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 impl Engine {
-    /// The daemon keeps the links' process running, and puts here why it does not run.
+    /// The daemon keeps the links' process running, and puts the reason here when it does not run.
     pub fn watch_links(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
         self.links.watch(failure);
     }
@@ -58,14 +58,14 @@ impl Engine {
         from: u32,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
-        // Topics that nobody seems to subscribe to now would be given up on other hosts.
+        // Topics that seem to have no subscribers now would be given up on other hosts.
         self.check_all_recovered()?;
         let version = self.zones.iter().fold(0u64, |version, zone| {
             zone.topics.iter().fold(version, |version, topic| {
                 mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
             })
         });
-        // 0 is what is known of nothing.
+        // 0 is the version of a client that knows nothing.
         let version = version | 1;
         let mut rows = Vec::new();
         if version != known || from > 0 {
@@ -122,7 +122,7 @@ impl Engine {
             subscriber.remote = hosts;
         }
         if before != count.saturating_add(1) {
-            // For those who wait for subscribers.
+            // Wakes publishers that wait for subscribers.
             announce(&zone.control, topic);
         }
         Ok(Answer::Done)
@@ -146,7 +146,7 @@ impl Engine {
         let topic = zone.topics.get_mut(member.topic);
         let publisher = topic.and_then(|topic| topic.publisher_mut(member.slot));
         if let Some(publisher) = publisher {
-            publisher.came_over = Some(over);
+            publisher.remote_path = Some(over);
         }
         Ok(Answer::Done)
     }

@@ -1,4 +1,4 @@
-//! What there is, for people and programs that ask.
+//! Listings and the status, for people and programs.
 
 use crate::control::Control;
 use crate::engine::Engine;
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// The keys of these settings that the daemon's configuration has another value for.
+    /// The keys of those settings that differ in the daemon's configuration.
     pub(crate) fn unlike(&self, settings: Vec<(String, String)>) -> Vec<String> {
         let own = self.setup.config.leaves();
         let differs = |(key, value): &(String, String)| own.get(key) != Some(value);
@@ -128,7 +128,7 @@ impl Engine {
             return false;
         };
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
-        // A class that the configuration has no more is for the daemon's owner to see.
+        // Only root sees a class that the configuration does not have any more.
         self.access
             .class(&zone.class)
             .map_or(credentials.uid == 0, |class| {
@@ -341,7 +341,7 @@ fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> Subscr
         true => drops.count() as u32,
         false => 0,
     };
-    // Of what is behind, all but the newest will be skipped.
+    // With a depth, the subscriber skips all but the newest.
     let lag = match subscriber.demand.depth {
         0 => lag,
         depth => lag.min(u64::from(depth)),
@@ -368,7 +368,7 @@ fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> Subscr
     }
 }
 
-/// How a subscriber's messages reach it: as it says itself, which knows what it can map.
+/// How a subscriber's messages reach it. The subscriber reports it, since it knows what it can map.
 fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
     let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
     match (&subscriber.path, reads) {
@@ -430,7 +430,7 @@ fn remote_rows(topic: &Topic) -> Vec<RemoteRow> {
     rows.take(MAX_REMOTE_HOSTS).cloned().collect()
 }
 
-/// What could not be had for a pool's segments, each said once.
+/// What the system did not give for a pool's segments; each warning once.
 fn pool_warnings(pool: &Pool) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     for warning in pool

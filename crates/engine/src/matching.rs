@@ -1,4 +1,4 @@
-//! Who reads whom, and who is told where that is nobody.
+//! Which subscribers read which publishers, and who is notified of a pair that does not match.
 //!
 //! As in DDS, a publisher and a subscriber of a topic whose types or qualities of service do not go together
 //! are not matched: no message goes from one to the other, and neither is refused. Each pair is judged by

@@ -1,4 +1,4 @@
-//! The daemon's words in a topic region: who is in it, and telling everyone that it changed.
+//! The daemon's words in a topic's region: which members it has, and the epoch that announces each change.
 
 use crate::control::Control;
 use crate::step::step;
@@ -25,7 +25,7 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     let slot = view.publisher(publisher.slot as usize);
     let start = publisher.ring.start;
     slot.incarnation().store(0, Ordering::Relaxed);
-    // A subscriber that sees any of the new fields sees that the old number is gone when it looks
+    // A subscriber that sees any of the new fields sees that the old number has been cleared when it looks
     // again (SYNC: incarnation).
     fence(Ordering::Release);
     slot.head().store(start, Ordering::Relaxed);

@@ -156,7 +156,7 @@ impl Memory {
             .collect()
     }
 
-    /// Leases at least `bytes` bytes that lie together to `owner`.
+    /// Leases at least `bytes` contiguous bytes to `owner`.
     pub(crate) fn lease(
         &mut self,
         index: u32,

@@ -14,21 +14,21 @@ pub(crate) struct Wish<'a> {
     pub(crate) domain: Option<Domain>,
     pub(crate) role: Role,
     pub(crate) require: Option<PathKind>,
-    /// Of a publisher of the links: how its messages come to this host.
-    pub(crate) came_over: Option<CameOver>,
+    /// Of a publisher of the links: how its messages reach this host.
+    pub(crate) remote_path: Option<CameOver>,
 }
 
 /// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
 /// two GPUs are peers only their processes know.
 ///
-/// `came_over`: the messages come from another host.
+/// `remote_path`: that of messages from another host.
 fn path(
     home: Domain,
     reads: Option<Domain>,
-    came_over: Option<(PathKind, String)>,
+    remote_path: Option<(PathKind, String)>,
 ) -> (PathKind, String) {
     let reads = reads.unwrap_or(home);
-    match (came_over, home, reads) {
+    match (remote_path, home, reads) {
         (Some(path), ..) => path,
         (None, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
             let why = format!("the messages are on {home}, and the subscriber reads on {reads}");
@@ -43,9 +43,9 @@ fn path(
 }
 
 /// The path of what the links publish, and why it is no better.
-fn from_remote(came_over: Option<&CameOver>) -> (PathKind, String) {
+fn from_remote(remote_path: Option<&CameOver>) -> (PathKind, String) {
     let unsaid = (PathKind::Tcp, "their path is not known yet");
-    let (path, why) = came_over.map_or(unsaid, |over| (over.path, &over.why));
+    let (path, why) = remote_path.map_or(unsaid, |over| (over.path, &over.why));
     let from = "the messages come from another host";
     match why {
         "" => (path, from.to_owned()),
@@ -107,8 +107,8 @@ pub(crate) fn check_paths(
                 if clients.is_links(subscriber.client) {
                     return None;
                 }
-                let came_over = own.then(|| from_remote(wish.came_over.as_ref()));
-                let path = path(home, subscriber.pool.map(domain_of), came_over);
+                let remote_path = own.then(|| from_remote(wish.remote_path.as_ref()));
+                let path = path(home, subscriber.pool.map(domain_of), remote_path);
                 let why = too_slow(wish.require, subscriber.require, &path)?;
                 let who = clients.describe(subscriber.client);
                 Some(format!("subscriber {who}: {why}"))
@@ -116,9 +116,9 @@ pub(crate) fn check_paths(
         }
         Role::Subscriber(_) | Role::Observer(_) if own => None,
         Role::Subscriber(_) | Role::Observer(_) => topic.publishers.iter().find_map(|publisher| {
-            let from_remote = || from_remote(publisher.came_over.as_ref());
-            let came_over = publisher.of_links.then(from_remote);
-            let path = path(domain_of(publisher.pool), wish.domain, came_over);
+            let from_remote = || from_remote(publisher.remote_path.as_ref());
+            let remote_path = publisher.of_links.then(from_remote);
+            let path = path(domain_of(publisher.pool), wish.domain, remote_path);
             let why = too_slow(publisher.require, wish.require, &path)?;
             Some(format!("{}: {why}", publisher.describe()))
         }),

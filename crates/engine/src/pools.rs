@@ -168,7 +168,7 @@ impl Pool {
         Ok((bytes, fds))
     }
 
-    /// Leases at least `bytes` bytes that lie together to `owner`.
+    /// Leases at least `bytes` contiguous bytes to `owner`.
     pub(crate) fn lease(
         &mut self,
         registry: &RegistryFile,
@@ -201,7 +201,7 @@ impl Pool {
         Ok(range(first, count))
     }
 
-    /// Adds a segment, so that `count` granules lie free together at the end.
+    /// Adds a segment, so that `count` granules in a row are free at the end.
     fn grow(
         &mut self,
         registry: &RegistryFile,

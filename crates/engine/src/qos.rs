@@ -1,4 +1,4 @@
-//! Whether what a publisher offers is what a subscriber demands, and whether either makes sense.
+//! Whether a publisher's offer meets a subscriber's demand, and whether either is valid.
 
 use crate::refuse::{bad, refuse};
 use rgaps_layout::{type_accepts, MAX_BLOCKS, MAX_DEPTH};

@@ -15,7 +15,7 @@ use rgaps_session::{Answer, MpsInfo, Refusal, Side, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
-    /// Lets the engine know of MPS. Without, no client is under it.
+    /// Gives the engine an MPS. Without one, no client is under MPS.
     pub fn set_mps(&mut self, mps: Box<dyn Mps>) {
         self.quarantine.set_mps(mps);
     }
@@ -24,7 +24,7 @@ impl Engine {
         self.quarantine.info()
     }
 
-    /// The session's process says that it is under an MPS.
+    /// The session's process reports that it is under an MPS.
     pub(crate) fn under_mps(
         &mut self,
         session: SessionId,
@@ -37,7 +37,7 @@ impl Engine {
         Ok(Answer::Done)
     }
 
-    /// Remembers by which numbers MPS may know the session's process, while it lives.
+    /// Notes the process numbers by which MPS may know the session's process, while it lives.
     pub(crate) fn note_process(&mut self, session: SessionId) {
         if !self.quarantine.has_mps() {
             return;
@@ -49,8 +49,8 @@ impl Engine {
         }
     }
 
-    /// Takes a session's dead client into quarantine, if its work on GPUs may go on. False: it may
-    /// be cleaned up after.
+    /// Takes a session's dead client into quarantine, if its work on GPUs may go on. False: the
+    /// engine may clean up after it.
     pub(crate) fn quarantine_session(&mut self, session: SessionId) -> bool {
         let Some(ended) = self.sessions.get(session) else {
             return false;
@@ -60,7 +60,7 @@ impl Engine {
         self.quarantine(dead, zones)
     }
 
-    /// The same for a client of a predecessor's that did not come back.
+    /// The same for a predecessor's client that did not return.
     pub(crate) fn quarantine_absent(&mut self, zone: ZoneId, client: u32) -> bool {
         let known = self.zones.get(zone).and_then(|z| z.clients.get(client));
         let Some(known) = known else {
@@ -122,7 +122,7 @@ impl Engine {
                 Holdings::Client(zones) => self.clean_up_after(&dead.name, dead.pid, &zones),
                 Holdings::Timelines(zone, client, id) => {
                     let zone = self.zones.get_mut(zone);
-                    // Its index may be another's by now.
+                    // Another client may have its index by now.
                     let is_it = |zone: &Zone| zone.clients.get(client).is_some_and(|c| c.id == id);
                     if let Some(zone) = zone.filter(|zone| is_it(zone)) {
                         zone.control.end_timelines_of(client, &mut zone.topics);
@@ -144,7 +144,7 @@ impl Session {
 /// Whether a client may have work on a GPU that touches what the zone shares.
 fn is_on_gpus(zone: &Zone, client: u32) -> bool {
     let timelines = &zone.control.timelines;
-    // While a predecessor's clients have not named theirs, anyone may have some.
+    // Until a predecessor's clients have handed back their timelines, any client may have some.
     if timelines.unclaimed || !timelines.of(client).is_empty() {
         return true;
     }

@@ -131,7 +131,7 @@ impl TopicRecords<'_> {
             doorbell: if known { record.doorbell } else { 0 },
             pool: record.pool,
             require: require_of(record.qos_flags),
-            came_over: None,
+            remote_path: None,
         })
     }
 

@@ -55,7 +55,7 @@ impl Recovery {
         self.expected.iter().find(|expected| expected.id == zone)
     }
 
-    /// It is back, or there is a zone in its place.
+    /// It is back, or a new zone has replaced it.
     pub(crate) fn forget(&mut self, zone: ZoneId) {
         self.expected.retain(|expected| expected.id != zone);
     }

@@ -2,7 +2,7 @@
 //!
 //! The daemon's truth is in its own memory; the registry is what it would tell the next daemon.
 //! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
-//! holes of a sparse file that way takes no memory, and no reference to shared bytes is made.
+//! holes of a sparse file so takes no memory, and no reference to shared bytes is made.
 
 use crate::refuse::{bad, memory, refuse, system};
 use crate::step::step;

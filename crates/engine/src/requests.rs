@@ -94,7 +94,7 @@ impl Engine {
                     domain,
                     role,
                     require,
-                    came_over: came_over.filter(|_| self.sessions.is_links(session)),
+                    remote_path: came_over.filter(|_| self.sessions.is_links(session)),
                 };
                 self.join(session, &wish, out)
             }

@@ -91,7 +91,7 @@ impl Zone {
     }
 
     /// Writes what the daemon writes of a topic's region again: its predecessor may have died half
-    /// way, and clients can write there too. Finds out what publishers that left or died left.
+    /// way, and clients can write there too. Finds out what orphans left.
     fn restore_words(&mut self, index: u32) {
         let Some(topic) = self.topics.get_mut(index) else {
             return;

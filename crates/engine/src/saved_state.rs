@@ -1,4 +1,4 @@
-//! When the engine writes its state file, and what it refuses until its predecessor's zones are back.
+//! Writing the state file, and refusing joins until the zones of a predecessor are back.
 
 use crate::engine::Engine;
 use crate::refuse::refuse;

@@ -1,4 +1,4 @@
-//! Seats of the links that nobody sits in: after the links' process has ended, its reliable subscribers stay in their
+//! Empty seats of the links: after the links' process has ended, its reliable subscribers stay in their
 //! topics and hold publishers back until the next links take their seats. See
 //! `docs/decisions/0035-seats-of-the-links.md`.
 

@@ -32,7 +32,7 @@ pub(crate) struct SavedZone {
     pub(crate) id: ZoneId,
     pub(crate) class: String,
     pub(crate) registry_inode: u64,
-    /// Its clients' processes as the daemon saw them, also of some that are gone; 0 for one that
+    /// Its clients' processes as the daemon saw them, also of some that have ended; 0 for one that
     /// it could not see.
     pub(crate) pids: Vec<u32>,
     /// Whether these numbers mean the same processes to this daemon.
@@ -49,7 +49,7 @@ impl SavedZone {
         seen.collect()
     }
 
-    /// False only if all its processes are gone.
+    /// False only if all its processes have ended.
     pub(crate) fn may_return(&self) -> bool {
         !self.are_local_pids || self.pids.iter().any(|pid| may_live(*pid))
     }
@@ -126,7 +126,7 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     std::fs::rename(&making, path)
 }
 
-/// What a predecessor wrote, without the zones whose clients are all gone. Empty if there is no
+/// What a predecessor wrote, without the zones whose clients have all ended. Empty if there is no
 /// file, or none that can be trusted.
 pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
     match try_read(path) {

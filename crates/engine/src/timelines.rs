@@ -13,7 +13,7 @@ pub(crate) struct Timelines {
     owners: BTreeMap<u32, u32>,
     /// Those that nobody has. The one that has been free for longest is handed out first: a sample
     /// may be held for long whose point only `reached` can tell of, and that is written anew when
-    /// the next owner is gone.
+    /// the next owner has left.
     free: VecDeque<u32>,
     /// Clients of a predecessor's may have some that they have not named yet.
     pub(crate) unclaimed: bool,

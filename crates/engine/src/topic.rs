@@ -1,4 +1,4 @@
-//! A topic as the daemon knows it: who is in it. The words in the control segment follow from it.
+//! A topic as the daemon knows it: its publishers and subscribers. The words in the control segment follow from it.
 
 use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, TopicRegion, CONTROL_PAGE,
@@ -77,8 +77,8 @@ pub(crate) struct Publisher {
     pub(crate) pool: u32,
     /// The slowest path that will do.
     pub(crate) require: Option<PathKind>,
-    /// Of one of the links': how its messages come to this host, as they say.
-    pub(crate) came_over: Option<CameOver>,
+    /// Of one of the links': how its messages reach this host, as the links report.
+    pub(crate) remote_path: Option<CameOver>,
 }
 
 impl Publisher {
